@@ -1,0 +1,8 @@
+"""Running threaded programs: runtime tokens in, records and output tokens out, replay on the host."""
+
+import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch
+
+from dispatch import _eager as _eager
+from dispatch._barrier import effects_barrier as effects_barrier
+from dispatch._drain import stats as stats
+from dispatch._jit import jit as jit

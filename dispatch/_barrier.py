@@ -1,0 +1,109 @@
+"""Waiting until effects are visible on the host."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from dispatch._drain import drain
+from dispatch._sink import native
+from dispatch._streams import Stream, current_stream, streams
+from effects import _errors as errors
+from effects import _jax_compat as compat
+from effects._registry import effect_names
+
+
+def effects_barrier(
+    *, timeout: float | None = None, effects: Any = None, all_threads: bool = False, scope: str = "local"
+) -> None:
+    """Returns when every effect that was issued before is visible on the host.
+
+    Args:
+        timeout: Seconds to wait at most; None waits for as long as it takes.
+        effects: Names of effects, or `Effect`s, to wait for; by default all.
+        all_threads: Whether to wait for the effects of all threads, instead of the calling thread's.
+        scope: `"local"`: this process.
+
+    Raises:
+        BarrierTimeout: if the time ran out; it names what is outstanding.
+        EffectError: what an effect raised on the host since the last barrier; several as an `ExceptionGroup`.
+
+    Example:
+        >>> import effects as fx
+        >>> fx.jit(lambda x: fx.print("x = {}", x))(1)
+        >>> fx.effects_barrier(timeout=10)
+        x = 1
+    """
+    if timeout is not None and (
+        isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0
+    ):
+        raise ValueError(errors.MSG_TIMEOUT_VALUE.format(timeout=timeout))
+    if scope != "local":
+        raise ValueError(errors.MSG_SCOPE.format(scope=scope))
+    names = None if effects is None else effect_names(effects)
+    if drain.is_current_thread():
+        return  # an effect that is being replayed: all before it have been
+    deadline = None if timeout is None else time.monotonic() + timeout
+    outstanding = _wait(list(streams.values()) if all_threads else [current_stream()], names, deadline)
+    if outstanding:
+        raise errors.BarrierTimeout(
+            errors.MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding="; ".join(outstanding))
+        )
+    raise_failures()
+
+
+def wait_for_all() -> None:
+    """Waits for every thread's effects, and raises nothing."""
+    _wait(list(streams.values()), None, None)
+
+
+def raise_failures() -> None:
+    """Raises what effects raised and nobody has reported."""
+    with drain.progress:
+        failures, drain.failures = drain.failures, []
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise BaseExceptionGroup("Several effects could not be carried out on the host.", failures)
+
+
+def _wait(which: list[Stream], names: frozenset[str] | None, deadline: float | None) -> list[str]:
+    """Waits for what has been issued. Returns what is outstanding when the time is up."""
+    if not wait_for_plain_programs(deadline):
+        return ["programs with effects that were not dispatched by fx.jit"]
+    # The newest epoch that counts, of each stream: a stream's epochs end in their order.
+    last = []
+    for stream in which:
+        for number, epoch in reversed(list(stream.epochs.items())):
+            if names is None or epoch.effects is None or names & set(epoch.effects):
+                last.append((stream, number))
+                break
+    plain = native.plain_published()
+
+    def done() -> bool:
+        return drain.plain_released >= plain and not any(number in stream.epochs for stream, number in last)
+
+    if done() or drain.wait(done, None if deadline is None else max(0.0, deadline - time.monotonic())):
+        return []
+    outstanding = []
+    for stream, number in last:
+        for epoch in list(stream.epochs.values()):
+            if number in stream.epochs:
+                effects = ", ".join(epoch.effects or ()) or "its effects"
+                outstanding.append(f"{effects} of `{epoch.function}` (thread {stream.thread}, dispatch {epoch.number})")
+    return outstanding or ["records that are not replayed yet"]
+
+
+def wait_for_plain_programs(deadline: float | None = None) -> bool:
+    """Waits for programs with our effects that JAX dispatched on this thread. False if the time ran out.
+
+    JAX knows when they have run; their order is kept by its tokens.
+    """
+    for token in compat.current_jax_tokens():
+        while deadline is not None and not compat.is_token_ready(token):
+            if time.monotonic() > deadline:
+                return False
+            drain.wait(lambda token=token: compat.is_token_ready(token), min(0.01, max(0.0, deadline - time.monotonic())))
+        if deadline is None:
+            compat.block_until_token(token)
+    return True

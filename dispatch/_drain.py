@@ -1,0 +1,168 @@
+"""The drain: one host thread that takes what devices published, in order, and replays it.
+
+Native code restores the order and formats what it can, without Python's lock; this thread writes text, and replays the
+records that need Python. It is the only thread that does, so effects never run at the same time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from dispatch import _streams
+from dispatch._sink import native
+from dispatch._streams import Epoch, streams
+from effects import _errors as errors
+from effects._format import fill
+from effects._sites import Site, find_site
+
+_PATIENCE = 0.005
+"""Seconds after which the drain looks for programs that failed, while any are running."""
+
+
+class Drain:
+    """The thread and what others may know of it. Fields are written by the drain thread under `progress`."""
+
+    def __init__(self) -> None:
+        self.progress = threading.Condition()  # notified after every batch
+        self.plain_released = 0  # how many records without an epoch have been replayed
+        self.failures: list[BaseException] = []  # what effects raised and no barrier has reported yet
+        self._thread: threading.Thread | None = None
+        self._start_lock = threading.Lock()
+
+    def start(self) -> None:
+        """Starts the thread, if it does not run yet."""
+        with self._start_lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="effects-drain", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after what was published has been replayed."""
+        if self._thread is not None:
+            native.stop()
+            self._thread.join()
+
+    def is_current_thread(self) -> bool:
+        """Whether the caller is an effect that is being replayed."""
+        return threading.current_thread() is self._thread
+
+    def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
+        """Waits until `done()`, looked at after every batch. False if the time ran out."""
+        native.barrier_begins()
+        try:
+            with self.progress:
+                return self.progress.wait_for(done, timeout)
+        finally:
+            native.barrier_ends()
+
+    def _run(self) -> None:
+        stopped = False
+        while not stopped:
+            items, finished, plain_released, stopped = native.next_batch(_PATIENCE)
+            for item in items:
+                self._replay(*item)
+            for thread, number in finished:
+                del streams[thread].epochs[number]
+            with self.progress:
+                self.plain_released = plain_released
+                self.progress.notify_all()
+            del items, finished
+            if not stopped:
+                self._close_failed()
+                _streams.forget_ended()
+
+    def _replay(self, thread: int, number: int, content: Any, site_id: int | None = None, *place: Any) -> None:
+        epoch = streams[thread].epochs[number] if thread in streams else _outside_epochs()
+        site: Site | None = None
+        try:
+            if site_id is not None:
+                site = find_site(site_id, native.site_description)
+            epoch.context.run(_show, epoch, site, content)
+        except BaseException as error:
+            self.failures.append(_failure(error, epoch, site))
+
+    def _close_failed(self) -> None:
+        """Ends epochs whose programs have failed, which never close themselves."""
+        for stream in list(streams.values()):
+            for epoch in list(stream.epochs.values()):
+                if epoch.output_token is None or not epoch.output_token.is_ready():
+                    break  # the oldest that still runs: what waits behind it waits for it
+                if failed(epoch.output_token):
+                    stream.fail(epoch)
+                    epoch.output_token = None
+
+
+def failed(output_token: Any) -> bool:
+    """Whether the program that returned a ready output token failed. Why, the program's own results say."""
+    try:
+        output_token.block_until_ready()
+    except Exception:
+        return True
+    return False
+
+
+def _show(epoch: Epoch, site: Site | None, content: str | bytes) -> None:
+    """Writes text, or a record's text. Runs in the caller's context."""
+    text = content if site is None else fill(site, content) + "\n"  # type: ignore[arg-type]
+    for out in (epoch.stdout, sys.stdout):
+        if out is None or not getattr(out, "closed", False):
+            if out is not None:
+                out.write(text)
+            return
+    raise ValueError(errors.MSG_OUTPUT_CLOSED)
+
+
+def _outside_epochs() -> Epoch:
+    """What is in force for a record of a program that JAX dispatched: the present."""
+    return Epoch("a program outside fx.jit")
+
+
+def _failure(error: BaseException, epoch: Epoch, site: Site | None) -> BaseException:
+    failure = errors.EffectError(
+        errors.MSG_REPLAY.format(
+            effect=site.effect.name if site else "print",
+            where=site.where if site else "its call",
+            function=f"`{epoch.function}`",
+            error=error,
+        )
+    )
+    failure.__cause__ = error
+    return failure
+
+
+drain = Drain()
+
+
+def stats() -> dict[str, int]:
+    """Counts since the process started.
+
+    Returns:
+        `published`: records taken from devices; `released`: replayed in order; `dropped`: lost because a ring was
+        full; `waited`: times a device waited for room; `bytes`: published, headers included; `high_water`: the most
+        bytes that one ring held.
+
+    Example:
+        >>> import effects as fx
+        >>> sorted(fx.stats())
+        ['bytes', 'dropped', 'high_water', 'published', 'released', 'waited']
+    """
+    return native.stats()
+
+
+@atexit.register
+def _finish() -> None:
+    """Before the interpreter goes: everything out, and errors that nobody saw."""
+    from dispatch._barrier import wait_for_all
+
+    try:
+        wait_for_all()
+    finally:
+        drain.stop()
+        for failure in drain.failures:
+            sys.excepthook(type(failure), failure, failure.__traceback__)
+
+

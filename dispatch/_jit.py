@@ -1,0 +1,231 @@
+"""`fx.jit`: like `jax.jit`, for functions with effects.
+
+The function is traced as `jax.jit` would trace it, its jaxpr is threaded with tokens, and what comes out is an ordinary
+function of a runtime token and the arguments. It has no effects that JAX knows of, so it takes JAX's fast dispatch path.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dispatch import _streams
+from dispatch._barrier import effects_barrier, wait_for_plain_programs
+from dispatch._drain import drain
+from dispatch._sink import plan_natively
+from dispatch._streams import Epoch
+from effects import _errors as errors
+from effects import _jax_compat as compat
+from effects._config import config
+from effects._sites import Site
+from lowering._record import TOKEN_LENGTH, close_p
+from lowering._rules import effects_of, token_keys
+from lowering._thread import thread_tokens
+
+RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
+
+
+def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Compiles a function with effects. Takes the options of `jax.jit`; the result has its methods.
+
+    Effects appear on the host in program order: within the program, and after those of the programs that the same
+    thread called before. Calls return as early as those of `jax.jit` do. Under another transformation the function is
+    transparent, and its effects are the outer program's.
+
+    Args:
+        fun: The function. Without it, a decorator is returned.
+        **options: As for `jax.jit`: `static_argnums`, `donate_argnames`, `in_shardings`, ...
+
+    Returns:
+        The compiled function.
+
+    Example:
+        >>> import effects as fx
+        >>> @fx.jit
+        ... def double(x):
+        ...     fx.print("doubling {}", x)
+        ...     return 2 * x
+        >>> double(3)
+        Array(6, dtype=int32, weak_type=True)
+        >>> fx.effects_barrier()
+        doubling 3
+    """
+    if fun is None:
+        return functools.partial(jit, **options)
+    if not callable(fun):
+        raise TypeError(errors.MSG_NOT_CALLABLE.format(fun=fun))
+    return JitFunction(fun, options)
+
+
+class JitFunction:
+    """A function that `fx.jit` compiled."""
+
+    def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
+        functools.update_wrapper(self, fun)
+        self._plain = jax.jit(fun, **options)  # traces; is called where the function is transparent
+        self._name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
+        self._threaded = _jit_threaded(fun, self._plain, options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not compat.at_top_level() or jax.config.jax_disable_jit:
+            return self._plain(*args, **kwargs)
+        return self._dispatch(self._threaded, args, kwargs)
+
+    def _dispatch(self, threaded: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls a threaded function with a runtime token, and keeps what it returns for the drain."""
+        wait_for_plain_programs()
+        stream = _streams.current_stream()
+        epoch = Epoch(self._name)
+        token = stream.open(epoch)
+        try:
+            outs, output_tokens = threaded(token, *args, **kwargs)
+        except BaseException:
+            stream.fail(epoch)
+            raise
+        if output_tokens:
+            ((epoch.effects, epoch.output_token),) = output_tokens.items()
+        else:
+            stream.fail(epoch)  # a program without effects closes nothing
+        if config.sync:
+            effects_barrier()
+        return outs
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<fx.jit of {self._name}>"
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """As `jax.jit(f).lower`: the program for these arguments, tokens included, not yet compiled."""
+        return Lowered(self, self._threaded.lower(RUNTIME_TOKEN, *args, **kwargs))
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """As `jax.jit(f).trace`: the function's jaxpr for these arguments, as the user wrote it."""
+        return Traced(self, self._plain.trace(*args, **kwargs), args, kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.jit(f).eval_shape`: shapes and types of the results. No effect happens."""
+        return self._plain.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """As `jax.jit(f).clear_cache`: forgets what was compiled."""
+        self._plain.clear_cache()
+        self._threaded.clear_cache()
+
+
+class _Stage:
+    """A stage of compilation: JAX's own object, with what differs."""
+
+    def __init__(self, function: JitFunction, stage: Any):
+        self._function = function
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+
+class Traced(_Stage):
+    """What `JitFunction.trace` returns."""
+
+    def __init__(self, function: JitFunction, stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        super().__init__(function, stage)
+        self._arguments = args, kwargs
+
+    def lower(self, **options: Any) -> Lowered:
+        args, kwargs = self._arguments
+        threaded = self._function._threaded.trace(RUNTIME_TOKEN, *args, **kwargs)
+        return Lowered(self._function, threaded.lower(**options))
+
+
+class Lowered(_Stage):
+    """What `JitFunction.lower` returns."""
+
+    def compile(self, *args: Any, **options: Any) -> Compiled:
+        return Compiled(self._function, self._stage.compile(*args, **options))
+
+
+class Compiled(_Stage):
+    """What `Lowered.compile` returns. Called with the arguments; the runtime token is supplied."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function._dispatch(self._stage, args, kwargs)
+
+
+def _jit_threaded(fun: Callable[..., Any], plain: Any, options: dict[str, Any]) -> Any:
+    """The jitted function of (runtime token, *args) that returns (results, {names of its effects: output token})."""
+
+    @functools.wraps(fun)
+    def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        traced = plain.trace(*args, **kwargs)
+        # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
+        flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, compat.Tracer)]
+        outs, output_tokens = run_threaded(traced.jaxpr, token, flat)
+        return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs), output_tokens
+
+    _hide_token(fun, threaded)
+    return jax.jit(threaded, **_shift_options(options, threaded))
+
+
+def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[tuple[str, ...], Any]]:
+    """Evaluates a whole program with tokens that begin at the runtime token."""
+    effects = effects_of(jaxpr.effects)
+    keys = token_keys(effects)
+    # The domains of one program are told apart by the lowest bits of the stream, in the order of their keys.
+    tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
+    tokens, outs = thread_tokens(jaxpr, tokens, args)
+    if not tokens:
+        return outs, {}
+    drain.start()
+    for site in sites_in(jaxpr):
+        plan_natively(site)
+    return outs, {tuple(sorted({effect.name for effect in effects})): close_p.bind(*tokens.values())}
+
+
+def sites_in(jaxpr: Any) -> set[Site]:
+    """Every site of a jaxpr and of those inside it."""
+    found: set[Site] = set()
+    if not effects_of(jaxpr.effects):
+        return found
+    for eqn in jaxpr.eqns:
+        if isinstance(site := eqn.params.get("site"), Site):
+            found.add(site)
+        for inner in compat.jaxprs_in(eqn.params):
+            found |= sites_in(inner)
+    return found
+
+
+def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
+    """Gives the threaded function the signature of the user's, with the token ahead."""
+    token = inspect.Parameter("_runtime_token", inspect.Parameter.POSITIONAL_ONLY)
+    try:
+        signature = inspect.signature(fun)
+        threaded.__signature__ = signature.replace(parameters=[token, *signature.parameters.values()])
+    except (ValueError, TypeError):
+        pass
+    del threaded.__wrapped__
+
+
+def _shift_options(options: dict[str, Any], threaded: Any) -> dict[str, Any]:
+    """`jax.jit`'s options for the function that takes the runtime token first and returns output tokens last."""
+    shifted = dict(options)
+    for name in ("static_argnums", "donate_argnums"):
+        if (numbers := options.get(name)) is not None:
+            one = isinstance(numbers, int)
+            moved = tuple(n + 1 if n >= 0 else n for n in ([numbers] if one else numbers))
+            shifted[name] = moved
+    if options.get("in_shardings") is not None:
+        given = options["in_shardings"]
+        shifted["in_shardings"] = (None, *(given if isinstance(given, (tuple, list)) else [given] * _arity(threaded)))
+    if options.get("out_shardings") is not None:
+        shifted["out_shardings"] = (options["out_shardings"], None)
+    return shifted
+
+
+def _arity(threaded: Any) -> int:
+    return len(inspect.signature(threaded).parameters) - 1

@@ -1,0 +1,292 @@
+// The consumer's side: takes records out of the rings, restores their order and turns them into a batch for Python.
+//
+// One host thread calls next_batch() in a loop. It holds no Python lock while it does; what it returns is text that
+// only has to be written, and the records that Python must see.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "format.h"
+#include "publisher.h"
+#include "record.h"
+#include "release_order.h"
+
+namespace effects {
+
+// Text of consecutive records that go to one place, or one record for Python.
+struct Item {
+  bool is_text;
+  EpochInfo info;
+  std::string data;     // the text, or the record's payload
+  RecordHeader header;  // of a record for Python
+};
+
+struct Batch {
+  std::vector<Item> items;
+  std::vector<Finished> finished;  // epochs that have ended: everything of theirs is in this batch or an earlier one
+  uint64_t plain_released = 0;     // plain records so far, this batch included
+  bool stopped = false;
+};
+
+class Drain {
+ public:
+  explicit Drain(Publisher& publisher) : publisher_(publisher) {}
+
+  // Host: `thread` is about to dispatch a program whose text goes to `sink` (0: Python formats it). Returns the number of
+  // its epoch. Never waits for the drain.
+  uint32_t open(uint32_t thread, uint64_t sink) {
+    bool asleep;
+    uint32_t epoch;
+    {
+      std::lock_guard lock(inbox_mutex_);
+      epoch = next_epoch_[thread]++;
+      const uint64_t dispatch = publisher_.dispatches.fetch_add(1, std::memory_order_relaxed) + 1;
+      inbox_.push_back({Notice::kOpen, {thread, epoch, sink}, dispatch});
+      asleep = std::exchange(deep_sleep_, false);
+    }
+    if (asleep) publisher_.wake();
+    return epoch;
+  }
+
+  // Host: the program of this epoch failed or never ran.
+  void fail(uint32_t thread, uint32_t epoch) { notify({Notice::kFail, {thread, epoch, 0}, 0}); }
+
+  // Host: the thread has ended and all its epochs have.
+  void forget(uint32_t thread) { notify({Notice::kForget, {thread, 0, 0}, 0}); }
+
+  void set_plan(uint64_t site, Plan plan) {
+    std::lock_guard lock(plans_mutex_);
+    plans_[site] = std::make_shared<const Plan>(std::move(plan));
+  }
+
+  // Called by a handler after it published a record that no `open` announced.
+  void plain_published() {
+    publisher_.plain_published.fetch_add(1, std::memory_order_release);
+    bool asleep;
+    {
+      std::lock_guard lock(inbox_mutex_);
+      asleep = std::exchange(deep_sleep_, false);
+    }
+    if (asleep) publisher_.wake();
+  }
+
+  void stop() {
+    publisher_.stopped.store(true, std::memory_order_relaxed);
+    publisher_.wake();
+  }
+
+  // Everything that can leave now. Waits for something to, but not longer than `patience` while programs are running;
+  // for as long as it takes while none are.
+  Batch next_batch(std::chrono::milliseconds patience) {
+    Batch batch;
+    batch_bytes_ = 0;
+    const auto start = std::chrono::steady_clock::now();
+    auto pause = kFirstPause;
+    for (;;) {
+      bool again = true;
+      while (again && batch_bytes_ < kBatchBytes) {
+        const bool moved = scan(batch);
+        again = order_.advance([&](const auto&... args) { release(batch, args...); }, batch.finished) || moved;
+      }
+      const bool progress = !batch.items.empty() || !batch.finished.empty();
+      adapt_parking(progress);
+      batch.plain_released = plain_released_;
+      batch.stopped = publisher_.stopped.load(std::memory_order_relaxed);
+      if (progress || batch.stopped) return batch;
+
+      bool idle;
+      {
+        // From here on an `open` wakes us, and a plain record does.
+        std::lock_guard lock(inbox_mutex_);
+        idle = order_.open_epochs() == 0 && inbox_.empty() &&
+               publisher_.plain_published.load(std::memory_order_acquire) == plain_taken_;
+        deep_sleep_ = idle;
+      }
+      std::unique_lock lock(publisher_.wake_mutex);
+      if (idle) {
+        publisher_.wake_condition.wait(lock, [&] { return publisher_.woken; });
+      } else {
+        publisher_.wake_condition.wait_for(lock, pause, [&] { return publisher_.woken; });
+        pause = std::min(2 * pause, kLongestPause);
+      }
+      publisher_.woken = false;
+      lock.unlock();
+      if (!idle && std::chrono::steady_clock::now() - start > patience) return batch;
+    }
+  }
+
+ private:
+  // While programs run nobody wakes the drain for a record; it looks by itself, so that records travel in batches.
+  static constexpr std::chrono::microseconds kFirstPause{500};
+  static constexpr std::chrono::microseconds kLongestPause{4000};
+  static constexpr size_t kBatchBytes = size_t{1} << 18;
+  static constexpr std::chrono::milliseconds kParkingPatience{100};
+
+  // What the host tells the drain, in the order of its saying.
+  struct Notice {
+    enum What { kOpen, kFail, kForget } what;
+    EpochInfo info;
+    uint64_t dispatch;
+  };
+
+  void notify(const Notice& notice) {
+    {
+      std::lock_guard lock(inbox_mutex_);
+      inbox_.push_back(notice);
+      deep_sleep_ = false;
+    }
+    publisher_.wake();
+  }
+
+  void read_inbox() {
+    {
+      std::lock_guard lock(inbox_mutex_);
+      std::swap(inbox_, reading_);
+    }
+    for (const Notice& notice : reading_) {
+      switch (notice.what) {
+        case Notice::kOpen:
+          order_.open(notice.info, notice.dispatch);
+          break;
+        case Notice::kFail:
+          order_.fail(notice.info.thread, notice.info.epoch);
+          break;
+        case Notice::kForget:
+          order_.forget(notice.info.thread);
+          break;
+      }
+    }
+    reading_.clear();
+  }
+
+  // Takes what is in the rings. Returns whether anything was taken.
+  bool scan(Batch& batch) {
+    bool moved = false;
+    read_inbox();
+    publisher_.for_each_lane([&](Lane& lane) {
+      std::unique_lock consumer(lane.consumer);
+      if (lane.has_side.load(std::memory_order_acquire)) {
+        auto kept = std::move(lane.kept);
+        auto drops = std::move(lane.drops);
+        lane.kept.clear();
+        lane.drops.clear();
+        lane.has_side.store(false, std::memory_order_release);
+        for (const DropRange& range : drops) order_.accept_drop(range);
+        for (const auto& record : kept) accept(batch, record.data());
+        moved = true;
+      }
+      bool popped = false;
+      while (batch_bytes_ < kBatchBytes) {
+        const std::byte* record = lane.ring.front();
+        if (record == nullptr) break;
+        RecordHeader header;
+        std::memcpy(&header, record, sizeof header);
+        // The host announced the program before it ran, but perhaps after we last read.
+        if (!order_.knows(header)) read_inbox();
+        if (order_.parked_bytes() > parking_limit_ && !order_.releasable(header)) break;
+        if (!popped) note_high_water(lane);
+        accept(batch, record);
+        lane.ring.pop();
+        popped = true;
+      }
+      consumer.unlock();
+      if (popped) {
+        Publisher::notify_room(lane);
+        moved = true;
+      }
+    });
+    return moved;
+  }
+
+  void accept(Batch& batch, const std::byte* record) {
+    RecordHeader header;
+    std::memcpy(&header, record, sizeof header);
+    const std::byte* payload = record + sizeof header;
+    std::byte* block = nullptr;
+    if (header.large) {
+      std::memcpy(&block, payload, sizeof block);
+      payload = block;
+      header.large = 0;
+    }
+    if (ThreadOf(header.token) == kPlainThread && header.kind != Kind::kClose) ++plain_taken_;
+    order_.accept(header, payload, [&](const auto&... args) { release(batch, args...); });
+    if (block != nullptr) publisher_.release_large(block, header.payload_size);
+  }
+
+  void release(Batch& batch, const RecordHeader& header, const std::byte* payload, const EpochInfo& info) {
+    publisher_.stats.released.fetch_add(1, std::memory_order_relaxed);
+    if (info.thread == kPlainThread) ++plain_released_;
+    if (const Plan* plan = info.sink != 0 ? plan_of(header.site) : nullptr) {
+      if (batch.items.empty() || !batch.items.back().is_text || batch.items.back().info.sink != info.sink)
+        batch.items.push_back({true, info, {}, {}});
+      std::string& text = batch.items.back().data;
+      const size_t before = text.size();
+      Format(text, *plan, payload);
+      batch_bytes_ += text.size() - before;
+    } else {
+      batch.items.push_back({false, info, std::string(reinterpret_cast<const char*>(payload), header.payload_size), header});
+      batch_bytes_ += sizeof(Item) + header.payload_size;
+    }
+  }
+
+  const Plan* plan_of(uint64_t site) {
+    if (last_plan_ != nullptr && site == last_site_) return last_plan_.get();
+    std::lock_guard lock(plans_mutex_);
+    auto it = plans_.find(site);
+    if (it == plans_.end()) return nullptr;
+    last_site_ = site;
+    last_plan_ = it->second;
+    return last_plan_.get();
+  }
+
+  void note_high_water(const Lane& lane) {
+    const uint64_t used = lane.ring.used();
+    if (used > publisher_.stats.high_water.load(std::memory_order_relaxed))
+      publisher_.stats.high_water.store(used, std::memory_order_relaxed);
+  }
+
+  // Records that came before their turn are parked in memory, up to a limit; beyond it they stay in their rings, and
+  // their producers wait. If then nothing leaves for a while, the program whose turn it is may need the very threads
+  // that wait: the limit is raised, so that memory is the price and never a hang.
+  void adapt_parking(bool progress) {
+    const auto now = std::chrono::steady_clock::now();
+    if (progress || order_.parked_bytes() <= parking_limit_) {
+      last_progress_ = now;
+      if (order_.parked_bytes() == 0) parking_limit_ = kParkingFactor * publisher_.ring_bytes.load(std::memory_order_relaxed);
+    } else if (now - last_progress_ > kParkingPatience) {
+      parking_limit_ *= 2;
+      last_progress_ = now;
+    }
+  }
+  static constexpr size_t kParkingFactor = 8;
+
+  Publisher& publisher_;
+
+  std::mutex inbox_mutex_;
+  std::vector<Notice> inbox_;                         // guarded by inbox_mutex_
+  std::unordered_map<uint32_t, uint32_t> next_epoch_;  // guarded by inbox_mutex_; by thread
+  bool deep_sleep_ = false;                           // guarded by inbox_mutex_: the drain waits to be woken
+
+  std::mutex plans_mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<const Plan>> plans_;  // guarded by plans_mutex_
+
+  // The drain thread's own.
+  ReleaseOrder order_;
+  std::vector<Notice> reading_;
+  uint64_t last_site_ = 0;
+  std::shared_ptr<const Plan> last_plan_;
+  uint64_t plain_taken_ = 0;
+  uint64_t plain_released_ = 0;
+  size_t batch_bytes_ = 0;
+  size_t parking_limit_ = kParkingFactor * (size_t{1} << 20);
+  std::chrono::steady_clock::time_point last_progress_{};
+};
+
+}  // namespace effects

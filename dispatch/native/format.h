@@ -1,0 +1,152 @@
+// Formats a record into text where the result is byte for byte what Python's str.format and NumPy give.
+// Everything else is left to Python: a site gets a plan only if all its fields are simple.
+#pragma once
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace effects {
+
+// What a field shows: a scalar operand of this type, at this byte of the payload.
+enum class Scalar : uint8_t { kBool, kInt8, kInt16, kInt32, kInt64, kUint8, kUint16, kUint32, kUint64, kFloat32, kFloat64 };
+
+struct Piece {
+  std::string literal;  // comes before the field
+  bool has_field = false;
+  Scalar type = Scalar::kBool;
+  uint64_t offset = 0;
+  char conversion = 0;  // 0: str(); 'e', 'f', 'g': as in the format specification
+  int precision = 0;
+};
+
+using Plan = std::vector<Piece>;
+
+namespace internal {
+
+template <typename T>
+T Load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+template <typename T>
+void AppendInteger(std::string& out, T value) {
+  char digits[24];
+  const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+  out.append(digits, end);
+}
+
+// str() of a NumPy floating scalar: the shortest digits that read back as the same value, positional for
+// magnitudes in [1e-4, 1e16), else scientific with an exponent of at least two digits.
+template <typename T>
+void AppendFloat(std::string& out, T value) {
+  if (std::isnan(value)) {
+    out += "nan";
+    return;
+  }
+  if (std::isinf(value)) {
+    out += value < 0 ? "-inf" : "inf";
+    return;
+  }
+  char buffer[512];
+  const T magnitude = std::fabs(value);
+  if (magnitude == 0 || (magnitude >= T(1e-4L) && magnitude < T(1e16L))) {
+    // Shortest digits in scientific form, laid out by hand: to_chars' fixed form prints large values exactly, while
+    // NumPy pads the shortest digits with zeros.
+    const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
+    const char* at = buffer;
+    if (*at == '-') {
+      out += '-';
+      ++at;
+    }
+    std::string digits(1, *at++);
+    if (*at == '.')
+      for (++at; *at != 'e'; ++at) digits += *at;
+    int exponent = 0;
+    ++at;  // 'e'
+    if (*at == '+') ++at;
+    std::from_chars(at, end, exponent);
+    if (exponent < 0) {
+      out += "0.";
+      out.append(static_cast<size_t>(-exponent - 1), '0');
+      out += digits;
+    } else {
+      const size_t whole = static_cast<size_t>(exponent) + 1;
+      if (digits.size() <= whole) {
+        out += digits;
+        out.append(whole - digits.size(), '0');
+        out += ".0";
+      } else {
+        out.append(digits, 0, whole);
+        out += '.';
+        out.append(digits, whole, std::string::npos);
+      }
+    }
+    return;
+  }
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
+  out.append(buffer, end);
+}
+
+inline void AppendFixed(std::string& out, double value, char conversion, int precision) {
+  if (std::isnan(value)) {
+    out += "nan";
+    return;
+  }
+  if (std::isinf(value)) {
+    out += value < 0 ? "-inf" : "inf";
+    return;
+  }
+  const char format[] = {'%', '.', '*', conversion, 0};
+  char buffer[512];
+  const int length = std::snprintf(buffer, sizeof buffer, format, precision, value);
+  if (length >= 0 && static_cast<size_t>(length) < sizeof buffer) out.append(buffer, static_cast<size_t>(length));
+}
+
+}  // namespace internal
+
+inline void FormatField(std::string& out, const Piece& piece, const std::byte* at) {
+  using internal::Load;
+  switch (piece.type) {
+    case Scalar::kBool:
+      out += Load<uint8_t>(at) ? "True" : "False";
+      return;
+    case Scalar::kInt8:
+      return internal::AppendInteger(out, static_cast<int>(Load<int8_t>(at)));
+    case Scalar::kInt16:
+      return internal::AppendInteger(out, Load<int16_t>(at));
+    case Scalar::kInt32:
+      return internal::AppendInteger(out, Load<int32_t>(at));
+    case Scalar::kInt64:
+      return internal::AppendInteger(out, Load<int64_t>(at));
+    case Scalar::kUint8:
+      return internal::AppendInteger(out, static_cast<unsigned>(Load<uint8_t>(at)));
+    case Scalar::kUint16:
+      return internal::AppendInteger(out, Load<uint16_t>(at));
+    case Scalar::kUint32:
+      return internal::AppendInteger(out, Load<uint32_t>(at));
+    case Scalar::kUint64:
+      return internal::AppendInteger(out, Load<uint64_t>(at));
+    case Scalar::kFloat32:
+      if (piece.conversion != 0) return internal::AppendFixed(out, Load<float>(at), piece.conversion, piece.precision);
+      return internal::AppendFloat(out, Load<float>(at));
+    case Scalar::kFloat64:
+      if (piece.conversion != 0) return internal::AppendFixed(out, Load<double>(at), piece.conversion, piece.precision);
+      return internal::AppendFloat(out, Load<double>(at));
+  }
+}
+
+inline void Format(std::string& out, const Plan& plan, const std::byte* payload) {
+  for (const Piece& piece : plan) {
+    out += piece.literal;
+    if (piece.has_field) FormatField(out, piece, payload + piece.offset);
+  }
+}
+
+}  // namespace effects

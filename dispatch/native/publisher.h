@@ -1,0 +1,296 @@
+// The producers' side: from an effect on a device's thread to bytes in a ring.
+//
+// Every producing thread has a ring of its own. What a full ring means is a setting: the producer waits (nothing is
+// lost), the newest record is dropped, or the oldest are. No Python lock is taken here.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "record.h"
+#include "release_order.h"
+#include "ring.h"
+
+namespace effects {
+
+enum class WhenFull : int { kWait = 0, kDropNewest = 1, kDropOldest = 2 };
+
+struct Span {
+  const void* data;
+  size_t size;
+};
+
+struct Stats {
+  std::atomic<uint64_t> published{0};   // records put into a ring
+  std::atomic<uint64_t> released{0};    // records that left in order
+  std::atomic<uint64_t> dropped{0};     // records lost because a ring was full
+  std::atomic<uint64_t> waited{0};      // times a producer found its ring full and waited
+  std::atomic<uint64_t> bytes{0};       // bytes published, headers included
+  std::atomic<uint64_t> high_water{0};  // most bytes that one ring held
+};
+
+inline int64_t Now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// One producing thread's ring, and what does not fit into it.
+struct Lane {
+  explicit Lane(size_t capacity) : ring(capacity) {}
+
+  Ring ring;
+  std::atomic<bool> abandoned{false};  // the producing thread has ended
+
+  // Guards the consumer's side of the ring (the drain's, and the producer's own when it drops the oldest), and `kept`
+  // and `drops`. Uncontended but for a full ring.
+  std::mutex consumer;
+  std::vector<std::vector<std::byte>> kept;  // close markers that found the ring full, or were the oldest in it
+  std::vector<DropRange> drops;
+  std::atomic<bool> has_side{false};  // `kept` or `drops` is not empty
+
+  // A producer waits here for room. The flag spares the consumer the lock while nobody waits.
+  std::mutex room_mutex;
+  std::condition_variable room;
+  std::atomic<bool> waiting{false};
+};
+
+class Publisher {
+ public:
+  Publisher() = default;
+  Publisher(const Publisher&) = delete;
+
+  // Set by the host; `ring_bytes` counts for rings made afterwards.
+  std::atomic<size_t> ring_bytes{size_t{1} << 20};
+  std::atomic<WhenFull> when_full{WhenFull::kWait};
+
+  Stats stats;
+  std::atomic<uint64_t> dispatches{0};  // mirrors ReleaseOrder's, for the stamp of plain records
+  std::atomic<uint32_t> plain_index{0};
+  std::atomic<uint64_t> plain_published{0};
+  std::atomic<bool> stopped{false};  // nothing drains any more
+
+  // How the drain is woken; see Drain.
+  std::mutex wake_mutex;
+  std::condition_variable wake_condition;
+  bool woken = false;                   // guarded by wake_mutex
+  std::atomic<int> barriers{0};         // threads that wait for records to leave
+
+  void wake() {
+    {
+      std::lock_guard lock(wake_mutex);
+      woken = true;
+    }
+    wake_condition.notify_one();
+  }
+
+  // Publishes one record. Returns false when it was dropped.
+  bool publish(Kind kind, uint64_t site, const Token& token, int32_t device, const Span* spans, size_t count) {
+    size_t payload = 0;
+    for (size_t i = 0; i < count; ++i) payload += RoundUp8(spans[i].size);
+    Lane& lane = this_thread_lane();
+    RecordHeader header{};
+    header.kind = kind;
+    header.site = site;
+    header.token = token;
+    header.time = Now();
+    header.device = device;
+    header.payload_size = payload;
+
+    const bool large = sizeof header + payload > lane.ring.capacity() / 4;
+    header.large = large ? 1 : 0;
+    header.size = static_cast<uint32_t>(sizeof header + (large ? sizeof(void*) : payload));
+
+    std::byte* block = nullptr;
+    if (large) {
+      // Too large for the ring: the bytes travel beside it. What travels so is bounded as the ring is, except that one
+      // record may always pass.
+      if (!admit_large(lane, payload)) return drop(lane, header);
+      block = new std::byte[payload];
+      copy(block, spans, count);
+    }
+    std::byte* room = lane.ring.try_reserve(header.size);
+    if (room == nullptr && (room = make_room(lane, header)) == nullptr) {
+      if (large) {
+        delete[] block;
+        large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
+      }
+      if (kind == Kind::kClose) return keep(lane, header, spans, count);
+      return drop(lane, header);
+    }
+    std::memcpy(room, &header, sizeof header);
+    if (large)
+      std::memcpy(room + sizeof header, &block, sizeof block);
+    else
+      copy(room + sizeof header, spans, count);
+    lane.ring.publish();
+
+    stats.published.fetch_add(1, std::memory_order_relaxed);
+    stats.bytes.fetch_add(sizeof header + payload, std::memory_order_relaxed);
+    return true;
+  }
+
+  // Consumer: frees a large record's block.
+  void release_large(std::byte* block, size_t payload) {
+    delete[] block;
+    large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
+  }
+
+  // Consumer: calls `visit` for the lane of every thread that ever published, and forgets the lanes of threads that
+  // have ended and left nothing.
+  template <typename Visit>
+  void for_each_lane(Visit&& visit) {
+    {
+      std::lock_guard lock(lanes_mutex_);
+      visited_ = lanes_;
+    }
+    for (const auto& lane : visited_) {
+      // Read before the visit: what an ended thread published is visible to it.
+      const bool abandoned = lane->abandoned.load(std::memory_order_acquire);
+      visit(*lane);
+      if (abandoned && lane->ring.used() == 0 && !lane->has_side.load(std::memory_order_acquire)) {
+        std::lock_guard lock(lanes_mutex_);
+        lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), lane), lanes_.end());
+      }
+    }
+  }
+
+  // Consumer: tells a producer that waits for room in `lane` that there is some.
+  static void notify_room(Lane& lane) {
+    // The fence orders our release of the bytes before the look at the flag; the producer's fence orders its flag
+    // before its look at the bytes. One of the two sees the other.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (lane.waiting.load(std::memory_order_relaxed)) {
+      std::lock_guard lock(lane.room_mutex);
+      lane.room.notify_one();
+    }
+  }
+
+ private:
+  struct Handle {
+    std::shared_ptr<Lane> lane;
+    ~Handle() {
+      if (lane) lane->abandoned.store(true, std::memory_order_release);
+    }
+  };
+
+  Lane& this_thread_lane() {
+    thread_local Handle handle;
+    if (!handle.lane) {
+      handle.lane = std::make_shared<Lane>(ring_bytes.load(std::memory_order_relaxed));
+      std::lock_guard lock(lanes_mutex_);
+      lanes_.push_back(handle.lane);
+    }
+    return *handle.lane;
+  }
+
+  static void copy(std::byte* to, const Span* spans, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      if (spans[i].size != 0) std::memcpy(to, spans[i].data, spans[i].size);
+      to += RoundUp8(spans[i].size);
+    }
+  }
+
+  bool admit_large(Lane& lane, size_t payload) {
+    const size_t limit = 4 * lane.ring.capacity();
+    for (bool counted = false;;) {
+      size_t taken = large_bytes_.load(std::memory_order_relaxed);
+      while (taken == 0 || taken + payload <= limit)
+        if (large_bytes_.compare_exchange_weak(taken, taken + payload, std::memory_order_relaxed)) return true;
+      if (when_full.load(std::memory_order_relaxed) == WhenFull::kDropNewest || stopped.load(std::memory_order_relaxed)) return false;
+      if (!counted) stats.waited.fetch_add(1, std::memory_order_relaxed);
+      counted = true;
+      await_room(lane, [&] { return large_bytes_.load(std::memory_order_relaxed) < taken; });
+    }
+  }
+
+  // The ring is full. Waits or drops until the record fits; null when it is the record itself that must go.
+  std::byte* make_room(Lane& lane, const RecordHeader& header) {
+    stats.high_water.store(std::max<uint64_t>(stats.high_water.load(std::memory_order_relaxed), lane.ring.used()), std::memory_order_relaxed);
+    if (when_full.load(std::memory_order_relaxed) == WhenFull::kDropNewest) return nullptr;
+    if (when_full.load(std::memory_order_relaxed) == WhenFull::kWait) stats.waited.fetch_add(1, std::memory_order_relaxed);
+    for (;;) {
+      if (stopped.load(std::memory_order_relaxed)) return nullptr;
+      if (when_full.load(std::memory_order_relaxed) == WhenFull::kDropOldest) {
+        std::lock_guard lock(lane.consumer);
+        drop_oldest(lane);
+      } else {
+        await_room(lane, [&] { return lane.ring.capacity() - lane.ring.used() >= 2 * size_t{header.size}; });
+      }
+      if (std::byte* room = lane.ring.try_reserve(header.size)) return room;
+    }
+  }
+
+  template <typename Ready>
+  void await_room(Lane& lane, Ready&& ready) {
+    wake();
+    std::unique_lock lock(lane.room_mutex);
+    lane.waiting.store(true, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with notify_room()
+    // The time limit is for what no notification tells: `stopped`, and other lanes' large records.
+    if (!ready()) lane.room.wait_for(lock, std::chrono::milliseconds(5));
+    lane.waiting.store(false, std::memory_order_relaxed);
+  }
+
+  // With `lane.consumer` held.
+  void drop_oldest(Lane& lane) {
+    const std::byte* oldest = lane.ring.front();
+    if (oldest == nullptr) return;
+    RecordHeader header;
+    std::memcpy(&header, oldest, sizeof header);
+    if (header.kind == Kind::kClose) {
+      lane.kept.emplace_back(oldest, oldest + header.size);
+    } else {
+      if (header.large) {
+        std::byte* block;
+        std::memcpy(&block, oldest + sizeof header, sizeof block);
+        release_large(block, header.payload_size);
+      }
+      note_drop(lane, header);
+    }
+    lane.has_side.store(true, std::memory_order_release);
+    lane.ring.pop();
+  }
+
+  bool drop(Lane& lane, const RecordHeader& header) {
+    std::lock_guard lock(lane.consumer);
+    note_drop(lane, header);
+    lane.has_side.store(true, std::memory_order_release);
+    return false;
+  }
+
+  // With `lane.consumer` held. Runs of dropped indices are kept as one range.
+  void note_drop(Lane& lane, const RecordHeader& header) {
+    stats.dropped.fetch_add(1, std::memory_order_relaxed);
+    if (header.kind != Kind::kOrdered) return;
+    if (!lane.drops.empty()) {
+      DropRange& last = lane.drops.back();
+      if (last.first.stream == header.token.stream && last.first.epoch == header.token.epoch &&
+          last.first.index + static_cast<uint32_t>(last.count) == header.token.index) {
+        ++last.count;
+        return;
+      }
+    }
+    lane.drops.push_back({header.token, 1});
+  }
+
+  bool keep(Lane& lane, const RecordHeader& header, const Span* spans, size_t count) {
+    std::vector<std::byte> record(sizeof header + header.payload_size);
+    std::memcpy(record.data(), &header, sizeof header);
+    copy(record.data() + sizeof header, spans, count);
+    std::lock_guard lock(lane.consumer);
+    lane.kept.push_back(std::move(record));
+    lane.has_side.store(true, std::memory_order_release);
+    return true;
+  }
+
+  std::mutex lanes_mutex_;
+  std::vector<std::shared_ptr<Lane>> lanes_;    // guarded by lanes_mutex_
+  std::vector<std::shared_ptr<Lane>> visited_;  // the consumer's copy
+  std::atomic<size_t> large_bytes_{0};
+};
+
+}  // namespace effects

@@ -1,0 +1,282 @@
+// In which order records leave: the part of the drain that knows tokens and nothing of rings or Python.
+//
+// Every thread of the user's has a stream of epochs, one per dispatched program, opened by the host before the
+// program runs. Within an epoch every order domain counts its own effects. A record leaves when its epoch is the
+// oldest of its stream and its index is the next of its domain; otherwise it is parked. An epoch ends when the
+// program's close marker is there and every index up to it has left, or when the host says that the program failed.
+//
+// One thread, the drain's, calls everything here.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "record.h"
+
+namespace effects {
+
+// Indices that were dropped because a ring was full: the order must not wait for them.
+struct DropRange {
+  Token first;
+  uint64_t count;
+};
+
+struct Finished {
+  uint32_t thread;
+  uint32_t epoch;
+};
+
+// What `Release` is called with: a record, and what the host said about its epoch when it opened it.
+struct EpochInfo {
+  uint32_t thread;
+  uint32_t epoch;
+  uint64_t sink;
+};
+
+class ReleaseOrder {
+ public:
+  // A program of this thread's is about to be dispatched, as the host's `dispatch`-th. Epochs of a thread come in order.
+  void open(const EpochInfo& info, uint64_t dispatch) {
+    Epoch& epoch = streams_[info.thread].epochs.emplace_back();
+    epoch.info = info;
+    epoch.dispatch = dispatch;
+    ++open_epochs_;
+  }
+
+  // The program of this epoch failed or never ran; nothing more will be published for it.
+  void fail(uint32_t thread, uint32_t number) {
+    if (Epoch* epoch = find(thread, number); epoch != nullptr && !epoch->ended) end(*epoch, /*failed=*/true);
+  }
+
+  size_t open_epochs() const { return open_epochs_; }
+  size_t parked_bytes() const { return parked_bytes_; }
+
+  // Whether the epoch of this record is open.
+  bool knows(const RecordHeader& header) {
+    return ThreadOf(header.token) == kPlainThread || find(ThreadOf(header.token), header.token.epoch) != nullptr;
+  }
+
+  // True when `accept` would hand this record straight on, so that taking it costs no memory.
+  bool releasable(const RecordHeader& header) {
+    if (header.kind != Kind::kOrdered) return true;
+    if (ThreadOf(header.token) == kPlainThread) return header.token.index == plain_.next && plain_due(header.token.epoch);
+    Epoch* epoch = find(ThreadOf(header.token), header.token.epoch);
+    if (epoch == nullptr) return true;
+    return is_oldest(*epoch) && offset(epoch->domains[domain_of(header.token)], header.token) <= 0;
+  }
+
+  // Takes one record. `release(header, payload, info)` is called for it, and for what it was in the way of.
+  template <typename Release>
+  void accept(const RecordHeader& header, const std::byte* payload, Release&& release) {
+    const uint32_t thread = ThreadOf(header.token);
+    if (thread == kPlainThread) {
+      if (header.kind == Kind::kUnordered) return release(header, payload, kPlainInfo);
+      park(plain_, plain_.next + offset(plain_, header.token), header, payload);
+      flush_plain(release);
+      return;
+    }
+    Epoch* epoch = find(thread, header.token.epoch);
+    if (epoch == nullptr) return;  // another device's copy of a record that has left
+    if (header.kind == Kind::kUnordered) return release(header, payload, epoch->info);
+    if (header.kind == Kind::kClose) {
+      if (epoch->ended) return;
+      for (size_t at = 0; at + sizeof(Token) <= header.payload_size; at += sizeof(Token)) {
+        Token last;
+        std::memcpy(&last, payload + at, sizeof last);
+        epoch->finals.emplace_back(domain_of(last), last.index);
+      }
+      end(*epoch, /*failed=*/false);
+      return;
+    }
+    Sequence& sequence = epoch->domains[domain_of(header.token)];
+    const int64_t ahead = offset(sequence, header.token);
+    if (ahead < 0) return;  // another device's copy
+    if (ahead == 0 && is_oldest(*epoch)) {
+      release(header, payload, epoch->info);
+      ++sequence.next;
+      if (!sequence.parked.empty()) flush(sequence, epoch->info, release);
+      return;
+    }
+    park(sequence, sequence.next + static_cast<uint64_t>(ahead), header, payload);
+  }
+
+  void accept_drop(const DropRange& range) {
+    if (ThreadOf(range.first) == kPlainThread) {
+      plain_.parked.emplace(plain_.next + offset(plain_, range.first), Parked::gap(range.count));
+      return;
+    }
+    Epoch* epoch = find(ThreadOf(range.first), range.first.epoch);
+    if (epoch == nullptr) return;
+    Sequence& sequence = epoch->domains[domain_of(range.first)];
+    const int64_t ahead = offset(sequence, range.first);
+    if (ahead >= 0) sequence.parked.emplace(sequence.next + static_cast<uint64_t>(ahead), Parked::gap(range.count));
+  }
+
+  // Called after every scan of all rings: ends the epochs that are complete, oldest dispatch first, and releases what
+  // waited behind them. Returns whether a further scan can bring more.
+  template <typename Release>
+  bool advance(Release&& release, std::vector<Finished>& finished) {
+    ++scan_;
+    bool again = false;
+    heads_.clear();
+    for (auto& [thread, stream] : streams_)
+      if (!stream.epochs.empty()) heads_.emplace_back(stream.epochs.front().dispatch, &stream);
+    std::sort(heads_.begin(), heads_.end());
+    for (auto& [dispatch, stream] : heads_) {
+      while (!stream->epochs.empty()) {
+        Epoch& epoch = stream->epochs.front();
+        for (auto& [domain, sequence] : epoch.domains) flush(sequence, epoch.info, release);
+        if (!epoch.ended) break;
+        // What the program published before it ended is in some ring at the latest when its close marker is seen, but
+        // perhaps in a ring that this scan had already passed: one full scan more, and everything is here.
+        if (scan_ <= epoch.ended_scan + 1) {
+          again = true;
+          break;
+        }
+        if (!complete(epoch)) {
+          if (!epoch.failed) break;
+          for (auto& [domain, sequence] : epoch.domains) flush_over_gaps(sequence, epoch.info, release);
+        }
+        finished.push_back({epoch.info.thread, epoch.info.epoch});
+        --open_epochs_;
+        stream->epochs.pop_front();
+        again = again || !stream->epochs.empty();
+      }
+    }
+    flush_plain(release);
+    return again;
+  }
+
+  // Forgets a thread that has ended, once nothing of it is open.
+  void forget(uint32_t thread) {
+    auto it = streams_.find(thread);
+    if (it != streams_.end() && it->second.epochs.empty()) streams_.erase(it);
+  }
+
+ private:
+  struct Parked {
+    RecordHeader header;
+    std::vector<std::byte> payload;
+    uint64_t gap_count = 0;  // not 0: no record, this many indices were dropped
+    static Parked gap(uint64_t count) {
+      Parked parked{};
+      parked.gap_count = count;
+      return parked;
+    }
+  };
+  struct Sequence {
+    uint64_t next = 0;                  // unwrapped index of the record that leaves next
+    std::map<uint64_t, Parked> parked;  // by unwrapped index
+  };
+  struct Epoch {
+    EpochInfo info;
+    uint64_t dispatch;
+    bool ended = false;
+    bool failed = false;
+    uint64_t ended_scan = 0;
+    std::vector<std::pair<uint32_t, uint32_t>> finals;  // domain, index after its last effect
+    std::map<uint32_t, Sequence> domains;
+  };
+  struct Stream {
+    std::deque<Epoch> epochs;
+  };
+
+  static constexpr EpochInfo kPlainInfo{kPlainThread, 0, 1};
+  static uint32_t domain_of(const Token& token) { return token.stream & ((1u << kDomainBits) - 1); }
+
+  // Distance from the next index; token indices wrap around at 2^32, distances stay small.
+  static int64_t offset(const Sequence& sequence, const Token& token) {
+    return static_cast<int32_t>(token.index - static_cast<uint32_t>(sequence.next));
+  }
+
+  Epoch* find(uint32_t thread, uint32_t number) {
+    auto it = streams_.find(thread);
+    if (it == streams_.end() || it->second.epochs.empty()) return nullptr;
+    auto& epochs = it->second.epochs;
+    const uint32_t position = number - epochs.front().info.epoch;
+    return position < epochs.size() ? &epochs[position] : nullptr;
+  }
+
+  bool is_oldest(const Epoch& epoch) { return &streams_[epoch.info.thread].epochs.front() == &epoch; }
+
+  void end(Epoch& epoch, bool failed) {
+    epoch.ended = true;
+    epoch.failed = failed;
+    epoch.ended_scan = scan_;
+  }
+
+  static bool complete(Epoch& epoch) {
+    if (epoch.failed) return false;
+    for (auto& [domain, last] : epoch.finals)
+      if (static_cast<uint32_t>(epoch.domains[domain].next) != last) return false;
+    return true;
+  }
+
+  void park(Sequence& sequence, uint64_t index, const RecordHeader& header, const std::byte* payload) {
+    auto [it, inserted] = sequence.parked.try_emplace(index);
+    if (!inserted) return;  // another device's copy
+    it->second.header = header;
+    it->second.payload.assign(payload, payload + header.payload_size);
+    parked_bytes_ += sizeof(Parked) + header.payload_size;
+  }
+
+  template <typename Release>
+  void release_first(Sequence& sequence, const EpochInfo& info, Release&& release) {
+    auto it = sequence.parked.begin();
+    Parked& parked = it->second;
+    if (parked.gap_count != 0) {
+      sequence.next += parked.gap_count;
+    } else {
+      release(parked.header, parked.payload.data(), info);
+      parked_bytes_ -= sizeof(Parked) + parked.payload.size();
+      ++sequence.next;
+    }
+    sequence.parked.erase(it);
+  }
+
+  template <typename Release>
+  void flush(Sequence& sequence, const EpochInfo& info, Release&& release) {
+    while (!sequence.parked.empty() && sequence.parked.begin()->first <= sequence.next) release_first(sequence, info, release);
+  }
+
+  template <typename Release>
+  void flush_over_gaps(Sequence& sequence, const EpochInfo& info, Release&& release) {
+    while (!sequence.parked.empty()) {
+      sequence.next = sequence.parked.begin()->first;
+      release_first(sequence, info, release);
+    }
+  }
+
+  // A plain record was published by a program that knows nothing of epochs. It carries the number of dispatches at that
+  // moment, and leaves after all of them have ended.
+  bool plain_due(uint32_t stamp) const {
+    for (auto& [thread, stream] : streams_)
+      if (!stream.epochs.empty() && static_cast<int32_t>(stamp - static_cast<uint32_t>(stream.epochs.front().dispatch)) >= 0)
+        return false;
+    return true;
+  }
+
+  template <typename Release>
+  void flush_plain(Release&& release) {
+    while (!plain_.parked.empty() && plain_.parked.begin()->first <= plain_.next) {
+      Parked& parked = plain_.parked.begin()->second;
+      if (parked.gap_count == 0 && !plain_due(parked.header.token.epoch)) return;
+      release_first(plain_, kPlainInfo, release);
+    }
+  }
+
+  std::unordered_map<uint32_t, Stream> streams_;
+  Sequence plain_;
+  std::vector<std::pair<uint64_t, Stream*>> heads_;
+  uint64_t scan_ = 0;
+  size_t open_epochs_ = 0;
+  size_t parked_bytes_ = 0;
+};
+
+}  // namespace effects

@@ -1,0 +1,128 @@
+"""Settings, each also an environment variable."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from effects import _errors as errors
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    return {"0": False, "false": False, "off": False, "": False, "1": True, "true": True, "on": True}[
+        str(value).strip().lower()
+    ]
+
+
+def _choice(*choices: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(value)
+        return value
+
+    return parse
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError(value)
+    number = int(value)
+    if not 4096 <= number <= 1 << 40:
+        raise ValueError(number)
+    return number
+
+
+# name -> default, how it is read, what it takes
+_SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
+    "sync": (False, _flag, "true or false (in the environment 1 or 0)"),
+    "order": ("thread", _choice("thread", "process"), "'thread' or 'process'"),
+    "ring_bytes": (1 << 20, _bytes, "a whole number of bytes, at least 4096"),
+    "when_full": (
+        "wait",
+        _choice("wait", "drop_newest", "drop_oldest"),
+        "'wait', 'drop_newest' or 'drop_oldest'",
+    ),
+    "native": (True, _flag, "true or false (in the environment 1 or 0)"),
+}
+
+
+class Config:
+    """Settings of the library; read and written as attributes, also from environment variables at import.
+
+    - `sync` (`EFFECTS_SYNC`): a barrier after every outermost call of an `fx.jit` function, so that Python's own
+      prints and those of programs interleave as written.
+    - `order` (`EFFECTS_ORDER`): `"thread"`: every thread's effects are in order, threads are independent.
+      `"process"`: one order for all threads, that of their calls.
+    - `ring_bytes` (`EFFECTS_RING_BYTES`): size of the ring in which a producing thread keeps records until they are
+      replayed. Counts for threads that have not published yet.
+    - `when_full` (`EFFECTS_WHEN_FULL`): what a full ring means. `"wait"`: the program waits, nothing is lost;
+      `"drop_newest"` and `"drop_oldest"`: records are dropped and counted.
+    - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
+      on platforms without a native handler. Counts for programs lowered afterwards.
+
+    Example:
+        >>> import effects as fx
+        >>> with fx.config.override(sync=True):
+        ...     fx.config.sync
+        True
+    """
+
+    __slots__ = ("_listeners", *_SETTINGS)
+
+    def __init__(self, environ: dict[str, str] | os._Environ[str]):
+        object.__setattr__(self, "_listeners", [])
+        for name, (default, _, _) in _SETTINGS.items():
+            variable = f"EFFECTS_{name.upper()}"
+            value = environ.get(variable)
+            self._set(name, default if value is None else value, f"`{variable}` in the environment")
+
+    def _set(self, name: str, value: Any, where: str) -> None:
+        if name not in _SETTINGS:
+            raise AttributeError(errors.MSG_UNKNOWN_SETTING.format(name=name, known=", ".join(_SETTINGS)))
+        default, parse, expected = _SETTINGS[name]
+        try:
+            parsed = parse(value)
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                errors.MSG_SETTING.format(where=where, value=value, expected=expected, default=default)
+            ) from None
+        object.__setattr__(self, name, parsed)
+        for listener in self._listeners:
+            listener(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._set(name, value, f"`fx.config.{name}`")
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in _SETTINGS)})"
+
+    @contextlib.contextmanager
+    def override(self, **settings: Any) -> Iterator[None]:
+        """Settings for the time of a `with` block.
+
+        Example:
+            >>> import effects as fx
+            >>> with fx.config.override(order="process"):
+            ...     fx.config.order
+            'process'
+        """
+        before = {name: getattr(self, name) for name in settings if name in _SETTINGS}
+        try:
+            for name, value in settings.items():
+                setattr(self, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+    def listen(self, listener: Callable[[Config], None]) -> None:
+        """Calls `listener` now and after every change."""
+        self._listeners.append(listener)
+        listener(self)
+
+
+config = Config(os.environ)

@@ -1,0 +1,133 @@
+"""Checks a format while tracing, and fills it when the values are there."""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import Any
+
+import numpy as np
+
+from effects import _errors as errors
+from effects._sites import Operand, Site, Static, Where
+
+# How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
+_TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
+
+
+class _Fields(string.Formatter):
+    """Walks over the fields of a format without showing anything, and notes which arguments they use."""
+
+    def __init__(self) -> None:
+        self.unused: list[int | str] = []
+        self.computed_spec = False
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return ""
+
+    def _vformat(self, format_string: str, *args: Any, **kwargs: Any) -> Any:
+        self.computed_spec |= any(spec and "{" in spec for _, _, spec, _ in self.parse(format_string))
+        return super()._vformat(format_string, *args, **kwargs)  # type: ignore[misc]
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if conversion not in (None, "s", "r", "a"):
+            raise ValueError(f"unknown conversion {conversion!r}")
+        return value
+
+    def check_unused_args(self, used_args: set[int | str], args: Any, kwargs: Any) -> None:
+        self.unused = [i for i in range(len(args)) if i not in used_args]
+        self.unused += [name for name in kwargs if name not in used_args]
+
+
+def check_format(call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where) -> None:
+    """Raises what is wrong with a format and its arguments, as far as it can be known before there are values."""
+    if not isinstance(fmt, str):
+        raise TypeError(errors.MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
+    if _TRACER.search(fmt):
+        raise errors.FormatError(errors.MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
+    import jax
+
+    leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
+    args, kwargs = jax.tree.unflatten(tree, leaves)
+    fields = _Fields()
+    try:
+        fields.vformat(fmt, args, kwargs)
+    except Exception as error:
+        raise _cannot_fill(call, fmt, where, error) from None
+    if fields.unused:
+        unused = [f"number {i + 1}" if isinstance(i, int) else f"`{i}`" for i in fields.unused]
+        shown = ["{}" if isinstance(i, int) else f"{{{i}}}" for i in fields.unused]
+        raise errors.FormatError(
+            errors.MSG_UNUSED.format(call=call, where=where, fmt=fmt, unused=", ".join(unused), fields=", ".join(shown))
+        )
+    if fields.computed_spec:
+        return  # what a field's specification will be is known with the values
+    try:
+        with np.printoptions(threshold=8):
+            fmt.format(*args, **kwargs)
+    except Exception as error:
+        raise _cannot_fill(call, fmt, where, error) from None
+
+
+def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.FormatError:
+    if isinstance(error, KeyError):
+        why, remedy = f"there is no argument {error}", f"Pass `{error.args[0]}=...`, or remove the field."
+    elif isinstance(error, IndexError) and "out of range for positional" in str(error):
+        why, remedy = str(error), "Pass the missing argument, or remove the field."
+    else:
+        why, remedy = str(error) or repr(error), "Change the field so that it fits its argument."
+    return errors.FormatError(errors.MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
+
+
+def fill(site: Site, payload: bytes) -> str:
+    """The text of a record."""
+    args, kwargs = site.arguments(site.read(payload))
+    return site.fmt.format(*args, **kwargs)
+
+
+# Native formatting
+
+_SCALARS = {
+    name: code
+    for code, name in enumerate(
+        ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
+    )
+}
+_FIXED = re.compile(r"\.(\d{1,2})([efg])")
+
+
+def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, int]] | None:
+    """How native code fills this format: pieces of (literal, scalar type, offset, conversion, precision).
+
+    Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
+    precision. None where Python must do it.
+    """
+    index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
+    args, kwargs = site.arguments(site.operands)
+    pieces: list[tuple[str, int | None, int, str, int]] = []
+    literal, automatic = "", 0
+    for text, name, spec, conversion in string.Formatter().parse(site.fmt):
+        literal += text
+        if name is None:
+            continue
+        if name == "":
+            name, automatic = str(automatic), automatic + 1
+        value = args[int(name)] if name.isdigit() else kwargs.get(name)
+        if isinstance(value, (str, int, float)) and not isinstance(value, np.generic) and "{" not in (spec or ""):
+            field = "{0" + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
+            literal += field.format(value)
+            continue
+        if not isinstance(value, Operand) or value.shape or value.dtype.name not in _SCALARS or conversion not in (None, "s"):
+            return None
+        code = _SCALARS[value.dtype.name]
+        if not spec:
+            pieces.append((literal, code, index[id(value)], "", 0))
+        elif conversion is None and value.dtype.kind == "f" and (fixed := _FIXED.fullmatch(spec)):
+            if fixed[2] == "g" and fixed[1] == "0":
+                return None
+            pieces.append((literal, code, index[id(value)], fixed[2], int(fixed[1])))
+        else:
+            return None
+        literal = ""
+    pieces.append((literal + end, None, 0, "", 0))
+    return pieces

@@ -1,0 +1,301 @@
+"""Every import of JAX's private names, and what differs between JAX 0.10, 0.11 and 0.12.
+
+No other module of the project imports `jax._src`. What stands here is either a plain name, or a small function that
+does one thing on every supported version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax._src import ad_checkpoint, core, custom_batching, custom_derivatives, dispatch, source_info_util, traceback_util
+from jax._src import callback as jax_callback
+from jax._src import effects as jax_effects
+from jax._src import linear_util as lu
+from jax._src.interpreters import ad, batching, mlir
+from jax._src.interpreters import partial_eval as pe
+from jax._src.lax.control_flow import conditionals, loops, solves
+from jax._src.pjit import jit_p
+from jax._src.sharding_impls import UNSPECIFIED
+from jax._src.state import discharge
+from jax._src.util import weakref_lru_cache
+from jax.extend.core import ClosedJaxpr
+
+__all__ = [
+    "UNSPECIFIED",
+    "AbstractToken",
+    "JaxEffect",
+    "Primitive",
+    "Tracer",
+    "abstract_token",
+    "ad",
+    "at_top_level",
+    "batching",
+    "bind",
+    "block_until_token",
+    "closed_jaxpr",
+    "cond_p",
+    "current_jax_tokens",
+    "custom_jvp_call_p",
+    "custom_vjp_call_p",
+    "custom_vmap_p",
+    "discharge_state",
+    "equation_context",
+    "evaluate",
+    "hide_frames_of",
+    "inlined_calls",
+    "is_automatic_on_several_devices",
+    "is_token_ready",
+    "jaxprs_in",
+    "jit_p",
+    "linear_solve_p",
+    "lower_as_ordered_callback",
+    "mark_replicated",
+    "mlir",
+    "open_jaxpr",
+    "owner_of",
+    "physical_key_data",
+    "read_scan",
+    "register_effect_type",
+    "remat_p",
+    "run_state_p",
+    "scan_p",
+    "source_of",
+    "trace_to_jaxpr",
+    "typeof",
+    "weakref_lru_cache",
+    "while_p",
+    "with_scan_tokens",
+]
+
+Primitive = core.Primitive
+Tracer = core.Tracer
+JaxEffect = jax_effects.Effect
+AbstractToken = core.AbstractToken
+abstract_token = core.abstract_token
+typeof = core.typeof
+
+scan_p = loops.scan_p
+while_p = loops.while_p
+cond_p = conditionals.cond_p
+linear_solve_p = solves.linear_solve_p
+remat_p = ad_checkpoint.remat_p
+custom_jvp_call_p = custom_derivatives.custom_jvp_call_p
+custom_vjp_call_p = custom_derivatives.custom_vjp_call_p
+custom_vmap_p = custom_batching.custom_vmap_p
+run_state_p = discharge.run_state_p
+
+
+def at_top_level() -> bool:
+    """Whether no trace is under way, so that a call runs now."""
+    return core.trace_ctx.is_top_level()
+
+
+def hide_frames_of(file: str) -> None:
+    """Leaves a file of ours out of the tracebacks and source lines that JAX shows its users."""
+    source_info_util.register_exclusion(file)
+    traceback_util.register_exclusion(file)
+
+
+# Effects
+
+
+def register_effect_type(
+    type_: type, *, ordered: type, control_flow: type, custom_derivatives: type, remat: type
+) -> None:
+    """Tells JAX of a class of effects: all of it may be lowered, parts of it may appear in places."""
+    jax_effects.lowerable_effects.add_type(type_)
+    jax_effects.partial_eval_kept_effects.add_type(type_)
+    jax_effects.ordered_effects.add_type(ordered)
+    jax_effects.control_flow_allowed_effects.add_type(control_flow)
+    jax_effects.custom_derivatives_allowed_effects.add_type(custom_derivatives)
+    jax_effects.remat_allowed_effects.add_type(remat)
+
+
+def current_jax_tokens() -> list[Any]:
+    """The tokens of programs with ordered effects that this thread dispatched outside `effects.jit`."""
+    return list(dispatch.runtime_tokens.current_tokens.values())
+
+
+def block_until_token(token: Any) -> None:
+    """Waits for a token of JAX's. What its program raised, the program's results say."""
+    try:
+        token.block_until_ready()
+    except Exception:  # noqa: BLE001, S110
+        pass
+
+
+def is_token_ready(token: Any) -> bool:
+    """Whether a token of JAX's is there."""
+    return token._buf.is_ready()
+
+
+# Jaxprs. In 0.12 a jaxpr holds its constants; before, a ClosedJaxpr did.
+
+
+def closed_jaxpr(jaxpr: Any, consts: Sequence[Any] = ()) -> Any:
+    """A jaxpr with its constants. The same jaxpr without constants gives the same object again."""
+    if isinstance(jaxpr, ClosedJaxpr) and not consts:
+        return jaxpr
+    return ClosedJaxpr(jaxpr, consts) if consts else pe.close_jaxpr(jaxpr)
+
+
+def trace_to_jaxpr(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], like: Any) -> Any:
+    """Traces a function of flat values into a jaxpr with constants. `like` is the jaxpr that it was made from."""
+    debug_info = like.jaxpr.debug_info.with_unknown_names()
+    jaxpr, _, consts = pe.trace_to_jaxpr_dynamic(lu.wrap_init(fun, debug_info=debug_info), list(avals))
+    return closed_jaxpr(jaxpr, consts)
+
+
+def open_jaxpr(jaxpr: Any) -> Any:
+    """The jaxpr whose constants are its first arguments."""
+    if not jaxpr.consts:
+        return jaxpr.jaxpr
+    return pe.convert_constvars_jaxpr(jaxpr.jaxpr)
+
+
+def evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    """Evaluates a jaxpr with constants, as it is."""
+    return core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)
+
+
+def jaxprs_in(params: dict[str, Any]) -> Iterator[Any]:
+    """The jaxprs among an equation's parameters, with or without constants."""
+    return core.jaxprs_in_params(params)
+
+
+def bind(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """Binds an equation as it is to new arguments; always returns a sequence."""
+    bind_params = eqn.primitive.get_bind_params(eqn.params)
+    if isinstance(bind_params, tuple):  # up to 0.10: functions apart from parameters
+        subfuns, bind_params = bind_params
+        out = eqn.primitive.bind(*subfuns, *args, **bind_params)
+    else:
+        out = eqn.primitive.bind(*args, **bind_params)
+    return out if eqn.primitive.multiple_results else [out]
+
+
+@contextlib.contextmanager
+def equation_context(eqn: Any) -> Iterator[None]:
+    """Under it, what is bound has the source line, name stack and settings of the equation."""
+    name_stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack), eqn.ctx.manager:
+        yield
+
+
+def source_of(eqn: Any) -> str:
+    """`file:line (function)` of the user's code that made an equation."""
+    return source_info_util.summarize(eqn.source_info)
+
+
+# Control flow
+
+
+def read_scan(params: dict[str, Any]) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are carried."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def with_scan_tokens(params: dict[str, Any], jaxpr: Any, tokens: int) -> dict[str, Any]:
+    """A scan's parameters for a body that carries this many tokens more, ahead of everything else it carries."""
+    if "num_consts" in params:
+        return {**params, "jaxpr": jaxpr, "num_carry": params["num_carry"] + tokens}
+    from jax._src import flattree as ft  # since 0.12
+
+    consts, carry, xs = params["ft_in"].unpack()
+    carry_out, ys = params["ft_out"].unpack()
+    return {
+        **params,
+        "jaxpr": jaxpr,
+        "ft_in": ft.pack((consts, (ft.nones(tokens), carry), xs)),
+        "ft_out": ft.pack(((ft.nones(tokens), carry_out), ys)),
+    }
+
+
+def discharge_state(jaxpr: Any, args: Sequence[Any], is_initialized: Sequence[bool]) -> tuple[Any, list[Any]]:
+    """The pure jaxpr of a `run_state`, and its arguments, with the references that come uninitialized made up."""
+    discharged = discharge.discharge_state(closed_jaxpr(jaxpr))
+    given = iter(args)
+    filled = [
+        next(given) if initialized else discharge._default_initialization(var.aval)
+        for initialized, var in zip(is_initialized, discharged.jaxpr.invars, strict=True)
+    ]
+    return discharged, filled
+
+
+def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:
+    """Primitives that by the time of lowering mean no more than their body: primitive -> the body in its parameters."""
+    calls = {
+        core.closed_call_p: lambda params: params.get("call_jaxpr", params.get("jaxpr")),
+        core.call_p: lambda params: params.get("call_jaxpr", params.get("jaxpr")),
+        custom_jvp_call_p: lambda params: params["call_jaxpr"],
+        custom_vjp_call_p: lambda params: params["call_jaxpr"],
+        custom_derivatives.linear_call_p: lambda params: params["callee"],
+        custom_derivatives.remat_opt_p: lambda params: params["fwd_jaxpr"],
+        custom_vmap_p: lambda params: params["call"],
+    }
+    return calls
+
+
+# Lowering
+
+
+def is_automatic_on_several_devices(ctx: Any) -> bool:
+    """Whether XLA's partitioner decides what of this program runs where."""
+    axis_context = ctx.module_context.axis_context
+    return getattr(axis_context, "num_devices", 1) > 1 and not getattr(axis_context, "manual_axes", None)
+
+
+def mark_replicated(ctx: Any, op: Any) -> None:
+    """Tells the partitioner that every device runs this operation on the whole value."""
+    from jax._src import sharding_impls
+
+    if ctx.module_context.module is not None and jax.config.jax_use_shardy_partitioner:
+        replicated: Any = sharding_impls.SdyArrayList(
+            (sharding_impls.SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=()),)
+        )
+    else:
+        replicated = sharding_impls.GSPMDSharding.get_replicated(())._to_xla_hlo_sharding(0).to_proto()
+    mlir.set_sharding(ctx.module_context, op, replicated)
+
+
+def owner_of(lowered: Any) -> Any:
+    """The operation whose result a lowering rule returned."""
+    while isinstance(lowered, (list, tuple)):
+        lowered = lowered[0]
+    return lowered.owner
+
+
+def lower_as_ordered_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[Any], effect: Any) -> Any:
+    """Lowers an effect without results through JAX's Python callbacks, ordered by JAX's token if the effect is."""
+    ordered = jax_effects.ordered_effects.contains(effect)
+
+    def flat(*args: Any) -> tuple[()]:
+        callback(*args)
+        return ()
+
+    _, token, _ = jax_callback.emit_python_callback(
+        ctx,
+        flat,
+        ctx.tokens_in.get(effect) if ordered else None,
+        list(operands),
+        ctx.avals_in,
+        [],
+        has_side_effect=True,
+        returns_token=ordered,
+    )
+    if ordered:
+        ctx.set_tokens_out(mlir.TokenSet({effect: token}))
+    return []
+
+
+def physical_key_data(x: Any) -> Any:
+    """The numbers of a PRNG key array."""
+    return jax.random.key_data(x)
+

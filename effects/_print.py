@@ -1,0 +1,44 @@
+"""Printing from inside compiled programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effects._format import check_format
+from effects._primitive import effect_p
+from effects._registry import PRINT
+from effects._sites import Site, intern, take_arguments, where_called
+
+
+def print(fmt: str, /, *args: Any, ordered: bool = True, **kwargs: Any) -> None:
+    """Prints a line when the program reaches this point, in program order.
+
+    Works inside `fx.jit`, inside `jax.jit`, and eagerly. The line goes to the `sys.stdout` that was in force when the
+    program was called.
+
+    Args:
+        fmt: A format as for `str.format`.
+        *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are.
+            Arrays are shown as NumPy arrays, PRNG keys as their key data.
+        ordered: Whether the line must come in program order. Unordered lines come when they come.
+        **kwargs: Values for the format's named fields.
+
+    Raises:
+        FormatError: while tracing, if format and arguments do not fit together.
+        TypeError: while tracing, if an argument is neither an array nor a string, number or None.
+
+    Example:
+        >>> import effects as fx, jax
+        >>> @fx.jit
+        ... def f(n):
+        ...     jax.lax.fori_loop(0, n, lambda i, _: fx.print("step {}", i), None)
+        >>> f(2)
+        >>> fx.effects_barrier()
+        step 0
+        step 1
+    """
+    where = where_called()
+    operands, leaves, tree = take_arguments(args, kwargs, "fx.print", where)
+    check_format("fx.print", fmt, leaves, tree, where)
+    effect = PRINT if ordered else PRINT.unordered()
+    effect_p.bind(*operands, site=intern(Site(effect, fmt, leaves, tree, where)))

@@ -1,0 +1,297 @@
+"""A site: one call of an effect in the user's source, described so that anyone can replay its records.
+
+Records carry the site's hash and the bytes of the operands. The description travels with the compiled program, so a
+program that was compiled elsewhere is understood too: the hash is of the content, never an address or a counter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes  # noqa: F401 - NumPy knows the narrow types by name once it is loaded
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax_compat as compat
+from effects._types import Effect
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """A place in the user's source."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def where_called(depth: int = 1) -> Where:
+    """The place from which the caller of the caller was called."""
+    frame: FrameType = sys._getframe(depth + 1)
+    return Where(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """An array that travels in the record."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype  # as shown
+    stored: np.dtype  # as it travels: narrow integers take a byte
+
+    def zeros(self) -> np.ndarray:
+        """An array of this type that takes no memory, to try a format with."""
+        return np.broadcast_to(np.zeros((), self.dtype), self.shape)
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Bytes in the record, without padding."""
+        return self.stored.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """An argument that is known while tracing and travels in the description."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Site:
+    """One call of an effect in the user's source. Equal sites are those of equal content."""
+
+    effect: Effect
+    fmt: str
+    leaves: tuple[Operand | Static, ...]
+    tree: Any  # the treedef of (args, kwargs)
+    where: Where
+
+    @functools.cached_property
+    def description(self) -> str:
+        """All of it as JSON."""
+        return json.dumps(
+            {
+                "effect": dataclasses.asdict(self.effect) | {"allowed_in": sorted(self.effect.allowed_in)},
+                "fmt": self.fmt,
+                "leaves": [_describe_leaf(leaf) for leaf in self.leaves],
+                "tree": _describe_tree(self.tree),
+                "where": dataclasses.astuple(self.where),
+            }
+        )
+
+    @functools.cached_property
+    def id(self) -> int:
+        """The hash of the description, in 63 bits."""
+        digest = hashlib.blake2b(self.description.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Site) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return self.id
+
+    def __repr__(self) -> str:
+        return f"Site({self.effect.name} {self.fmt!r} at {self.where})"
+
+    @functools.cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        """The leaves that travel in the record."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, Operand))
+
+    @functools.cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each operand begins in a record's payload; each is padded to eight bytes."""
+        offsets, end = [], 0
+        for operand in self.operands:
+            offsets.append(end)
+            end += -(-operand.size // 8) * 8
+        return tuple(offsets)
+
+    def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """`(args, kwargs)` with these values in the operands' places."""
+        values = iter(operands)
+        leaves = [leaf.value if isinstance(leaf, Static) else next(values) for leaf in self.leaves]
+        return jax.tree.unflatten(self.tree, leaves) if self.tree is not None else (tuple(leaves), {})
+
+    def read(self, payload: bytes) -> list[np.ndarray]:
+        """The operands' values from a record's payload; read-only."""
+        values = []
+        for operand, offset in zip(self.operands, self.offsets, strict=True):
+            count = operand.size // operand.stored.itemsize
+            value = np.frombuffer(payload, operand.stored, count, offset).reshape(operand.shape)
+            if operand.stored != operand.dtype:
+                value = value.astype(operand.dtype)
+                value.flags.writeable = False
+            values.append(value)
+        return values
+
+
+_sites: dict[int, Site] = {}  # by hash; every site that was traced or met in this process
+
+
+def intern(site: Site) -> Site:
+    """The one site of this content."""
+    return _sites.setdefault(site.id, site)
+
+
+def find_site(id_: int, introduce: Callable[[int], str]) -> Site:
+    """The site of a record. One that was not traced here is rebuilt from what its program says of it."""
+    site = _sites.get(id_)
+    return site if site is not None else _sites.setdefault(id_, _from_description(introduce(id_)))
+
+
+def take_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], call: str, where: Where
+) -> tuple[list[Any], tuple[Operand | Static, ...], Any]:
+    """Sorts arguments into what travels in records and what is known now: (operand values, leaves, treedef)."""
+    paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    values: list[Any] = []
+    leaves: list[Operand | Static] = []
+    for path, leaf in paths:
+        if isinstance(leaf, (str, bytes, int, float, complex, np.generic)):
+            leaves.append(Static(leaf))
+        elif isinstance(leaf, (jax.Array, np.ndarray)):
+            value, operand = _take_array(leaf, path, call, where)
+            values.append(value)
+            leaves.append(operand)
+        elif isinstance(jax.core.get_aval(leaf) if hasattr(leaf, "aval") else None, jax.core.AbstractValue):
+            raise _bad_argument(leaf, path, call, where, "the value that a reference holds, `ref[...]`")
+        else:
+            raise _bad_argument(leaf, path, call, where, "an array, or the text you want to see, say `str(x)`")
+    return values, tuple(leaves), tree
+
+
+def _take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand]:
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = compat.physical_key_data(x)
+    if x.dtype == jax.dtypes.float0:  # the tangent of an integer: it has no value
+        x = np.zeros(x.shape, bool)
+    elif isinstance(x, np.ndarray):
+        if not _is_jax_dtype(x.dtype):
+            raise _bad_argument(x, path, call, where, "an array of numbers or booleans")
+        x = jnp.asarray(x)
+    dtype = np.dtype(x.dtype)
+    stored = _stored_dtype(dtype)
+    return (x if stored == dtype else x.astype(stored)), Operand(tuple(x.shape), dtype, stored)
+
+
+def _is_jax_dtype(dtype: np.dtype) -> bool:
+    try:
+        jax.dtypes.canonicalize_dtype(dtype)
+    except TypeError:
+        return False
+    return True
+
+
+def _stored_dtype(dtype: np.dtype) -> np.dtype:
+    # Less than a byte: devices pack them in ways of their own.
+    if dtype.name.startswith(("int2", "int4")) or dtype.name == "int1":
+        return np.dtype(np.int8)
+    if dtype.name.startswith(("uint2", "uint4")) or dtype.name == "uint1":
+        return np.dtype(np.uint8)
+    if dtype.name == "float4_e2m1fn":
+        return np.dtype(np.float32)
+    return dtype
+
+
+def _bad_argument(leaf: Any, path: Any, call: str, where: Where, remedy: str) -> TypeError:
+    (which, key), rest = (path[0].idx, path[1]), path[2:]
+    name = f"argument {key.idx + 1}" if which == 0 else f"argument {key.key!r}"
+    if rest:
+        name += f", at {jax.tree_util.keystr(rest)}"
+    try:
+        value = repr(leaf)
+    except Exception:
+        value = "a value"
+    if len(value) > 80:
+        value = value[:77] + "..."
+    return TypeError(
+        errors.MSG_ARGUMENT.format(
+            call=call, where=where, value=value, type=f"`{type(leaf).__name__}`", path=name, remedy=remedy
+        )
+    )
+
+
+# Descriptions
+
+
+def _describe_leaf(leaf: Operand | Static) -> Any:
+    if isinstance(leaf, Operand):
+        return {"operand": [list(leaf.shape), leaf.dtype.name, leaf.stored.name]}
+    value = leaf.value
+    if isinstance(value, np.generic):
+        return {"scalar": [value.dtype.name, value.tobytes().hex()]}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if type(value) in (str, int, float, bool):
+        return {"static": value}
+    return {"text": str(value)}  # of a subclass, such as an enumeration
+
+
+def _read_leaf(description: dict[str, Any]) -> Operand | Static:
+    [(kind, value)] = description.items()
+    if kind == "operand":
+        shape, dtype, stored = value
+        return Operand(tuple(shape), np.dtype(dtype), np.dtype(stored))
+    if kind == "scalar":
+        return Static(np.frombuffer(bytes.fromhex(value[1]), np.dtype(value[0]))[0])
+    if kind == "complex":
+        return Static(complex(*value))
+    return Static(bytes.fromhex(value) if kind == "bytes" else value)
+
+
+def _describe_tree(tree: Any) -> Any:
+    if tree is None:
+        return None
+    data = tree.node_data()
+    children = [_describe_tree(child) for child in tree.children()]
+    if data is None:
+        return "none" if tree.num_leaves == 0 else "leaf"
+    type_, keys = data
+    if type_ is dict:
+        return {"dict": [[str(key) for key in keys], children]}
+    if type_ is list:
+        return {"list": children}
+    if type_ is tuple or issubclass(type_, tuple):
+        return {"tuple": children}
+    return "none" if type_ is type(None) else {"other": [type_.__qualname__, children]}
+
+
+def _read_tree(description: Any, leaf: object) -> Any:
+    if description in ("leaf", "none"):
+        return leaf if description == "leaf" else None
+    [(kind, value)] = description.items()
+    if kind == "dict":
+        return {key: _read_tree(child, leaf) for key, child in zip(*value, strict=True)}
+    children = [_read_tree(child, leaf) for child in (value[1] if kind == "other" else value)]
+    return tuple(children) if kind == "tuple" else children
+
+
+def _from_description(text: str) -> Site:
+    content = json.loads(text)
+    site = Site(
+        effect=Effect(**content["effect"]),
+        fmt=content["fmt"],
+        leaves=tuple(map(_read_leaf, content["leaves"])),
+        tree=jax.tree.structure(_read_tree(content["tree"], 0)),
+        where=Where(*content["where"]),
+    )
+    site.__dict__["description"] = text  # a class of the user's reads back as a list, and would hash otherwise
+    return site
+
+

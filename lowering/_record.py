@@ -1,0 +1,74 @@
+"""The leaves of a threaded program: what publishes.
+
+Tokens are `uint32[4]`: stream, epoch, phase, index. See `docs/design.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from effects import _jax_compat as compat
+from effects._primitive import effect_p
+from effects._sites import Site
+from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
+
+TOKEN_LENGTH = 4
+STREAM, EPOCH, PHASE, INDEX = range(TOKEN_LENGTH)
+DOMAIN_BITS = 8
+"""How many bits of the stream number the order domain within its program; the rest number the thread."""
+
+record_p = compat.Primitive("record")
+"""(token, *operands) -> token: publishes one record."""
+
+close_p = compat.Primitive("close")
+"""(*tokens) -> output token: the program has published all it will."""
+
+
+@record_p.def_abstract_eval
+def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int) -> Any:
+    return token
+
+
+@close_p.def_abstract_eval
+def _close_abstract_eval(*tokens: Any) -> Any:
+    return tokens[0]
+
+
+@register_token_rule(effect_p)
+def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site) -> tuple[Tokens, list[Any]]:
+    key = token_key(site.effect)
+    # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
+    call = 0 if site.effect.ordered else ctx.call
+    return {key: record_p.bind(tokens[key], *operands, site=site, call=call)}, []
+
+
+class HostSink(Protocol):
+    """Publishes from the host what a device without native handlers hands over through JAX's Python callbacks."""
+
+    def record(self, site: Site, token: Any, operands: Sequence[Any]) -> Any:
+        """Publishes a record; returns the next token."""
+        ...
+
+    def close(self, tokens: Sequence[Any]) -> Any:
+        """Publishes the end of a program; returns its output token."""
+        ...
+
+    def plain(self, site: Site, operands: Sequence[Any]) -> None:
+        """Publishes a record of a program that JAX dispatched."""
+        ...
+
+
+_host_sink: HostSink | None = None
+
+
+def set_host_sink(sink: HostSink) -> None:
+    """Called once, by the package that has one."""
+    global _host_sink
+    _host_sink = sink
+
+
+def host_sink() -> HostSink:
+    """The host's sink."""
+    assert _host_sink is not None, "`dispatch` is loaded together with `lowering`"
+    return _host_sink

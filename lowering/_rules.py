@@ -1,0 +1,126 @@
+"""The table of token rules, and what a rule is.
+
+A rule says how an equation with effects carries tokens. Tokens are arrays, one under each key: the name of an order
+domain, or `UNORDERED` for the effects that have no place in any.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from effects._types import Effect
+
+Tokens = dict[str, Any]
+
+UNORDERED = "(unordered)"
+"""The key of the token that unordered effects take. They do not chain; what they return is joined."""
+
+
+def token_key(effect: Effect) -> str:
+    """Under which key the token of this effect is."""
+    return effect.domain if effect.ordered else UNORDERED
+
+
+def effects_of(effects: Any) -> frozenset[Effect]:
+    """Ours among a jaxpr's or an equation's effects."""
+    return frozenset(effect for effect in effects if isinstance(effect, Effect))
+
+
+def token_keys(effects: Any) -> tuple[str, ...]:
+    """The keys that a jaxpr or an equation with these effects needs, in the order in which its tokens are passed."""
+    return tuple(sorted({token_key(effect) for effect in effects_of(effects)}))
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenContext:
+    """What a rule may need to know of its equation.
+
+    Attributes:
+        primitive: The equation's primitive.
+        effects: The equation's effects, those that are ours.
+        where: The user's line that made the equation, as text.
+        outs: How many results the equation has.
+        call: A number that no other equation of the same jaxpr has.
+        thread: `thread(jaxpr, tokens, args) -> (tokens, outs)` evaluates a jaxpr in place of the equation, with tokens
+            through it.
+        threaded: `threaded(jaxpr, tokens)` is the jaxpr with tokens, in the order of `tokens`, ahead of its inputs and
+            outputs. Made once and cached, so that one function stays one function.
+    """
+
+    primitive: Any
+    effects: frozenset[Effect]
+    where: str
+    outs: int
+    call: int
+    thread: Callable[[Any, Tokens, Sequence[Any]], tuple[Tokens, list[Any]]]
+    threaded: Callable[[Any, Tokens], Any]
+
+
+class TokenRule(Protocol):
+    def __call__(self, ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
+        """Carries tokens through one equation.
+
+        Args:
+            ctx: The equation's context.
+            tokens: A token under each key that the equation's effects need.
+            *args: The equation's operands.
+            **params: The equation's parameters.
+
+        Returns:
+            The tokens after the equation, under the same keys, and its results.
+        """
+        ...
+
+
+_token_rules: dict[Any, TokenRule] = {}  # by primitive; written when modules are loaded
+
+
+def register_token_rule(*primitives: Any) -> Callable[[TokenRule], TokenRule]:
+    """Says how tokens are carried through primitives.
+
+    A rule takes `(ctx, tokens, *args, **params)` and returns `(tokens, outs)`. For a primitive that holds a jaxpr,
+    `ctx.thread(jaxpr, tokens, args)` evaluates the jaxpr with tokens through it, and `ctx.threaded(jaxpr, tokens)`
+    gives a jaxpr that takes and returns them first.
+
+    Args:
+        *primitives: The primitives.
+
+    Returns:
+        A decorator for the rule.
+
+    Example:
+        A primitive that runs its body twice.
+
+        >>> import jax, lowering, effects as fx
+        >>> from jax.extend.core import Primitive, jaxpr_as_fun
+        >>> twice_p = Primitive("twice")
+        >>> twice_p.multiple_results = True
+        >>> _ = twice_p.def_effectful_abstract_eval(lambda *avals, body: (list(avals), set(body.effects)))
+        >>> @lowering.register_token_rule(twice_p)
+        ... def _twice_token_rule(ctx, tokens, *args, body):
+        ...     tokens, args = ctx.thread(body, tokens, args)
+        ...     return ctx.thread(body, tokens, args)
+        >>> @fx.jit
+        ... def f(x):
+        ...     body = jax.make_jaxpr(lambda x: (fx.print("x = {}", x), x + 1)[1])(x)
+        ...     return twice_p.bind(x, body=body)[0]
+        >>> f(1)
+        Array(3, dtype=int32, weak_type=True)
+        >>> fx.effects_barrier()
+        x = 1
+        x = 2
+    """
+
+    def register(rule: TokenRule) -> TokenRule:
+        for primitive in primitives:
+            _token_rules[primitive] = rule
+        return rule
+
+    return register
+
+
+def find_rule(primitive: Any) -> TokenRule | None:
+    """The rule for a primitive."""
+    return _token_rules.get(primitive)

@@ -1,0 +1,136 @@
+"""The token pass: one loop over the equations of a jaxpr.
+
+It evaluates the jaxpr under whatever trace is current. An equation without effects is bound as it is; one with effects
+goes through its rule, which takes tokens and returns them. The result is an ordinary function of tokens and arguments
+without effects that JAX knows of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from effects import _errors as errors
+from effects import _jax_compat as compat
+from effects._registry import registered_effects
+from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, find_rule, token_keys
+
+
+def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any]) -> tuple[Tokens, list[Any]]:
+    """Evaluates a jaxpr with constants, with tokens through its effects.
+
+    Args:
+        jaxpr: The jaxpr.
+        tokens: A token under every key of the jaxpr's effects; others are passed through.
+        args: The jaxpr's arguments.
+
+    Returns:
+        The tokens after the jaxpr, and its results.
+    """
+    environment = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+    environment.update(zip(jaxpr.jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if hasattr(atom, "val") else environment[atom]
+
+    tokens = dict(tokens)
+    joined = [tokens[UNORDERED]] if UNORDERED in tokens else []
+    for call, eqn in enumerate(jaxpr.jaxpr.eqns):
+        operands = [read(atom) for atom in eqn.invars]
+        effects = effects_of(eqn.effects)
+        with compat.equation_context(eqn):
+            if not effects:
+                refuse_hidden_effects(eqn)
+                outs = compat.bind(eqn, operands)
+            else:
+                taken = {key: tokens[key] for key in token_keys(effects)}
+                returned, outs = _apply_rule(eqn, effects, call, taken, operands)
+                # Unordered effects all take the token that came in: nothing orders them.
+                if UNORDERED in returned:
+                    joined.append(returned.pop(UNORDERED))
+                tokens.update(returned)
+        environment.update(zip(eqn.outvars, outs, strict=True))
+    if len(joined) > 1:
+        tokens[UNORDERED] = _join(joined)
+    return tokens, [read(atom) for atom in jaxpr.jaxpr.outvars]
+
+
+@compat.weakref_lru_cache
+def threaded_jaxpr(jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ...]) -> Any:
+    """The jaxpr with tokens ahead of its inputs and outputs. Cached, so that one function stays one function."""
+
+    def threaded(*flat: Any) -> list[Any]:
+        tokens = dict(zip(keys, flat[: len(keys)], strict=True))
+        tokens, outs = thread_tokens(jaxpr, tokens, flat[len(keys) :])
+        return [*(tokens[key] for key in keys), *outs]
+
+    return compat.trace_to_jaxpr(threaded, [*token_avals, *jaxpr.in_avals], like=jaxpr)
+
+
+def _thread(jaxpr: Any, tokens: Tokens, args: Sequence[Any]) -> tuple[Tokens, list[Any]]:
+    return thread_tokens(compat.closed_jaxpr(jaxpr), tokens, args)
+
+
+def _threaded(jaxpr: Any, tokens: Tokens) -> Any:
+    keys = tuple(tokens)
+    return threaded_jaxpr(compat.closed_jaxpr(jaxpr), keys, tuple(compat.typeof(tokens[key]) for key in keys))
+
+
+def _apply_rule(
+    eqn: Any, effects: frozenset[Any], call: int, tokens: Tokens, operands: Sequence[Any]
+) -> tuple[Tokens, Sequence[Any]]:
+    known = registered_effects()
+    for effect in effects:
+        if effect.name not in known:
+            raise ValueError(errors.MSG_UNKNOWN_IN_PROGRAM.format(effect=effect.name, where=compat.source_of(eqn)))
+    rule = find_rule(eqn.primitive)
+    if rule is None:
+        raise _missing_rule(eqn, effects)
+    ctx = TokenContext(eqn.primitive, effects, compat.source_of(eqn), len(eqn.outvars), call, _thread, _threaded)
+    result = rule(ctx, tokens, *operands, **eqn.params)
+    if (
+        not isinstance(result, tuple)
+        or len(result) != 2
+        or not isinstance(result[0], dict)
+        or set(result[0]) != set(tokens)
+        or len(result[1]) != len(eqn.outvars)
+    ):
+        raise TypeError(
+            errors.MSG_RULE_RETURNED.format(
+                primitive=eqn.primitive, got=result, keys=", ".join(tokens), outs=len(eqn.outvars)
+            )
+        )
+    return dict(result[0]), result[1]
+
+
+def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
+    names = ", ".join(sorted(f"`{effect}`" for effect in effects))
+    return errors.MissingTokenRule(
+        errors.MSG_MISSING_RULE.format(effects=names, primitive=eqn.primitive, where=compat.source_of(eqn))
+    )
+
+
+def refuse_hidden_effects(eqn: Any) -> None:
+    """Raises if a jaxpr inside an equation has effects that the equation does not show."""
+    for inner in compat.jaxprs_in(eqn.params):
+        if hidden := _effects_inside(inner):
+            raise _missing_rule(eqn, hidden)
+
+
+@compat.weakref_lru_cache
+def _effects_inside(jaxpr: Any) -> frozenset[Any]:
+    found = effects_of(jaxpr.effects)
+    for eqn in jaxpr.eqns:
+        for inner in compat.jaxprs_in(eqn.params):
+            found |= _effects_inside(inner)
+    return found
+
+
+def _join(tokens: Sequence[Any]) -> Any:
+    """One token that depends on all of these. They hold the same numbers."""
+    first, *rest = tokens
+    for token in rest:
+        first = jax.lax.max(first, token)
+    return first

@@ -1,0 +1,83 @@
+"""`while`: tokens join what is carried.
+
+A condition with effects runs before the loop and at the end of the body, so that the loop's own condition is only the
+predicate that the body left behind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effects import _errors as errors
+from effects import _jax_compat as compat
+from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule
+from lowering._signature import consts_first
+
+
+@register_token_rule(compat.while_p)
+def _while_token_rule(
+    ctx: TokenContext,
+    tokens: Tokens,
+    *args: Any,
+    cond_jaxpr: Any,
+    body_jaxpr: Any,
+    cond_nconsts: int,
+    body_nconsts: int,
+    **params: Any,
+) -> tuple[Tokens, list[Any]]:
+    cond_consts = args[:cond_nconsts]
+    body_consts = args[cond_nconsts : cond_nconsts + body_nconsts]
+    carry = args[cond_nconsts + body_nconsts :]
+    keys = tuple(tokens)
+    if cond_jaxpr.out_avals[0].shape:
+        names = ", ".join(sorted(map(str, ctx.effects)))
+        raise errors.MissingTokenRule(errors.MSG_BATCHED_WHILE.format(effects=names, where=ctx.where))
+
+    def keep(first: dict[str, Any], carried: Any) -> list[Any]:
+        return [*(first[key] for key in keys), *carried]
+
+    if not effects_of(cond_jaxpr.effects):
+        avals = [compat.typeof(x) for x in carry]
+        token_avals = [compat.typeof(tokens[key]) for key in keys]
+
+        def condition(*flat: Any) -> list[Any]:
+            return ctx.thread(cond_jaxpr, {}, [*flat[:cond_nconsts], *flat[cond_nconsts + len(keys) :]])[1]
+
+        cond_with_tokens = compat.trace_to_jaxpr(
+            condition, [*cond_jaxpr.in_avals[:cond_nconsts], *token_avals, *avals], like=cond_jaxpr
+        )
+        body_with_tokens = consts_first(ctx.threaded(body_jaxpr, tokens), len(keys), body_nconsts)
+        outs = compat.while_p.bind(
+            *cond_consts,
+            *body_consts,
+            *keep(tokens, carry),
+            cond_jaxpr=cond_with_tokens,
+            body_jaxpr=body_with_tokens,
+            cond_nconsts=cond_nconsts,
+            body_nconsts=body_nconsts,
+            **params,
+        )
+        return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
+
+    tokens, [predicate] = ctx.thread(cond_jaxpr, tokens, [*cond_consts, *carry])
+    consts = [*cond_consts, *body_consts]
+    state = [predicate, *keep(tokens, carry)]
+
+    def body(*flat: Any) -> list[Any]:
+        c_consts, b_consts = flat[:cond_nconsts], flat[cond_nconsts : len(consts)]
+        inner = dict(zip(keys, flat[len(consts) + 1 :], strict=False))
+        inner, carried = ctx.thread(body_jaxpr, inner, [*b_consts, *flat[len(consts) + 1 + len(keys) :]])
+        inner, [again] = ctx.thread(cond_jaxpr, inner, [*c_consts, *carried])
+        return [again, *keep(inner, carried)]
+
+    state_avals = [compat.typeof(x) for x in state]
+    outs = compat.while_p.bind(
+        *consts,
+        *state,
+        cond_jaxpr=compat.trace_to_jaxpr(lambda predicate, *_: [predicate], state_avals, like=cond_jaxpr),
+        body_jaxpr=compat.trace_to_jaxpr(body, [*map(compat.typeof, consts), *state_avals], like=body_jaxpr),
+        cond_nconsts=0,
+        body_nconsts=len(consts),
+        **params,
+    )
+    return dict(zip(keys, outs[1:], strict=False)), list(outs[1 + len(keys) :])
