@@ -83,6 +83,7 @@ def _wait(which: list[Stream], names: frozenset[str] | None, deadline: float | N
     def done() -> bool:
         return drain.plain_released >= plain and not any(number in stream.epochs for stream, number in last)
 
+    drain.start()  # a program that failed while it was traced has an epoch too
     if done() or drain.wait(done, None if deadline is None else max(0.0, deadline - time.monotonic())):
         return []
     outstanding = []

@@ -35,6 +35,8 @@ class Drain:
 
     def start(self) -> None:
         """Starts the thread, if it does not run yet."""
+        if self._thread is not None:
+            return
         with self._start_lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="effects-drain", daemon=True)
@@ -107,7 +109,7 @@ def failed(output_token: Any) -> bool:
 
 def _show(epoch: Epoch, site: Site | None, content: str | bytes) -> None:
     """Writes text, or a record's text. Runs in the caller's context."""
-    text = content if site is None else fill(site, content) + "\n"  # type: ignore[arg-type]
+    text = content if site is None else fill(site, content, "\n")  # type: ignore[arg-type]
     for out in (epoch.stdout, sys.stdout):
         if out is None or not getattr(out, "closed", False):
             if out is not None:

@@ -89,6 +89,11 @@ MSG_BATCHED_WHILE = (
     "of a lane must end when the lane does, which has no rule yet. Move the effect out of the loop, or loop over the "
     "lanes with `jax.lax.map`."
 )
+MSG_BATCHED_COND = (
+    "A `cond` or `switch` whose predicate differs between the lanes of a `vmap` has the effect {effects} in a branch. "
+    "Effects of a branch happen for the lanes that take it, which has no rule yet. Move the effect out of the branch, "
+    "or loop over the lanes with `jax.lax.map`."
+)
 MSG_UNKNOWN_IN_PROGRAM = (
     "The program has the effect {effect!r} at {where}, which is not registered. Order domains are settled when an "
     "effect is registered. Call `fx.register_effect` with it before tracing."

@@ -79,10 +79,13 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
     return errors.FormatError(errors.MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
 
 
-def fill(site: Site, payload: bytes) -> str:
-    """The text of a record."""
-    args, kwargs = site.arguments(site.read(payload))
-    return site.fmt.format(*args, **kwargs)
+def fill(site: Site, payload: bytes, end: str) -> str:
+    """The text of a record: one line, or one for each lane."""
+    lines = []
+    for values in site.each_lane(site.read(payload)):
+        args, kwargs = site.arguments(values)
+        lines.append(site.fmt.format(*args, **kwargs) + end)
+    return "".join(lines)
 
 
 # Native formatting
@@ -102,6 +105,8 @@ def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, i
     Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
     precision. None where Python must do it.
     """
+    if site.lanes:
+        return None
     index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
     args, kwargs = site.arguments(site.operands)
     pieces: list[tuple[str, int | None, int, str, int]] = []
@@ -120,9 +125,9 @@ def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, i
         if not isinstance(value, Operand) or value.shape or value.dtype.name not in _SCALARS or conversion not in (None, "s"):
             return None
         code = _SCALARS[value.dtype.name]
-        if not spec:
+        if not spec and not (conversion and value.dtype.kind == "f"):
             pieces.append((literal, code, index[id(value)], "", 0))
-        elif conversion is None and value.dtype.kind == "f" and (fixed := _FIXED.fullmatch(spec)):
+        elif conversion is None and value.dtype.kind == "f" and (fixed := _FIXED.fullmatch(spec or "")):
             if fixed[2] == "g" and fixed[1] == "0":
                 return None
             pieces.append((literal, code, index[id(value)], fixed[2], int(fixed[1])))

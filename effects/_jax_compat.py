@@ -21,6 +21,7 @@ from jax._src.lax.control_flow import conditionals, loops, solves
 from jax._src.pjit import jit_p
 from jax._src.sharding_impls import UNSPECIFIED
 from jax._src.state import discharge
+from jax._src.state.types import AbstractRef
 from jax._src.util import weakref_lru_cache
 from jax.extend.core import ClosedJaxpr
 
@@ -48,6 +49,7 @@ __all__ = [
     "hide_frames_of",
     "inlined_calls",
     "is_automatic_on_several_devices",
+    "is_reference",
     "is_token_ready",
     "jaxprs_in",
     "jit_p",
@@ -55,6 +57,7 @@ __all__ = [
     "lower_as_ordered_callback",
     "mark_replicated",
     "mlir",
+    "on_batched_cond",
     "open_jaxpr",
     "owner_of",
     "physical_key_data",
@@ -98,6 +101,11 @@ def hide_frames_of(file: str) -> None:
     """Leaves a file of ours out of the tracebacks and source lines that JAX shows its users."""
     source_info_util.register_exclusion(file)
     traceback_util.register_exclusion(file)
+
+
+def is_reference(x: Any) -> bool:
+    """Whether this is a mutable reference, such as `jax.new_ref` makes."""
+    return isinstance(getattr(x, "aval", None), AbstractRef)
 
 
 # Effects
@@ -241,6 +249,19 @@ def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:
         custom_vmap_p: lambda params: params["call"],
     }
     return calls
+
+
+def on_batched_cond(check: Callable[[Any], None]) -> None:
+    """Calls `check` with every branch of a `cond` whose predicate `vmap` is about to batch."""
+    batch = batching.fancy_primitive_batchers[cond_p]
+
+    def checked(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
+        if dims[0] is not None:
+            for branch in params["branches"]:
+                check(branch)
+        return batch(axis_data, args, dims, **params)
+
+    batching.fancy_primitive_batchers[cond_p] = checked
 
 
 # Lowering

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -50,6 +50,7 @@ class Operand:
     shape: tuple[int, ...]
     dtype: np.dtype  # as shown
     stored: np.dtype  # as it travels: narrow integers take a byte
+    lanes: tuple[bool, ...] = ()  # for each `vmap` around the site, whether this operand differs between its lanes
 
     def zeros(self) -> np.ndarray:
         """An array of this type that takes no memory, to try a format with."""
@@ -59,6 +60,10 @@ class Operand:
     def size(self) -> int:
         """Bytes in the record, without padding."""
         return self.stored.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def of_lane(self, value: np.ndarray, lane: tuple[int, ...]) -> np.ndarray:
+        """What one lane sees of the operand."""
+        return value[(*(i for i, differs in zip(lane, self.lanes, strict=True) if differs), ...)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +82,7 @@ class Site:
     leaves: tuple[Operand | Static, ...]
     tree: Any  # the treedef of (args, kwargs)
     where: Where
+    lanes: tuple[int, ...] = ()  # sizes of the `vmap`s around the call, the outermost first
 
     @functools.cached_property
     def description(self) -> str:
@@ -88,6 +94,7 @@ class Site:
                 "leaves": [_describe_leaf(leaf) for leaf in self.leaves],
                 "tree": _describe_tree(self.tree),
                 "where": dataclasses.astuple(self.where),
+                "lanes": self.lanes,
             }
         )
 
@@ -119,6 +126,23 @@ class Site:
             offsets.append(end)
             end += -(-operand.size // 8) * 8
         return tuple(offsets)
+
+    def with_lanes(self, size: int, batched: Sequence[bool]) -> Site:
+        """The site under one more `vmap`: its batched operands get a leading axis."""
+        flags = iter(batched)
+        leaves = []
+        for leaf in self.leaves:
+            if isinstance(leaf, Operand):
+                differs = next(flags)
+                shape = (size, *leaf.shape) if differs else leaf.shape
+                leaf = dataclasses.replace(leaf, shape=shape, lanes=(differs, *leaf.lanes))
+            leaves.append(leaf)
+        return intern(dataclasses.replace(self, leaves=tuple(leaves), lanes=(size, *self.lanes)))
+
+    def each_lane(self, values: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+        """The operands' values lane by lane, in order; once without lanes."""
+        for lane in np.ndindex(*self.lanes):
+            yield [operand.of_lane(value, lane) for operand, value in zip(self.operands, values, strict=True)]
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in the operands' places."""
@@ -167,10 +191,11 @@ def take_arguments(
             value, operand = _take_array(leaf, path, call, where)
             values.append(value)
             leaves.append(operand)
-        elif isinstance(jax.core.get_aval(leaf) if hasattr(leaf, "aval") else None, jax.core.AbstractValue):
-            raise _bad_argument(leaf, path, call, where, "the value that a reference holds, `ref[...]`")
         else:
-            raise _bad_argument(leaf, path, call, where, "an array, or the text you want to see, say `str(x)`")
+            remedy = "an array, or the text you want to see, say `str(x)`"
+            if compat.is_reference(leaf):
+                remedy = "the value that the reference holds, `ref[...]`"
+            raise _bad_argument(leaf, path, call, where, remedy)
     return values, tuple(leaves), tree
 
 
@@ -180,20 +205,12 @@ def _take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operan
     if x.dtype == jax.dtypes.float0:  # the tangent of an integer: it has no value
         x = np.zeros(x.shape, bool)
     elif isinstance(x, np.ndarray):
-        if not _is_jax_dtype(x.dtype):
+        if not (jnp.issubdtype(x.dtype, np.number) or x.dtype == bool):
             raise _bad_argument(x, path, call, where, "an array of numbers or booleans")
         x = jnp.asarray(x)
     dtype = np.dtype(x.dtype)
     stored = _stored_dtype(dtype)
     return (x if stored == dtype else x.astype(stored)), Operand(tuple(x.shape), dtype, stored)
-
-
-def _is_jax_dtype(dtype: np.dtype) -> bool:
-    try:
-        jax.dtypes.canonicalize_dtype(dtype)
-    except TypeError:
-        return False
-    return True
 
 
 def _stored_dtype(dtype: np.dtype) -> np.dtype:
@@ -230,7 +247,7 @@ def _bad_argument(leaf: Any, path: Any, call: str, where: Where, remedy: str) ->
 
 def _describe_leaf(leaf: Operand | Static) -> Any:
     if isinstance(leaf, Operand):
-        return {"operand": [list(leaf.shape), leaf.dtype.name, leaf.stored.name]}
+        return {"operand": [list(leaf.shape), leaf.dtype.name, leaf.stored.name, list(leaf.lanes)]}
     value = leaf.value
     if isinstance(value, np.generic):
         return {"scalar": [value.dtype.name, value.tobytes().hex()]}
@@ -246,8 +263,8 @@ def _describe_leaf(leaf: Operand | Static) -> Any:
 def _read_leaf(description: dict[str, Any]) -> Operand | Static:
     [(kind, value)] = description.items()
     if kind == "operand":
-        shape, dtype, stored = value
-        return Operand(tuple(shape), np.dtype(dtype), np.dtype(stored))
+        shape, dtype, stored, lanes = value
+        return Operand(tuple(shape), np.dtype(dtype), np.dtype(stored), tuple(lanes))
     if kind == "scalar":
         return Static(np.frombuffer(bytes.fromhex(value[1]), np.dtype(value[0]))[0])
     if kind == "complex":
@@ -290,6 +307,7 @@ def _from_description(text: str) -> Site:
         leaves=tuple(map(_read_leaf, content["leaves"])),
         tree=jax.tree.structure(_read_tree(content["tree"], 0)),
         where=Where(*content["where"]),
+        lanes=tuple(content["lanes"]),
     )
     site.__dict__["description"] = text  # a class of the user's reads back as a list, and would hash otherwise
     return site
