@@ -2,7 +2,10 @@
 
 import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch
 
+from effects import _jax_compat
 from dispatch import _eager as _eager
 from dispatch._barrier import effects_barrier as effects_barrier
 from dispatch._drain import stats as stats
 from dispatch._jit import jit as jit
+
+_jax_compat.hide_frames_in(__path__[0])

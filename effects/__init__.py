@@ -3,7 +3,7 @@
     import effects as fx
 """
 
-from effects import _jax_compat as _jax_compat
+from effects import _jax_compat
 from effects._config import Config as Config
 from effects._config import config as config
 from effects._errors import BarrierTimeout as BarrierTimeout
@@ -21,4 +21,4 @@ from dispatch._barrier import effects_barrier as effects_barrier  # noqa: E402
 from dispatch._drain import stats as stats  # noqa: E402
 from dispatch._jit import jit as jit  # noqa: E402
 
-_jax_compat.hide_frames_of(__file__)
+_jax_compat.hide_frames_in(__path__[0])

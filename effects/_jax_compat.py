@@ -7,6 +7,7 @@ does one thing on every supported version.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
+from jax._src.lib import xla_client
 from jax._src.lax.control_flow import conditionals, loops, solves
 from jax._src.pjit import jit_p
 from jax._src.sharding_impls import UNSPECIFIED
@@ -46,7 +48,7 @@ __all__ = [
     "discharge_state",
     "equation_context",
     "evaluate",
-    "hide_frames_of",
+    "hide_frames_in",
     "inlined_calls",
     "is_automatic_on_several_devices",
     "is_reference",
@@ -97,10 +99,10 @@ def at_top_level() -> bool:
     return core.trace_ctx.is_top_level()
 
 
-def hide_frames_of(file: str) -> None:
-    """Leaves a file of ours out of the tracebacks and source lines that JAX shows its users."""
-    source_info_util.register_exclusion(file)
-    traceback_util.register_exclusion(file)
+def hide_frames_in(folder: str) -> None:
+    """Leaves a package of ours out of the tracebacks and source lines that JAX shows its users."""
+    source_info_util.register_exclusion(folder + os.sep)
+    traceback_util.register_exclusion(folder + os.sep)
 
 
 def is_reference(x: Any) -> bool:
@@ -275,15 +277,12 @@ def is_automatic_on_several_devices(ctx: Any) -> bool:
 
 def mark_replicated(ctx: Any, op: Any) -> None:
     """Tells the partitioner that every device runs this operation on the whole value."""
-    from jax._src import sharding_impls
-
-    if ctx.module_context.module is not None and jax.config.jax_use_shardy_partitioner:
-        replicated: Any = sharding_impls.SdyArrayList(
-            (sharding_impls.SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=()),)
-        )
+    if jax.config.jax_use_shardy_partitioner:
+        sharding: Any = jax_callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
     else:
-        replicated = sharding_impls.GSPMDSharding.get_replicated(())._to_xla_hlo_sharding(0).to_proto()
-    mlir.set_sharding(ctx.module_context, op, replicated)
+        sharding = xla_client.OpSharding()
+        sharding.type = xla_client.OpSharding.Type.REPLICATED
+    mlir.set_sharding(ctx.module_context, op, sharding)
 
 
 def owner_of(lowered: Any) -> Any:

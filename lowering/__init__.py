@@ -10,6 +10,7 @@
 
 import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch
 
+from effects import _jax_compat
 from lowering import _call as _call
 from lowering import _cond as _cond
 from lowering import _emit as _emit
@@ -19,3 +20,5 @@ from lowering._rules import TokenContext as TokenContext
 from lowering._rules import TokenRule as TokenRule
 from lowering._rules import register_token_rule as register_token_rule
 from lowering._thread import thread_tokens as thread_tokens
+
+_jax_compat.hide_frames_in(__path__[0])

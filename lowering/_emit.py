@@ -30,7 +30,7 @@ def _custom_call(ctx: Any, target: str, args: Any, **attributes: Any) -> Any:
     # flag stays off: the token, which the program returns, keeps the call alive and in its place.
     automatic = compat.is_automatic_on_several_devices(ctx)
     lower = jax.ffi.ffi_lowering(target, has_side_effect=not automatic, operand_output_aliases={0: 0})
-    out = lower(ctx, *args, **attributes)
+    out = lower(ctx, *args, replicated=np.bool_(automatic), **attributes)
     if automatic:
         compat.mark_replicated(ctx, compat.owner_of(out))
     return out

@@ -4,6 +4,7 @@
 // only has to be written, and the records that Python must see.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -92,11 +93,12 @@ class Drain {
     for (;;) {
       bool again = true;
       while (again && batch_bytes_ < kBatchBytes) {
-        const bool moved = scan(batch);
+        bool moved = false;
+        if (!scan(batch, moved)) break;  // the batch is full: the next call goes on with this scan
         again = order_.advance([&](const auto&... args) { release(batch, args...); }, batch.finished) || moved;
       }
       const bool progress = !batch.items.empty() || !batch.finished.empty();
-      adapt_parking(progress);
+      adapt_parking();
       batch.plain_released = plain_released_;
       batch.stopped = publisher_.stopped.load(std::memory_order_relaxed);
       if (progress || batch.stopped) return batch;
@@ -105,7 +107,8 @@ class Drain {
       {
         // From here on an `open` wakes us, and a plain record does.
         std::lock_guard lock(inbox_mutex_);
-        idle = order_.open_epochs() == 0 && inbox_.empty() &&
+        // A plain record that is parked waits for one before it, which may be dropped, and of that nobody tells.
+        idle = order_.open_epochs() == 0 && order_.parked_bytes() == 0 && inbox_.empty() &&
                publisher_.plain_published.load(std::memory_order_acquire) == plain_taken_;
         deep_sleep_ = idle;
       }
@@ -166,43 +169,48 @@ class Drain {
     reading_.clear();
   }
 
-  // Takes what is in the rings. Returns whether anything was taken.
-  bool scan(Batch& batch) {
-    bool moved = false;
+  // Takes what is in the rings, in all of them and to their ends: ReleaseOrder counts on that, and no fast producer may
+  // keep us from the others. A batch that is full interrupts a scan between two rings. Returns whether the scan is over;
+  // sets `moved` when anything was taken.
+  bool scan(Batch& batch, bool& moved) {
     read_inbox();
-    publisher_.for_each_lane([&](Lane& lane) {
+    const bool over = publisher_.for_each_lane([&](Lane& lane) {
       std::unique_lock consumer(lane.consumer);
       if (lane.has_side.load(std::memory_order_acquire)) {
+        read_inbox();  // the host announced these programs before they ran, but perhaps after we last read
         auto kept = std::move(lane.kept);
         auto drops = std::move(lane.drops);
         lane.kept.clear();
         lane.drops.clear();
+        plain_taken_ += lane.plain_dropped;
+        plain_released_ += std::exchange(lane.plain_dropped, 0);
         lane.has_side.store(false, std::memory_order_release);
         for (const DropRange& range : drops) order_.accept_drop(range);
         for (const auto& record : kept) accept(batch, record.data());
         moved = true;
       }
-      bool popped = false;
-      while (batch_bytes_ < kBatchBytes) {
-        const std::byte* record = lane.ring.front();
-        if (record == nullptr) break;
+      note_high_water(lane);
+      bool held = false;
+      const bool taken = lane.ring.take([&](const std::byte* record) {
         RecordHeader header;
         std::memcpy(&header, record, sizeof header);
-        // The host announced the program before it ran, but perhaps after we last read.
-        if (!order_.knows(header)) read_inbox();
-        if (order_.parked_bytes() > parking_limit_ && !order_.releasable(header)) break;
-        if (!popped) note_high_water(lane);
+        if (!order_.knows(header)) read_inbox();  // as above
+        if (order_.parked_bytes() > parking_limit_ && !order_.releasable(header)) {
+          if (!std::exchange(held, true)) hold(ThreadOf(header.token));
+          return false;
+        }
         accept(batch, record);
-        lane.ring.pop();
-        popped = true;
-      }
+        return true;
+      });
       consumer.unlock();
-      if (popped) {
+      if (taken) {
         Publisher::notify_room(lane);
         moved = true;
       }
+      return batch_bytes_ < kBatchBytes;
     });
-    return moved;
+    if (over) ++scans_;
+    return over;
   }
 
   void accept(Batch& batch, const std::byte* record) {
@@ -253,18 +261,37 @@ class Drain {
   }
 
   // Records that came before their turn are parked in memory, up to a limit; beyond it they stay in their rings, and
-  // their producers wait. If then nothing leaves for a while, the program whose turn it is may need the very threads
-  // that wait: the limit is raised, so that memory is the price and never a hang.
-  void adapt_parking(bool progress) {
-    const auto now = std::chrono::steady_clock::now();
-    if (progress || order_.parked_bytes() <= parking_limit_) {
-      last_progress_ = now;
+  // their producers wait. If then nothing of their thread's leaves for a while, the program whose turn it is may need the
+  // very threads that wait: the limit is raised, so that memory is the price and never a hang.
+  void adapt_parking() {
+    if (order_.parked_bytes() <= parking_limit_) {
+      held_.clear();
       if (order_.parked_bytes() == 0) parking_limit_ = kParkingFactor * publisher_.ring_bytes.load(std::memory_order_relaxed);
-    } else if (now - last_progress_ > kParkingPatience) {
+      return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    for (const auto& [thread, held] : held_) {
+      if (held.scan + 1 < scans_ || now - held.since <= kParkingPatience) continue;
       parking_limit_ *= 2;
-      last_progress_ = now;
+      held_.clear();
+      return;
     }
   }
+
+  // This scan left one of `thread`'s records as the oldest in its ring.
+  void hold(uint32_t thread) {
+    const uint64_t progress = order_.progress(thread);
+    auto [it, inserted] = held_.try_emplace(thread);
+    it->second.scan = scans_;
+    if (!inserted && it->second.progress == progress) return;
+    it->second.progress = progress;
+    it->second.since = std::chrono::steady_clock::now();
+  }
+  struct Held {
+    uint64_t scan;      // the last one that found it so; of interest if not older than the last one that is over
+    uint64_t progress;  // ReleaseOrder's, at `since`
+    std::chrono::steady_clock::time_point since;
+  };
   static constexpr size_t kParkingFactor = 8;
 
   Publisher& publisher_;
@@ -286,7 +313,8 @@ class Drain {
   uint64_t plain_released_ = 0;
   size_t batch_bytes_ = 0;
   size_t parking_limit_ = kParkingFactor * (size_t{1} << 20);
-  std::chrono::steady_clock::time_point last_progress_{};
+  std::unordered_map<uint32_t, Held> held_;  // by thread
+  uint64_t scans_ = 0;  // that are over
 };
 
 }  // namespace effects

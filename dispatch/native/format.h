@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -20,7 +19,7 @@ struct Piece {
   bool has_field = false;
   Scalar type = Scalar::kBool;
   uint64_t offset = 0;
-  char conversion = 0;  // 0: str(); 'e', 'f', 'g': as in the format specification
+  char conversion = 0;  // 0: no specification; 'e', 'f', 'g': as in the specification
   int precision = 0;
 };
 
@@ -42,23 +41,15 @@ void AppendInteger(std::string& out, T value) {
   out.append(digits, end);
 }
 
-// str() of a NumPy floating scalar: the shortest digits that read back as the same value, positional for
-// magnitudes in [1e-4, 1e16), else scientific with an exponent of at least two digits.
-template <typename T>
-void AppendFloat(std::string& out, T value) {
-  if (std::isnan(value)) {
-    out += "nan";
-    return;
-  }
-  if (std::isinf(value)) {
-    out += value < 0 ? "-inf" : "inf";
-    return;
-  }
+// A float as Python's repr() shows it: the shortest digits that read back as the same value, positional for magnitudes in
+// [1e-4, 1e16), else scientific with an exponent of at least two digits. An array without dimensions that is formatted
+// without a specification becomes a Python float first, a narrow one too.
+inline void AppendShortest(std::string& out, double value) {
   char buffer[512];
-  const T magnitude = std::fabs(value);
-  if (magnitude == 0 || (magnitude >= T(1e-4L) && magnitude < T(1e16L))) {
+  const double magnitude = std::fabs(value);
+  if (magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16)) {
     // Shortest digits in scientific form, laid out by hand: to_chars' fixed form prints large values exactly, while
-    // NumPy pads the shortest digits with zeros.
+    // repr() pads the shortest digits with zeros.
     const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
     const char* at = buffer;
     if (*at == '-') {
@@ -94,7 +85,7 @@ void AppendFloat(std::string& out, T value) {
   out.append(buffer, end);
 }
 
-inline void AppendFixed(std::string& out, double value, char conversion, int precision) {
+inline void AppendDouble(std::string& out, double value, const Piece& piece) {
   if (std::isnan(value)) {
     out += "nan";
     return;
@@ -103,10 +94,14 @@ inline void AppendFixed(std::string& out, double value, char conversion, int pre
     out += value < 0 ? "-inf" : "inf";
     return;
   }
-  const char format[] = {'%', '.', '*', conversion, 0};
+  if (piece.conversion == 0) return AppendShortest(out, value);
+  // Not printf: its decimal point depends on the locale.
+  const auto form = piece.conversion == 'e'   ? std::chars_format::scientific
+                    : piece.conversion == 'f' ? std::chars_format::fixed
+                                              : std::chars_format::general;
   char buffer[512];
-  const int length = std::snprintf(buffer, sizeof buffer, format, precision, value);
-  if (length >= 0 && static_cast<size_t>(length) < sizeof buffer) out.append(buffer, static_cast<size_t>(length));
+  const auto result = std::to_chars(buffer, buffer + sizeof buffer, value, form, piece.precision);
+  out.append(buffer, result.ptr);
 }
 
 }  // namespace internal
@@ -134,11 +129,9 @@ inline void FormatField(std::string& out, const Piece& piece, const std::byte* a
     case Scalar::kUint64:
       return internal::AppendInteger(out, Load<uint64_t>(at));
     case Scalar::kFloat32:
-      if (piece.conversion != 0) return internal::AppendFixed(out, Load<float>(at), piece.conversion, piece.precision);
-      return internal::AppendFloat(out, Load<float>(at));
+      return internal::AppendDouble(out, Load<float>(at), piece);
     case Scalar::kFloat64:
-      if (piece.conversion != 0) return internal::AppendFixed(out, Load<double>(at), piece.conversion, piece.precision);
-      return internal::AppendFloat(out, Load<double>(at));
+      return internal::AppendDouble(out, Load<double>(at), piece);
   }
 }
 

@@ -57,14 +57,14 @@ class Spans {
 };
 
 // (token, *operands) -> token: one record. `call` keeps apart calls that are otherwise equal.
-ffi::Error Record(int64_t site, bool ordered, int32_t, std::string_view, int32_t device, ffi::Buffer<ffi::U32> token,
+ffi::Error Record(int64_t site, bool ordered, bool replicated, int32_t, std::string_view, int32_t device, ffi::Buffer<ffi::U32> token,
                   ffi::RemainingArgs operands, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
     if (token.element_count() != 4) return WrongToken();
     Token place = LoadToken(token);
     Spans spans(operands, 0);
     publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, static_cast<uint64_t>(site), place, device,
-                        spans.data(), spans.size());
+                        spans.data(), spans.size(), replicated);
     if (ordered) ++place.index;
     std::memcpy(next->typed_data(), &place, sizeof place);
     return ffi::Error::Success();
@@ -72,13 +72,13 @@ ffi::Error Record(int64_t site, bool ordered, int32_t, std::string_view, int32_t
 }
 
 // (*tokens) -> token: the program has published all it will.
-ffi::Error Close(int32_t device, ffi::RemainingArgs tokens, ffi::Result<ffi::Buffer<ffi::U32>> output) {
+ffi::Error Close(bool replicated, int32_t device, ffi::RemainingArgs tokens, ffi::Result<ffi::Buffer<ffi::U32>> output) {
   return Guard([&] {
     Spans spans(tokens, 0);
     if (spans.size() == 0 || spans.data()[0].size != sizeof(Token)) return WrongToken();
     Token first;
     std::memcpy(&first, spans.data()[0].data, sizeof first);
-    publisher().publish(Kind::kClose, 0, first, device, spans.data(), spans.size());
+    publisher().publish(Kind::kClose, 0, first, device, spans.data(), spans.size(), replicated);
     std::memcpy(output->typed_data(), &first, sizeof first);
     if (publisher().barriers.load(std::memory_order_relaxed) > 0) publisher().wake();
     return ffi::Error::Success();
@@ -96,26 +96,28 @@ ffi::Error Plain(int64_t site, bool ordered, std::string_view, int32_t device, f
 }
 
 // When a program is loaded: its sites introduce themselves, so that one compiled elsewhere is understood here.
-ffi::Error Introduce(int64_t site, bool, int32_t, std::string_view description) {
+ffi::Error Introduce(int64_t site, bool, bool, int32_t, std::string_view description) {
   return Guard([&] {
     sites().introduce(static_cast<uint64_t>(site), description);
     return ffi::Error::Success();
   });
 }
 ffi::Error IntroducePlain(int64_t site, bool ordered, std::string_view description) {
-  return Introduce(site, ordered, 0, description);
+  return Introduce(site, ordered, false, 0, description);
 }
 
 XLA_FFI_DEFINE_HANDLER(kIntroduce, Introduce,
                        ffi::Ffi::BindInstantiate()
                            .Attr<int64_t>("site")
                            .Attr<bool>("ordered")
+                           .Attr<bool>("replicated")
                            .Attr<int32_t>("call")
                            .Attr<std::string_view>("description"));
 XLA_FFI_DEFINE_HANDLER(kRecord, Record,
                        ffi::Ffi::Bind()
                            .Attr<int64_t>("site")
                            .Attr<bool>("ordered")
+                           .Attr<bool>("replicated")
                            .Attr<int32_t>("call")
                            .Attr<std::string_view>("description")
                            .Ctx<ffi::DeviceOrdinal>()
@@ -123,7 +125,11 @@ XLA_FFI_DEFINE_HANDLER(kRecord, Record,
                            .RemainingArgs()
                            .Ret<ffi::Buffer<ffi::U32>>());
 XLA_FFI_DEFINE_HANDLER(kClose, Close,
-                       ffi::Ffi::Bind().Ctx<ffi::DeviceOrdinal>().RemainingArgs().Ret<ffi::Buffer<ffi::U32>>());
+                       ffi::Ffi::Bind()
+                           .Attr<bool>("replicated")
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .RemainingArgs()
+                           .Ret<ffi::Buffer<ffi::U32>>());
 XLA_FFI_DEFINE_HANDLER(kIntroducePlain, IntroducePlain,
                        ffi::Ffi::BindInstantiate()
                            .Attr<int64_t>("site")

@@ -4,12 +4,14 @@
 // lost), the newest record is dropped, or the oldest are. No Python lock is taken here.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "record.h"
@@ -45,12 +47,13 @@ struct Lane {
   Ring ring;
   std::atomic<bool> abandoned{false};  // the producing thread has ended
 
-  // Guards the consumer's side of the ring (the drain's, and the producer's own when it drops the oldest), and `kept`
-  // and `drops`. Uncontended but for a full ring.
+  // Guards the consumer's side of the ring (the drain's, and the producer's own when it drops the oldest), and `kept`,
+  // `drops` and `plain_dropped`. Uncontended but for a full ring.
   std::mutex consumer;
   std::vector<std::vector<std::byte>> kept;  // close markers that found the ring full, or were the oldest in it
   std::vector<DropRange> drops;
-  std::atomic<bool> has_side{false};  // `kept` or `drops` is not empty
+  uint64_t plain_dropped = 0;         // plain records that were published, and dropped as the oldest
+  std::atomic<bool> has_side{false};  // there is something in one of the three
 
   // A producer waits here for room. The flag spares the consumer the lock while nobody waits.
   std::mutex room_mutex;
@@ -88,7 +91,7 @@ class Publisher {
   }
 
   // Publishes one record. Returns false when it was dropped.
-  bool publish(Kind kind, uint64_t site, const Token& token, int32_t device, const Span* spans, size_t count) {
+  bool publish(Kind kind, uint64_t site, const Token& token, int32_t device, const Span* spans, size_t count, bool replicated = false) {
     size_t payload = 0;
     for (size_t i = 0; i < count; ++i) payload += RoundUp8(spans[i].size);
     Lane& lane = this_thread_lane();
@@ -98,6 +101,7 @@ class Publisher {
     header.token = token;
     header.time = Now();
     header.device = device;
+    header.replicated = replicated ? 1 : 0;
     header.payload_size = payload;
 
     const bool large = sizeof header + payload > lane.ring.capacity() / 4;
@@ -108,8 +112,12 @@ class Publisher {
     if (large) {
       // Too large for the ring: the bytes travel beside it. What travels so is bounded as the ring is, except that one
       // record may always pass.
-      if (!admit_large(lane, payload)) return drop(lane, header);
-      block = new std::byte[payload];
+      if (!admit_large(lane, payload)) return kind == Kind::kClose ? keep(lane, header, spans, count) : drop(lane, header);
+      block = new (std::nothrow) std::byte[payload];
+      if (block == nullptr) {
+        large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
+        throw std::bad_alloc();
+      }
       copy(block, spans, count);
     }
     std::byte* room = lane.ring.try_reserve(header.size);
@@ -140,22 +148,27 @@ class Publisher {
   }
 
   // Consumer: calls `visit` for the lane of every thread that ever published, and forgets the lanes of threads that
-  // have ended and left nothing.
+  // have ended and left nothing. If `visit` returns false, stops, and the next call goes on with the next lane. Returns
+  // whether all lanes have been visited.
   template <typename Visit>
-  void for_each_lane(Visit&& visit) {
-    {
+  bool for_each_lane(Visit&& visit) {
+    if (next_visited_ == visited_.size()) {
       std::lock_guard lock(lanes_mutex_);
       visited_ = lanes_;
+      next_visited_ = 0;
     }
-    for (const auto& lane : visited_) {
+    while (next_visited_ < visited_.size()) {
+      const auto& lane = visited_[next_visited_++];
       // Read before the visit: what an ended thread published is visible to it.
       const bool abandoned = lane->abandoned.load(std::memory_order_acquire);
-      visit(*lane);
+      const bool go_on = visit(*lane);
       if (abandoned && lane->ring.used() == 0 && !lane->has_side.load(std::memory_order_acquire)) {
         std::lock_guard lock(lanes_mutex_);
         lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), lane), lanes_.end());
       }
+      if (!go_on) break;
     }
+    return next_visited_ == visited_.size();
   }
 
   // Consumer: tells a producer that waits for room in `lane` that there is some.
@@ -200,7 +213,14 @@ class Publisher {
       size_t taken = large_bytes_.load(std::memory_order_relaxed);
       while (taken == 0 || taken + payload <= limit)
         if (large_bytes_.compare_exchange_weak(taken, taken + payload, std::memory_order_relaxed)) return true;
-      if (when_full.load(std::memory_order_relaxed) == WhenFull::kDropNewest || stopped.load(std::memory_order_relaxed)) return false;
+      const WhenFull mode = when_full.load(std::memory_order_relaxed);
+      if (mode == WhenFull::kDropNewest || stopped.load(std::memory_order_relaxed)) return false;
+      if (mode == WhenFull::kDropOldest) {
+        // What the other lanes hold is not ours to drop: if ours is empty, it is the record itself that must go.
+        std::lock_guard lock(lane.consumer);
+        if (!drop_oldest(lane)) return false;
+        continue;
+      }
       if (!counted) stats.waited.fetch_add(1, std::memory_order_relaxed);
       counted = true;
       await_room(lane, [&] { return large_bytes_.load(std::memory_order_relaxed) < taken; });
@@ -235,10 +255,10 @@ class Publisher {
     lane.waiting.store(false, std::memory_order_relaxed);
   }
 
-  // With `lane.consumer` held.
-  void drop_oldest(Lane& lane) {
+  // With `lane.consumer` held. Returns false when the ring is empty.
+  bool drop_oldest(Lane& lane) {
     const std::byte* oldest = lane.ring.front();
-    if (oldest == nullptr) return;
+    if (oldest == nullptr) return false;
     RecordHeader header;
     std::memcpy(&header, oldest, sizeof header);
     if (header.kind == Kind::kClose) {
@@ -250,9 +270,11 @@ class Publisher {
         release_large(block, header.payload_size);
       }
       note_drop(lane, header);
+      if (ThreadOf(header.token) == kPlainThread) ++lane.plain_dropped;
     }
     lane.has_side.store(true, std::memory_order_release);
     lane.ring.pop();
+    return true;
   }
 
   bool drop(Lane& lane, const RecordHeader& header) {
@@ -277,7 +299,8 @@ class Publisher {
     lane.drops.push_back({header.token, 1});
   }
 
-  bool keep(Lane& lane, const RecordHeader& header, const Span* spans, size_t count) {
+  bool keep(Lane& lane, RecordHeader header, const Span* spans, size_t count) {
+    header.large = 0;  // here the payload follows its header, whatever its size
     std::vector<std::byte> record(sizeof header + header.payload_size);
     std::memcpy(record.data(), &header, sizeof header);
     copy(record.data() + sizeof header, spans, count);
@@ -290,6 +313,7 @@ class Publisher {
   std::mutex lanes_mutex_;
   std::vector<std::shared_ptr<Lane>> lanes_;    // guarded by lanes_mutex_
   std::vector<std::shared_ptr<Lane>> visited_;  // the consumer's copy
+  size_t next_visited_ = 0;                     // the consumer's
   std::atomic<size_t> large_bytes_{0};
 };
 

@@ -37,7 +37,7 @@ struct RecordHeader {
   Token token;
   int64_t time;  // nanoseconds of the system's monotonic clock
   int32_t device;
-  uint32_t reserved;
+  uint32_t replicated;  // 1: every device of the program publishes this same record
   uint64_t payload_size;
 };
 static_assert(sizeof(RecordHeader) == 56 && sizeof(RecordHeader) % 8 == 0, "the payload is 8-byte aligned");

@@ -46,28 +46,44 @@ class ReleaseOrder {
     Epoch& epoch = streams_[info.thread].epochs.emplace_back();
     epoch.info = info;
     epoch.dispatch = dispatch;
+    newest_dispatch_ = dispatch;
     ++open_epochs_;
   }
 
-  // The program of this epoch failed or never ran; nothing more will be published for it.
+  // The program of this epoch failed or never ran; nothing more will be published for it. One of its devices may have
+  // closed it all the same, before another failed.
   void fail(uint32_t thread, uint32_t number) {
-    if (Epoch* epoch = find(thread, number); epoch != nullptr && !epoch->ended) end(*epoch, /*failed=*/true);
+    if (Epoch* epoch = find(thread, number); epoch != nullptr && !epoch->failed) end(*epoch, /*failed=*/true);
   }
 
   size_t open_epochs() const { return open_epochs_; }
   size_t parked_bytes() const { return parked_bytes_; }
 
-  // Whether the epoch of this record is open.
+  // Whether the epoch of this record is open; of a plain record, whether all it must wait for is known.
   bool knows(const RecordHeader& header) {
-    return ThreadOf(header.token) == kPlainThread || find(ThreadOf(header.token), header.token.epoch) != nullptr;
+    if (ThreadOf(header.token) == kPlainThread)
+      return static_cast<int32_t>(header.token.epoch - static_cast<uint32_t>(newest_dispatch_)) <= 0;
+    return find(ThreadOf(header.token), header.token.epoch) != nullptr;
   }
 
-  // True when `accept` would hand this record straight on, so that taking it costs no memory.
+  // A number that changes when ordered records of this thread leave.
+  uint64_t progress(uint32_t thread) const {
+    if (thread == kPlainThread) return plain_.next;
+    auto it = streams_.find(thread);
+    if (it == streams_.end() || it->second.epochs.empty()) return 0;
+    const Epoch& oldest = it->second.epochs.front();
+    uint64_t sum = uint64_t{oldest.info.epoch} << 32;
+    for (auto& [domain, sequence] : oldest.domains) sum += sequence.next;
+    return sum;
+  }
+
+  // True when `accept` would hand this record straight on, so that taking it costs no memory; and when it must be taken
+  // whatever it costs: a failed epoch does not wait for its records, so none may be in a ring when it ends.
   bool releasable(const RecordHeader& header) {
     if (header.kind != Kind::kOrdered) return true;
-    if (ThreadOf(header.token) == kPlainThread) return header.token.index == plain_.next && plain_due(header.token.epoch);
+    if (ThreadOf(header.token) == kPlainThread) return offset(plain_, header.token) <= 0 && plain_due(header.token.epoch);
     Epoch* epoch = find(ThreadOf(header.token), header.token.epoch);
-    if (epoch == nullptr) return true;
+    if (epoch == nullptr || epoch->failed) return true;
     return is_oldest(*epoch) && offset(epoch->domains[domain_of(header.token)], header.token) <= 0;
   }
 
@@ -83,6 +99,11 @@ class ReleaseOrder {
     }
     Epoch* epoch = find(thread, header.token.epoch);
     if (epoch == nullptr) return;  // another device's copy of a record that has left
+    if (header.replicated) {
+      // The first device that is heard of speaks for all: the others say the same.
+      if (epoch->speaker < 0) epoch->speaker = header.device;
+      if (epoch->speaker != header.device) return;
+    }
     if (header.kind == Kind::kUnordered) return release(header, payload, epoch->info);
     if (header.kind == Kind::kClose) {
       if (epoch->ended) return;
@@ -108,14 +129,12 @@ class ReleaseOrder {
 
   void accept_drop(const DropRange& range) {
     if (ThreadOf(range.first) == kPlainThread) {
-      plain_.parked.emplace(plain_.next + offset(plain_, range.first), Parked::gap(range.count));
+      park_gap(plain_, range);
       return;
     }
     Epoch* epoch = find(ThreadOf(range.first), range.first.epoch);
     if (epoch == nullptr) return;
-    Sequence& sequence = epoch->domains[domain_of(range.first)];
-    const int64_t ahead = offset(sequence, range.first);
-    if (ahead >= 0) sequence.parked.emplace(sequence.next + static_cast<uint64_t>(ahead), Parked::gap(range.count));
+    park_gap(epoch->domains[domain_of(range.first)], range);
   }
 
   // Called after every scan of all rings: ends the epochs that are complete, oldest dispatch first, and releases what
@@ -179,6 +198,7 @@ class ReleaseOrder {
     uint64_t dispatch;
     bool ended = false;
     bool failed = false;
+    int32_t speaker = -1;  // whose replicated records count
     uint64_t ended_scan = 0;
     std::vector<std::pair<uint32_t, uint32_t>> finals;  // domain, index after its last effect
     std::map<uint32_t, Sequence> domains;
@@ -226,16 +246,29 @@ class ReleaseOrder {
     parked_bytes_ += sizeof(Parked) + header.payload_size;
   }
 
+  // Gaps of several devices may overlap each other, and what has left.
+  void park_gap(Sequence& sequence, const DropRange& range) {
+    const int64_t ahead = offset(sequence, range.first);
+    const uint64_t behind = ahead < 0 ? static_cast<uint64_t>(-ahead) : 0;
+    if (behind >= range.count) return;
+    const uint64_t count = range.count - behind;
+    auto [it, inserted] = sequence.parked.try_emplace(sequence.next + static_cast<uint64_t>(std::max<int64_t>(ahead, 0)), Parked::gap(count));
+    // A record that is there stays: whoever dropped its copy says what became of those behind it.
+    if (!inserted && it->second.gap_count != 0) it->second.gap_count = std::max(it->second.gap_count, count);
+  }
+
   template <typename Release>
   void release_first(Sequence& sequence, const EpochInfo& info, Release&& release) {
     auto it = sequence.parked.begin();
     Parked& parked = it->second;
     if (parked.gap_count != 0) {
-      sequence.next += parked.gap_count;
+      sequence.next = std::max(sequence.next, it->first + parked.gap_count);
     } else {
-      release(parked.header, parked.payload.data(), info);
+      if (it->first == sequence.next) {  // else a gap has passed it
+        release(parked.header, parked.payload.data(), info);
+        ++sequence.next;
+      }
       parked_bytes_ -= sizeof(Parked) + parked.payload.size();
-      ++sequence.next;
     }
     sequence.parked.erase(it);
   }
@@ -248,7 +281,7 @@ class ReleaseOrder {
   template <typename Release>
   void flush_over_gaps(Sequence& sequence, const EpochInfo& info, Release&& release) {
     while (!sequence.parked.empty()) {
-      sequence.next = sequence.parked.begin()->first;
+      sequence.next = std::max(sequence.next, sequence.parked.begin()->first);
       release_first(sequence, info, release);
     }
   }
@@ -275,6 +308,7 @@ class ReleaseOrder {
   Sequence plain_;
   std::vector<std::pair<uint64_t, Stream*>> heads_;
   uint64_t scan_ = 0;
+  uint64_t newest_dispatch_ = 0;
   size_t open_epochs_ = 0;
   size_t parked_bytes_ = 0;
 };

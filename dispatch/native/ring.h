@@ -69,6 +69,7 @@ class Ring {
         return record;
       }
       position_ += size;
+      read_.store(position_, std::memory_order_release);  // what take() left as padding may be all there is
     }
   }
 
@@ -79,7 +80,41 @@ class Ring {
     read_.store(position_, std::memory_order_release);
   }
 
-  // Any thread: bytes published and not yet taken, padding included.
+  // Consumer: calls `visit(record)` for every record that is there now, oldest first, and takes out those for which it
+  // returns true, wherever they stand. The room of one taken from the middle comes back when all before it have left.
+  // Returns whether any was taken. What is published meanwhile is not visited, so that a fast producer cannot hold us.
+  template <typename Visit>
+  bool take(Visit&& visit) {
+    // Acquire: pairs with publish().
+    cached_written_ = written_.load(std::memory_order_acquire);
+    bool any = false;
+    bool oldest = true;  // nothing before `at` is left
+    for (uint64_t at = position_; at != cached_written_;) {
+      std::byte* record = &bytes_[at & (capacity_ - 1)];
+      uint32_t size;
+      Kind kind;
+      std::memcpy(&size, record, sizeof size);
+      std::memcpy(&kind, record + sizeof size, sizeof kind);
+      at += size;
+      if (kind != Kind::kPadding) {
+        if (!visit(static_cast<const std::byte*>(record))) {
+          oldest = false;
+          continue;
+        }
+        any = true;
+        // Bytes that are published and not given back are ours: the producer does not look at them.
+        kind = Kind::kPadding;
+        if (!oldest) std::memcpy(record + sizeof size, &kind, sizeof kind);
+      }
+      if (oldest) {
+        position_ = at;
+        read_.store(position_, std::memory_order_release);  // as in pop()
+      }
+    }
+    return any;
+  }
+
+  // The producer, or the consumer: bytes published and not yet given back, padding included.
   size_t used() const {
     const uint64_t read = read_.load(std::memory_order_relaxed);
     return static_cast<size_t>(written_.load(std::memory_order_relaxed) - read);
