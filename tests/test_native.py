@@ -1,4 +1,4 @@
-"""The C++ headers keep their promises under the sanitizers: each file of `native/` is compiled, run, and must exit with 0."""
+"""The C++ headers keep their promises: each test of `native/` compiles, runs and exits with 0 under the sanitizers."""
 
 import os
 import platform

@@ -1,0 +1,82 @@
+"""Whether a call returns before its program has run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import effects as fx
+from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._measure import interleave, timed
+from benchmarks._output import stdout_in_file
+
+PRINTS = 20
+SECONDS = 0.08
+ROUNDS_PER_REPEAT = 3  # one call is all that a round measures, so more of them
+
+
+def _working(emit: Callable[[Any], None] | None) -> Callable[[Any, Any], Any]:
+    """A program that multiplies matrices, `work` times between one print and the next."""
+
+    def program(x: Any, work: Any) -> Any:
+        def part(i: Any, x: Any) -> Any:
+            if emit is not None:
+                emit(i)
+            return jax.lax.fori_loop(0, work, lambda _, x: jnp.tanh(x @ x), x)
+
+        return jax.lax.fori_loop(0, PRINTS, part, x)
+
+    return program
+
+
+@case("asynchronous", f"a program of {SECONDS * 1000:.0f} ms with {PRINTS} prints: until the call returns")
+def asynchronous(repeats: int) -> Result:
+    """The whole program's time is shown too; what counts is how early the caller has its thread back."""
+    x = jnp.full((128, 128), 0.01, jnp.float32)
+    plain = jax.jit(_working(None))
+    work = _calibrate(lambda work: plain(x, work).block_until_ready())
+
+    def contender(run: Callable[..., Any], barrier: Callable[[], None] | None) -> Callable[[], float]:
+        def measure() -> float:
+            out = None
+
+            def call() -> None:
+                nonlocal out
+                out = run(x, work)
+
+            seconds = timed(call)
+            jax.block_until_ready(out)
+            if barrier is not None:
+                barrier()
+                written.expect(PRINTS)
+            return seconds
+
+        return measure
+
+    with stdout_in_file() as written:
+        figures = interleave(
+            {
+                "the whole plain program": lambda: timed(lambda: plain(x, work).block_until_ready()),
+                "plain": contender(plain, None),
+                "fx.print": contender(fx.jit(_working(lambda i: fx.print("part {}", i))), fx.effects_barrier),
+                "jax.debug.print": contender(
+                    jax.jit(_working(lambda i: jax.debug.print("part {}", i, ordered=True))), jax.effects_barrier
+                ),
+            },
+            repeats * ROUNDS_PER_REPEAT,
+        )
+    _, at_once, ours, jaxs = (figure.median for figure in figures.values())
+    ratios = [Ratio("fx.print / plain", ours / at_once, Target(2)), Ratio("jax.debug.print / plain", jaxs / at_once)]
+    return Result("call until it returns", ratios, figures)
+
+
+def _calibrate(run: Callable[[Any], Any]) -> Any:
+    """How much work makes a program of about the time that it shall take."""
+    work = 1
+    run(jnp.int32(work))
+    while (seconds := min(timed(lambda: run(jnp.int32(work))) for _ in range(3))) < SECONDS / 4:  # noqa: B023
+        work *= 2
+    return jnp.int32(max(1, round(work * SECONDS / seconds)))

@@ -1,0 +1,74 @@
+"""What a call costs the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import effects as fx
+from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._measure import interleave, timed
+from benchmarks._output import stdout_in_file
+
+CALLS = 1000
+
+
+def _plain(x: Any) -> Any:
+    return x + 1
+
+
+def _ours(x: Any) -> Any:
+    fx.print("x = {}", x)
+    return x + 1
+
+
+def _jaxs(x: Any) -> Any:
+    jax.debug.print("x = {}", x, ordered=True)
+    return x + 1
+
+
+@case("dispatch", f"a jitted function with one ordered print: {CALLS:,} calls, the barrier outside of the measure")
+def dispatch(repeats: int) -> Result:
+    """Plain, ours and JAX's; all lines go to a file."""
+    x = jnp.float32(1)
+
+    def contender(function: Callable[[Any], Any], barrier: Callable[[], None] | None) -> Callable[[], float]:
+        def measure() -> float:
+            seconds = timed(lambda: function(x), CALLS)
+            if barrier is not None:
+                barrier()
+                written.expect(CALLS)
+            return seconds
+
+        function(x)
+        if barrier is not None:
+            barrier()
+            written.expect(1)
+        return measure
+
+    with stdout_in_file() as written:
+        figures = interleave(
+            {
+                "plain": contender(jax.jit(_plain), None),
+                "fx.print": contender(fx.jit(_ours), fx.effects_barrier),
+                "jax.debug.print": contender(jax.jit(_jaxs), jax.effects_barrier),
+            },
+            repeats,
+        )
+    plain, ours, jaxs = (figure.median for figure in figures.values())
+    ratios = [Ratio("fx.print / plain", ours / plain, Target(2.5)), Ratio("jax.debug.print / plain", jaxs / plain)]
+    return Result("call", ratios, figures)
+
+
+@case("pure", f"a function without effects under fx.jit and under jax.jit: {CALLS:,} calls")
+def pure(repeats: int) -> Result:
+    """What `fx.jit` costs where there is nothing for it to do."""
+    x = jnp.float32(1)
+    ours, plain = fx.jit(_plain), jax.jit(_plain)
+    figures = interleave(
+        {"jax.jit": lambda: timed(lambda: plain(x), CALLS), "fx.jit": lambda: timed(lambda: ours(x), CALLS)}, repeats
+    )
+    return Result("call", [Ratio("fx.jit / jax.jit", figures["fx.jit"].median / figures["jax.jit"].median)], figures)

@@ -1,0 +1,95 @@
+"""What a record costs, inside a compiled loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import effects as fx
+from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._measure import Figure, interleave, timed
+from benchmarks._output import Written, stdout_in_file
+
+STEPS = 1000
+
+
+def _looping(emit: Callable[[Any], None] | None) -> Callable[[Any], Any]:
+    def loop(x: Any) -> Any:
+        def step(_: Any, x: Any) -> Any:
+            if emit is not None:
+                emit(x)
+            return x + 1
+
+        return jax.lax.fori_loop(0, STEPS, step, x)
+
+    return loop
+
+
+def _contenders() -> dict[str, tuple[Callable[[Any], Any], Callable[[], None] | None]]:
+    """By name: a compiled loop, and the barrier after which its lines are out."""
+    return {
+        "plain": (jax.jit(_looping(None)), None),
+        "fx.print": (fx.jit(_looping(lambda x: fx.print("x = {}", x))), fx.effects_barrier),
+        "jax.debug.print": (
+            jax.jit(_looping(lambda x: jax.debug.print("x = {}", x, ordered=True))),
+            jax.effects_barrier,
+        ),
+    }
+
+
+def _per_step(figures: dict[str, Figure]) -> dict[str, Figure]:
+    return {name: Figure(x.median / STEPS, x.low / STEPS, x.high / STEPS) for name, x in figures.items()}
+
+
+@case("loop", f"a print of a scalar in fori_loop({STEPS:,}), until the barrier returns and all is in a file")
+def loop(repeats: int) -> Result:
+    """From the call to the last line."""
+    x = jnp.float32(0)
+
+    def measuring(written: Written, run: Callable[[Any], Any], barrier: Callable[[], None] | None) -> Callable[[], float]:
+        def program() -> None:
+            out = run(x)
+            if barrier is None:
+                out.block_until_ready()
+            else:
+                barrier()
+            written.flush()
+
+        def measure() -> float:
+            seconds = timed(program)
+            written.expect(0 if barrier is None else STEPS)
+            return seconds
+
+        return measure
+
+    with stdout_in_file() as written:
+        figures = interleave({name: measuring(written, *of) for name, of in _contenders().items()}, repeats)
+    ours, jaxs = figures["fx.print"].median, figures["jax.debug.print"].median
+    return Result("step", [Ratio("jax.debug.print / fx.print", jaxs / ours, Target(20, at_least=True))], _per_step(figures))
+
+
+@case("recording", f"the same loop of {STEPS:,} prints until the program's result is ready, the lines not waited for")
+def recording(repeats: int) -> Result:
+    """What the device spends; the lines come out on the host meanwhile and after."""
+    x = jnp.float32(0)
+
+    def measuring(written: Written, run: Callable[[Any], Any], barrier: Callable[[], None] | None) -> Callable[[], float]:
+        def measure() -> float:
+            seconds = timed(lambda: run(x).block_until_ready())
+            if barrier is not None:
+                barrier()
+                written.expect(STEPS)
+            return seconds
+
+        return measure
+
+    with stdout_in_file() as written:
+        figures = interleave({name: measuring(written, *of) for name, of in _contenders().items()}, repeats)
+    plain, ours, jaxs = (figure.median for figure in figures.values())
+    ratios = [Ratio("jax.debug.print / fx.print", jaxs / ours, Target(200, at_least=True))]
+    if ours > plain:
+        ratios.append(Ratio("the same, less the plain loop", (jaxs - plain) / (ours - plain)))
+    return Result("step", ratios, _per_step(figures))

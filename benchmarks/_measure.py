@@ -1,0 +1,55 @@
+"""Interleaved repeats and their median, so that what else the machine does falls on every contender alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A measured quantity: the median of its repeats, the least and the most. In seconds, or else in bytes."""
+
+    median: float
+    low: float
+    high: float
+    unit: str = "s"
+
+
+def interleave(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Figure]:
+    """Measures each contender in turn, again and again.
+
+    Args:
+        contenders: By name, functions that measure themselves once and return seconds. What they do before and after
+            the part that counts (compiling, barriers) is theirs.
+        repeats: How many rounds count. One more goes ahead of them and warms everything up.
+
+    Returns:
+        By name, the figures.
+    """
+    measured: dict[str, list[float]] = {name: [] for name in contenders}
+    for measure in contenders.values():
+        measure()
+    for _ in range(repeats):
+        for name, measure in contenders.items():
+            measured[name].append(measure())
+    return {name: Figure(statistics.median(all_), min(all_), max(all_)) for name, all_ in measured.items()}
+
+
+def timed(run: Callable[[], Any], times: int = 1) -> float:
+    """Seconds that a call takes, as a mean over `times` calls in a row. No garbage is collected meanwhile."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        rounds = range(times)
+        begin = time.perf_counter()
+        for _ in rounds:
+            run()
+        return (time.perf_counter() - begin) / times
+    finally:
+        if was_enabled:
+            gc.enable()
