@@ -49,7 +49,9 @@ def loop(repeats: int) -> Result:
     """From the call to the last line."""
     x = jnp.float32(0)
 
-    def measuring(written: Written, run: Callable[[Any], Any], barrier: Callable[[], None] | None) -> Callable[[], float]:
+    def measuring(
+        written: Written, run: Callable[[Any], Any], barrier: Callable[[], None] | None
+    ) -> Callable[[], float]:
         def program() -> None:
             out = run(x)
             if barrier is None:
@@ -68,7 +70,9 @@ def loop(repeats: int) -> Result:
     with stdout_in_file() as written:
         figures = interleave({name: measuring(written, *of) for name, of in _contenders().items()}, repeats)
     ours, jaxs = figures["fx.print"].median, figures["jax.debug.print"].median
-    return Result("step", [Ratio("jax.debug.print / fx.print", jaxs / ours, Target(20, at_least=True))], _per_step(figures))
+    return Result(
+        "step", [Ratio("jax.debug.print / fx.print", jaxs / ours, Target(20, at_least=True))], _per_step(figures)
+    )
 
 
 @case("recording", f"the same loop of {STEPS:,} prints until the program's result is ready, the lines not waited for")
@@ -76,7 +80,9 @@ def recording(repeats: int) -> Result:
     """What the device spends; the lines come out on the host meanwhile and after."""
     x = jnp.float32(0)
 
-    def measuring(written: Written, run: Callable[[Any], Any], barrier: Callable[[], None] | None) -> Callable[[], float]:
+    def measuring(
+        written: Written, run: Callable[[Any], Any], barrier: Callable[[], None] | None
+    ) -> Callable[[], float]:
         def measure() -> float:
             seconds = timed(lambda: run(x).block_until_ready())
             if barrier is not None:

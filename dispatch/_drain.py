@@ -62,8 +62,8 @@ class Drain:
             native.barrier_ends()
 
     def _run(self) -> None:
-        stopped = False
-        while not stopped:
+        stopped, items = False, None
+        while items or not stopped:
             items, finished, plain_released, stopped = native.next_batch(_PATIENCE)
             for item in items:
                 self._replay(*item)
@@ -72,7 +72,6 @@ class Drain:
             with self.progress:
                 self.plain_released = plain_released
                 self.progress.notify_all()
-            del items, finished
             if not stopped:
                 self._close_failed()
                 _streams.forget_ended()

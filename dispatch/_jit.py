@@ -72,13 +72,14 @@ class JitFunction:
         self._threaded = _jit_threaded(fun, self._plain, options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not compat.at_top_level() or jax.config.jax_disable_jit:
+        if not compat.runs_now():
             return self._plain(*args, **kwargs)
         return self._dispatch(self._threaded, args, kwargs)
 
     def _dispatch(self, threaded: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls a threaded function with a runtime token, and keeps what it returns for the drain."""
-        wait_for_plain_programs()
+        if compat.current_jax_tokens():
+            wait_for_plain_programs()
         stream = _streams.current_stream()
         epoch = Epoch(self._name)
         token = stream.open(epoch)

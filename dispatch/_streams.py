@@ -14,7 +14,6 @@ import weakref
 from typing import Any
 
 import numpy as np
-from numpy._core.printoptions import format_options as _numpy_format_options
 
 from dispatch._sink import native
 from effects._config import Config, config
@@ -26,19 +25,19 @@ class Epoch:
 
     __slots__ = ("context", "effects", "function", "number", "output_token", "stdout")
 
-    def __init__(self, function: str):
-        self.number = -1
+    def __init__(
+        self,
+        function: str,
+        # Defaults, so that a call does not look them up: this runs at every dispatch.
+        _sys: Any = sys,
+        _copy_context: Any = contextvars.copy_context,
+    ):
         self.function = function  # the jitted function's name, for messages
-        self.stdout = sys.stdout  # where its lines go: the caller's
-        self.context = contextvars.copy_context()  # in force while its effects are replayed: the caller's
+        self.stdout = _sys.stdout  # where its lines go: the caller's
+        self.context = _copy_context()  # in force while its effects are replayed: the caller's
+        self.number = -1
         self.output_token: Any = None  # the array that the program returned; None while the call is under way
         self.effects: tuple[str, ...] | None = None  # names; None while unknown
-
-    def sink(self) -> int:
-        """Equal for epochs whose text may be written in one go; 0 if native code must not format it."""
-        if _numpy_format_options.get()["legacy"] != sys.maxsize:
-            return 0
-        return id(self.stdout) or 1
 
 
 class Stream:
@@ -57,7 +56,7 @@ class Stream:
 
     def open(self, epoch: Epoch) -> np.ndarray:
         """Gives a program its place. Returns its runtime token."""
-        number = epoch.number = native.open(self.thread, epoch.sink())
+        number = epoch.number = native.open(self.thread, id(epoch.stdout))
         self.epochs[number] = epoch
         token = self._token.copy()
         token[1] = number

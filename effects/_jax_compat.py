@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax._src import ad_checkpoint, core, custom_batching, custom_derivatives, dispatch, source_info_util, traceback_util
 from jax._src import callback as jax_callback
+from jax._src import config as jax_config
 from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
 from jax._src.interpreters import ad, batching, mlir
@@ -35,8 +36,7 @@ __all__ = [
     "Tracer",
     "abstract_token",
     "ad",
-    "at_top_level",
-    "batching",
+        "batching",
     "bind",
     "block_until_token",
     "closed_jaxpr",
@@ -67,6 +67,7 @@ __all__ = [
     "register_effect_type",
     "remat_p",
     "run_state_p",
+    "runs_now",
     "scan_p",
     "source_of",
     "trace_to_jaxpr",
@@ -94,9 +95,14 @@ custom_vmap_p = custom_batching.custom_vmap_p
 run_state_p = discharge.run_state_p
 
 
-def at_top_level() -> bool:
-    """Whether no trace is under way, so that a call runs now."""
-    return core.trace_ctx.is_top_level()
+def runs_now() -> bool:
+    """Whether a call of a jitted function is compiled and runs now: no trace is under way, and jit is not disabled."""
+    return (
+        _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env and not jax_config.disable_jit.value
+    )
+
+
+_trace, _axis_env = core.trace_state_strong_ref, core.axis_env_state
 
 
 def hide_frames_in(folder: str) -> None:
@@ -125,9 +131,9 @@ def register_effect_type(
     jax_effects.remat_allowed_effects.add_type(remat)
 
 
-def current_jax_tokens() -> list[Any]:
-    """The tokens of programs with ordered effects that this thread dispatched outside `effects.jit`."""
-    return list(dispatch.runtime_tokens.current_tokens.values())
+def current_jax_tokens() -> dict[Any, Any]:
+    """The tokens of programs with ordered effects that this thread dispatched outside `effects.jit`; mostly empty."""
+    return dispatch.runtime_tokens.current_tokens
 
 
 def block_until_token(token: Any) -> None:

@@ -52,7 +52,7 @@ class Drain {
       inbox_.push_back({Notice::kOpen, {thread, epoch, sink}, dispatch});
       asleep = std::exchange(deep_sleep_, false);
     }
-    if (asleep) publisher_.wake();
+    if (asleep) publisher_.rouse();
     return epoch;
   }
 
@@ -75,7 +75,7 @@ class Drain {
       std::lock_guard lock(inbox_mutex_);
       asleep = std::exchange(deep_sleep_, false);
     }
-    if (asleep) publisher_.wake();
+    if (asleep) publisher_.rouse();
   }
 
   void stop() {
@@ -88,6 +88,7 @@ class Drain {
   Batch next_batch(std::chrono::milliseconds patience) {
     Batch batch;
     batch_bytes_ = 0;
+    pace();
     const auto start = std::chrono::steady_clock::now();
     auto pause = kFirstPause;
     for (;;) {
@@ -101,6 +102,7 @@ class Drain {
       adapt_parking();
       batch.plain_released = plain_released_;
       batch.stopped = publisher_.stopped.load(std::memory_order_relaxed);
+      last_batch_ = std::chrono::steady_clock::now();
       if (progress || batch.stopped) return batch;
 
       bool idle;
@@ -112,16 +114,14 @@ class Drain {
                publisher_.plain_published.load(std::memory_order_acquire) == plain_taken_;
         deep_sleep_ = idle;
       }
-      std::unique_lock lock(publisher_.wake_mutex);
       if (idle) {
-        publisher_.wake_condition.wait(lock, [&] { return publisher_.woken; });
+        sleep();
+        pace();
       } else {
-        publisher_.wake_condition.wait_for(lock, pause, [&] { return publisher_.woken; });
+        pause_for(pause);
         pause = std::min(2 * pause, kLongestPause);
+        if (std::chrono::steady_clock::now() - start > patience) return batch;
       }
-      publisher_.woken = false;
-      lock.unlock();
-      if (!idle && std::chrono::steady_clock::now() - start > patience) return batch;
     }
   }
 
@@ -129,6 +129,9 @@ class Drain {
   // While programs run nobody wakes the drain for a record; it looks by itself, so that records travel in batches.
   static constexpr std::chrono::microseconds kFirstPause{500};
   static constexpr std::chrono::microseconds kLongestPause{4000};
+  // And it looks no more often than this unless somebody waits: a batch costs Python's lock, which a thread that
+  // dispatches needs too.
+  static constexpr std::chrono::microseconds kPace{1000};
   static constexpr size_t kBatchBytes = size_t{1} << 18;
   static constexpr std::chrono::milliseconds kParkingPatience{100};
 
@@ -139,13 +142,38 @@ class Drain {
     uint64_t dispatch;
   };
 
+  // Waits until the next batch may be taken.
+  void pace() {
+    std::unique_lock lock(publisher_.wake_mutex);
+    publisher_.wake_condition.wait_until(lock, last_batch_ + kPace, [&] {
+      return publisher_.urgent || publisher_.barriers.load(std::memory_order_relaxed) > 0;
+    });
+    publisher_.urgent = false;
+  }
+
+  // Waits while programs run.
+  void pause_for(std::chrono::microseconds time) {
+    std::unique_lock lock(publisher_.wake_mutex);
+    publisher_.wake_condition.wait_for(lock, time, [&] { return publisher_.urgent; });
+    publisher_.urgent = false;
+  }
+
+  // Waits until there is something to wait for.
+  void sleep() {
+    std::unique_lock lock(publisher_.wake_mutex);
+    publisher_.wake_condition.wait(lock, [&] { return publisher_.roused || publisher_.urgent; });
+    publisher_.roused = false;
+    last_batch_ = std::chrono::steady_clock::now();
+  }
+
   void notify(const Notice& notice) {
+    bool asleep;
     {
       std::lock_guard lock(inbox_mutex_);
       inbox_.push_back(notice);
-      deep_sleep_ = false;
+      asleep = std::exchange(deep_sleep_, false);
     }
-    publisher_.wake();
+    if (asleep) publisher_.rouse();
   }
 
   void read_inbox() {
@@ -315,6 +343,7 @@ class Drain {
   size_t parking_limit_ = kParkingFactor * (size_t{1} << 20);
   std::unordered_map<uint32_t, Held> held_;  // by thread
   uint64_t scans_ = 0;  // that are over
+  std::chrono::steady_clock::time_point last_batch_{};
 };
 
 }  // namespace effects

@@ -76,19 +76,26 @@ class Publisher {
   std::atomic<uint64_t> plain_published{0};
   std::atomic<bool> stopped{false};  // nothing drains any more
 
-  // How the drain is woken; see Drain.
+  // How the drain is woken; see Drain. `roused`: there is something to do, in a while. `urgent`: somebody waits for it.
   std::mutex wake_mutex;
   std::condition_variable wake_condition;
-  bool woken = false;                   // guarded by wake_mutex
-  std::atomic<int> barriers{0};         // threads that wait for records to leave
+  bool roused = false;           // guarded by wake_mutex
+  bool urgent = false;           // guarded by wake_mutex
+  std::atomic<int> barriers{0};  // threads that wait for records to leave
 
-  void wake() {
+  void rouse() { wake(roused); }
+  void wake() { wake(urgent); }
+
+ private:
+  void wake(bool& reason) {
     {
       std::lock_guard lock(wake_mutex);
-      woken = true;
+      reason = true;
     }
     wake_condition.notify_one();
   }
+
+ public:
 
   // Publishes one record. Returns false when it was dropped.
   bool publish(Kind kind, uint64_t site, const Token& token, int32_t device, const Span* spans, size_t count, bool replicated = false) {

@@ -1,0 +1,170 @@
+"""Random programs against the oracle, and the oracle against what it must notice."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests import oracle
+from tests.oracle import Assign, Binary, Call, Cond, Effect, Fori, Function, Less, Literal, Name, Program, Run, Scan
+
+
+def test_jit_random_programs_keep_program_order() -> None:
+    """Whatever is nested in whatever, effects appear in the order of a single-threaded Python program."""
+
+    @settings(
+        max_examples=300,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    )
+    @given(oracle.sequences())
+    def holds(sequence: tuple[Run, ...]) -> None:
+        oracle.check(sequence, runner)
+
+    runner = oracle.library()
+    holds()
+
+
+A, B, N = Name("a"), Name("b"), Name("n")
+SMALL = Program(
+    functions=(Function("f0", "jit", (Effect("ordered", "f", (A,)), Assign("a", Binary("+", A, Literal(1))))),),
+    body=(
+        Effect("ordered", "start", (N, A)),
+        Fori("i", B, 4, (Effect("ordered", "loop", (Name("i"),)), Call("f0", True))),
+        Effect("unordered", "aside", (A,)),
+        Cond(Less(A, B), (Effect("ordered", "less", ()),), (Effect("ordered", "not less", ()),)),
+        Scan("x", "q", A, (1, 2), B, True, 1, (Effect("ordered", "scan", (Name("x"), Name("q"))),), Name("x"), "c"),
+        Call("f0", False),
+        Effect("ordered", "end", (A, B, Name("c"))),
+    ),
+)
+SMALL_LINES = [
+    *("start 0 5", "loop 0", "f 5", "loop 1", "f 6", "aside 7", "not less"),
+    *("scan 4 7", "scan 3 7", "f 7", "end 7 2 18"),
+]
+
+
+def test_interpret_small_program_gives_lines_written_by_hand() -> None:
+    """`interpret` runs loops, branches, a reversed scan and calls as Python would."""
+    assert oracle.interpret(SMALL, (5, 2, 7)) == ((7, 2, 18), SMALL_LINES)
+
+
+def test_check_small_program_agrees_with_lines_written_by_hand() -> None:
+    """The library keeps its promise for a program whose lines were written down by hand."""
+    outcome = oracle.check([Run(SMALL, (5, 2, 7))])
+    assert outcome.lines == SMALL_LINES
+
+
+def test_check_agrees_with_ordered_effects_of_jax() -> None:
+    """The oracle's reading of a program is JAX's reading of it, without our library in between."""
+    runner = oracle.plain_jax()
+    for number in range(20):
+        oracle.check(oracle.sequence_number(0, number), runner)
+
+
+def _after(change: Callable[[list[str]], None]) -> oracle.Runner:
+    """The library, except that the barrier changes the lines that were written."""
+    right = oracle.library()
+
+    def barrier() -> None:
+        right.barrier()
+        written: Any = sys.stdout
+        lines = written.getvalue().splitlines()
+        change(lines)
+        written.seek(0)
+        written.truncate()
+        written.write("".join(line + "\n" for line in lines))
+
+    return dataclasses.replace(right, barrier=barrier)
+
+
+def _swap(lines: list[str], first: int, second: int) -> None:
+    lines[first], lines[second] = lines[second], lines[first]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        pytest.param(lambda lines: _swap(lines, 1, 2), "+f 5\n loop 0\n-f 5", id="swapped"),
+        pytest.param(lambda lines: lines.remove("f 6"), "-f 6", id="lost"),
+        pytest.param(lambda lines: lines.insert(0, "start 0 5"), "+start 0 5", id="repeated"),
+        pytest.param(lambda lines: lines.append("f 8"), "+f 8", id="invented"),
+        pytest.param(lambda lines: lines.remove("aside 7"), "'aside 7' was seen 0 times", id="unordered-lost"),
+        pytest.param(lambda lines: lines.append("aside 7"), "'aside 7' was seen 2 times", id="unordered-repeated"),
+    ],
+)
+def test_check_reports_changed_lines(change: Callable[[list[str]], None], complaint: str) -> None:
+    """Lines that are swapped, lost, repeated or invented are reported, with the program's source."""
+    with pytest.raises(AssertionError) as raised:
+        oracle.check([Run(SMALL, (5, 2, 7))], _after(change))
+    assert complaint in str(raised.value)
+    assert oracle.render(SMALL) in str(raised.value)
+
+
+def test_check_lets_unordered_lines_stand_anywhere() -> None:
+    """An unordered line may come before or after any other."""
+
+    def move(lines: list[str]) -> None:
+        lines.remove("aside 7")
+        lines.insert(0, "aside 7")
+
+    oracle.check([Run(SMALL, (5, 2, 7))], _after(move))
+
+
+def test_check_reports_programs_in_wrong_order() -> None:
+    """Lines of the second dispatch before those of the first are reported."""
+
+    def rotate(lines: list[str]) -> None:
+        lines[:] = lines[len(lines) // 2 :] + lines[: len(lines) // 2]
+
+    with pytest.raises(AssertionError, match="expected ordered lines"):
+        oracle.check([Run(SMALL, (5, 2, 7)), Run(SMALL, None)], _after(rotate))
+
+
+def test_check_reports_wrong_state() -> None:
+    """A wrong result is reported, even if every line is right."""
+    right = oracle.library()
+
+    def jit(fun: Callable[..., Any]) -> Callable[..., Any]:
+        jitted = right.jit(fun)
+        return lambda *args: tuple(value + 1 for value in jitted(*args))
+
+    with pytest.raises(AssertionError, match=r"dispatch 0 returned \(8, 3, 19\) and should have returned \(7, 2, 18\)"):
+        oracle.check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, jit=jit))
+
+
+def test_check_reports_exceptions_with_source() -> None:
+    """A program that does not compile is reported with its source, like one that is wrong."""
+    right = oracle.library()
+
+    def emit(label: str, operands: tuple[Any, ...]) -> None:
+        raise NotImplementedError(f"cannot print {label}")
+
+    with pytest.raises(AssertionError, match="cannot print start") as raised:
+        oracle.check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, emit=dict.fromkeys(oracle.EFFECTS, emit)))
+    assert oracle.render(SMALL) in str(raised.value)
+
+
+def test_generate_reaches_every_statement_within_200_programs() -> None:
+    """Every kind of statement and effect is generated early, and nothing is generated that is not counted."""
+    seen: collections.Counter[str] = collections.Counter()
+    for number in range(200):
+        for statement in oracle.statements(oracle.generate(random.Random(number), 10)):
+            seen.update(statement.kinds())
+    assert set(seen) == oracle.KINDS
+
+
+def test_sequence_number_depends_on_seed_and_number_only() -> None:
+    """A failing sequence of a bulk run can be had again from its two numbers."""
+    again = [oracle.sequence_number(3, number) for number in (7, 5)]
+    assert again == [oracle.sequence_number(3, number) for number in range(8)][7:4:-2]
+    assert oracle.sequence_number(4, 7) != again[0]
