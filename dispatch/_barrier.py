@@ -34,9 +34,7 @@ def effects_barrier(
         >>> fx.effects_barrier(timeout=10)
         x = 1
     """
-    if timeout is not None and (
-        isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0
-    ):
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0):
         raise ValueError(errors.MSG_TIMEOUT_VALUE.format(timeout=timeout))
     if scope != "local":
         raise ValueError(errors.MSG_SCOPE.format(scope=scope))
@@ -104,7 +102,8 @@ def wait_for_plain_programs(deadline: float | None = None) -> bool:
         while deadline is not None and not compat.is_token_ready(token):
             if time.monotonic() > deadline:
                 return False
-            drain.wait(lambda token=token: compat.is_token_ready(token), min(0.01, max(0.0, deadline - time.monotonic())))
+            left = max(0.0, deadline - time.monotonic())
+            drain.wait(lambda token=token: compat.is_token_ready(token), min(0.01, left))
         if deadline is None:
             compat.block_until_token(token)
     return True

@@ -165,5 +165,3 @@ def _finish() -> None:
         drain.stop()
         for failure in drain.failures:
             sys.excepthook(type(failure), failure, failure.__traceback__)
-
-

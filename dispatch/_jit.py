@@ -1,7 +1,8 @@
 """`fx.jit`: like `jax.jit`, for functions with effects.
 
 The function is traced as `jax.jit` would trace it, its jaxpr is threaded with tokens, and what comes out is an ordinary
-function of a runtime token and the arguments. It has no effects that JAX knows of, so it takes JAX's fast dispatch path.
+function of a runtime token and the arguments. It has no effects that JAX knows of, so it takes JAX's fast dispatch
+path.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class JitFunction:
             return self._plain(*args, **kwargs)
         return self._dispatch(self._threaded, args, kwargs)
 
-    def _dispatch(self, threaded: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _dispatch(
+        self, threaded: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], retry: bool = True
+    ) -> Any:
         """Calls a threaded function with a runtime token, and keeps what it returns for the drain."""
         if compat.current_jax_tokens():
             wait_for_plain_programs()
@@ -85,8 +88,11 @@ class JitFunction:
         token = stream.open(epoch)
         try:
             outs, output_tokens = threaded(token, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             stream.fail(epoch)
+            if isinstance(error, RuntimeError) and "Disallowed host-to-device transfer" in str(error) and retry:
+                # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
+                return self._dispatch(lambda token, *a, **k: threaded(jax.device_put(token), *a, **k), args, kwargs, False)
             raise
         if output_tokens:
             ((epoch.effects, epoch.output_token),) = output_tokens.items()

@@ -1,8 +1,13 @@
 """Side effects in JAX programs, in the right order, at almost no cost.
 
-    import effects as fx
+import effects as fx
 """
 
+# The two packages below, through their public faces. Whichever of the three is imported first, this file runs first.
+import lowering as _lowering  # noqa: F401
+from dispatch._barrier import effects_barrier as effects_barrier
+from dispatch._drain import stats as stats
+from dispatch._jit import jit as jit
 from effects import _jax_compat
 from effects._config import Config as Config
 from effects._config import config as config
@@ -14,11 +19,5 @@ from effects._print import print as print
 from effects._registry import register_effect as register_effect
 from effects._registry import registered_effects as registered_effects
 from effects._types import Effect as Effect
-
-# The two packages below, through their public faces. Whichever of the three is imported first, this file runs first.
-import lowering as _lowering  # noqa: E402, F401, I001
-from dispatch._barrier import effects_barrier as effects_barrier  # noqa: E402
-from dispatch._drain import stats as stats  # noqa: E402
-from dispatch._jit import jit as jit  # noqa: E402
 
 _jax_compat.hide_frames_in(__path__[0])

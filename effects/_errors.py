@@ -54,9 +54,7 @@ MSG_SETTING = (
     "The setting {where} was given {value!r}. It takes {expected}. Correct it, or leave it out for the default, "
     "{default!r}."
 )
-MSG_UNKNOWN_SETTING = (
-    "`fx.config` has no setting {name!r}. The settings are {known}. Correct the name."
-)
+MSG_UNKNOWN_SETTING = "`fx.config` has no setting {name!r}. The settings are {known}. Correct the name."
 
 MSG_FMT_TYPE = (
     "`{call}` at {where} was given {fmt!r} as its format. The format is a string, as for `str.format`. Write "
@@ -85,8 +83,8 @@ MSG_MISSING_RULE = (
     "register a rule with `@lowering.register_token_rule({primitive}_p)`."
 )
 MSG_BATCHED_WHILE = (
-    "A `while` loop whose condition differs between the lanes of a `vmap` has the effect {effects}, at {where}. Effects "
-    "of a lane must end when the lane does, which has no rule yet. Move the effect out of the loop, or loop over the "
+    "A `while` loop whose condition differs between the lanes of a `vmap` has the effect {effects}, at {where}. "
+    "Effects of a lane must end when the lane does, which has no rule yet. Move the effect out of the loop, or loop over the "
     "lanes with `jax.lax.map`."
 )
 MSG_BATCHED_COND = (

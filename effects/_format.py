@@ -122,7 +122,9 @@ def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, i
             field = "{0" + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
             literal += field.format(value)
             continue
-        if not isinstance(value, Operand) or value.shape or value.dtype.name not in _SCALARS or conversion not in (None, "s"):
+        if not isinstance(value, Operand) or value.shape or conversion not in (None, "s"):
+            return None
+        if value.dtype.name not in _SCALARS:
             return None
         code = _SCALARS[value.dtype.name]
         if not spec and not (conversion and value.dtype.kind == "f"):

@@ -12,15 +12,25 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax._src import ad_checkpoint, core, custom_batching, custom_derivatives, dispatch, source_info_util, traceback_util
+from jax._src import (
+    ad_checkpoint,
+    compute_on,
+    core,
+    custom_batching,
+    custom_derivatives,
+    dispatch,
+    source_info_util,
+    traceback_util,
+    xla_metadata,
+)
 from jax._src import callback as jax_callback
 from jax._src import config as jax_config
 from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
-from jax._src.lib import xla_client
 from jax._src.lax.control_flow import conditionals, loops, solves
+from jax._src.lib import xla_client
 from jax._src.pjit import jit_p
 from jax._src.sharding_impls import UNSPECIFIED
 from jax._src.state import discharge
@@ -29,14 +39,15 @@ from jax._src.util import weakref_lru_cache
 from jax.extend.core import ClosedJaxpr
 
 __all__ = [
+    "DEVICE_MEMORY",
     "UNSPECIFIED",
-    "AbstractToken",
     "JaxEffect",
     "Primitive",
     "Tracer",
     "abstract_token",
     "ad",
-        "batching",
+    "annotated_calls",
+    "batching",
     "bind",
     "block_until_token",
     "closed_jaxpr",
@@ -80,7 +91,6 @@ __all__ = [
 Primitive = core.Primitive
 Tracer = core.Tracer
 JaxEffect = jax_effects.Effect
-AbstractToken = core.AbstractToken
 abstract_token = core.abstract_token
 typeof = core.typeof
 
@@ -97,9 +107,7 @@ run_state_p = discharge.run_state_p
 
 def runs_now() -> bool:
     """Whether a call of a jitted function is compiled and runs now: no trace is under way, and jit is not disabled."""
-    return (
-        _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env and not jax_config.disable_jit.value
-    )
+    return _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env and not jax_config.disable_jit.value
 
 
 _trace, _axis_env = core.trace_state_strong_ref, core.axis_env_state
@@ -138,10 +146,8 @@ def current_jax_tokens() -> dict[Any, Any]:
 
 def block_until_token(token: Any) -> None:
     """Waits for a token of JAX's. What its program raised, the program's results say."""
-    try:
+    with contextlib.suppress(Exception):
         token.block_until_ready()
-    except Exception:  # noqa: BLE001, S110
-        pass
 
 
 def is_token_ready(token: Any) -> bool:
@@ -272,6 +278,19 @@ def on_batched_cond(check: Callable[[Any], None]) -> None:
     batching.fancy_primitive_batchers[cond_p] = checked
 
 
+def annotated_calls() -> list[Primitive]:
+    """Primitives that call their `jaxpr` as jit does, with a note to the compiler."""
+    return [
+        primitive
+        for module in (compute_on, xla_metadata)
+        for name in ("compute_on_p", "xla_metadata_call_p")
+        if (primitive := getattr(module, name, None)) is not None
+    ]
+
+
+DEVICE_MEMORY = core.MemorySpace.Device
+
+
 # Lowering
 
 
@@ -324,4 +343,3 @@ def lower_as_ordered_callback(ctx: Any, callback: Callable[..., None], operands:
 def physical_key_data(x: Any) -> Any:
     """The numbers of a PRNG key array."""
     return jax.random.key_data(x)
-

@@ -10,8 +10,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from effects import _jax_compat as compat
 from effects import _errors as errors
+from effects import _jax_compat as compat
 from effects._sites import Site
 from effects._types import Effect
 

@@ -311,5 +311,3 @@ def _from_description(text: str) -> Site:
     )
     site.__dict__["description"] = text  # a class of the user's reads back as a list, and would hash otherwise
     return site
-
-

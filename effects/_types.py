@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from effects import _jax_compat as compat
 from effects import _errors as errors
+from effects import _jax_compat as compat
 
 PROGRAM = "program"
 """The order domain that the built-in host effects share."""

@@ -1,11 +1,11 @@
 """Tokens through programs: the pass that gives every effect its place, and the rules it follows.
 
-    import lowering
+import lowering
 
-    @lowering.register_token_rule(my_primitive_p)
-    def _my_primitive_token_rule(ctx, tokens, *args, **params):
-        ...
-        return tokens, outs
+@lowering.register_token_rule(my_primitive_p)
+def _my_primitive_token_rule(ctx, tokens, *args, **params):
+    ...
+    return tokens, outs
 """
 
 import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch

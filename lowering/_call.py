@@ -14,9 +14,11 @@ from lowering._rules import TokenContext, Tokens, register_token_rule
 from lowering._signature import with_tokens
 
 
-@register_token_rule(compat.jit_p)
-def _jit_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, jaxpr: Any, **params: Any) -> tuple[Tokens, list[Any]]:
-    outs = compat.jit_p.bind(
+@register_token_rule(compat.jit_p, *compat.annotated_calls())
+def _jit_token_rule(
+    ctx: TokenContext, tokens: Tokens, *args: Any, jaxpr: Any, **params: Any
+) -> tuple[Tokens, list[Any]]:
+    outs = ctx.primitive.bind(
         *tokens.values(), *args, jaxpr=ctx.threaded(jaxpr, tokens), **with_tokens(params, len(tokens))
     )
     return dict(zip(tokens, outs, strict=False)), list(outs[len(tokens) :])
@@ -27,9 +29,7 @@ def _remat_token_rule(
     ctx: TokenContext, tokens: Tokens, *args: Any, jaxpr: Any, **params: Any
 ) -> tuple[Tokens, list[Any]]:
     threaded = ctx.threaded(jaxpr, tokens)
-    outs = compat.remat_p.bind(
-        *threaded.consts, *tokens.values(), *args, jaxpr=compat.open_jaxpr(threaded), **params
-    )
+    outs = compat.remat_p.bind(*threaded.consts, *tokens.values(), *args, jaxpr=compat.open_jaxpr(threaded), **params)
     return dict(zip(tokens, outs, strict=False)), list(outs[len(tokens) :])
 
 

@@ -10,7 +10,9 @@ from lowering._signature import consts_first
 
 
 @register_token_rule(compat.scan_p)
-def _scan_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, jaxpr: Any, **params: Any) -> tuple[Tokens, list[Any]]:
+def _scan_token_rule(
+    ctx: TokenContext, tokens: Tokens, *args: Any, jaxpr: Any, **params: Any
+) -> tuple[Tokens, list[Any]]:
     num_consts, _ = compat.read_scan(params)
     body = consts_first(ctx.threaded(jaxpr, tokens), len(tokens), num_consts)
     outs = compat.scan_p.bind(

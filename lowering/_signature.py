@@ -8,15 +8,18 @@ from effects import _jax_compat as compat
 
 
 def with_tokens(params: dict[str, Any], tokens: int) -> dict[str, Any]:
-    """The parameters of a jit equation that has this many tokens ahead of its inputs and outputs."""
-    return {
-        **params,
-        "in_shardings": (compat.UNSPECIFIED,) * tokens + params["in_shardings"],
-        "out_shardings": (compat.UNSPECIFIED,) * tokens + params["out_shardings"],
-        "in_layouts": (None,) * tokens + params["in_layouts"],
-        "out_layouts": (None,) * tokens + params["out_layouts"],
-        "donated_invars": (False,) * tokens + params["donated_invars"],
-    }
+    """The parameters of a call that has this many tokens ahead of its inputs and outputs."""
+    return {name: (_OF_TOKEN[name],) * tokens + value if name in _OF_TOKEN else value for name, value in params.items()}
+
+
+_OF_TOKEN: dict[str, Any] = {  # parameters with one element for each input or output, and a token's
+    "in_shardings": compat.UNSPECIFIED,
+    "out_shardings": compat.UNSPECIFIED,
+    "in_layouts": None,
+    "out_layouts": None,
+    "donated_invars": False,
+    "out_memory_spaces": compat.DEVICE_MEMORY,
+}
 
 
 def consts_first(jaxpr: Any, tokens: int, consts: int) -> Any:

@@ -181,6 +181,8 @@ class Drain {
       std::lock_guard lock(inbox_mutex_);
       std::swap(inbox_, reading_);
     }
+    // A program that was announced after a plain record was published comes after it.
+    if (publisher_.plain_published.load(std::memory_order_acquire) != 0) order_.expect_plain();
     for (const Notice& notice : reading_) {
       switch (notice.what) {
         case Notice::kOpen:

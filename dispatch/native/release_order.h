@@ -46,6 +46,7 @@ class ReleaseOrder {
     Epoch& epoch = streams_[info.thread].epochs.emplace_back();
     epoch.info = info;
     epoch.dispatch = dispatch;
+    epoch.opened_scan = scan_;
     newest_dispatch_ = dispatch;
     ++open_epochs_;
   }
@@ -84,8 +85,11 @@ class ReleaseOrder {
     if (ThreadOf(header.token) == kPlainThread) return offset(plain_, header.token) <= 0 && plain_due(header.token.epoch);
     Epoch* epoch = find(ThreadOf(header.token), header.token.epoch);
     if (epoch == nullptr || epoch->failed) return true;
-    return is_oldest(*epoch) && offset(epoch->domains[domain_of(header.token)], header.token) <= 0;
+    return may_release(*epoch) && offset(epoch->domains[domain_of(header.token)], header.token) <= 0;
   }
+
+  // From now on there are plain records.
+  void expect_plain() { plain_expected_ = true; }
 
   // Takes one record. `release(header, payload, info)` is called for it, and for what it was in the way of.
   template <typename Release>
@@ -118,7 +122,7 @@ class ReleaseOrder {
     Sequence& sequence = epoch->domains[domain_of(header.token)];
     const int64_t ahead = offset(sequence, header.token);
     if (ahead < 0) return;  // another device's copy
-    if (ahead == 0 && is_oldest(*epoch)) {
+    if (ahead == 0 && may_release(*epoch)) {
       release(header, payload, epoch->info);
       ++sequence.next;
       if (!sequence.parked.empty()) flush(sequence, epoch->info, release);
@@ -142,7 +146,7 @@ class ReleaseOrder {
   template <typename Release>
   bool advance(Release&& release, std::vector<Finished>& finished) {
     ++scan_;
-    bool again = false;
+    bool again = flush_plain(release);
     heads_.clear();
     for (auto& [thread, stream] : streams_)
       if (!stream.epochs.empty()) heads_.emplace_back(stream.epochs.front().dispatch, &stream);
@@ -150,6 +154,10 @@ class ReleaseOrder {
     for (auto& [dispatch, stream] : heads_) {
       while (!stream->epochs.empty()) {
         Epoch& epoch = stream->epochs.front();
+        if (!may_release(epoch)) {
+          again = again || epoch.opened_scan == scan_;
+          break;
+        }
         for (auto& [domain, sequence] : epoch.domains) flush(sequence, epoch.info, release);
         if (!epoch.ended) break;
         // What the program published before it ended is in some ring at the latest when its close marker is seen, but
@@ -168,8 +176,7 @@ class ReleaseOrder {
         again = again || !stream->epochs.empty();
       }
     }
-    flush_plain(release);
-    return again;
+    return flush_plain(release) || again;
   }
 
   // Forgets a thread that has ended, once nothing of it is open.
@@ -196,6 +203,7 @@ class ReleaseOrder {
   struct Epoch {
     EpochInfo info;
     uint64_t dispatch;
+    uint64_t opened_scan = 0;
     bool ended = false;
     bool failed = false;
     int32_t speaker = -1;  // whose replicated records count
@@ -224,6 +232,18 @@ class ReleaseOrder {
   }
 
   bool is_oldest(const Epoch& epoch) { return &streams_[epoch.info.thread].epochs.front() == &epoch; }
+
+  // Whether it is this epoch's turn: it is its thread's oldest, and no plain record from before its dispatch is left. One
+  // may be in a ring that the scan during which the epoch was opened had passed; after a whole scan more it is parked.
+  bool may_release(const Epoch& epoch) {
+    if (!is_oldest(epoch)) return false;
+    if (!plain_expected_) return true;
+    if (scan_ <= epoch.opened_scan) return false;
+    if (plain_.parked.empty()) return true;
+    const Parked& oldest = plain_.parked.begin()->second;
+    return oldest.gap_count != 0 ||
+           static_cast<int32_t>(oldest.header.token.epoch - static_cast<uint32_t>(epoch.dispatch)) >= 0;
+  }
 
   void end(Epoch& epoch, bool failed) {
     epoch.ended = true;
@@ -295,13 +315,17 @@ class ReleaseOrder {
     return true;
   }
 
+  // Returns whether anything left, so that an epoch may have come to its turn.
   template <typename Release>
-  void flush_plain(Release&& release) {
+  bool flush_plain(Release&& release) {
+    bool flushed = false;
     while (!plain_.parked.empty() && plain_.parked.begin()->first <= plain_.next) {
       Parked& parked = plain_.parked.begin()->second;
-      if (parked.gap_count == 0 && !plain_due(parked.header.token.epoch)) return;
+      if (parked.gap_count == 0 && !plain_due(parked.header.token.epoch)) break;
       release_first(plain_, kPlainInfo, release);
+      flushed = true;
     }
+    return flushed;
   }
 
   std::unordered_map<uint32_t, Stream> streams_;
@@ -309,6 +333,7 @@ class ReleaseOrder {
   std::vector<std::pair<uint64_t, Stream*>> heads_;
   uint64_t scan_ = 0;
   uint64_t newest_dispatch_ = 0;
+  bool plain_expected_ = false;
   size_t open_epochs_ = 0;
   size_t parked_bytes_ = 0;
 };

@@ -1,0 +1,8 @@
+"""`python -m effects`: the command `effects`."""
+
+import sys
+
+from effects._cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
