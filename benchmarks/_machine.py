@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import sys
 from pathlib import Path
 
 import jax
-import jaxlib
 
 
 def describe_machine() -> dict[str, str]:
@@ -20,7 +20,7 @@ def describe_machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version() + ("" if sys.flags.optimize == 0 else " -O"),
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
         "device": f"{device.platform} ({device.device_kind})",
     }
 

@@ -21,3 +21,19 @@ from effects._registry import registered_effects as registered_effects
 from effects._types import Effect as Effect
 
 _jax_compat.hide_frames_in(__path__[0])
+
+__all__ = [
+    "BarrierTimeout",
+    "Config",
+    "Effect",
+    "EffectError",
+    "FormatError",
+    "MissingTokenRule",
+    "config",
+    "effects_barrier",
+    "jit",
+    "print",
+    "register_effect",
+    "registered_effects",
+    "stats",
+]

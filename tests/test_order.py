@@ -1,0 +1,366 @@
+"""Order across programs, devices and threads; barriers; failures; full rings."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import effects as fx
+from tests.helpers import assert_order
+
+
+def _count(label, **options):
+    """A program of n that prints n lines."""
+    return fx.jit(
+        lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.print(label + " {}", i), None), **options
+    )
+
+
+class Gate:
+    """Holds a program on its device until it is opened."""
+
+    def __init__(self):
+        self._open = threading.Event()
+
+    def __call__(self, x):
+        def wait(x):
+            assert self._open.wait(60)
+            return np.asarray(x)
+
+        return jax.pure_callback(wait, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def open(self):
+        self._open.set()
+
+
+def test_programs_on_different_devices_print_in_call_order(lines):
+    """A program that finishes first prints second if it was called second, and does not wait for the first."""
+    gate = Gate()
+    first = fx.jit(lambda x: (fx.print("first {}", gate(x)), x)[1])
+    second = fx.jit(lambda x: (fx.print("second {}", x), x + 1)[1])
+    x0, x1 = (jax.device_put(jnp.float32(i), jax.devices()[i]) for i in range(2))
+    second(x1)
+
+    def call():
+        first(x0)
+        result = second(x1)
+        result.block_until_ready()  # while the first is held
+        with pytest.raises(fx.BarrierTimeout):
+            fx.effects_barrier(timeout=0.05)
+        print("the second has finished")
+        gate.open()
+
+    assert lines(call) == ["the second has finished", "first 0.0", "second 1.0"]
+
+
+def test_call_returns_while_the_program_runs():
+    """A call with prints in it returns before the program has run, as a plain one does."""
+    gate = Gate()
+    program = fx.jit(lambda x: (fx.print("x {}", x), gate(x))[1])
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        result = program(jax.device_put(jnp.ones((), jnp.float32), jax.devices()[0]))
+        assert not result.is_ready()
+        gate.open()
+        fx.effects_barrier(timeout=60)
+    assert out.getvalue() == "x 1.0\n"
+
+
+def test_lines_go_to_the_output_of_their_call():
+    """Each line goes to the `sys.stdout` that was in force when its program was called."""
+    program = _count("line")
+    outs = [io.StringIO() for _ in range(3)]
+    for i, out in enumerate(outs):
+        with contextlib.redirect_stdout(out):
+            program(i)
+    fx.effects_barrier(timeout=60)
+    assert [out.getvalue().count("line") for out in outs] == [0, 1, 2]
+
+
+def test_closed_output_falls_back_to_the_present_one(capsys):
+    """If the output of the call is closed, the line goes to the present one; nothing crashes."""
+    gate = Gate()
+    program = fx.jit(lambda x: fx.print("x {}", gate(x)))
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        program(jnp.float32(1))
+    out.close()
+    gate.open()
+    fx.effects_barrier(timeout=60)
+    assert capsys.readouterr().out == "x 1.0\n"
+
+
+class _Broken(io.StringIO):
+    def write(self, text):
+        raise OSError("disk full")
+
+
+def test_output_that_fails_is_an_error_at_the_barrier_once(lines):
+    """What writing raised is raised by the barrier, with its cause, and is gone after that."""
+    program = _count("line")
+    with contextlib.redirect_stdout(_Broken()):
+        program(2)
+    with pytest.raises(fx.EffectError, match="`print`.*could not be carried out") as caught:
+        fx.effects_barrier(timeout=60)
+    assert isinstance(caught.value.__cause__, OSError)
+    fx.effects_barrier()
+    assert lines(program, 1) == ["line 0"]
+
+
+@pytest.mark.parametrize("where", ["at the call", "on the device"])
+def test_failing_program_between_good_ones(lines, where):
+    """A program that fails loses nothing of the others' and does not poison the next."""
+    good = _count("good")
+    gate = Gate()
+
+    def fail(x):
+        raise RuntimeError("boom")
+
+    @fx.jit
+    def bad(x):
+        fx.print("bad begins {}", x)
+        x = gate(x) if where == "on the device" else x
+        y = jax.pure_callback(fail, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+        fx.print("bad ends {}", y)
+        return y
+
+    def call():
+        good(2)
+        with pytest.raises(Exception, match="boom"):
+            result = bad(jnp.float32(0))
+            gate.open()
+            result.block_until_ready()
+        good(1)
+
+    shown = lines(call)
+    assert [line for line in shown if line.startswith("good")] == ["good 0", "good 1", "good 0"]
+    assert "bad ends" not in "".join(shown)
+    assert shown[:2] == ["good 0", "good 1"] and shown[-1] == "good 0"
+
+
+def test_failed_input_fails_its_program_alone(lines):
+    """A program whose input failed never runs; those after it do."""
+
+    def fail(x):
+        raise RuntimeError("boom")
+
+    gate = Gate()
+    broken = jax.jit(lambda x: jax.pure_callback(fail, jax.ShapeDtypeStruct((), jnp.float32), gate(x)))
+    program = fx.jit(lambda x: (fx.print("x {}", x), x)[1])
+
+    def call():
+        program(1.0)
+        with contextlib.suppress(Exception):
+            x = broken(jnp.float32(0))
+            result = program(x)
+            gate.open()
+            result.block_until_ready()
+        gate.open()
+        program(2.0)
+
+    assert lines(call) == ["x 1.0", "x 2.0"]
+
+
+def test_barrier_timeout_names_what_is_outstanding():
+    """A barrier that gives up says what it waited for, and the effects come later all the same."""
+    gate = Gate()
+
+    def slow_program(x):
+        fx.print("x {}", gate(x))
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        fx.jit(slow_program)(jnp.float32(1))
+        with pytest.raises(fx.BarrierTimeout, match="print of `.*slow_program`") as caught:
+            fx.effects_barrier(timeout=0.02)
+        assert isinstance(caught.value, TimeoutError)
+        gate.open()
+        fx.effects_barrier(timeout=60)
+    assert out.getvalue() == "x 1.0\n"
+
+
+def test_barrier_for_other_effects_does_not_wait():
+    """A barrier for effects that a running program does not have returns at once."""
+    other = fx.register_effect(fx.Effect("test-barrier-other"))
+    gate = Gate()
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        fx.jit(lambda x: fx.print("x {}", gate(x)))(jnp.float32(1))
+        fx.effects_barrier(effects=[other])
+        assert out.getvalue() == ""
+        with pytest.raises(fx.BarrierTimeout):
+            fx.effects_barrier(effects="print", timeout=0.01)
+        gate.open()
+        fx.effects_barrier(effects=["print"], timeout=60)
+        assert out.getvalue() == "x 1.0\n"
+
+
+def test_barrier_waits_for_its_own_thread_only():
+    """Without `all_threads` a barrier does not wait for what other threads dispatched."""
+    gate = Gate()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        thread = threading.Thread(target=lambda: fx.jit(lambda x: fx.print("x {}", gate(x)))(jnp.float32(1)))
+        thread.start()
+        thread.join()
+        fx.effects_barrier(timeout=60)
+        with pytest.raises(fx.BarrierTimeout):
+            fx.effects_barrier(timeout=0.02, all_threads=True)
+        gate.open()
+        fx.effects_barrier(timeout=60, all_threads=True)
+    assert out.getvalue() == "x 1.0\n"
+
+
+def test_sync_interleaves_with_pythons_own_prints(lines):
+    """With `sync`, every outermost call ends with a barrier."""
+    program = _count("line")
+
+    def call():
+        with fx.config.override(sync=True):
+            for i in range(3):
+                print("python", i)
+                program(1)
+
+    assert lines(call) == [line for i in range(3) for line in (f"python {i}", "line 0")]
+
+
+def test_threads_keep_their_own_order():
+    """32 threads, 1,000 dispatches each, loops inside: every thread's lines in its order, none lost, none torn."""
+    program = fx.jit(
+        lambda thread, call: jax.lax.fori_loop(0, 3, lambda i, _: fx.print("{} {} {}", thread, call, i), None)
+    )
+    threads, calls = 32, 1000
+
+    def work(thread):
+        for call in range(calls):
+            program(thread, call)
+
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        program(-1, 0)
+        workers = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        fx.effects_barrier(all_threads=True, timeout=240)
+    seen: dict[str, list[str]] = {}
+    for line in out.getvalue().splitlines():
+        thread, rest = line.split(" ", 1)
+        seen.setdefault(thread, []).append(rest)
+    del seen["-1"]
+    expected = [f"{call} {i}" for call in range(calls) for i in range(3)]
+    assert seen == {str(i): expected for i in range(threads)}
+
+
+def test_process_order_is_the_order_of_calls():
+    """With `order="process"` the lines of all threads come in the order of their calls."""
+    program = fx.jit(lambda n: fx.print("call {}", n))
+    gate = Gate()
+    held = fx.jit(lambda x: fx.print("held {}", gate(x)))
+    with contextlib.redirect_stdout(io.StringIO()) as out, fx.config.override(order="process"):
+
+        def work(n):
+            program(n)
+
+        threading_calls = [lambda: held(jnp.float32(0)), lambda: work(1), lambda: work(2)]
+        for call in threading_calls:
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+        assert out.getvalue() == ""
+        gate.open()
+        fx.effects_barrier(timeout=60)
+    assert out.getvalue().splitlines() == ["held 0.0", "call 1", "call 2"]
+
+
+def test_ended_threads_are_forgotten():
+    """A thread that is gone leaves nothing behind."""
+    from dispatch._streams import streams
+
+    program = _count("x")
+    program(0)
+    fx.effects_barrier()
+    before = len(streams)
+    for _ in range(20):
+        thread = threading.Thread(target=program, args=(0,))
+        thread.start()
+        thread.join()
+    fx.effects_barrier(all_threads=True, timeout=60)
+    from dispatch._drain import drain
+
+    assert drain.wait(lambda: program(0) or len(streams) <= before, timeout=60)
+
+
+@pytest.mark.parametrize("when_full", ["drop_newest", "drop_oldest"])
+def test_full_ring_drops_and_counts(when_full):
+    """If configured so, a full ring drops records and counts them; what stays is in order, and programs end."""
+    program = _count("line")
+    n = 30000
+    before = fx.stats()
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        fx.config.override(when_full=when_full, ring_bytes=4096),
+    ):
+        thread = threading.Thread(target=lambda: program(n).block_until_ready() if program(n) is not None else None)
+        thread.start()
+        thread.join()
+        fx.effects_barrier(all_threads=True, timeout=60)
+    numbers = [int(line.split()[1]) for line in out.getvalue().splitlines()]
+    after = fx.stats()
+    dropped = after["dropped"] - before["dropped"]
+    assert numbers == sorted(numbers) and len(numbers) + dropped == n
+    after_drop = io.StringIO()
+    with contextlib.redirect_stdout(after_drop):
+        program(2)
+        fx.effects_barrier(timeout=60)
+    assert after_drop.getvalue() == "line 0\nline 1\n"
+
+
+def test_full_ring_waits_and_loses_nothing(lines):
+    """By default a program waits for room in the ring, and everything arrives."""
+    program = _count("line")
+    n = 200_000
+    before = fx.stats()
+    shown = lines(program, n)
+    assert shown == [f"line {i}" for i in range(n)]
+    assert fx.stats()["dropped"] == before["dropped"]
+
+
+def test_unordered_effects_do_not_disturb_ordered_ones(lines):
+    """Unordered lines come all, at some time; ordered ones keep their order."""
+
+    @fx.jit
+    def program(n):
+        def body(i, _):
+            fx.print("ordered {}", i)
+            fx.print("unordered {}", i, ordered=False)
+
+        jax.lax.fori_loop(0, n, body, None)
+
+    shown = lines(program, 100)
+    assert [line for line in shown if line.startswith("ordered")] == [f"ordered {i}" for i in range(100)]
+    assert sorted(line for line in shown if line.startswith("un")) == sorted(f"unordered {i}" for i in range(100))
+
+
+def test_vmap_prints_lane_by_lane(lines):
+    """Under `vmap` an effect is one record with lanes, replayed lane by lane; nested, the outer lanes go first."""
+    f = jax.vmap(jax.vmap(lambda x, y: fx.print("{} {y}", x, y=y), in_axes=(0, None)))
+    args = jnp.arange(4).reshape(2, 2), jnp.array([10, 20])
+    expected = ["0 10", "1 10", "2 20", "3 20"]
+    before = fx.stats()["published"]
+    assert lines(fx.jit(f), *args) == expected
+    assert fx.stats()["published"] - before <= 2  # the record, and the program's end
+    assert lines(f, *args) == expected
+
+
+def test_assert_order_can_fail():
+    """The helper accepts any order inside a set, and nothing else."""
+    assert_order(["a", "c", "b", "d"], ["a", {"b", "c"}, "d"])
+    for seen in (["a", "b", "d"], ["b", "a", "c", "d"], ["a", "b", "c", "d", "e"]):
+        with pytest.raises(AssertionError):
+            assert_order(seen, ["a", {"b", "c"}, "d"])

@@ -1,0 +1,159 @@
+"""Whole processes: imports, exits, memory, examples, and what stands in the documentation."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import itertools
+import pkgutil
+import re
+import subprocess
+import sys
+
+import pytest
+
+import dispatch
+import effects
+import lowering
+from tests.helpers import ROOT, run_python
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["effects", "lowering", "dispatch"])))
+def test_any_package_may_be_imported_first(order):
+    """Importing any one of the three packages first works."""
+    code = "; ".join(f"import {name}" for name in order) + "; import effects as fx; fx.print('{}', 1)"
+    done = run_python(code)
+    assert done.returncode == 0 and done.stdout == "1\n", done.stderr
+
+
+def test_nothing_is_lost_at_exit():
+    """A process that ends without a barrier has printed everything, in order."""
+    done = run_python(
+        "import jax, effects as fx\n"
+        "f = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.print('line {}', i), None))\n"
+        "f(5000); print('python')"
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line != "python"] == [f"line {i}" for i in range(5000)]
+
+
+def test_nothing_is_lost_when_the_process_ends_with_an_error():
+    """Neither is it when an exception ends the process."""
+    done = run_python(
+        "import jax, effects as fx\nf = fx.jit(lambda x: fx.print('x {}', x))\nf(1); raise SystemExit(3)"
+    )
+    assert done.returncode == 3 and done.stdout == "x 1\n", done.stderr
+
+
+def test_error_nobody_saw_is_told_at_exit():
+    """What effects raised and no barrier reported is on stderr when the process ends."""
+    done = run_python(
+        "import sys, io, effects as fx\n"
+        "class Broken(io.StringIO):\n"
+        "    def write(self, text): raise OSError('disk full')\n"
+        "out, sys.stdout = sys.stdout, Broken()\n"
+        "fx.jit(lambda x: fx.print('x {}', x))(1)\n"
+        "sys.stdout = out"
+    )
+    assert "EffectError" in done.stderr and "disk full" in done.stderr
+
+
+def test_memory_of_a_long_program_is_the_rings():
+    """A program that prints ten million records holds the ring's size and no more."""
+    done = run_python(
+        "import sys, resource, threading, jax, effects as fx\n"
+        "f = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.print('line {}', i), None))\n"
+        "sys.stdout = open('/dev/null', 'w')\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "f(200_000); fx.effects_barrier()\n"
+        "before = peak()\n"
+        "f(10_000_000); fx.effects_barrier()\n"
+        "stats = fx.stats()\n"
+        "print((peak() - before) * 1024, stats['high_water'], stats['released'], fx.config.ring_bytes, file=sys.stderr)",
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    growth, high_water, released, ring = map(int, done.stderr.split())
+    assert released == 10_200_000
+    assert high_water <= ring
+    assert growth <= 4 * ring  # the pages that the ring and a batch had not touched before
+
+
+@pytest.mark.parametrize("name", ["EFFECTS_SYNC", "EFFECTS_ORDER", "EFFECTS_RING_BYTES", "EFFECTS_WHEN_FULL"])
+def test_settings_come_from_the_environment(name):
+    """Each setting is also an environment variable."""
+    value = {"EFFECTS_SYNC": "1", "EFFECTS_ORDER": "process", "EFFECTS_RING_BYTES": "65536"}.get(name, "drop_oldest")
+    setting = name.removeprefix("EFFECTS_").lower()
+    done = run_python(f"import effects as fx; print(fx.config.{setting})", env={name: value})
+    assert done.stdout.strip() == {"1": "True"}.get(value, value), done.stderr
+
+
+def test_sync_from_the_environment_interleaves():
+    """`EFFECTS_SYNC=1` makes Python's prints and a program's come as written."""
+    done = run_python(
+        "import effects as fx\nf = fx.jit(lambda x: fx.print('fx {}', x))\n"
+        "for i in range(3): print('python', i); f(i)",
+        env={"EFFECTS_SYNC": "1"},
+    )
+    assert done.stdout.splitlines() == [line for i in range(3) for line in (f"python {i}", f"fx {i}")], done.stderr
+
+
+@pytest.mark.parametrize("command", [["-m", "effects", "demo"], ["-m", "examples.ordered_printing"]])
+def test_tour_and_example_run(command):
+    """The tour and the example run on a machine with nothing set, and say the same each time."""
+    runs = [
+        subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+        for _ in range(2)
+    ]
+    assert all(run.returncode == 0 for run in runs), runs[0].stderr
+    assert runs[0].stdout == runs[1].stdout and len(runs[0].stdout.splitlines()) > 5
+
+
+def test_example_prints_what_its_docstring_says():
+    """The expected output stands in the example's docstring."""
+    source = (ROOT / "examples" / "ordered_printing.py").read_text()
+    run = subprocess.run(
+        [sys.executable, "-m", "examples.ordered_printing"],
+        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    expected = [line.strip() for line in source.split('"""')[1].splitlines()]
+    assert [line.strip() for line in run.stdout.splitlines() if line.strip()] == [
+        line for line in expected if line in {shown.strip() for shown in run.stdout.splitlines()} and line
+    ]
+
+
+def _blocks(text):
+    return re.findall(r"```(\w*)\n(.*?)```", text, re.S)
+
+
+def test_readme_first_program_prints_what_it_says():
+    """The README's first program prints exactly what stands below it."""
+    blocks = _blocks((ROOT / "README.md").read_text())
+    program = next(i for i, (language, code) in enumerate(blocks) if language == "python")
+    done = run_python(blocks[program][1])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == blocks[program + 1][1]
+
+
+def _modules():
+    for package in (effects, lowering, dispatch):
+        for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if info.name != "effects.__main__":
+                yield info.name
+
+
+@pytest.mark.parametrize("name", list(_modules()))
+def test_docstring_examples_run(name):
+    """Every example in a docstring gives what it says."""
+    results = doctest.testmod(importlib.import_module(name))
+    assert not results.failed
+
+
+def test_public_functions_have_examples():
+    """Every public function and class of `effects` has a docstring with an example, errors and modules apart."""
+    for name in effects.__all__:
+        thing = getattr(effects, name)
+        assert thing.__doc__, name
+        if callable(thing) and not (isinstance(thing, type) and issubclass(thing, Exception)):
+            assert ">>>" in thing.__doc__, name
