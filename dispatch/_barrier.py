@@ -72,24 +72,26 @@ def _wait(which: list[Stream], names: frozenset[str] | None, deadline: float | N
     # The newest epoch that counts, of each stream: a stream's epochs end in their order.
     last = []
     for stream in which:
-        for number, epoch in reversed(list(stream.epochs.items())):
-            if names is None or epoch.effects is None or names & set(epoch.effects):
+        for number in reversed(list(stream.calls)):
+            running = stream.running.get(number)  # without, it is not known, or has published its end
+            if names is None or running is None or names & set(running.effects):
                 last.append((stream, number))
                 break
     plain = native.plain_published()
 
     def done() -> bool:
-        return drain.plain_released >= plain and not any(number in stream.epochs for stream, number in last)
+        return drain.plain_released >= plain and not any(number in stream.calls for stream, number in last)
 
     drain.start()  # a program that failed while it was traced has an epoch too
     if done() or drain.wait(done, None if deadline is None else max(0.0, deadline - time.monotonic())):
         return []
     outstanding = []
     for stream, number in last:
-        for epoch in list(stream.epochs.values()):
-            if number in stream.epochs:
-                effects = ", ".join(epoch.effects or ()) or "its effects"
-                outstanding.append(f"{effects} of `{epoch.function}` (thread {stream.thread}, dispatch {epoch.number})")
+        for earlier in list(stream.calls):
+            if number in stream.calls and (call := stream.calls.get(earlier)) is not None:
+                running = stream.running.get(earlier)
+                effects = ", ".join(running.effects) if running is not None else "effects"
+                outstanding.append(f"{effects} of `{call[0]}` (thread {stream.thread}, dispatch {earlier})")
     return outstanding or ["records that are not replayed yet"]
 
 

@@ -7,6 +7,7 @@ records that need Python. It is the only thread that does, so effects never run 
 from __future__ import annotations
 
 import atexit
+import contextvars
 import sys
 import threading
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 
 from dispatch import _streams
 from dispatch._sink import native
-from dispatch._streams import Epoch, streams
+from dispatch._streams import Call, streams
 from effects import _errors as errors
 from effects._format import fill
 from effects._sites import Site, find_site
@@ -67,8 +68,8 @@ class Drain:
             items, finished, plain_released, stopped = native.next_batch(_PATIENCE)
             for item in items:
                 self._replay(*item)
-            for thread, number in finished:
-                del streams[thread].epochs[number]
+            for thread, first, count in finished:
+                streams[thread].drop(first, count)
             with self.progress:
                 self.plain_released = plain_released
                 self.progress.notify_all()
@@ -77,24 +78,25 @@ class Drain:
                 _streams.forget_ended()
 
     def _replay(self, thread: int, number: int, content: Any, site_id: int | None = None, *place: Any) -> None:
-        epoch = streams[thread].epochs[number] if thread in streams else _outside_epochs()
+        call = Call(*streams[thread].calls[number]) if thread in streams else _outside_epochs()
         site: Site | None = None
         try:
             if site_id is not None:
                 site = find_site(site_id, native.site_description)
-            epoch.context.run(_show, epoch, site, content)
+            call.context.run(_show, call, site, content)
         except BaseException as error:
-            self.failures.append(_failure(error, epoch, site))
+            self.failures.append(_failure(error, call, site))
 
     def _close_failed(self) -> None:
         """Ends epochs whose programs have failed, which never close themselves."""
         for stream in list(streams.values()):
-            for epoch in list(stream.epochs.values()):
-                if epoch.output_token is None or not epoch.output_token.is_ready():
-                    break  # the oldest that still runs: what waits behind it waits for it
-                if failed(epoch.output_token):
-                    stream.fail(epoch)
-                    epoch.output_token = None
+            for number in list(stream.running):
+                output_token = stream.running[number].output_token
+                if not output_token.is_ready():
+                    break  # what waits behind it waits for it
+                del stream.running[number]
+                if failed(output_token):
+                    stream.fail(number)
 
 
 def failed(output_token: Any) -> bool:
@@ -106,10 +108,10 @@ def failed(output_token: Any) -> bool:
     return False
 
 
-def _show(epoch: Epoch, site: Site | None, content: str | bytes) -> None:
+def _show(call: Call, site: Site | None, content: str | bytes) -> None:
     """Writes text, or a record's text. Runs in the caller's context."""
     text = content if site is None else fill(site, content, "\n")  # type: ignore[arg-type]
-    for out in (epoch.stdout, sys.stdout):
+    for out in (call.stdout, sys.stdout):
         if out is None or not getattr(out, "closed", False):
             if out is not None:
                 out.write(text)
@@ -117,17 +119,17 @@ def _show(epoch: Epoch, site: Site | None, content: str | bytes) -> None:
     raise ValueError(errors.MSG_OUTPUT_CLOSED)
 
 
-def _outside_epochs() -> Epoch:
+def _outside_epochs() -> Call:
     """What is in force for a record of a program that JAX dispatched: the present."""
-    return Epoch("a program outside fx.jit")
+    return Call("a program outside fx.jit", sys.stdout, contextvars.copy_context())
 
 
-def _failure(error: BaseException, epoch: Epoch, site: Site | None) -> BaseException:
+def _failure(error: BaseException, call: Call, site: Site | None) -> BaseException:
     failure = errors.EffectError(
         errors.MSG_REPLAY.format(
             effect=site.effect.name if site else "print",
             where=site.where if site else "its call",
-            function=f"`{epoch.function}`",
+            function=f"`{call.function}`",
             error=error,
         )
     )

@@ -9,7 +9,7 @@ import numpy as np
 from dispatch._barrier import wait_for_plain_programs
 from dispatch._drain import drain
 from dispatch._sink import native, plan_natively, publish
-from dispatch._streams import Epoch, current_stream
+from dispatch._streams import current_stream
 from effects._primitive import effect_p
 from effects._sites import Site
 
@@ -20,11 +20,8 @@ def _effect_impl(*operands: Any, site: Site) -> list[Any]:
     wait_for_plain_programs()
     drain.start()
     plan_natively(site)
-    epoch = Epoch("an eager call")
-    stream = current_stream()
-    token = tuple(map(int, stream.open(epoch)))
-    epoch.effects = (site.effect.name,)
-    stream_number, number, phase, index = token
-    publish(site, token, values)  # type: ignore[arg-type]
-    native.close([(stream_number, number, phase, index + bool(site.effect.ordered))], 0)
+    _, runtime_token = current_stream().open("an eager call")
+    stream, epoch, phase, index = map(int, runtime_token)
+    publish(site, (stream, epoch, phase, index), values)
+    native.close([(stream, epoch, phase, index + bool(site.effect.ordered))], 0)
     return []

@@ -15,18 +15,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from dispatch import _streams
 from dispatch._barrier import effects_barrier, wait_for_plain_programs
 from dispatch._drain import drain
 from dispatch._sink import plan_natively
-from dispatch._streams import Epoch
+from dispatch._streams import current_stream
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
 from effects._sites import Site
 from lowering._record import TOKEN_LENGTH, close_p
 from lowering._rules import effects_of, token_keys
-from lowering._thread import thread_tokens
+from lowering._thread import ends_with_record, thread_tokens
 
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
 
@@ -63,44 +62,50 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return JitFunction(fun, options)
 
 
-class JitFunction:
+class _Dispatcher:
+    """What calls a threaded function: supplies its runtime token and keeps its output token for the drain."""
+
+    def __init__(self, name: str, plain: Callable[..., Any], threaded: Any):
+        self._name = name
+        self._plain = plain  # the function without tokens: what it is under another trace, and without jit
+        self._threaded = threaded  # (runtime token, *args) -> (results, {names of its effects: output token})
+
+    # This is the way of every dispatch, hence one function without helpers.
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not compat.runs_now():
+            return self._plain(*args, **kwargs)
+        if compat.current_jax_tokens():
+            wait_for_plain_programs()
+        stream = current_stream()
+        number, token = stream.open(self._name)
+        try:
+            try:
+                outs, output_tokens = self._threaded(token, *args, **kwargs)
+            except RuntimeError as error:
+                if _GUARDED not in str(error):
+                    raise
+                # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
+                outs, output_tokens = self._threaded(jax.device_put(token), *args, **kwargs)
+        except BaseException:
+            stream.fail(number)
+            raise
+        stream.keep(number, output_tokens)
+        if config.sync:
+            effects_barrier()
+        return outs
+
+
+_GUARDED = f"Disallowed host-to-device transfer: aval=ShapedArray(uint32[{TOKEN_LENGTH}])"
+
+
+class JitFunction(_Dispatcher):
     """A function that `fx.jit` compiled."""
 
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
         functools.update_wrapper(self, fun)
-        self._plain = jax.jit(fun, **options)  # traces; is called where the function is transparent
-        self._name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
-        self._threaded = _jit_threaded(fun, self._plain, options)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not compat.runs_now():
-            return self._plain(*args, **kwargs)
-        return self._dispatch(self._threaded, args, kwargs)
-
-    def _dispatch(
-        self, threaded: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], retry: bool = True
-    ) -> Any:
-        """Calls a threaded function with a runtime token, and keeps what it returns for the drain."""
-        if compat.current_jax_tokens():
-            wait_for_plain_programs()
-        stream = _streams.current_stream()
-        epoch = Epoch(self._name)
-        token = stream.open(epoch)
-        try:
-            outs, output_tokens = threaded(token, *args, **kwargs)
-        except BaseException as error:
-            stream.fail(epoch)
-            if isinstance(error, RuntimeError) and "Disallowed host-to-device transfer" in str(error) and retry:
-                # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
-                return self._dispatch(lambda token, *a, **k: threaded(jax.device_put(token), *a, **k), args, kwargs, False)
-            raise
-        if output_tokens:
-            ((epoch.effects, epoch.output_token),) = output_tokens.items()
-        else:
-            stream.fail(epoch)  # a program without effects closes nothing
-        if config.sync:
-            effects_barrier()
-        return outs
+        name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
+        plain = jax.jit(fun, **options)
+        super().__init__(name, plain, _jit_threaded(fun, plain, options))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -157,11 +162,12 @@ class Lowered(_Stage):
         return Compiled(self._function, self._stage.compile(*args, **options))
 
 
-class Compiled(_Stage):
+class Compiled(_Stage, _Dispatcher):
     """What `Lowered.compile` returns. Called with the arguments; the runtime token is supplied."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function._dispatch(self._stage, args, kwargs)
+    def __init__(self, function: JitFunction, stage: Any):
+        _Stage.__init__(self, function, stage)
+        _Dispatcher.__init__(self, function._name, function._plain, stage)
 
 
 def _jit_threaded(fun: Callable[..., Any], plain: Any, options: dict[str, Any]) -> Any:
@@ -185,13 +191,15 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     keys = token_keys(effects)
     # The domains of one program are told apart by the lowest bits of the stream, in the order of their keys.
     tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
-    tokens, outs = thread_tokens(jaxpr, tokens, args)
+    closes = bool(keys) and ends_with_record(jaxpr)
+    tokens, outs = thread_tokens(jaxpr, tokens, args, closes=closes)
     if not tokens:
         return outs, {}
     drain.start()
     for site in sites_in(jaxpr):
         plan_natively(site)
-    return outs, {tuple(sorted({effect.name for effect in effects})): close_p.bind(*tokens.values())}
+    names = tuple(sorted({effect.name for effect in effects}))
+    return outs, {names: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
 
 
 def sites_in(jaxpr: Any) -> set[Site]:

@@ -11,60 +11,106 @@ import itertools
 import sys
 import threading
 import weakref
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
 from dispatch._sink import native
 from effects._config import Config, config
-from lowering._record import DOMAIN_BITS, TOKEN_LENGTH
+from lowering._record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
 
 
-class Epoch:
-    """One dispatched program, from its call until all its effects are visible."""
+class Call(NamedTuple):
+    """What was in force when a program was called. A plain tuple where it is made, since that is at every dispatch."""
 
-    __slots__ = ("context", "effects", "function", "number", "output_token", "stdout")
+    function: str  # the jitted function's name, for messages
+    stdout: TextIO | None  # where its lines go
+    context: contextvars.Context  # in which its effects are replayed
 
-    def __init__(
-        self,
-        function: str,
-        # Defaults, so that a call does not look them up: this runs at every dispatch.
-        _sys: Any = sys,
-        _copy_context: Any = contextvars.copy_context,
-    ):
-        self.function = function  # the jitted function's name, for messages
-        self.stdout = _sys.stdout  # where its lines go: the caller's
-        self.context = _copy_context()  # in force while its effects are replayed: the caller's
-        self.number = -1
-        self.output_token: Any = None  # the array that the program returned; None while the call is under way
-        self.effects: tuple[str, ...] | None = None  # names; None while unknown
+
+class Running(NamedTuple):
+    """What a program returned that has not published its end yet."""
+
+    effects: tuple[str, ...]
+    output_token: Any  # ready when the program is over; failed if it failed
 
 
 class Stream:
     """One thread's epochs.
 
-    `epochs` is keyed by epoch number; its values are the epochs that have not ended. The owning thread adds (it alone
+    `calls` is keyed by epoch number and holds the epochs that have not ended. The owning thread adds (it alone
     dispatches), the drain thread removes. A number is not met again while it is a key, since numbers are handed out in
     turn and wrap around after four billion.
+
+    `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail. The owning thread
+    adds after its call has returned; the drain thread removes.
     """
 
     def __init__(self, thread: int):
         self.thread = thread
-        self.epochs: dict[int, Epoch] = {}
-        self._token = np.zeros(TOKEN_LENGTH, np.uint32)
-        self._token[0] = thread << DOMAIN_BITS
+        self.calls: dict[int, tuple[str, TextIO | None, contextvars.Context]] = {}
+        self.running: dict[int, Running] = {}
+        # The newest call. Those that follow share it while nothing has changed, and their text is written in one go.
+        self._call: tuple[str, TextIO | None, contextvars.Context] = ("", None, contextvars.Context())
+        self._tokens: list[np.ndarray] = []  # runtime tokens of the block of epochs that is being handed out
+        self._block = -1
 
-    def open(self, epoch: Epoch) -> np.ndarray:
-        """Gives a program its place. Returns its runtime token."""
-        number = epoch.number = native.open(self.thread, id(epoch.stdout))
-        self.epochs[number] = epoch
-        token = self._token.copy()
-        token[1] = number
-        return token
+    def open(
+        self,
+        function: str,
+        # Defaults, so that a dispatch does not look them up.
+        _sys: Any = sys,
+        _open: Any = native.open,
+        _copy_context: Any = contextvars.copy_context,
+    ) -> tuple[int, np.ndarray]:
+        """Gives a program its place. Returns the number of its epoch and its runtime token."""
+        stdout, context = _sys.stdout, _copy_context()
+        call = self._call
+        if call[1] is not stdout or call[0] is not function or call[2] != context:
+            call = self._call = (function, stdout, context)
+        number = _open(self.thread, id(call))
+        if number >> _BLOCK_BITS != self._block:
+            self._fill(number >> _BLOCK_BITS)
+        self.calls[number] = call
+        return number, self._tokens[number & _BLOCK_MASK]
 
-    def fail(self, epoch: Epoch) -> None:
+    def keep(
+        self, number: int, output_tokens: dict[tuple[str, ...], Any], _has_closed: Any = native.has_closed
+    ) -> None:
+        """Keeps what a program returned, unless it has published its end by now: then nothing can fail any more."""
+        if _has_closed(self.thread, number):
+            return
+        for effects, output_token in output_tokens.items():
+            self.running[number] = Running(effects, output_token)
+        if not output_tokens:
+            self.fail(number)  # a program without effects closes nothing
+
+    def fail(self, number: int) -> None:
         """The program failed or never ran: nothing more will come from it."""
-        native.fail(self.thread, epoch.number)
+        native.fail(self.thread, number)
+
+    def drop(self, first: int, count: int) -> None:
+        """These epochs have ended. The drain thread calls it."""
+        for number in range(first, first + count):
+            del self.calls[number & 0xFFFFFFFF]
+            if self.running:
+                self.running.pop(number & 0xFFFFFFFF, None)
+
+    def _fill(self, block: int) -> None:
+        """Makes the tokens of the next epochs. A program reads its token where it lies, so none is written twice."""
+        # XLA takes memory as it is if it is aligned to 64 bytes, and copies it otherwise.
+        memory = np.zeros((_BLOCK + 1) * 64, np.uint8)
+        start = -memory.ctypes.data % 64
+        slots = memory[start : start + _BLOCK * 64].view(np.uint32).reshape(_BLOCK, 16)
+        slots[:, STREAM] = self.thread << DOMAIN_BITS
+        slots[:, EPOCH] = np.arange(block << _BLOCK_BITS, (block + 1) << _BLOCK_BITS)
+        self._tokens = list(slots[:, :TOKEN_LENGTH])
+        self._block = block
+
+
+_BLOCK_BITS = 8
+_BLOCK = 1 << _BLOCK_BITS
+_BLOCK_MASK = _BLOCK - 1
 
 
 class _SharedStream(Stream):
@@ -74,9 +120,9 @@ class _SharedStream(Stream):
         super().__init__(thread)
         self._lock = threading.Lock()
 
-    def open(self, epoch: Epoch) -> np.ndarray:
+    def open(self, function: str) -> tuple[int, np.ndarray]:  # type: ignore[override]
         with self._lock:
-            return super().open(epoch)
+            return super().open(function)
 
 
 streams: dict[int, Stream] = {}
@@ -120,7 +166,7 @@ _ended: list[int] = []  # numbers of threads that are gone; the drain forgets th
 def forget_ended() -> None:
     """Drops the streams of threads that are gone and have nothing open. The drain thread calls it."""
     for thread in _ended[:]:
-        if not streams[thread].epochs:
+        if not streams[thread].calls:
             _ended.remove(thread)
             del streams[thread]
             native.forget(thread)

@@ -84,8 +84,8 @@ MSG_MISSING_RULE = (
 )
 MSG_BATCHED_WHILE = (
     "A `while` loop whose condition differs between the lanes of a `vmap` has the effect {effects}, at {where}. "
-    "Effects of a lane must end when the lane does, which has no rule yet. Move the effect out of the loop, or loop over the "
-    "lanes with `jax.lax.map`."
+    "Effects of a lane must end when the lane does, which has no rule yet. Move the effect out of the loop, or loop "
+    "over the lanes with `jax.lax.map`."
 )
 MSG_BATCHED_COND = (
     "A `cond` or `switch` whose predicate differs between the lanes of a `vmap` has the effect {effects} in a branch. "

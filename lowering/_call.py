@@ -53,5 +53,15 @@ def _run_state_token_rule(
     ctx: TokenContext, tokens: Tokens, *args: Any, jaxpr: Any, is_initialized: Any, **params: Any
 ) -> tuple[Tokens, list[Any]]:
     """References become values, as they do when JAX lowers it; effects between reads and writes stay between them."""
-    pure, values = compat.discharge_state(jaxpr, args, is_initialized)
-    return ctx.thread(pure, tokens, values)
+
+    def read(x: Any) -> Any:
+        return x[...] if compat.is_reference(x) else x
+
+    pure, values = compat.discharge_state(jaxpr, [read(x) for x in args], is_initialized)
+    tokens, outs = ctx.thread(pure, tokens, values)
+    # A reference of the enclosing function comes in as itself; what became of its value is written back.
+    finals = [out for out, initialized in zip(outs, is_initialized, strict=True) if initialized]
+    for x, final in zip(args, finals, strict=True):
+        if compat.is_reference(x):
+            x[...] = final
+    return tokens, outs

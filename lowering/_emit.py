@@ -36,10 +36,17 @@ def _custom_call(ctx: Any, target: str, args: Any, **attributes: Any) -> Any:
     return out
 
 
-def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int) -> Any:
+def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
     if not config.native:
-        return _record_callback_lowering(ctx, token, *operands, site=site, call=call)
-    return _custom_call(ctx, "effects_record", (token, *operands), call=np.int32(call), **_site_attributes(site))
+        return _record_callback_lowering(ctx, token, *operands, site=site, call=call, closes=closes)
+    return _custom_call(
+        ctx,
+        "effects_record",
+        (token, *operands),
+        call=np.int32(call),
+        closes=np.bool_(closes),
+        **_site_attributes(site),
+    )
 
 
 def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
@@ -66,9 +73,10 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
 # Platforms without a native handler: JAX's Python callback publishes the same record.
 
 
-def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int) -> Any:
+def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, closes: bool) -> Any:
     def record(token: Any, *operands: Any) -> Any:
-        return host_sink().record(site, np.asarray(token), [np.asarray(x) for x in operands])
+        token = host_sink().record(site, np.asarray(token), [np.asarray(x) for x in operands])
+        return host_sink().close([token]) if closes else token
 
     return _callback_returning_token(ctx, record, args)
 

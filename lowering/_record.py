@@ -19,14 +19,14 @@ DOMAIN_BITS = 8
 """How many bits of the stream number the order domain within its program; the rest number the thread."""
 
 record_p = compat.Primitive("record")
-"""(token, *operands) -> token: publishes one record."""
+"""(token, *operands) -> token: publishes one record; with `closes` the end of the program too."""
 
 close_p = compat.Primitive("close")
 """(*tokens) -> output token: the program has published all it will."""
 
 
 @record_p.def_abstract_eval
-def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int) -> Any:
+def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
     return token
 
 
@@ -40,7 +40,7 @@ def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: 
     key = token_key(site.effect)
     # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
-    return {key: record_p.bind(tokens[key], *operands, site=site, call=call)}, []
+    return {key: record_p.bind(tokens[key], *operands, site=site, call=call, closes=ctx.closes)}, []
 
 
 class HostSink(Protocol):

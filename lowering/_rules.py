@@ -43,6 +43,7 @@ class TokenContext:
         where: The user's line that made the equation, as text.
         outs: How many results the equation has.
         call: A number that no other equation of the same jaxpr has.
+        closes: Whether the program's one token ends here: what publishes last says so too.
         thread: `thread(jaxpr, tokens, args) -> (tokens, outs)` evaluates a jaxpr in place of the equation, with tokens
             through it.
         threaded: `threaded(jaxpr, tokens)` is the jaxpr with tokens, in the order of `tokens`, ahead of its inputs and
@@ -54,6 +55,7 @@ class TokenContext:
     where: str
     outs: int
     call: int
+    closes: bool
     thread: Callable[[Any, Tokens, Sequence[Any]], tuple[Tokens, list[Any]]]
     threaded: Callable[[Any, Tokens], Any]
 

@@ -14,17 +14,29 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
+from effects._primitive import effect_p
 from effects._registry import registered_effects
 from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, find_rule, token_keys
 
 
-def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any]) -> tuple[Tokens, list[Any]]:
+def ends_with_record(jaxpr: Any) -> bool:
+    """Whether the last thing that a program publishes is a record of its outermost jaxpr, under its only token."""
+    with_effects = [eqn for eqn in jaxpr.jaxpr.eqns if effects_of(eqn.effects)]
+    return (
+        len(token_keys(jaxpr.effects)) == 1
+        and with_effects[-1].primitive is effect_p
+        and with_effects[-1].params["site"].effect.ordered
+    )
+
+
+def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bool = False) -> tuple[Tokens, list[Any]]:
     """Evaluates a jaxpr with constants, with tokens through its effects.
 
     Args:
         jaxpr: The jaxpr.
         tokens: A token under every key of the jaxpr's effects; others are passed through.
         args: The jaxpr's arguments.
+        closes: Whether the last equation with effects, a record, is to publish the end of the program too.
 
     Returns:
         The tokens after the jaxpr, and its results.
@@ -36,6 +48,7 @@ def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any]) -> tuple[Toke
         return atom.val if hasattr(atom, "val") else environment[atom]
 
     tokens = dict(tokens)
+    last = max((i for i, eqn in enumerate(jaxpr.jaxpr.eqns) if effects_of(eqn.effects)), default=-1)
     joined = [tokens[UNORDERED]] if UNORDERED in tokens else []
     for call, eqn in enumerate(jaxpr.jaxpr.eqns):
         operands = [read(atom) for atom in eqn.invars]
@@ -46,7 +59,7 @@ def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any]) -> tuple[Toke
                 outs = compat.bind(eqn, operands)
             else:
                 taken = {key: tokens[key] for key in token_keys(effects)}
-                returned, outs = _apply_rule(eqn, effects, call, taken, operands)
+                returned, outs = _apply_rule(eqn, effects, call, closes and call == last, taken, operands)
                 # Unordered effects all take the token that came in: nothing orders them.
                 if UNORDERED in returned:
                     joined.append(returned.pop(UNORDERED))
@@ -79,7 +92,7 @@ def _threaded(jaxpr: Any, tokens: Tokens) -> Any:
 
 
 def _apply_rule(
-    eqn: Any, effects: frozenset[Any], call: int, tokens: Tokens, operands: Sequence[Any]
+    eqn: Any, effects: frozenset[Any], call: int, closes: bool, tokens: Tokens, operands: Sequence[Any]
 ) -> tuple[Tokens, Sequence[Any]]:
     known = registered_effects()
     for effect in effects:
@@ -88,7 +101,9 @@ def _apply_rule(
     rule = find_rule(eqn.primitive)
     if rule is None:
         raise _missing_rule(eqn, effects)
-    ctx = TokenContext(eqn.primitive, effects, compat.source_of(eqn), len(eqn.outvars), call, _thread, _threaded)
+    ctx = TokenContext(
+        eqn.primitive, effects, compat.source_of(eqn), len(eqn.outvars), call, closes, _thread, _threaded
+    )
     result = rule(ctx, tokens, *operands, **eqn.params)
     if (
         not isinstance(result, tuple)

@@ -30,7 +30,9 @@ def assert_order(seen: Sequence[Any], template: Sequence[Any]) -> None:
     assert position == len(seen), f"more than expected: {seen[position:]!r}"
 
 
-def run_python(code: str, *, env: dict[str, str] | None = None, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+def run_python(
+    code: str, *, env: dict[str, str] | None = None, timeout: float = 240
+) -> subprocess.CompletedProcess[str]:
     """Runs code in an interpreter of its own, from the source tree."""
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code],

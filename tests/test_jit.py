@@ -201,7 +201,7 @@ def test_jit_takes_the_fast_dispatch_path(lines):
 
 
 def test_jit_with_transfer_guard(lines):
-    """Under a guard against implicit transfers a program may still be called: its token is no transfer of the user's."""
+    """Under a guard against implicit transfers programs may be called: a runtime token is no transfer of the user's."""
     f = fx.jit(lambda x: fx.print("{}", x))
     x = jnp.ones(())
 

@@ -1,4 +1,4 @@
-"""Which package imports which: dispatch imports lowering imports effects, and one module imports JAX's private names."""
+"""Which package imports which: dispatch imports lowering imports effects; one module imports JAX's private names."""
 
 from __future__ import annotations
 

@@ -105,9 +105,9 @@ def _kernel(x_ref, o_ref):
 WITHOUT_RULE = {
     "reduce": lambda x: jax.lax.reduce(x, 0.0, lambda a, b: (fx.print("{}", a), a + b)[1], (0,)),
     "composite": lambda x: jax.lax.composite(lambda x: (fx.print("{}", x), x)[1], name="my.op")(x),
-    "pallas_call": lambda x: pl.pallas_call(
-        _kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True
-    )(x),
+    "pallas_call": lambda x: pl.pallas_call(_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(
+        x
+    ),
 }
 
 

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import effects as fx
 
-DTYPES = (
-    "bool int2 int4 int8 int16 int32 int64 uint2 uint4 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
-    "complex64 complex128 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
-    "float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn"
-).split()
+DTYPES = [
+    "bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint2", "uint4", "uint8", "uint16", "uint32",
+    "uint64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128", "float8_e3m4",
+    "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "float8_e8m0fnu", "float4_e2m1fn",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", [1, [0, 1, 1], [[1, 0], [0, 1]], np.zeros((0, 3))], ids=["0d", "1d", "2d", "empty"])

@@ -40,9 +40,7 @@ def test_nothing_is_lost_at_exit():
 
 def test_nothing_is_lost_when_the_process_ends_with_an_error():
     """Neither is it when an exception ends the process."""
-    done = run_python(
-        "import jax, effects as fx\nf = fx.jit(lambda x: fx.print('x {}', x))\nf(1); raise SystemExit(3)"
-    )
+    done = run_python("import jax, effects as fx\nf = fx.jit(lambda x: fx.print('x {}', x))\nf(1); raise SystemExit(3)")
     assert done.returncode == 3 and done.stdout == "x 1\n", done.stderr
 
 
@@ -70,7 +68,8 @@ def test_memory_of_a_long_program_is_the_rings():
         "before = peak()\n"
         "f(10_000_000); fx.effects_barrier()\n"
         "stats = fx.stats()\n"
-        "print((peak() - before) * 1024, stats['high_water'], stats['released'], fx.config.ring_bytes, file=sys.stderr)",
+        "growth = (peak() - before) * 1024\n"
+        "print(growth, stats['high_water'], stats['released'], fx.config.ring_bytes, file=sys.stderr)",
         timeout=280,
     )
     assert done.returncode == 0, done.stderr
@@ -92,8 +91,7 @@ def test_settings_come_from_the_environment(name):
 def test_sync_from_the_environment_interleaves():
     """`EFFECTS_SYNC=1` makes Python's prints and a program's come as written."""
     done = run_python(
-        "import effects as fx\nf = fx.jit(lambda x: fx.print('fx {}', x))\n"
-        "for i in range(3): print('python', i); f(i)",
+        "import effects as fx\nf = fx.jit(lambda x: fx.print('fx {}', x))\nfor i in range(3): print('python', i); f(i)",
         env={"EFFECTS_SYNC": "1"},
     )
     assert done.stdout.splitlines() == [line for i in range(3) for line in (f"python {i}", f"fx {i}")], done.stderr

@@ -71,8 +71,9 @@ def test_allowed_in_is_enforced_by_jax():
 
 def test_unregistered_effect_in_a_program():
     """A program with an effect that nobody registered is refused."""
-    import lowering
     from jax.extend.core import Primitive
+
+    import lowering
 
     ghost_p = Primitive("ghost")
     ghost_p.multiple_results = True

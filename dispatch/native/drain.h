@@ -129,9 +129,9 @@ class Drain {
   // While programs run nobody wakes the drain for a record; it looks by itself, so that records travel in batches.
   static constexpr std::chrono::microseconds kFirstPause{500};
   static constexpr std::chrono::microseconds kLongestPause{4000};
-  // And it looks no more often than this unless somebody waits: a batch costs Python's lock, which a thread that
-  // dispatches needs too.
-  static constexpr std::chrono::microseconds kPace{1000};
+  // And it looks no more often than this, unless somebody waits or a ring is half full: a batch costs Python's lock, which
+  // a thread that dispatches needs too.
+  static constexpr std::chrono::microseconds kPace{10000};
   static constexpr size_t kBatchBytes = size_t{1} << 18;
   static constexpr std::chrono::milliseconds kParkingPatience{100};
 

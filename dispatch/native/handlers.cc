@@ -56,8 +56,16 @@ class Spans {
   std::vector<Span> more_;
 };
 
-// (token, *operands) -> token: one record. `call` keeps apart calls that are otherwise equal.
-ffi::Error Record(int64_t site, bool ordered, bool replicated, int32_t, std::string_view, int32_t device, ffi::Buffer<ffi::U32> token,
+// The program whose tokens these are has published all it will.
+void PublishClose(const Span* tokens, size_t count, const Token& first, int32_t device, bool replicated) {
+  publisher().publish(Kind::kClose, 0, first, device, tokens, count, replicated);
+  if (!replicated) publisher().note_closed(first);
+  if (publisher().barriers.load(std::memory_order_relaxed) > 0) publisher().wake();
+}
+
+// (token, *operands) -> token: one record. `call` keeps apart calls that are otherwise equal; `closes`: it is the last of
+// its program, which has no other tokens.
+ffi::Error Record(int64_t site, bool ordered, bool closes, bool replicated, int32_t, std::string_view, int32_t device, ffi::Buffer<ffi::U32> token,
                   ffi::RemainingArgs operands, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
     if (token.element_count() != 4) return WrongToken();
@@ -66,6 +74,10 @@ ffi::Error Record(int64_t site, bool ordered, bool replicated, int32_t, std::str
     publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, static_cast<uint64_t>(site), place, device,
                         spans.data(), spans.size(), replicated);
     if (ordered) ++place.index;
+    if (closes) {
+      const Span token_after{&place, sizeof place};
+      PublishClose(&token_after, 1, place, device, replicated);
+    }
     std::memcpy(next->typed_data(), &place, sizeof place);
     return ffi::Error::Success();
   });
@@ -78,9 +90,8 @@ ffi::Error Close(bool replicated, int32_t device, ffi::RemainingArgs tokens, ffi
     if (spans.size() == 0 || spans.data()[0].size != sizeof(Token)) return WrongToken();
     Token first;
     std::memcpy(&first, spans.data()[0].data, sizeof first);
-    publisher().publish(Kind::kClose, 0, first, device, spans.data(), spans.size(), replicated);
+    PublishClose(spans.data(), spans.size(), first, device, replicated);
     std::memcpy(output->typed_data(), &first, sizeof first);
-    if (publisher().barriers.load(std::memory_order_relaxed) > 0) publisher().wake();
     return ffi::Error::Success();
   });
 }
@@ -96,20 +107,21 @@ ffi::Error Plain(int64_t site, bool ordered, std::string_view, int32_t device, f
 }
 
 // When a program is loaded: its sites introduce themselves, so that one compiled elsewhere is understood here.
-ffi::Error Introduce(int64_t site, bool, bool, int32_t, std::string_view description) {
+ffi::Error Introduce(int64_t site, bool, bool, bool, int32_t, std::string_view description) {
   return Guard([&] {
     sites().introduce(static_cast<uint64_t>(site), description);
     return ffi::Error::Success();
   });
 }
 ffi::Error IntroducePlain(int64_t site, bool ordered, std::string_view description) {
-  return Introduce(site, ordered, false, 0, description);
+  return Introduce(site, ordered, false, false, 0, description);
 }
 
 XLA_FFI_DEFINE_HANDLER(kIntroduce, Introduce,
                        ffi::Ffi::BindInstantiate()
                            .Attr<int64_t>("site")
                            .Attr<bool>("ordered")
+                           .Attr<bool>("closes")
                            .Attr<bool>("replicated")
                            .Attr<int32_t>("call")
                            .Attr<std::string_view>("description"));
@@ -117,6 +129,7 @@ XLA_FFI_DEFINE_HANDLER(kRecord, Record,
                        ffi::Ffi::Bind()
                            .Attr<int64_t>("site")
                            .Attr<bool>("ordered")
+                           .Attr<bool>("closes")
                            .Attr<bool>("replicated")
                            .Attr<int32_t>("call")
                            .Attr<std::string_view>("description")

@@ -42,6 +42,7 @@ NB_MODULE(_token_effects, m) {
   });
 
   m.def("open", [](uint32_t thread, uint64_t sink) { return drain().open(thread, sink); });
+  m.def("has_closed", [](uint32_t thread, uint32_t epoch) { return publisher().has_closed(thread, epoch); });
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("stop", [] { drain().stop(); });
@@ -60,7 +61,12 @@ NB_MODULE(_token_effects, m) {
       batch = drain().next_batch(patience);
     }
     nb::list finished;
-    for (const Finished& one : batch.finished) finished.append(nb::make_tuple(one.thread, one.epoch));
+    for (size_t i = 0, next; i < batch.finished.size(); i = next) {  // as runs: (thread, first epoch, count)
+      const Finished& first = batch.finished[i];
+      for (next = i + 1; next < batch.finished.size(); ++next)
+        if (batch.finished[next].thread != first.thread || batch.finished[next].epoch != first.epoch + (next - i)) break;
+      finished.append(nb::make_tuple(first.thread, first.epoch, next - i));
+    }
     return nb::make_tuple(ToPython(batch), finished, batch.plain_released, batch.stopped);
   });
 

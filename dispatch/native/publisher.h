@@ -76,6 +76,15 @@ class Publisher {
   std::atomic<uint64_t> plain_published{0};
   std::atomic<bool> stopped{false};  // nothing drains any more
 
+  // Whether this program has published all it will. May say no for one that has; the drain knows in any case.
+  bool has_closed(uint32_t thread, uint32_t epoch) const {
+    return last_closed_[thread % kClosedSlots].load(std::memory_order_relaxed) == (uint64_t{thread} << 32 | epoch);
+  }
+  void note_closed(const Token& token) {
+    const uint32_t thread = ThreadOf(token);
+    last_closed_[thread % kClosedSlots].store(uint64_t{thread} << 32 | token.epoch, std::memory_order_relaxed);
+  }
+
   // How the drain is woken; see Drain. `roused`: there is something to do, in a while. `urgent`: somebody waits for it.
   std::mutex wake_mutex;
   std::condition_variable wake_condition;
@@ -141,7 +150,7 @@ class Publisher {
       std::memcpy(room + sizeof header, &block, sizeof block);
     else
       copy(room + sizeof header, spans, count);
-    lane.ring.publish();
+    if (lane.ring.publish()) wake();
 
     stats.published.fetch_add(1, std::memory_order_relaxed);
     stats.bytes.fetch_add(sizeof header + payload, std::memory_order_relaxed);
@@ -316,6 +325,9 @@ class Publisher {
     lane.has_side.store(true, std::memory_order_release);
     return true;
   }
+
+  static constexpr size_t kClosedSlots = 256;
+  std::atomic<uint64_t> last_closed_[kClosedSlots] = {};  // thread << 32 | epoch of the newest program that closed
 
   std::mutex lanes_mutex_;
   std::vector<std::shared_ptr<Lane>> lanes_;    // guarded by lanes_mutex_

@@ -44,11 +44,13 @@ class Ring {
     return &bytes_[(write_ + padding) & (capacity_ - 1)];
   }
 
-  // Producer: hands the reserved bytes to the consumer.
-  void publish() {
+  // Producer: hands the reserved bytes to the consumer. Returns whether another half of the ring has been written.
+  bool publish() {
+    const uint64_t halves = (write_ ^ reserved_) & ~(capacity_ / 2 - 1);
     write_ = reserved_;
     // Release: the record's bytes are visible before the position that covers them.
     written_.store(write_, std::memory_order_release);
+    return halves != 0;
   }
 
   // Consumer: the oldest record, or null when empty. Valid until pop().
