@@ -108,9 +108,9 @@ def failed(output_token: Any) -> bool:
     return False
 
 
-def _show(call: Call, site: Site | None, content: str | bytes) -> None:
+def _show(call: Call, site: Site | None, content: Any) -> None:
     """Writes text, or a record's text. Runs in the caller's context."""
-    text = content if site is None else fill(site, content, "\n")  # type: ignore[arg-type]
+    text: str = content if site is None else fill(site, content, "\n")
     for out in (call.stdout, sys.stdout):
         if out is None or not getattr(out, "closed", False):
             if out is not None:

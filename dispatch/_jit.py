@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,7 +66,7 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 class _Dispatcher:
     """What calls a threaded function: supplies its runtime token and keeps its output token for the drain."""
 
-    def __init__(self, name: str, plain: Callable[..., Any], threaded: Any):
+    def __init__(self, name: str, plain: Any, threaded: Any):
         self._name = name
         self._plain = plain  # the function without tokens: what it is under another trace, and without jit
         self._threaded = threaded  # (runtime token, *args) -> (results, {names of its effects: output token})
@@ -105,7 +106,7 @@ class JitFunction(_Dispatcher):
         functools.update_wrapper(self, fun)
         name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
         plain = jax.jit(fun, **options)
-        super().__init__(name, plain, _jit_threaded(fun, plain, options))
+        super().__init__(name, plain, _jit_threaded(fun, options))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -170,19 +171,41 @@ class Compiled(_Stage, _Dispatcher):
         _Dispatcher.__init__(self, function._name, function._plain, stage)
 
 
-def _jit_threaded(fun: Callable[..., Any], plain: Any, options: dict[str, Any]) -> Any:
+def _jit_threaded(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
     """The jitted function of (runtime token, *args) that returns (results, {names of its effects: output token})."""
+    threaded = _threaded_function(fun, options)
+    return jax.jit(threaded, **_shift_options(options, threaded))
 
+
+_threaded_functions: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+"""User's function -> options -> threaded function. JAX compiles a function once however often it is jitted, and so must
+we: the same function and options give the same threaded function. Its values do not keep the user's function alive."""
+
+
+def _threaded_function(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
+    if type(fun).__eq__ is not object.__eq__:
+        return _make_threaded(lambda: fun, fun, options)  # two that are equal need not be one
+    try:
+        key = frozenset(options.items())
+        known = _threaded_functions.setdefault(fun, {})
+    except TypeError:  # a function that cannot be referred to weakly, or options that cannot be compared
+        return _make_threaded(lambda: fun, fun, options)
+    if key not in known:
+        known[key] = _make_threaded(weakref.ref(fun), fun, options)
+    return known[key]
+
+
+def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options: dict[str, Any]) -> Any:
     @functools.wraps(fun)
     def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
-        traced = plain.trace(*args, **kwargs)
+        traced = jax.jit(find_fun(), **options).trace(*args, **kwargs)
         # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
         flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, compat.Tracer)]
         outs, output_tokens = run_threaded(traced.jaxpr, token, flat)
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs), output_tokens
 
     _hide_token(fun, threaded)
-    return jax.jit(threaded, **_shift_options(options, threaded))
+    return threaded
 
 
 def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[tuple[str, ...], Any]]:

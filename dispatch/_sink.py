@@ -48,7 +48,7 @@ def plan_natively(site: Site) -> None:
         native.set_plan(site.id, plan)
 
 
-def publish(site: Site, token: tuple[int, int, int, int], operands: Sequence[Any], device: int = 0) -> None:
+def publish(site: Site, token: tuple[int, ...], operands: Sequence[Any], device: int = 0) -> None:
     """Publishes one record from the host."""
     stored = [np.asarray(x, order="C").tobytes() for x in operands]
     native.publish(site.id, site.effect.ordered, token, device, stored)

@@ -73,6 +73,13 @@ class Config:
 
     __slots__ = ("_listeners", *_SETTINGS)
 
+    _listeners: list[Callable[[Config], None]]
+    sync: bool
+    order: str
+    ring_bytes: int
+    when_full: str
+    native: bool
+
     def __init__(self, environ: dict[str, str] | os._Environ[str]):
         object.__setattr__(self, "_listeners", [])
         for name, (default, _, _) in _SETTINGS.items():

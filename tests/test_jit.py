@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +45,41 @@ def test_jit_traces_exactly_when_jax_does(capsys):
     jax.effects_barrier()
     jax.clear_caches()
     assert count(ours) == expected
+
+
+def test_jitting_the_same_function_again_compiles_nothing(lines):
+    """A function that is jitted twice is traced once, as with `jax.jit`, and is not kept alive for it."""
+    traces = []
+
+    def jit_often():
+        def f(x):
+            traces.append(None)
+            fx.print("{}", x)
+
+        for _ in range(3):
+            fx.jit(f)(1)
+            fx.jit(f, static_argnums=())(1)
+        return weakref.ref(f)
+
+    gone = []
+    assert lines(lambda: gone.append(jit_often())) == ["1"] * 6
+    assert len(traces) <= 2
+    jax.clear_caches()
+    gc.collect()
+    assert gone[0]() is None
+
+
+def test_wrong_arguments_are_told_as_jax_does():
+    """An error about arguments speaks of the user's function and its arguments, not of tokens."""
+
+    def f(value):
+        fx.print("{}", value)
+
+    with pytest.raises(TypeError, match=r"f\(\).*takes 1 positional argument but 2 were given"):
+        fx.jit(f)(1, 2)
+    with pytest.raises(TypeError, match="value") as caught:
+        fx.jit(f)(object())
+    assert "token" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -25,23 +25,23 @@ namespace effects {
 struct Item {
   bool is_text;
   EpochInfo info;
-  std::string data;     // the text, or the record's payload
-  RecordHeader header;  // of a record for Python
+  std::string data;    // the text, or the record's payload
+  RecordHeader header; // of a record for Python
 };
 
 struct Batch {
   std::vector<Item> items;
-  std::vector<Finished> finished;  // epochs that have ended: everything of theirs is in this batch or an earlier one
-  uint64_t plain_released = 0;     // plain records so far, this batch included
+  std::vector<Finished> finished; // epochs that have ended: everything of theirs is in this batch or an earlier one
+  uint64_t plain_released = 0;    // plain records so far, this batch included
   bool stopped = false;
 };
 
 class Drain {
- public:
-  explicit Drain(Publisher& publisher) : publisher_(publisher) {}
+public:
+  explicit Drain(Publisher &publisher) : publisher_(publisher) {}
 
-  // Host: `thread` is about to dispatch a program whose text goes to `sink` (0: Python formats it). Returns the number of
-  // its epoch. Never waits for the drain.
+  // Host: `thread` is about to dispatch a program whose text goes to `sink` (0: Python formats it). Returns the number
+  // of its epoch. Never waits for the drain.
   uint32_t open(uint32_t thread, uint64_t sink) {
     bool asleep;
     uint32_t epoch;
@@ -95,8 +95,8 @@ class Drain {
       bool again = true;
       while (again && batch_bytes_ < kBatchBytes) {
         bool moved = false;
-        if (!scan(batch, moved)) break;  // the batch is full: the next call goes on with this scan
-        again = order_.advance([&](const auto&... args) { release(batch, args...); }, batch.finished) || moved;
+        if (!scan(batch, moved)) break; // the batch is full: the next call goes on with this scan
+        again = order_.advance([&](const auto &...args) { release(batch, args...); }, batch.finished) || moved;
       }
       const bool progress = !batch.items.empty() || !batch.finished.empty();
       adapt_parking();
@@ -125,12 +125,12 @@ class Drain {
     }
   }
 
- private:
+private:
   // While programs run nobody wakes the drain for a record; it looks by itself, so that records travel in batches.
   static constexpr std::chrono::microseconds kFirstPause{500};
   static constexpr std::chrono::microseconds kLongestPause{4000};
-  // And it looks no more often than this, unless somebody waits or a ring is half full: a batch costs Python's lock, which
-  // a thread that dispatches needs too.
+  // And it looks no more often than this, unless somebody waits or a ring is half full: a batch costs Python's lock,
+  // which a thread that dispatches needs too.
   static constexpr std::chrono::microseconds kPace{10000};
   static constexpr size_t kBatchBytes = size_t{1} << 18;
   static constexpr std::chrono::milliseconds kParkingPatience{100};
@@ -166,7 +166,7 @@ class Drain {
     last_batch_ = std::chrono::steady_clock::now();
   }
 
-  void notify(const Notice& notice) {
+  void notify(const Notice &notice) {
     bool asleep;
     {
       std::lock_guard lock(inbox_mutex_);
@@ -183,31 +183,31 @@ class Drain {
     }
     // A program that was announced after a plain record was published comes after it.
     if (publisher_.plain_published.load(std::memory_order_acquire) != 0) order_.expect_plain();
-    for (const Notice& notice : reading_) {
+    for (const Notice &notice : reading_) {
       switch (notice.what) {
-        case Notice::kOpen:
-          order_.open(notice.info, notice.dispatch);
-          break;
-        case Notice::kFail:
-          order_.fail(notice.info.thread, notice.info.epoch);
-          break;
-        case Notice::kForget:
-          order_.forget(notice.info.thread);
-          break;
+      case Notice::kOpen:
+        order_.open(notice.info, notice.dispatch);
+        break;
+      case Notice::kFail:
+        order_.fail(notice.info.thread, notice.info.epoch);
+        break;
+      case Notice::kForget:
+        order_.forget(notice.info.thread);
+        break;
       }
     }
     reading_.clear();
   }
 
   // Takes what is in the rings, in all of them and to their ends: ReleaseOrder counts on that, and no fast producer may
-  // keep us from the others. A batch that is full interrupts a scan between two rings. Returns whether the scan is over;
-  // sets `moved` when anything was taken.
-  bool scan(Batch& batch, bool& moved) {
+  // keep us from the others. A batch that is full interrupts a scan between two rings. Returns whether the scan is
+  // over; sets `moved` when anything was taken.
+  bool scan(Batch &batch, bool &moved) {
     read_inbox();
-    const bool over = publisher_.for_each_lane([&](Lane& lane) {
+    const bool over = publisher_.for_each_lane([&](Lane &lane) {
       std::unique_lock consumer(lane.consumer);
       if (lane.has_side.load(std::memory_order_acquire)) {
-        read_inbox();  // the host announced these programs before they ran, but perhaps after we last read
+        read_inbox(); // the host announced these programs before they ran, but perhaps after we last read
         auto kept = std::move(lane.kept);
         auto drops = std::move(lane.drops);
         lane.kept.clear();
@@ -215,16 +215,16 @@ class Drain {
         plain_taken_ += lane.plain_dropped;
         plain_released_ += std::exchange(lane.plain_dropped, 0);
         lane.has_side.store(false, std::memory_order_release);
-        for (const DropRange& range : drops) order_.accept_drop(range);
-        for (const auto& record : kept) accept(batch, record.data());
+        for (const DropRange &range : drops) order_.accept_drop(range);
+        for (const auto &record : kept) accept(batch, record.data());
         moved = true;
       }
       note_high_water(lane);
       bool held = false;
-      const bool taken = lane.ring.take([&](const std::byte* record) {
+      const bool taken = lane.ring.take([&](const std::byte *record) {
         RecordHeader header;
         std::memcpy(&header, record, sizeof header);
-        if (!order_.knows(header)) read_inbox();  // as above
+        if (!order_.knows(header)) read_inbox(); // as above
         if (order_.parked_bytes() > parking_limit_ && !order_.releasable(header)) {
           if (!std::exchange(held, true)) hold(ThreadOf(header.token));
           return false;
@@ -243,38 +243,39 @@ class Drain {
     return over;
   }
 
-  void accept(Batch& batch, const std::byte* record) {
+  void accept(Batch &batch, const std::byte *record) {
     RecordHeader header;
     std::memcpy(&header, record, sizeof header);
-    const std::byte* payload = record + sizeof header;
-    std::byte* block = nullptr;
+    const std::byte *payload = record + sizeof header;
+    std::byte *block = nullptr;
     if (header.large) {
       std::memcpy(&block, payload, sizeof block);
       payload = block;
       header.large = 0;
     }
     if (ThreadOf(header.token) == kPlainThread && header.kind != Kind::kClose) ++plain_taken_;
-    order_.accept(header, payload, [&](const auto&... args) { release(batch, args...); });
+    order_.accept(header, payload, [&](const auto &...args) { release(batch, args...); });
     if (block != nullptr) publisher_.release_large(block, header.payload_size);
   }
 
-  void release(Batch& batch, const RecordHeader& header, const std::byte* payload, const EpochInfo& info) {
+  void release(Batch &batch, const RecordHeader &header, const std::byte *payload, const EpochInfo &info) {
     publisher_.stats.released.fetch_add(1, std::memory_order_relaxed);
     if (info.thread == kPlainThread) ++plain_released_;
-    if (const Plan* plan = info.sink != 0 ? plan_of(header.site) : nullptr) {
+    if (const Plan *plan = info.sink != 0 ? plan_of(header.site) : nullptr) {
       if (batch.items.empty() || !batch.items.back().is_text || batch.items.back().info.sink != info.sink)
         batch.items.push_back({true, info, {}, {}});
-      std::string& text = batch.items.back().data;
+      std::string &text = batch.items.back().data;
       const size_t before = text.size();
       Format(text, *plan, payload);
       batch_bytes_ += text.size() - before;
     } else {
-      batch.items.push_back({false, info, std::string(reinterpret_cast<const char*>(payload), header.payload_size), header});
+      batch.items.push_back(
+          {false, info, std::string(reinterpret_cast<const char *>(payload), header.payload_size), header});
       batch_bytes_ += sizeof(Item) + header.payload_size;
     }
   }
 
-  const Plan* plan_of(uint64_t site) {
+  const Plan *plan_of(uint64_t site) {
     if (last_plan_ != nullptr && site == last_site_) return last_plan_.get();
     std::lock_guard lock(plans_mutex_);
     auto it = plans_.find(site);
@@ -284,23 +285,24 @@ class Drain {
     return last_plan_.get();
   }
 
-  void note_high_water(const Lane& lane) {
+  void note_high_water(const Lane &lane) {
     const uint64_t used = lane.ring.used();
     if (used > publisher_.stats.high_water.load(std::memory_order_relaxed))
       publisher_.stats.high_water.store(used, std::memory_order_relaxed);
   }
 
   // Records that came before their turn are parked in memory, up to a limit; beyond it they stay in their rings, and
-  // their producers wait. If then nothing of their thread's leaves for a while, the program whose turn it is may need the
-  // very threads that wait: the limit is raised, so that memory is the price and never a hang.
+  // their producers wait. If then nothing of their thread's leaves for a while, the program whose turn it is may need
+  // the very threads that wait: the limit is raised, so that memory is the price and never a hang.
   void adapt_parking() {
     if (order_.parked_bytes() <= parking_limit_) {
       held_.clear();
-      if (order_.parked_bytes() == 0) parking_limit_ = kParkingFactor * publisher_.ring_bytes.load(std::memory_order_relaxed);
+      if (order_.parked_bytes() == 0)
+        parking_limit_ = kParkingFactor * publisher_.ring_bytes.load(std::memory_order_relaxed);
       return;
     }
     const auto now = std::chrono::steady_clock::now();
-    for (const auto& [thread, held] : held_) {
+    for (const auto &[thread, held] : held_) {
       if (held.scan + 1 < scans_ || now - held.since <= kParkingPatience) continue;
       parking_limit_ *= 2;
       held_.clear();
@@ -318,21 +320,21 @@ class Drain {
     it->second.since = std::chrono::steady_clock::now();
   }
   struct Held {
-    uint64_t scan;      // the last one that found it so; of interest if not older than the last one that is over
-    uint64_t progress;  // ReleaseOrder's, at `since`
+    uint64_t scan;     // the last one that found it so; of interest if not older than the last one that is over
+    uint64_t progress; // ReleaseOrder's, at `since`
     std::chrono::steady_clock::time_point since;
   };
   static constexpr size_t kParkingFactor = 8;
 
-  Publisher& publisher_;
+  Publisher &publisher_;
 
   std::mutex inbox_mutex_;
   std::vector<Notice> inbox_;                         // guarded by inbox_mutex_
-  std::unordered_map<uint32_t, uint32_t> next_epoch_;  // guarded by inbox_mutex_; by thread
+  std::unordered_map<uint32_t, uint32_t> next_epoch_; // guarded by inbox_mutex_; by thread
   bool deep_sleep_ = false;                           // guarded by inbox_mutex_: the drain waits to be woken
 
   std::mutex plans_mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<const Plan>> plans_;  // guarded by plans_mutex_
+  std::unordered_map<uint64_t, std::shared_ptr<const Plan>> plans_; // guarded by plans_mutex_
 
   // The drain thread's own.
   ReleaseOrder order_;
@@ -343,9 +345,9 @@ class Drain {
   uint64_t plain_released_ = 0;
   size_t batch_bytes_ = 0;
   size_t parking_limit_ = kParkingFactor * (size_t{1} << 20);
-  std::unordered_map<uint32_t, Held> held_;  // by thread
-  uint64_t scans_ = 0;  // that are over
+  std::unordered_map<uint32_t, Held> held_; // by thread
+  uint64_t scans_ = 0;                      // that are over
   std::chrono::steady_clock::time_point last_batch_{};
 };
 
-}  // namespace effects
+} // namespace effects

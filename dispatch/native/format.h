@@ -12,14 +12,26 @@
 namespace effects {
 
 // What a field shows: a scalar operand of this type, at this byte of the payload.
-enum class Scalar : uint8_t { kBool, kInt8, kInt16, kInt32, kInt64, kUint8, kUint16, kUint32, kUint64, kFloat32, kFloat64 };
+enum class Scalar : uint8_t {
+  kBool,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUint8,
+  kUint16,
+  kUint32,
+  kUint64,
+  kFloat32,
+  kFloat64
+};
 
 struct Piece {
-  std::string literal;  // comes before the field
+  std::string literal; // comes before the field
   bool has_field = false;
   Scalar type = Scalar::kBool;
   uint64_t offset = 0;
-  char conversion = 0;  // 0: no specification; 'e', 'f', 'g': as in the specification
+  char conversion = 0; // 0: no specification; 'e', 'f', 'g': as in the specification
   int precision = 0;
 };
 
@@ -28,30 +40,30 @@ using Plan = std::vector<Piece>;
 namespace internal {
 
 template <typename T>
-T Load(const std::byte* at) {
+T Load(const std::byte *at) {
   T value;
   std::memcpy(&value, at, sizeof value);
   return value;
 }
 
 template <typename T>
-void AppendInteger(std::string& out, T value) {
+void AppendInteger(std::string &out, T value) {
   char digits[24];
   const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
   out.append(digits, end);
 }
 
-// A float as Python's repr() shows it: the shortest digits that read back as the same value, positional for magnitudes in
-// [1e-4, 1e16), else scientific with an exponent of at least two digits. An array without dimensions that is formatted
-// without a specification becomes a Python float first, a narrow one too.
-inline void AppendShortest(std::string& out, double value) {
+// A float as Python's repr() shows it: the shortest digits that read back as the same value, positional for magnitudes
+// in [1e-4, 1e16), else scientific with an exponent of at least two digits. An array without dimensions that is
+// formatted without a specification becomes a Python float first, a narrow one too.
+inline void AppendShortest(std::string &out, double value) {
   char buffer[512];
   const double magnitude = std::fabs(value);
   if (magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16)) {
     // Shortest digits in scientific form, laid out by hand: to_chars' fixed form prints large values exactly, while
     // repr() pads the shortest digits with zeros.
     const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
-    const char* at = buffer;
+    const char *at = buffer;
     if (*at == '-') {
       out += '-';
       ++at;
@@ -60,7 +72,7 @@ inline void AppendShortest(std::string& out, double value) {
     if (*at == '.')
       for (++at; *at != 'e'; ++at) digits += *at;
     int exponent = 0;
-    ++at;  // 'e'
+    ++at; // 'e'
     if (*at == '+') ++at;
     std::from_chars(at, end, exponent);
     if (exponent < 0) {
@@ -85,7 +97,7 @@ inline void AppendShortest(std::string& out, double value) {
   out.append(buffer, end);
 }
 
-inline void AppendDouble(std::string& out, double value, const Piece& piece) {
+inline void AppendDouble(std::string &out, double value, const Piece &piece) {
   if (std::isnan(value)) {
     out += "nan";
     return;
@@ -104,42 +116,42 @@ inline void AppendDouble(std::string& out, double value, const Piece& piece) {
   out.append(buffer, result.ptr);
 }
 
-}  // namespace internal
+} // namespace internal
 
-inline void FormatField(std::string& out, const Piece& piece, const std::byte* at) {
+inline void FormatField(std::string &out, const Piece &piece, const std::byte *at) {
   using internal::Load;
   switch (piece.type) {
-    case Scalar::kBool:
-      out += Load<uint8_t>(at) ? "True" : "False";
-      return;
-    case Scalar::kInt8:
-      return internal::AppendInteger(out, static_cast<int>(Load<int8_t>(at)));
-    case Scalar::kInt16:
-      return internal::AppendInteger(out, Load<int16_t>(at));
-    case Scalar::kInt32:
-      return internal::AppendInteger(out, Load<int32_t>(at));
-    case Scalar::kInt64:
-      return internal::AppendInteger(out, Load<int64_t>(at));
-    case Scalar::kUint8:
-      return internal::AppendInteger(out, static_cast<unsigned>(Load<uint8_t>(at)));
-    case Scalar::kUint16:
-      return internal::AppendInteger(out, Load<uint16_t>(at));
-    case Scalar::kUint32:
-      return internal::AppendInteger(out, Load<uint32_t>(at));
-    case Scalar::kUint64:
-      return internal::AppendInteger(out, Load<uint64_t>(at));
-    case Scalar::kFloat32:
-      return internal::AppendDouble(out, Load<float>(at), piece);
-    case Scalar::kFloat64:
-      return internal::AppendDouble(out, Load<double>(at), piece);
+  case Scalar::kBool:
+    out += Load<uint8_t>(at) ? "True" : "False";
+    return;
+  case Scalar::kInt8:
+    return internal::AppendInteger(out, static_cast<int>(Load<int8_t>(at)));
+  case Scalar::kInt16:
+    return internal::AppendInteger(out, Load<int16_t>(at));
+  case Scalar::kInt32:
+    return internal::AppendInteger(out, Load<int32_t>(at));
+  case Scalar::kInt64:
+    return internal::AppendInteger(out, Load<int64_t>(at));
+  case Scalar::kUint8:
+    return internal::AppendInteger(out, static_cast<unsigned>(Load<uint8_t>(at)));
+  case Scalar::kUint16:
+    return internal::AppendInteger(out, Load<uint16_t>(at));
+  case Scalar::kUint32:
+    return internal::AppendInteger(out, Load<uint32_t>(at));
+  case Scalar::kUint64:
+    return internal::AppendInteger(out, Load<uint64_t>(at));
+  case Scalar::kFloat32:
+    return internal::AppendDouble(out, Load<float>(at), piece);
+  case Scalar::kFloat64:
+    return internal::AppendDouble(out, Load<double>(at), piece);
   }
 }
 
-inline void Format(std::string& out, const Plan& plan, const std::byte* payload) {
-  for (const Piece& piece : plan) {
+inline void Format(std::string &out, const Plan &plan, const std::byte *payload) {
+  for (const Piece &piece : plan) {
     out += piece.literal;
     if (piece.has_field) FormatField(out, piece, payload + piece.offset);
   }
 }
 
-}  // namespace effects
+} // namespace effects

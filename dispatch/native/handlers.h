@@ -15,7 +15,7 @@ namespace effects {
 
 // What loaded programs say of their sites: content hash -> description.
 class Sites {
- public:
+public:
   void introduce(uint64_t site, std::string_view description) {
     std::lock_guard lock(mutex_);
     descriptions_.emplace(site, description);
@@ -26,23 +26,23 @@ class Sites {
     return it == descriptions_.end() ? std::string() : it->second;
   }
 
- private:
+private:
   std::mutex mutex_;
-  std::unordered_map<uint64_t, std::string> descriptions_;  // guarded by mutex_
+  std::unordered_map<uint64_t, std::string> descriptions_; // guarded by mutex_
 };
 
-Publisher& publisher();
-Drain& drain();
-Sites& sites();
+Publisher &publisher();
+Drain &drain();
+Sites &sites();
 
 // Publishes a record that belongs to no epoch.
-void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span* spans, size_t count);
+void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count);
 
 struct Handler {
-  const char* target;
-  const char* stage;
-  void* function;
+  const char *target;
+  const char *stage;
+  void *function;
 };
-const std::vector<Handler>& handlers();
+const std::vector<Handler> &handlers();
 
-}  // namespace effects
+} // namespace effects

@@ -14,16 +14,17 @@ namespace nb = nanobind;
 namespace effects {
 namespace {
 
-nb::list ToPython(Batch& batch) {
+nb::list ToPython(Batch &batch) {
   nb::list items;
-  for (Item& item : batch.items) {
+  for (Item &item : batch.items) {
     if (item.is_text) {
       items.append(nb::make_tuple(item.info.thread, item.info.epoch, nb::str(item.data.data(), item.data.size())));
     } else {
-      const RecordHeader& header = item.header;
-      items.append(nb::make_tuple(item.info.thread, item.info.epoch, nb::bytes(item.data.data(), item.data.size()), header.site,
-                                  nb::make_tuple(header.token.stream, header.token.epoch, header.token.phase, header.token.index),
-                                  header.device, header.time));
+      const RecordHeader &header = item.header;
+      items.append(nb::make_tuple(
+          item.info.thread, item.info.epoch, nb::bytes(item.data.data(), item.data.size()), header.site,
+          nb::make_tuple(header.token.stream, header.token.epoch, header.token.phase, header.token.index),
+          header.device, header.time));
     }
   }
   return items;
@@ -36,7 +37,7 @@ NB_MODULE(_token_effects, m) {
 
   m.def("handlers", [] {
     nb::list all;
-    for (const Handler& handler : handlers())
+    for (const Handler &handler : handlers())
       all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
     return all;
   });
@@ -61,10 +62,11 @@ NB_MODULE(_token_effects, m) {
       batch = drain().next_batch(patience);
     }
     nb::list finished;
-    for (size_t i = 0, next; i < batch.finished.size(); i = next) {  // as runs: (thread, first epoch, count)
-      const Finished& first = batch.finished[i];
+    for (size_t i = 0, next; i < batch.finished.size(); i = next) { // as runs: (thread, first epoch, count)
+      const Finished &first = batch.finished[i];
       for (next = i + 1; next < batch.finished.size(); ++next)
-        if (batch.finished[next].thread != first.thread || batch.finished[next].epoch != first.epoch + (next - i)) break;
+        if (batch.finished[next].thread != first.thread || batch.finished[next].epoch != first.epoch + (next - i))
+          break;
       finished.append(nb::make_tuple(first.thread, first.epoch, next - i));
     }
     return nb::make_tuple(ToPython(batch), finished, batch.plain_released, batch.stopped);
@@ -79,8 +81,9 @@ NB_MODULE(_token_effects, m) {
       kept.push_back(nb::cast<nb::bytes>(operand));
       spans.push_back({kept.back().c_str(), kept.back().size()});
     }
-    Token place{nb::cast<uint32_t>(token[0]), nb::cast<uint32_t>(token[1]), nb::cast<uint32_t>(token[2]), nb::cast<uint32_t>(token[3])};
-    nb::gil_scoped_release release;  // a full ring makes us wait, and the drain may need the lock to empty it
+    Token place{nb::cast<uint32_t>(token[0]), nb::cast<uint32_t>(token[1]), nb::cast<uint32_t>(token[2]),
+                nb::cast<uint32_t>(token[3])};
+    nb::gil_scoped_release release; // a full ring makes us wait, and the drain may need the lock to empty it
     if (ThreadOf(place) == kPlainThread)
       PublishPlain(site, ordered, device, spans.data(), spans.size());
     else
@@ -90,7 +93,8 @@ NB_MODULE(_token_effects, m) {
     std::vector<Token> last;
     for (nb::handle one : tokens) {
       auto token = nb::cast<nb::tuple>(one);
-      last.push_back({nb::cast<uint32_t>(token[0]), nb::cast<uint32_t>(token[1]), nb::cast<uint32_t>(token[2]), nb::cast<uint32_t>(token[3])});
+      last.push_back({nb::cast<uint32_t>(token[0]), nb::cast<uint32_t>(token[1]), nb::cast<uint32_t>(token[2]),
+                      nb::cast<uint32_t>(token[3])});
     }
     const Span span{last.data(), last.size() * sizeof(Token)};
     nb::gil_scoped_release release;
@@ -123,7 +127,7 @@ NB_MODULE(_token_effects, m) {
     publisher().when_full.store(static_cast<WhenFull>(when_full), std::memory_order_relaxed);
   });
   m.def("stats", [] {
-    const Stats& stats = publisher().stats;
+    const Stats &stats = publisher().stats;
     nb::dict all;
     all["published"] = stats.published.load();
     all["released"] = stats.released.load();
@@ -135,5 +139,5 @@ NB_MODULE(_token_effects, m) {
   });
 }
 
-}  // namespace
-}  // namespace effects
+} // namespace
+} // namespace effects

@@ -23,21 +23,22 @@ namespace effects {
 enum class WhenFull : int { kWait = 0, kDropNewest = 1, kDropOldest = 2 };
 
 struct Span {
-  const void* data;
+  const void *data;
   size_t size;
 };
 
 struct Stats {
-  std::atomic<uint64_t> published{0};   // records put into a ring
-  std::atomic<uint64_t> released{0};    // records that left in order
-  std::atomic<uint64_t> dropped{0};     // records lost because a ring was full
-  std::atomic<uint64_t> waited{0};      // times a producer found its ring full and waited
-  std::atomic<uint64_t> bytes{0};       // bytes published, headers included
-  std::atomic<uint64_t> high_water{0};  // most bytes that one ring held
+  std::atomic<uint64_t> published{0};  // records put into a ring
+  std::atomic<uint64_t> released{0};   // records that left in order
+  std::atomic<uint64_t> dropped{0};    // records lost because a ring was full
+  std::atomic<uint64_t> waited{0};     // times a producer found its ring full and waited
+  std::atomic<uint64_t> bytes{0};      // bytes published, headers included
+  std::atomic<uint64_t> high_water{0}; // most bytes that one ring held
 };
 
 inline int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 // One producing thread's ring, and what does not fit into it.
@@ -45,15 +46,15 @@ struct Lane {
   explicit Lane(size_t capacity) : ring(capacity) {}
 
   Ring ring;
-  std::atomic<bool> abandoned{false};  // the producing thread has ended
+  std::atomic<bool> abandoned{false}; // the producing thread has ended
 
   // Guards the consumer's side of the ring (the drain's, and the producer's own when it drops the oldest), and `kept`,
   // `drops` and `plain_dropped`. Uncontended but for a full ring.
   std::mutex consumer;
-  std::vector<std::vector<std::byte>> kept;  // close markers that found the ring full, or were the oldest in it
+  std::vector<std::vector<std::byte>> kept; // close markers that found the ring full, or were the oldest in it
   std::vector<DropRange> drops;
-  uint64_t plain_dropped = 0;         // plain records that were published, and dropped as the oldest
-  std::atomic<bool> has_side{false};  // there is something in one of the three
+  uint64_t plain_dropped = 0;        // plain records that were published, and dropped as the oldest
+  std::atomic<bool> has_side{false}; // there is something in one of the three
 
   // A producer waits here for room. The flag spares the consumer the lock while nobody waits.
   std::mutex room_mutex;
@@ -62,25 +63,25 @@ struct Lane {
 };
 
 class Publisher {
- public:
+public:
   Publisher() = default;
-  Publisher(const Publisher&) = delete;
+  Publisher(const Publisher &) = delete;
 
   // Set by the host; `ring_bytes` counts for rings made afterwards.
   std::atomic<size_t> ring_bytes{size_t{1} << 20};
   std::atomic<WhenFull> when_full{WhenFull::kWait};
 
   Stats stats;
-  std::atomic<uint64_t> dispatches{0};  // mirrors ReleaseOrder's, for the stamp of plain records
+  std::atomic<uint64_t> dispatches{0}; // mirrors ReleaseOrder's, for the stamp of plain records
   std::atomic<uint32_t> plain_index{0};
   std::atomic<uint64_t> plain_published{0};
-  std::atomic<bool> stopped{false};  // nothing drains any more
+  std::atomic<bool> stopped{false}; // nothing drains any more
 
   // Whether this program has published all it will. May say no for one that has; the drain knows in any case.
   bool has_closed(uint32_t thread, uint32_t epoch) const {
     return last_closed_[thread % kClosedSlots].load(std::memory_order_relaxed) == (uint64_t{thread} << 32 | epoch);
   }
-  void note_closed(const Token& token) {
+  void note_closed(const Token &token) {
     const uint32_t thread = ThreadOf(token);
     last_closed_[thread % kClosedSlots].store(uint64_t{thread} << 32 | token.epoch, std::memory_order_relaxed);
   }
@@ -88,15 +89,15 @@ class Publisher {
   // How the drain is woken; see Drain. `roused`: there is something to do, in a while. `urgent`: somebody waits for it.
   std::mutex wake_mutex;
   std::condition_variable wake_condition;
-  bool roused = false;           // guarded by wake_mutex
-  bool urgent = false;           // guarded by wake_mutex
-  std::atomic<int> barriers{0};  // threads that wait for records to leave
+  bool roused = false;          // guarded by wake_mutex
+  bool urgent = false;          // guarded by wake_mutex
+  std::atomic<int> barriers{0}; // threads that wait for records to leave
 
   void rouse() { wake(roused); }
   void wake() { wake(urgent); }
 
- private:
-  void wake(bool& reason) {
+private:
+  void wake(bool &reason) {
     {
       std::lock_guard lock(wake_mutex);
       reason = true;
@@ -104,13 +105,13 @@ class Publisher {
     wake_condition.notify_one();
   }
 
- public:
-
+public:
   // Publishes one record. Returns false when it was dropped.
-  bool publish(Kind kind, uint64_t site, const Token& token, int32_t device, const Span* spans, size_t count, bool replicated = false) {
+  bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
+               bool replicated = false) {
     size_t payload = 0;
     for (size_t i = 0; i < count; ++i) payload += RoundUp8(spans[i].size);
-    Lane& lane = this_thread_lane();
+    Lane &lane = this_thread_lane();
     RecordHeader header{};
     header.kind = kind;
     header.site = site;
@@ -122,13 +123,14 @@ class Publisher {
 
     const bool large = sizeof header + payload > lane.ring.capacity() / 4;
     header.large = large ? 1 : 0;
-    header.size = static_cast<uint32_t>(sizeof header + (large ? sizeof(void*) : payload));
+    header.size = static_cast<uint32_t>(sizeof header + (large ? sizeof(void *) : payload));
 
-    std::byte* block = nullptr;
+    std::byte *block = nullptr;
     if (large) {
       // Too large for the ring: the bytes travel beside it. What travels so is bounded as the ring is, except that one
       // record may always pass.
-      if (!admit_large(lane, payload)) return kind == Kind::kClose ? keep(lane, header, spans, count) : drop(lane, header);
+      if (!admit_large(lane, payload))
+        return kind == Kind::kClose ? keep(lane, header, spans, count) : drop(lane, header);
       block = new (std::nothrow) std::byte[payload];
       if (block == nullptr) {
         large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
@@ -136,7 +138,7 @@ class Publisher {
       }
       copy(block, spans, count);
     }
-    std::byte* room = lane.ring.try_reserve(header.size);
+    std::byte *room = lane.ring.try_reserve(header.size);
     if (room == nullptr && (room = make_room(lane, header)) == nullptr) {
       if (large) {
         delete[] block;
@@ -158,7 +160,7 @@ class Publisher {
   }
 
   // Consumer: frees a large record's block.
-  void release_large(std::byte* block, size_t payload) {
+  void release_large(std::byte *block, size_t payload) {
     delete[] block;
     large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
   }
@@ -167,14 +169,14 @@ class Publisher {
   // have ended and left nothing. If `visit` returns false, stops, and the next call goes on with the next lane. Returns
   // whether all lanes have been visited.
   template <typename Visit>
-  bool for_each_lane(Visit&& visit) {
+  bool for_each_lane(Visit &&visit) {
     if (next_visited_ == visited_.size()) {
       std::lock_guard lock(lanes_mutex_);
       visited_ = lanes_;
       next_visited_ = 0;
     }
     while (next_visited_ < visited_.size()) {
-      const auto& lane = visited_[next_visited_++];
+      const auto &lane = visited_[next_visited_++];
       // Read before the visit: what an ended thread published is visible to it.
       const bool abandoned = lane->abandoned.load(std::memory_order_acquire);
       const bool go_on = visit(*lane);
@@ -188,7 +190,7 @@ class Publisher {
   }
 
   // Consumer: tells a producer that waits for room in `lane` that there is some.
-  static void notify_room(Lane& lane) {
+  static void notify_room(Lane &lane) {
     // The fence orders our release of the bytes before the look at the flag; the producer's fence orders its flag
     // before its look at the bytes. One of the two sees the other.
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -198,7 +200,7 @@ class Publisher {
     }
   }
 
- private:
+private:
   struct Handle {
     std::shared_ptr<Lane> lane;
     ~Handle() {
@@ -206,7 +208,7 @@ class Publisher {
     }
   };
 
-  Lane& this_thread_lane() {
+  Lane &this_thread_lane() {
     thread_local Handle handle;
     if (!handle.lane) {
       handle.lane = std::make_shared<Lane>(ring_bytes.load(std::memory_order_relaxed));
@@ -216,14 +218,14 @@ class Publisher {
     return *handle.lane;
   }
 
-  static void copy(std::byte* to, const Span* spans, size_t count) {
+  static void copy(std::byte *to, const Span *spans, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       if (spans[i].size != 0) std::memcpy(to, spans[i].data, spans[i].size);
       to += RoundUp8(spans[i].size);
     }
   }
 
-  bool admit_large(Lane& lane, size_t payload) {
+  bool admit_large(Lane &lane, size_t payload) {
     const size_t limit = 4 * lane.ring.capacity();
     for (bool counted = false;;) {
       size_t taken = large_bytes_.load(std::memory_order_relaxed);
@@ -244,10 +246,12 @@ class Publisher {
   }
 
   // The ring is full. Waits or drops until the record fits; null when it is the record itself that must go.
-  std::byte* make_room(Lane& lane, const RecordHeader& header) {
-    stats.high_water.store(std::max<uint64_t>(stats.high_water.load(std::memory_order_relaxed), lane.ring.used()), std::memory_order_relaxed);
+  std::byte *make_room(Lane &lane, const RecordHeader &header) {
+    stats.high_water.store(std::max<uint64_t>(stats.high_water.load(std::memory_order_relaxed), lane.ring.used()),
+                           std::memory_order_relaxed);
     if (when_full.load(std::memory_order_relaxed) == WhenFull::kDropNewest) return nullptr;
-    if (when_full.load(std::memory_order_relaxed) == WhenFull::kWait) stats.waited.fetch_add(1, std::memory_order_relaxed);
+    if (when_full.load(std::memory_order_relaxed) == WhenFull::kWait)
+      stats.waited.fetch_add(1, std::memory_order_relaxed);
     for (;;) {
       if (stopped.load(std::memory_order_relaxed)) return nullptr;
       if (when_full.load(std::memory_order_relaxed) == WhenFull::kDropOldest) {
@@ -256,24 +260,24 @@ class Publisher {
       } else {
         await_room(lane, [&] { return lane.ring.capacity() - lane.ring.used() >= 2 * size_t{header.size}; });
       }
-      if (std::byte* room = lane.ring.try_reserve(header.size)) return room;
+      if (std::byte *room = lane.ring.try_reserve(header.size)) return room;
     }
   }
 
   template <typename Ready>
-  void await_room(Lane& lane, Ready&& ready) {
+  void await_room(Lane &lane, Ready &&ready) {
     wake();
     std::unique_lock lock(lane.room_mutex);
     lane.waiting.store(true, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with notify_room()
+    std::atomic_thread_fence(std::memory_order_seq_cst); // pairs with notify_room()
     // The time limit is for what no notification tells: `stopped`, and other lanes' large records.
     if (!ready()) lane.room.wait_for(lock, std::chrono::milliseconds(5));
     lane.waiting.store(false, std::memory_order_relaxed);
   }
 
   // With `lane.consumer` held. Returns false when the ring is empty.
-  bool drop_oldest(Lane& lane) {
-    const std::byte* oldest = lane.ring.front();
+  bool drop_oldest(Lane &lane) {
+    const std::byte *oldest = lane.ring.front();
     if (oldest == nullptr) return false;
     RecordHeader header;
     std::memcpy(&header, oldest, sizeof header);
@@ -281,7 +285,7 @@ class Publisher {
       lane.kept.emplace_back(oldest, oldest + header.size);
     } else {
       if (header.large) {
-        std::byte* block;
+        std::byte *block;
         std::memcpy(&block, oldest + sizeof header, sizeof block);
         release_large(block, header.payload_size);
       }
@@ -293,7 +297,7 @@ class Publisher {
     return true;
   }
 
-  bool drop(Lane& lane, const RecordHeader& header) {
+  bool drop(Lane &lane, const RecordHeader &header) {
     std::lock_guard lock(lane.consumer);
     note_drop(lane, header);
     lane.has_side.store(true, std::memory_order_release);
@@ -301,11 +305,11 @@ class Publisher {
   }
 
   // With `lane.consumer` held. Runs of dropped indices are kept as one range.
-  void note_drop(Lane& lane, const RecordHeader& header) {
+  void note_drop(Lane &lane, const RecordHeader &header) {
     stats.dropped.fetch_add(1, std::memory_order_relaxed);
     if (header.kind != Kind::kOrdered) return;
     if (!lane.drops.empty()) {
-      DropRange& last = lane.drops.back();
+      DropRange &last = lane.drops.back();
       if (last.first.stream == header.token.stream && last.first.epoch == header.token.epoch &&
           last.first.index + static_cast<uint32_t>(last.count) == header.token.index) {
         ++last.count;
@@ -315,8 +319,8 @@ class Publisher {
     lane.drops.push_back({header.token, 1});
   }
 
-  bool keep(Lane& lane, RecordHeader header, const Span* spans, size_t count) {
-    header.large = 0;  // here the payload follows its header, whatever its size
+  bool keep(Lane &lane, RecordHeader header, const Span *spans, size_t count) {
+    header.large = 0; // here the payload follows its header, whatever its size
     std::vector<std::byte> record(sizeof header + header.payload_size);
     std::memcpy(record.data(), &header, sizeof header);
     copy(record.data() + sizeof header, spans, count);
@@ -327,13 +331,13 @@ class Publisher {
   }
 
   static constexpr size_t kClosedSlots = 256;
-  std::atomic<uint64_t> last_closed_[kClosedSlots] = {};  // thread << 32 | epoch of the newest program that closed
+  std::atomic<uint64_t> last_closed_[kClosedSlots] = {}; // thread << 32 | epoch of the newest program that closed
 
   std::mutex lanes_mutex_;
-  std::vector<std::shared_ptr<Lane>> lanes_;    // guarded by lanes_mutex_
-  std::vector<std::shared_ptr<Lane>> visited_;  // the consumer's copy
-  size_t next_visited_ = 0;                     // the consumer's
+  std::vector<std::shared_ptr<Lane>> lanes_;   // guarded by lanes_mutex_
+  std::vector<std::shared_ptr<Lane>> visited_; // the consumer's copy
+  size_t next_visited_ = 0;                    // the consumer's
   std::atomic<size_t> large_bytes_{0};
 };
 
-}  // namespace effects
+} // namespace effects

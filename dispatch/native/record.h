@@ -10,38 +10,38 @@ namespace effects {
 // A token that counts. The same four numbers are the dependency inside the compiled program and the
 // place of an effect in program order.
 struct Token {
-  uint32_t stream;  // thread number << 8 | order domain's number within the program
-  uint32_t epoch;   // number of the dispatch within the thread's stream
-  uint32_t phase;   // grows when control enters or leaves a per-device region
-  uint32_t index;   // grows with every effect
+  uint32_t stream; // thread number << 8 | order domain's number within the program
+  uint32_t epoch;  // number of the dispatch within the thread's stream
+  uint32_t phase;  // grows when control enters or leaves a per-device region
+  uint32_t index;  // grows with every effect
 };
 
 inline constexpr uint32_t kDomainBits = 8;
-inline uint32_t ThreadOf(const Token& token) { return token.stream >> kDomainBits; }
+inline uint32_t ThreadOf(const Token &token) { return token.stream >> kDomainBits; }
 
 // The stream of records that were published outside `effects.jit`: it has no epochs.
 inline constexpr uint32_t kPlainThread = 0xFFFFFF;
 
 enum class Kind : uint16_t {
-  kPadding = 0,    // fills the ring up to its end; never leaves it
-  kOrdered = 1,    // released in the order of its token
-  kUnordered = 2,  // released when it arrives
-  kClose = 3,      // the program has published all it will: the payload holds one Token per domain
+  kPadding = 0,   // fills the ring up to its end; never leaves it
+  kOrdered = 1,   // released in the order of its token
+  kUnordered = 2, // released when it arrives
+  kClose = 3,     // the program has published all it will: the payload holds one Token per domain
 };
 
 struct RecordHeader {
-  uint32_t size;  // bytes this record takes in the ring, a multiple of 8; first, so that padding fits in 8 bytes
+  uint32_t size; // bytes this record takes in the ring, a multiple of 8; first, so that padding fits in 8 bytes
   Kind kind;
-  uint16_t large;  // 1: the payload is a pointer to a heap block, owned by the record
+  uint16_t large; // 1: the payload is a pointer to a heap block, owned by the record
   uint64_t site;
   Token token;
-  int64_t time;  // nanoseconds of the system's monotonic clock
+  int64_t time; // nanoseconds of the system's monotonic clock
   int32_t device;
-  uint32_t replicated;  // 1: every device of the program publishes this same record
+  uint32_t replicated; // 1: every device of the program publishes this same record
   uint64_t payload_size;
 };
 static_assert(sizeof(RecordHeader) == 56 && sizeof(RecordHeader) % 8 == 0, "the payload is 8-byte aligned");
 
 inline constexpr size_t RoundUp8(size_t n) { return (n + 7) & ~size_t{7}; }
 
-}  // namespace effects
+} // namespace effects

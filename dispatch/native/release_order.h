@@ -40,10 +40,11 @@ struct EpochInfo {
 };
 
 class ReleaseOrder {
- public:
-  // A program of this thread's is about to be dispatched, as the host's `dispatch`-th. Epochs of a thread come in order.
-  void open(const EpochInfo& info, uint64_t dispatch) {
-    Epoch& epoch = streams_[info.thread].epochs.emplace_back();
+public:
+  // A program of this thread's is about to be dispatched, as the host's `dispatch`-th. Epochs of a thread come in
+  // order.
+  void open(const EpochInfo &info, uint64_t dispatch) {
+    Epoch &epoch = streams_[info.thread].epochs.emplace_back();
     epoch.info = info;
     epoch.dispatch = dispatch;
     epoch.opened_scan = scan_;
@@ -54,14 +55,14 @@ class ReleaseOrder {
   // The program of this epoch failed or never ran; nothing more will be published for it. One of its devices may have
   // closed it all the same, before another failed.
   void fail(uint32_t thread, uint32_t number) {
-    if (Epoch* epoch = find(thread, number); epoch != nullptr && !epoch->failed) end(*epoch, /*failed=*/true);
+    if (Epoch *epoch = find(thread, number); epoch != nullptr && !epoch->failed) end(*epoch, /*failed=*/true);
   }
 
   size_t open_epochs() const { return open_epochs_; }
   size_t parked_bytes() const { return parked_bytes_; }
 
   // Whether the epoch of this record is open; of a plain record, whether all it must wait for is known.
-  bool knows(const RecordHeader& header) {
+  bool knows(const RecordHeader &header) {
     if (ThreadOf(header.token) == kPlainThread)
       return static_cast<int32_t>(header.token.epoch - static_cast<uint32_t>(newest_dispatch_)) <= 0;
     return find(ThreadOf(header.token), header.token.epoch) != nullptr;
@@ -72,18 +73,19 @@ class ReleaseOrder {
     if (thread == kPlainThread) return plain_.next;
     auto it = streams_.find(thread);
     if (it == streams_.end() || it->second.epochs.empty()) return 0;
-    const Epoch& oldest = it->second.epochs.front();
+    const Epoch &oldest = it->second.epochs.front();
     uint64_t sum = uint64_t{oldest.info.epoch} << 32;
-    for (auto& [domain, sequence] : oldest.domains) sum += sequence.next;
+    for (auto &[domain, sequence] : oldest.domains) sum += sequence.next;
     return sum;
   }
 
   // True when `accept` would hand this record straight on, so that taking it costs no memory; and when it must be taken
   // whatever it costs: a failed epoch does not wait for its records, so none may be in a ring when it ends.
-  bool releasable(const RecordHeader& header) {
+  bool releasable(const RecordHeader &header) {
     if (header.kind != Kind::kOrdered) return true;
-    if (ThreadOf(header.token) == kPlainThread) return offset(plain_, header.token) <= 0 && plain_due(header.token.epoch);
-    Epoch* epoch = find(ThreadOf(header.token), header.token.epoch);
+    if (ThreadOf(header.token) == kPlainThread)
+      return offset(plain_, header.token) <= 0 && plain_due(header.token.epoch);
+    Epoch *epoch = find(ThreadOf(header.token), header.token.epoch);
     if (epoch == nullptr || epoch->failed) return true;
     return may_release(*epoch) && offset(epoch->domains[domain_of(header.token)], header.token) <= 0;
   }
@@ -93,7 +95,7 @@ class ReleaseOrder {
 
   // Takes one record. `release(header, payload, info)` is called for it, and for what it was in the way of.
   template <typename Release>
-  void accept(const RecordHeader& header, const std::byte* payload, Release&& release) {
+  void accept(const RecordHeader &header, const std::byte *payload, Release &&release) {
     const uint32_t thread = ThreadOf(header.token);
     if (thread == kPlainThread) {
       if (header.kind == Kind::kUnordered) return release(header, payload, kPlainInfo);
@@ -101,8 +103,8 @@ class ReleaseOrder {
       flush_plain(release);
       return;
     }
-    Epoch* epoch = find(thread, header.token.epoch);
-    if (epoch == nullptr) return;  // another device's copy of a record that has left
+    Epoch *epoch = find(thread, header.token.epoch);
+    if (epoch == nullptr) return; // another device's copy of a record that has left
     if (header.replicated) {
       // The first device that is heard of speaks for all: the others say the same.
       if (epoch->speaker < 0) epoch->speaker = header.device;
@@ -119,9 +121,9 @@ class ReleaseOrder {
       end(*epoch, /*failed=*/false);
       return;
     }
-    Sequence& sequence = epoch->domains[domain_of(header.token)];
+    Sequence &sequence = epoch->domains[domain_of(header.token)];
     const int64_t ahead = offset(sequence, header.token);
-    if (ahead < 0) return;  // another device's copy
+    if (ahead < 0) return; // another device's copy
     if (ahead == 0 && may_release(*epoch)) {
       release(header, payload, epoch->info);
       ++sequence.next;
@@ -131,12 +133,12 @@ class ReleaseOrder {
     park(sequence, sequence.next + static_cast<uint64_t>(ahead), header, payload);
   }
 
-  void accept_drop(const DropRange& range) {
+  void accept_drop(const DropRange &range) {
     if (ThreadOf(range.first) == kPlainThread) {
       park_gap(plain_, range);
       return;
     }
-    Epoch* epoch = find(ThreadOf(range.first), range.first.epoch);
+    Epoch *epoch = find(ThreadOf(range.first), range.first.epoch);
     if (epoch == nullptr) return;
     park_gap(epoch->domains[domain_of(range.first)], range);
   }
@@ -144,21 +146,21 @@ class ReleaseOrder {
   // Called after every scan of all rings: ends the epochs that are complete, oldest dispatch first, and releases what
   // waited behind them. Returns whether a further scan can bring more.
   template <typename Release>
-  bool advance(Release&& release, std::vector<Finished>& finished) {
+  bool advance(Release &&release, std::vector<Finished> &finished) {
     ++scan_;
     bool again = flush_plain(release);
     heads_.clear();
-    for (auto& [thread, stream] : streams_)
+    for (auto &[thread, stream] : streams_)
       if (!stream.epochs.empty()) heads_.emplace_back(stream.epochs.front().dispatch, &stream);
     std::sort(heads_.begin(), heads_.end());
-    for (auto& [dispatch, stream] : heads_) {
+    for (auto &[dispatch, stream] : heads_) {
       while (!stream->epochs.empty()) {
-        Epoch& epoch = stream->epochs.front();
+        Epoch &epoch = stream->epochs.front();
         if (!may_release(epoch)) {
           again = again || epoch.opened_scan == scan_;
           break;
         }
-        for (auto& [domain, sequence] : epoch.domains) flush(sequence, epoch.info, release);
+        for (auto &[domain, sequence] : epoch.domains) flush(sequence, epoch.info, release);
         if (!epoch.ended) break;
         // What the program published before it ended is in some ring at the latest when its close marker is seen, but
         // perhaps in a ring that this scan had already passed: one full scan more, and everything is here.
@@ -168,7 +170,7 @@ class ReleaseOrder {
         }
         if (!complete(epoch)) {
           if (!epoch.failed) break;
-          for (auto& [domain, sequence] : epoch.domains) flush_over_gaps(sequence, epoch.info, release);
+          for (auto &[domain, sequence] : epoch.domains) flush_over_gaps(sequence, epoch.info, release);
         }
         finished.push_back({epoch.info.thread, epoch.info.epoch});
         --open_epochs_;
@@ -185,11 +187,11 @@ class ReleaseOrder {
     if (it != streams_.end() && it->second.epochs.empty()) streams_.erase(it);
   }
 
- private:
+private:
   struct Parked {
     RecordHeader header;
     std::vector<std::byte> payload;
-    uint64_t gap_count = 0;  // not 0: no record, this many indices were dropped
+    uint64_t gap_count = 0; // not 0: no record, this many indices were dropped
     static Parked gap(uint64_t count) {
       Parked parked{};
       parked.gap_count = count;
@@ -197,8 +199,8 @@ class ReleaseOrder {
     }
   };
   struct Sequence {
-    uint64_t next = 0;                  // unwrapped index of the record that leaves next
-    std::map<uint64_t, Parked> parked;  // by unwrapped index
+    uint64_t next = 0;                 // unwrapped index of the record that leaves next
+    std::map<uint64_t, Parked> parked; // by unwrapped index
   };
   struct Epoch {
     EpochInfo info;
@@ -206,9 +208,9 @@ class ReleaseOrder {
     uint64_t opened_scan = 0;
     bool ended = false;
     bool failed = false;
-    int32_t speaker = -1;  // whose replicated records count
+    int32_t speaker = -1; // whose replicated records count
     uint64_t ended_scan = 0;
-    std::vector<std::pair<uint32_t, uint32_t>> finals;  // domain, index after its last effect
+    std::vector<std::pair<uint32_t, uint32_t>> finals; // domain, index after its last effect
     std::map<uint32_t, Sequence> domains;
   };
   struct Stream {
@@ -216,75 +218,77 @@ class ReleaseOrder {
   };
 
   static constexpr EpochInfo kPlainInfo{kPlainThread, 0, 1};
-  static uint32_t domain_of(const Token& token) { return token.stream & ((1u << kDomainBits) - 1); }
+  static uint32_t domain_of(const Token &token) { return token.stream & ((1u << kDomainBits) - 1); }
 
   // Distance from the next index; token indices wrap around at 2^32, distances stay small.
-  static int64_t offset(const Sequence& sequence, const Token& token) {
+  static int64_t offset(const Sequence &sequence, const Token &token) {
     return static_cast<int32_t>(token.index - static_cast<uint32_t>(sequence.next));
   }
 
-  Epoch* find(uint32_t thread, uint32_t number) {
+  Epoch *find(uint32_t thread, uint32_t number) {
     auto it = streams_.find(thread);
     if (it == streams_.end() || it->second.epochs.empty()) return nullptr;
-    auto& epochs = it->second.epochs;
+    auto &epochs = it->second.epochs;
     const uint32_t position = number - epochs.front().info.epoch;
     return position < epochs.size() ? &epochs[position] : nullptr;
   }
 
-  bool is_oldest(const Epoch& epoch) { return &streams_[epoch.info.thread].epochs.front() == &epoch; }
+  bool is_oldest(const Epoch &epoch) { return &streams_[epoch.info.thread].epochs.front() == &epoch; }
 
-  // Whether it is this epoch's turn: it is its thread's oldest, and no plain record from before its dispatch is left. One
-  // may be in a ring that the scan during which the epoch was opened had passed; after a whole scan more it is parked.
-  bool may_release(const Epoch& epoch) {
+  // Whether it is this epoch's turn: it is its thread's oldest, and no plain record from before its dispatch is left.
+  // One may be in a ring that the scan during which the epoch was opened had passed; after a whole scan more it is
+  // parked.
+  bool may_release(const Epoch &epoch) {
     if (!is_oldest(epoch)) return false;
     if (!plain_expected_) return true;
     if (scan_ <= epoch.opened_scan) return false;
     if (plain_.parked.empty()) return true;
-    const Parked& oldest = plain_.parked.begin()->second;
+    const Parked &oldest = plain_.parked.begin()->second;
     return oldest.gap_count != 0 ||
            static_cast<int32_t>(oldest.header.token.epoch - static_cast<uint32_t>(epoch.dispatch)) >= 0;
   }
 
-  void end(Epoch& epoch, bool failed) {
+  void end(Epoch &epoch, bool failed) {
     epoch.ended = true;
     epoch.failed = failed;
     epoch.ended_scan = scan_;
   }
 
-  static bool complete(Epoch& epoch) {
+  static bool complete(Epoch &epoch) {
     if (epoch.failed) return false;
-    for (auto& [domain, last] : epoch.finals)
+    for (auto &[domain, last] : epoch.finals)
       if (static_cast<uint32_t>(epoch.domains[domain].next) != last) return false;
     return true;
   }
 
-  void park(Sequence& sequence, uint64_t index, const RecordHeader& header, const std::byte* payload) {
+  void park(Sequence &sequence, uint64_t index, const RecordHeader &header, const std::byte *payload) {
     auto [it, inserted] = sequence.parked.try_emplace(index);
-    if (!inserted) return;  // another device's copy
+    if (!inserted) return; // another device's copy
     it->second.header = header;
     it->second.payload.assign(payload, payload + header.payload_size);
     parked_bytes_ += sizeof(Parked) + header.payload_size;
   }
 
   // Gaps of several devices may overlap each other, and what has left.
-  void park_gap(Sequence& sequence, const DropRange& range) {
+  void park_gap(Sequence &sequence, const DropRange &range) {
     const int64_t ahead = offset(sequence, range.first);
     const uint64_t behind = ahead < 0 ? static_cast<uint64_t>(-ahead) : 0;
     if (behind >= range.count) return;
     const uint64_t count = range.count - behind;
-    auto [it, inserted] = sequence.parked.try_emplace(sequence.next + static_cast<uint64_t>(std::max<int64_t>(ahead, 0)), Parked::gap(count));
+    auto [it, inserted] = sequence.parked.try_emplace(
+        sequence.next + static_cast<uint64_t>(std::max<int64_t>(ahead, 0)), Parked::gap(count));
     // A record that is there stays: whoever dropped its copy says what became of those behind it.
     if (!inserted && it->second.gap_count != 0) it->second.gap_count = std::max(it->second.gap_count, count);
   }
 
   template <typename Release>
-  void release_first(Sequence& sequence, const EpochInfo& info, Release&& release) {
+  void release_first(Sequence &sequence, const EpochInfo &info, Release &&release) {
     auto it = sequence.parked.begin();
-    Parked& parked = it->second;
+    Parked &parked = it->second;
     if (parked.gap_count != 0) {
       sequence.next = std::max(sequence.next, it->first + parked.gap_count);
     } else {
-      if (it->first == sequence.next) {  // else a gap has passed it
+      if (it->first == sequence.next) { // else a gap has passed it
         release(parked.header, parked.payload.data(), info);
         ++sequence.next;
       }
@@ -294,12 +298,13 @@ class ReleaseOrder {
   }
 
   template <typename Release>
-  void flush(Sequence& sequence, const EpochInfo& info, Release&& release) {
-    while (!sequence.parked.empty() && sequence.parked.begin()->first <= sequence.next) release_first(sequence, info, release);
+  void flush(Sequence &sequence, const EpochInfo &info, Release &&release) {
+    while (!sequence.parked.empty() && sequence.parked.begin()->first <= sequence.next)
+      release_first(sequence, info, release);
   }
 
   template <typename Release>
-  void flush_over_gaps(Sequence& sequence, const EpochInfo& info, Release&& release) {
+  void flush_over_gaps(Sequence &sequence, const EpochInfo &info, Release &&release) {
     while (!sequence.parked.empty()) {
       sequence.next = std::max(sequence.next, sequence.parked.begin()->first);
       release_first(sequence, info, release);
@@ -309,18 +314,19 @@ class ReleaseOrder {
   // A plain record was published by a program that knows nothing of epochs. It carries the number of dispatches at that
   // moment, and leaves after all of them have ended.
   bool plain_due(uint32_t stamp) const {
-    for (auto& [thread, stream] : streams_)
-      if (!stream.epochs.empty() && static_cast<int32_t>(stamp - static_cast<uint32_t>(stream.epochs.front().dispatch)) >= 0)
+    for (auto &[thread, stream] : streams_)
+      if (!stream.epochs.empty() &&
+          static_cast<int32_t>(stamp - static_cast<uint32_t>(stream.epochs.front().dispatch)) >= 0)
         return false;
     return true;
   }
 
   // Returns whether anything left, so that an epoch may have come to its turn.
   template <typename Release>
-  bool flush_plain(Release&& release) {
+  bool flush_plain(Release &&release) {
     bool flushed = false;
     while (!plain_.parked.empty() && plain_.parked.begin()->first <= plain_.next) {
-      Parked& parked = plain_.parked.begin()->second;
+      Parked &parked = plain_.parked.begin()->second;
       if (parked.gap_count == 0 && !plain_due(parked.header.token.epoch)) break;
       release_first(plain_, kPlainInfo, release);
       flushed = true;
@@ -330,7 +336,7 @@ class ReleaseOrder {
 
   std::unordered_map<uint32_t, Stream> streams_;
   Sequence plain_;
-  std::vector<std::pair<uint64_t, Stream*>> heads_;
+  std::vector<std::pair<uint64_t, Stream *>> heads_;
   uint64_t scan_ = 0;
   uint64_t newest_dispatch_ = 0;
   bool plain_expected_ = false;
@@ -338,4 +344,4 @@ class ReleaseOrder {
   size_t parked_bytes_ = 0;
 };
 
-}  // namespace effects
+} // namespace effects

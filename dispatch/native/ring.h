@@ -16,16 +16,16 @@
 namespace effects {
 
 class Ring {
- public:
+public:
   // `capacity` is rounded up to a power of two.
   explicit Ring(size_t capacity) : capacity_(RoundUpPowerOfTwo(capacity)), bytes_(new std::byte[capacity_]) {}
-  Ring(const Ring&) = delete;
-  Ring& operator=(const Ring&) = delete;
+  Ring(const Ring &) = delete;
+  Ring &operator=(const Ring &) = delete;
 
   size_t capacity() const { return capacity_; }
 
   // Producer: room for `size` contiguous bytes (a multiple of 8, at most a quarter of the capacity), or null when full.
-  [[nodiscard]] std::byte* try_reserve(size_t size) {
+  [[nodiscard]] std::byte *try_reserve(size_t size) {
     const uint64_t offset = write_ & (capacity_ - 1);
     const uint64_t to_end = capacity_ - offset;
     const uint64_t padding = size <= to_end ? 0 : to_end;
@@ -54,14 +54,14 @@ class Ring {
   }
 
   // Consumer: the oldest record, or null when empty. Valid until pop().
-  [[nodiscard]] const std::byte* front() {
+  [[nodiscard]] const std::byte *front() {
     for (;;) {
       if (position_ == cached_written_) {
         // Acquire: pairs with publish().
         cached_written_ = written_.load(std::memory_order_acquire);
         if (position_ == cached_written_) return nullptr;
       }
-      const std::byte* record = &bytes_[position_ & (capacity_ - 1)];
+      const std::byte *record = &bytes_[position_ & (capacity_ - 1)];
       uint32_t size;
       Kind kind;
       std::memcpy(&size, record, sizeof size);
@@ -71,7 +71,7 @@ class Ring {
         return record;
       }
       position_ += size;
-      read_.store(position_, std::memory_order_release);  // what take() left as padding may be all there is
+      read_.store(position_, std::memory_order_release); // what take() left as padding may be all there is
     }
   }
 
@@ -86,20 +86,20 @@ class Ring {
   // returns true, wherever they stand. The room of one taken from the middle comes back when all before it have left.
   // Returns whether any was taken. What is published meanwhile is not visited, so that a fast producer cannot hold us.
   template <typename Visit>
-  bool take(Visit&& visit) {
+  bool take(Visit &&visit) {
     // Acquire: pairs with publish().
     cached_written_ = written_.load(std::memory_order_acquire);
     bool any = false;
-    bool oldest = true;  // nothing before `at` is left
+    bool oldest = true; // nothing before `at` is left
     for (uint64_t at = position_; at != cached_written_;) {
-      std::byte* record = &bytes_[at & (capacity_ - 1)];
+      std::byte *record = &bytes_[at & (capacity_ - 1)];
       uint32_t size;
       Kind kind;
       std::memcpy(&size, record, sizeof size);
       std::memcpy(&kind, record + sizeof size, sizeof kind);
       at += size;
       if (kind != Kind::kPadding) {
-        if (!visit(static_cast<const std::byte*>(record))) {
+        if (!visit(static_cast<const std::byte *>(record))) {
           oldest = false;
           continue;
         }
@@ -110,7 +110,7 @@ class Ring {
       }
       if (oldest) {
         position_ = at;
-        read_.store(position_, std::memory_order_release);  // as in pop()
+        read_.store(position_, std::memory_order_release); // as in pop()
       }
     }
     return any;
@@ -122,7 +122,7 @@ class Ring {
     return static_cast<size_t>(written_.load(std::memory_order_relaxed) - read);
   }
 
- private:
+private:
   static size_t RoundUpPowerOfTwo(size_t n) {
     size_t power = 4096;
     while (power < n) power *= 2;
@@ -145,4 +145,4 @@ class Ring {
   uint32_t front_size_ = 0;
 };
 
-}  // namespace effects
+} // namespace effects

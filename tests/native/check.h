@@ -18,7 +18,7 @@ namespace check {
 // The seed of a randomized test, printed by a CHECK that fails, so that the run can be repeated.
 inline thread_local uint64_t seed = 0;
 
-[[noreturn]] inline void Fail(const char* file, int line, const char* condition, const std::string& why) {
+[[noreturn]] inline void Fail(const char *file, int line, const char *condition, const std::string &why) {
   std::fprintf(stderr, "%s:%d: CHECK(%s) failed (seed %llu) %s\n", file, line, condition,
                static_cast<unsigned long long>(seed), why.c_str());
   std::fflush(nullptr);
@@ -26,38 +26,39 @@ inline thread_local uint64_t seed = 0;
 }
 
 template <typename A, typename B>
-void Equal(const char* file, int line, const char* condition, const A& a, const B& b) {
+void Equal(const char *file, int line, const char *condition, const A &a, const B &b) {
   if (!(a == b)) Fail(file, line, condition, std::to_string(a) + " vs " + std::to_string(b));
 }
 
-inline void Strings(const char* file, int line, const std::vector<std::string>& seen, const std::vector<std::string>& expected) {
+inline void Strings(const char *file, int line, const std::vector<std::string> &seen,
+                    const std::vector<std::string> &expected) {
   if (seen == expected) return;
   std::string why = "\n  seen:    ";
-  for (const auto& one : seen) why += " " + one;
+  for (const auto &one : seen) why += " " + one;
   why += "\n  expected:";
-  for (const auto& one : expected) why += " " + one;
+  for (const auto &one : expected) why += " " + one;
   Fail(file, line, "seen == expected", why);
 }
 
-#define CHECK(condition) \
-  do { \
-    if (!(condition)) ::check::Fail(__FILE__, __LINE__, #condition, ""); \
+#define CHECK(condition)                                                                                               \
+  do {                                                                                                                 \
+    if (!(condition)) ::check::Fail(__FILE__, __LINE__, #condition, "");                                               \
   } while (0)
 #define CHECK_EQ(a, b) ::check::Equal(__FILE__, __LINE__, #a " == " #b, a, b)
 #define CHECK_SEEN(seen, ...) ::check::Strings(__FILE__, __LINE__, seen, std::vector<std::string> __VA_ARGS__)
 
 // Prints the test's name first, so that the output of a run that hangs or dies names the test.
-#define RUN(test) \
-  do { \
-    std::printf("%s\n", #test); \
-    std::fflush(stdout); \
-    ::check::seed = 0; \
-    test(); \
+#define RUN(test)                                                                                                      \
+  do {                                                                                                                 \
+    std::printf("%s\n", #test);                                                                                        \
+    std::fflush(stdout);                                                                                               \
+    ::check::seed = 0;                                                                                                 \
+    test();                                                                                                            \
   } while (0)
 
 // splitmix64: a few lines, the same numbers everywhere.
 class Random {
- public:
+public:
   explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 1) {}
   uint64_t next() {
     uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
@@ -69,7 +70,7 @@ class Random {
   uint64_t below(uint64_t n) { return next() % n; }
   bool one_in(uint64_t n) { return below(n) == 0; }
 
- private:
+private:
   uint64_t state_;
 };
 
@@ -77,4 +78,4 @@ inline effects::Token MakeToken(uint32_t thread, uint32_t domain, uint32_t epoch
   return {thread << effects::kDomainBits | domain, epoch, 0, index};
 }
 
-}  // namespace check
+} // namespace check

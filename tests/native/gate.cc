@@ -20,10 +20,11 @@ ffi::Error Wait(int64_t gate, bool fails, ffi::AnyBuffer x, ffi::Result<ffi::Any
   std::memcpy(y->untyped_data(), x.untyped_data(), x.size_bytes());
   return ffi::Error::Success();
 }
-}  // namespace
+} // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(GateWait, Wait,
-                              ffi::Ffi::Bind().Attr<int64_t>("gate").Attr<bool>("fails").Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    GateWait, Wait,
+    ffi::Ffi::Bind().Attr<int64_t>("gate").Attr<bool>("fails").Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 
 extern "C" void OpenGate(int64_t gate) {
   {

@@ -21,7 +21,7 @@ using check::Random;
 // A ReleaseOrder and the list of what left it: "thread.epoch.domain.index", "u" before an unordered one, "plain.index",
 // and "end thread.epoch".
 class Play {
- public:
+public:
   void open(uint32_t thread, uint32_t epoch) { order.open({thread, epoch, 0}, ++dispatch); }
   void record(uint32_t thread, uint32_t epoch, uint32_t index, uint32_t domain = 0) {
     accept(Kind::kOrdered, MakeToken(thread, domain, epoch, index));
@@ -29,12 +29,13 @@ class Play {
   void unordered(uint32_t thread, uint32_t epoch, uint32_t number = 0) {
     accept(Kind::kUnordered, MakeToken(thread, 0, epoch, number));
   }
-  void close(uint32_t thread, uint32_t epoch, const std::vector<std::pair<uint32_t, uint32_t>>& finals) {
+  void close(uint32_t thread, uint32_t epoch, const std::vector<std::pair<uint32_t, uint32_t>> &finals) {
     std::vector<Token> tokens;
-    for (auto& [domain, index] : finals) tokens.push_back(MakeToken(thread, domain, epoch, index));
+    for (auto &[domain, index] : finals) tokens.push_back(MakeToken(thread, domain, epoch, index));
     RecordHeader header = make(Kind::kClose, tokens.at(0));
     header.payload_size = tokens.size() * sizeof(Token);
-    order.accept(header, reinterpret_cast<const std::byte*>(tokens.data()), [this](const auto&... args) { left(args...); });
+    order.accept(header, reinterpret_cast<const std::byte *>(tokens.data()),
+                 [this](const auto &...args) { left(args...); });
   }
   void plain(uint32_t stamp, uint32_t index) { accept(Kind::kOrdered, {kPlainThread << kDomainBits, stamp, 0, index}); }
   void plain_unordered(uint32_t stamp) { accept(Kind::kUnordered, {kPlainThread << kDomainBits, stamp, 0, 0}); }
@@ -43,7 +44,7 @@ class Play {
   }
 
   bool advance() {
-    const bool again = order.advance([this](const auto&... args) { left(args...); }, finished);
+    const bool again = order.advance([this](const auto &...args) { left(args...); }, finished);
     note_ends();
     return again;
   }
@@ -58,31 +59,32 @@ class Play {
   uint64_t dispatch = 0;
   std::vector<std::string> seen;
 
- private:
+private:
   // Called before a record is noted too, so that ends stand between the records where they happened.
   void note_ends() {
-    for (const Finished& one : finished) seen.push_back("end " + std::to_string(one.thread) + "." + std::to_string(one.epoch));
+    for (const Finished &one : finished)
+      seen.push_back("end " + std::to_string(one.thread) + "." + std::to_string(one.epoch));
     finished.clear();
   }
   std::vector<Finished> finished;
 
-  static RecordHeader make(Kind kind, const Token& token) {
+  static RecordHeader make(Kind kind, const Token &token) {
     RecordHeader header{};
     header.kind = kind;
     header.token = token;
     return header;
   }
-  void accept(Kind kind, const Token& token) {
+  void accept(Kind kind, const Token &token) {
     // The payload repeats the token, so that a parked record that leaves with another's bytes is seen.
     RecordHeader header = make(kind, token);
     header.payload_size = sizeof token;
-    order.accept(header, reinterpret_cast<const std::byte*>(&token), [this](const auto&... args) { left(args...); });
+    order.accept(header, reinterpret_cast<const std::byte *>(&token), [this](const auto &...args) { left(args...); });
   }
-  void left(const RecordHeader& header, const std::byte* payload, const EpochInfo& info) {
+  void left(const RecordHeader &header, const std::byte *payload, const EpochInfo &info) {
     CHECK_EQ(header.payload_size, sizeof(Token));
     CHECK(std::memcmp(payload, &header.token, sizeof(Token)) == 0);
     note_ends();
-    const Token& token = header.token;
+    const Token &token = header.token;
     CHECK_EQ(info.thread, ThreadOf(token));
     const std::string mark = header.kind == Kind::kUnordered ? "u" : "";
     if (info.thread == kPlainThread) {
@@ -91,12 +93,12 @@ class Play {
     }
     CHECK_EQ(info.epoch, token.epoch);
     const uint32_t domain = token.stream & 0xFF;
-    seen.push_back(mark + std::to_string(info.thread) + "." + std::to_string(token.epoch) + "." + std::to_string(domain) +
-                   "." + std::to_string(token.index));
+    seen.push_back(mark + std::to_string(info.thread) + "." + std::to_string(token.epoch) + "." +
+                   std::to_string(domain) + "." + std::to_string(token.index));
   }
 };
 
-void CheckAllEnded(Play& play) {
+void CheckAllEnded(Play &play) {
   CHECK_EQ(play.order.open_epochs(), size_t{0});
   CHECK_EQ(play.order.parked_bytes(), size_t{0});
 }
@@ -191,7 +193,8 @@ void test_close_waits_for_one_more_scan() {
   CheckAllEnded(play);
 }
 
-// The program of a close that came before its ordered records is not over until they have left, however many scans it takes.
+// The program of a close that came before its ordered records is not over until they have left, however many scans it
+// takes.
 void test_close_before_its_records_keeps_the_epoch_open() {
   Play play;
   play.open(1, 0);
@@ -277,8 +280,8 @@ void test_failure_is_told_once() {
   CheckAllEnded(play);
 }
 
-// A second device's copy of a record is dropped, whether the first has left, is parked or belongs to an ended epoch; so is
-// its close.
+// A second device's copy of a record is dropped, whether the first has left, is parked or belongs to an ended epoch; so
+// is its close.
 void test_second_devices_copies_are_dropped() {
   Play play;
   play.open(1, 0);
@@ -328,16 +331,17 @@ void test_gap_in_a_later_epoch() {
   CheckAllEnded(play);
 }
 
-// A gap of one device that covers what another device did publish, or had dropped too, does not push the order on twice.
+// A gap of one device that covers what another device did publish, or had dropped too, does not push the order on
+// twice.
 void test_overlapping_gaps_count_once() {
   Play play;
   play.open(1, 0);
-  play.drop(1, 0, 1, 3);    // 1 2 3
-  play.drop(1, 0, 2, 3);    // 2 3 4
-  play.record(1, 0, 3);     // another device's
+  play.drop(1, 0, 1, 3); // 1 2 3
+  play.drop(1, 0, 2, 3); // 2 3 4
+  play.record(1, 0, 3);  // another device's
   play.record(1, 0, 0);
   play.advance();
-  play.drop(1, 0, 4, 2);    // 4 has been passed; 5 has not
+  play.drop(1, 0, 4, 2); // 4 has been passed; 5 has not
   play.record(1, 0, 6);
   play.record(1, 0, 7);
   play.close(1, 0, {{0, 8}});
@@ -400,9 +404,9 @@ void test_epoch_wraps_around() {
 // A plain record waits for every program that was dispatched before it, of whatever thread, and for no later one.
 void test_plain_record_waits_for_earlier_dispatches() {
   Play play;
-  play.open(1, 0);  // dispatch 1
-  play.open(2, 0);  // dispatch 2
-  play.open(3, 0);  // dispatch 3
+  play.open(1, 0); // dispatch 1
+  play.open(2, 0); // dispatch 2
+  play.open(3, 0); // dispatch 3
   play.plain(2, 0);
   play.plain(2, 1);
   CHECK_SEEN(play.take(), {});
@@ -471,16 +475,16 @@ void test_plain_index_wraps_around() {
 
 // Random programs, delivered at random: the model against which ReleaseOrder is held.
 //
-// A delivery is legal if a record comes at the latest in the scan after the one in which its program's close came, or its
-// failure was told: it had been published by then, perhaps into a ring that the scan had passed.
+// A delivery is legal if a record comes at the latest in the scan after the one in which its program's close came, or
+// its failure was told: it had been published by then, perhaps into a ring that the scan had passed.
 class Model {
- public:
+public:
   explicit Model(uint64_t seed) : random_(seed) {}
 
   void run() {
     make_programs();
     for (;;) {
-      std::vector<size_t> open;  // programs with something to do
+      std::vector<size_t> open; // programs with something to do
       for (size_t i = 0; i < programs_.size(); ++i)
         if (programs_[i].opened && !programs_[i].done()) open.push_back(i);
       const bool all_opened = to_open_.empty();
@@ -502,7 +506,7 @@ class Model {
     check();
   }
 
- private:
+private:
   struct Effect {
     Kind kind;
     uint32_t domain;
@@ -513,13 +517,13 @@ class Model {
     uint32_t thread;
     uint32_t epoch;
     uint64_t dispatch = 0;
-    std::vector<Effect> effects;                         // not delivered yet
+    std::vector<Effect> effects; // not delivered yet
     std::vector<std::pair<uint32_t, uint32_t>> finals;
-    std::map<uint32_t, std::vector<uint32_t>> expected;  // by domain: the indices that must leave, in order
+    std::map<uint32_t, std::vector<uint32_t>> expected; // by domain: the indices that must leave, in order
     size_t unordered = 0;
     bool fails;
     bool opened = false;
-    bool ended = false;        // its close was delivered, or its failure told
+    bool ended = false; // its close was delivered, or its failure told
     uint64_t ended_scan = 0;
     bool done() const { return ended && effects.empty(); }
   };
@@ -539,7 +543,7 @@ class Model {
           const uint32_t count = static_cast<uint32_t>(random_.below(6));
           program.finals.emplace_back(domain, count);
           for (uint32_t index = 0; index < count; ++index) {
-            if (program.fails && random_.one_in(3)) continue;  // the program did not come so far
+            if (program.fails && random_.one_in(3)) continue; // the program did not come so far
             const bool dropped = random_.one_in(8);
             program.effects.push_back({Kind::kOrdered, domain, index, dropped});
             if (!dropped) program.expected[domain].push_back(index);
@@ -566,14 +570,14 @@ class Model {
   }
 
   void open_next() {
-    Program& program = programs_[to_open_.back()];
+    Program &program = programs_[to_open_.back()];
     to_open_.pop_back();
     play_.open(program.thread, program.epoch);
     program.opened = true;
     program.dispatch = play_.dispatch;
   }
 
-  void act(Program& program) {
+  void act(Program &program) {
     // The close may overtake records in other rings, but seldom.
     if (!program.ended && (program.effects.empty() || random_.one_in(20))) {
       if (program.fails)
@@ -589,7 +593,7 @@ class Model {
     deliver(program, at);
   }
 
-  void deliver(Program& program, size_t at) {
+  void deliver(Program &program, size_t at) {
     const Effect effect = program.effects[at];
     program.effects.erase(program.effects.begin() + static_cast<std::ptrdiff_t>(at));
     if (effect.dropped)
@@ -610,7 +614,7 @@ class Model {
 
   // The end of a scan. What a program published before it ended must have been seen by the end of the next scan.
   void boundary() {
-    for (Program& program : programs_)
+    for (Program &program : programs_)
       if (program.ended && scans_ > program.ended_scan)
         while (!program.effects.empty()) deliver(program, random_.below(program.effects.size()));
     play_.advance();
@@ -619,12 +623,12 @@ class Model {
 
   void check() {
     CheckAllEnded(play_);
-    std::map<uint32_t, uint32_t> epoch_of;  // by thread: the epoch whose turn it is
+    std::map<uint32_t, uint32_t> epoch_of; // by thread: the epoch whose turn it is
     std::map<std::pair<uint32_t, uint32_t>, std::map<uint32_t, std::vector<uint32_t>>> left;
     std::map<std::pair<uint32_t, uint32_t>, size_t> unordered;
     std::set<std::pair<uint32_t, uint32_t>> ended;
     uint32_t plain = 0;
-    for (const std::string& one : play_.seen) {
+    for (const std::string &one : play_.seen) {
       unsigned thread, epoch, domain, index;
       if (std::sscanf(one.c_str(), "end %u.%u", &thread, &epoch) == 2) {
         CHECK_EQ(epoch_of[thread], epoch);
@@ -633,7 +637,7 @@ class Model {
       } else if (std::sscanf(one.c_str(), "plain.%u", &index) == 1) {
         CHECK_EQ(index, plain);
         ++plain;
-        for (const Program& program : programs_)
+        for (const Program &program : programs_)
           if (program.dispatch <= plain_stamps_.at(index)) CHECK(ended.count({program.thread, program.epoch}) == 1);
       } else if (std::sscanf(one.c_str(), "u%u.%u.%u.%u", &thread, &epoch, &domain, &index) == 4) {
         CHECK(ended.count({thread, epoch}) == 0);
@@ -645,7 +649,7 @@ class Model {
       }
     }
     CHECK_EQ(plain, plain_total_);
-    for (const Program& program : programs_) {
+    for (const Program &program : programs_) {
       const std::pair<uint32_t, uint32_t> key{program.thread, program.epoch};
       CHECK(ended.count(key) == 1);
       CHECK(left[key] == program.expected);
@@ -656,15 +660,16 @@ class Model {
   Random random_;
   Play play_;
   std::vector<Program> programs_;
-  std::vector<size_t> to_open_;  // the next one last
+  std::vector<size_t> to_open_; // the next one last
   uint64_t scans_ = 0;
   uint32_t plain_total_ = 0;
   uint32_t plain_next_ = 0;
-  std::vector<std::pair<uint32_t, uint32_t>> plain_waiting_;  // published, not delivered: index and stamp
+  std::vector<std::pair<uint32_t, uint32_t>> plain_waiting_; // published, not delivered: index and stamp
   std::map<uint32_t, uint32_t> plain_stamps_;
 };
 
-// Every thread's records leave by epoch and index, none is lost or doubled, and every epoch ends, for any legal delivery.
+// Every thread's records leave by epoch and index, none is lost or doubled, and every epoch ends, for any legal
+// delivery.
 void test_random_deliveries_leave_in_program_order() {
   for (uint64_t seed = 1; seed <= 4000; ++seed) {
     check::seed = seed;
@@ -672,8 +677,8 @@ void test_random_deliveries_leave_in_program_order() {
   }
 }
 
-}  // namespace
-}  // namespace effects
+} // namespace
+} // namespace effects
 
 int main() {
   using namespace effects;

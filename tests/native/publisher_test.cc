@@ -1,7 +1,7 @@
 // Publisher and Drain together: threads publish, one thread drains, nothing is lost, reordered or waited for in vain.
 //
-// A thread's ring belongs to the first Publisher it publishes to, and every test has a Publisher of its own: only threads
-// that a test starts publish, the main thread is always the drain's.
+// A thread's ring belongs to the first Publisher it publishes to, and every test has a Publisher of its own: only
+// threads that a test starts publish, the main thread is always the drain's.
 #include "../../dispatch/native/publisher.h"
 
 #include <algorithm>
@@ -29,31 +29,33 @@ constexpr size_t kSmallest = 4096;
 constexpr milliseconds kPatience{50};
 
 // What a payload holds follows from its record's token.
-std::string Payload(const Token& token, size_t size) {
+std::string Payload(const Token &token, size_t size) {
   Random random(uint64_t{token.stream} << 40 ^ uint64_t{token.epoch} << 20 ^ token.index);
   std::string bytes;
   while (bytes.size() < size) bytes += static_cast<char>(random.next());
   return bytes;
 }
 
-bool Publish(Publisher& publisher, Kind kind, const Token& token, size_t size) {
+bool Publish(Publisher &publisher, Kind kind, const Token &token, size_t size) {
   const std::string bytes = Payload(token, size);
   const uint64_t length = size;
   const Span spans[] = {{&length, sizeof length}, {bytes.data(), bytes.size()}};
   return publisher.publish(kind, /*site=*/7, token, /*device=*/0, spans, 2);
 }
 
-void Close(Publisher& publisher, uint32_t thread, uint32_t epoch, const std::vector<std::pair<uint32_t, uint32_t>>& finals) {
+void Close(Publisher &publisher, uint32_t thread, uint32_t epoch,
+           const std::vector<std::pair<uint32_t, uint32_t>> &finals) {
   std::vector<Token> tokens;
-  for (auto& [domain, index] : finals) tokens.push_back(MakeToken(thread, domain, epoch, index));
+  for (auto &[domain, index] : finals) tokens.push_back(MakeToken(thread, domain, epoch, index));
   const Span span{tokens.data(), tokens.size() * sizeof(Token)};
   CHECK(publisher.publish(Kind::kClose, 0, tokens.at(0), 0, &span, 1));
 }
 
 // A program on its device: publishes from one thread, counts its domains.
 class Program {
- public:
-  Program(Publisher& publisher, uint32_t thread, uint32_t epoch) : publisher_(publisher), thread_(thread), epoch_(epoch) {}
+public:
+  Program(Publisher &publisher, uint32_t thread, uint32_t epoch)
+      : publisher_(publisher), thread_(thread), epoch_(epoch) {}
   void record(size_t size, uint32_t domain = 0) {
     Publish(publisher_, Kind::kOrdered, MakeToken(thread_, domain, epoch_, next_[domain]++), size);
   }
@@ -63,8 +65,8 @@ class Program {
     Close(publisher_, thread_, epoch_, {next_.begin(), next_.end()});
   }
 
- private:
-  Publisher& publisher_;
+private:
+  Publisher &publisher_;
   uint32_t thread_;
   uint32_t epoch_;
   std::map<uint32_t, uint32_t> next_;
@@ -72,7 +74,7 @@ class Program {
 
 // A Publisher, a Drain, and what left them, checked as it leaves.
 class World {
- public:
+public:
   explicit World(WhenFull when_full = WhenFull::kWait, size_t ring_bytes = kSmallest) {
     publisher.when_full = when_full;
     publisher.ring_bytes = ring_bytes;
@@ -80,7 +82,8 @@ class World {
 
   // Publishes as handlers.cc does.
   bool plain(bool ordered, size_t size) {
-    Token place{kPlainThread << kDomainBits, static_cast<uint32_t>(publisher.dispatches.load(std::memory_order_relaxed)), 0, 0};
+    Token place{kPlainThread << kDomainBits,
+                static_cast<uint32_t>(publisher.dispatches.load(std::memory_order_relaxed)), 0, 0};
     if (ordered) place.index = publisher.plain_index.fetch_add(1, std::memory_order_relaxed);
     if (!Publish(publisher, ordered ? Kind::kOrdered : Kind::kUnordered, place, size)) return false;
     drain.plain_published();
@@ -91,9 +94,9 @@ class World {
   // follows the end of its epoch, and ends come in order.
   Batch step(milliseconds patience = kPatience) {
     Batch batch = drain.next_batch(patience);
-    for (const Item& item : batch.items) {
+    for (const Item &item : batch.items) {
       CHECK(!item.is_text);
-      const Token& token = item.header.token;
+      const Token &token = item.header.token;
       uint64_t size;
       std::memcpy(&size, item.data.data(), sizeof size);
       CHECK_EQ(item.data.size(), 8 + RoundUp8(size));
@@ -104,7 +107,7 @@ class World {
         ++plain_seen;
         continue;
       }
-      Seen& seen = seen_of(thread);
+      Seen &seen = seen_of(thread);
       CHECK(token.epoch >= seen.ended);
       if (item.header.kind == Kind::kUnordered) {
         ++unordered_seen;
@@ -113,7 +116,7 @@ class World {
       CHECK(token.epoch >= seen.epoch);
       if (token.epoch != seen.epoch) seen.next.clear();
       seen.epoch = token.epoch;
-      uint32_t& next = seen.next[token.stream];
+      uint32_t &next = seen.next[token.stream];
       if (publisher.when_full.load() == WhenFull::kWait && !gaps_allowed)
         CHECK_EQ(token.index, next);
       else
@@ -121,8 +124,8 @@ class World {
       next = token.index + 1;
       ++ordered_seen;
     }
-    for (const Finished& one : batch.finished) {
-      Seen& seen = seen_of(one.thread);
+    for (const Finished &one : batch.finished) {
+      Seen &seen = seen_of(one.thread);
       CHECK_EQ(one.epoch, seen.ended);
       ++seen.ended;
       ++finished;
@@ -140,19 +143,19 @@ class World {
 
   Publisher publisher;
   Drain drain{publisher};
-  bool gaps_allowed = false;  // programs fail
+  bool gaps_allowed = false; // programs fail
   size_t finished = 0;
   uint64_t ordered_seen = 0;
   uint64_t unordered_seen = 0;
   uint64_t plain_seen = 0;
 
- private:
+private:
   struct Seen {
-    uint32_t epoch = 0;                   // of the last ordered record
-    uint32_t ended = 0;                   // how many epochs have
-    std::map<uint32_t, uint32_t> next;    // by stream
+    uint32_t epoch = 0;                // of the last ordered record
+    uint32_t ended = 0;                // how many epochs have
+    std::map<uint32_t, uint32_t> next; // by stream
   };
-  Seen& seen_of(uint32_t thread) {
+  Seen &seen_of(uint32_t thread) {
     if (threads_.size() <= thread) threads_.resize(thread + 1);
     return threads_[thread];
   }
@@ -161,7 +164,7 @@ class World {
 
 // Runs `body` in a thread of its own, with a ring of its own, to its end.
 template <typename Body>
-void InThread(Body&& body) {
+void InThread(Body &&body) {
   std::thread(body).join();
 }
 
@@ -191,7 +194,7 @@ void PublishAndDrain(WhenFull when_full, uint64_t seed, uint32_t threads, uint32
       attempts += mine;
     });
   world.until_finished(size_t{threads} * epochs);
-  for (std::thread& producer : producers) producer.join();
+  for (std::thread &producer : producers) producer.join();
   world.check_nothing_lost(attempts);
   if (when_full == WhenFull::kWait) CHECK_EQ(world.publisher.stats.dropped.load(), uint64_t{0});
 }
@@ -214,8 +217,8 @@ void test_drop_oldest_counts_what_it_drops() {
   PublishAndDrain(WhenFull::kDropOldest, 6, 3, 60, 30000);
 }
 
-// Many short programs, each dispatched while the drain is busy: a drop or a close that the drain sees before it has read
-// of the program's dispatch is not forgotten.
+// Many short programs, each dispatched while the drain is busy: a drop or a close that the drain sees before it has
+// read of the program's dispatch is not forgotten.
 void test_dropping_short_programs_end() {
   for (WhenFull when_full : {WhenFull::kDropNewest, WhenFull::kDropOldest}) {
     World world(when_full);
@@ -231,7 +234,7 @@ void test_dropping_short_programs_end() {
         }
       });
     world.until_finished(2 * kEpochs);
-    for (std::thread& producer : producers) producer.join();
+    for (std::thread &producer : producers) producer.join();
     world.check_nothing_lost(2 * kEpochs * 6);
   }
 }
@@ -245,7 +248,7 @@ void test_one_program_on_several_threads() {
   constexpr uint32_t kRecords = 20;
   for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) world.drain.open(1, 0);
   std::vector<std::atomic<uint32_t>> running(kEpochs);
-  for (auto& one : running) one = kWorkers;
+  for (auto &one : running) one = kWorkers;
   std::vector<std::thread> workers;
   for (uint32_t worker = 0; worker < kWorkers; ++worker)
     workers.emplace_back([&, worker] {
@@ -255,11 +258,12 @@ void test_one_program_on_several_threads() {
           Publish(world.publisher, Kind::kOrdered, MakeToken(1, worker, epoch, index), random.below(200));
           if (index % 4 == 0) Publish(world.publisher, Kind::kUnordered, MakeToken(1, 0, epoch, index), 8);
         }
-        if (running[epoch].fetch_sub(1) == 1) Close(world.publisher, 1, epoch, {{0, kRecords}, {1, kRecords}, {2, kRecords}});
+        if (running[epoch].fetch_sub(1) == 1)
+          Close(world.publisher, 1, epoch, {{0, kRecords}, {1, kRecords}, {2, kRecords}});
       }
     });
   world.until_finished(kEpochs);
-  for (std::thread& worker : workers) worker.join();
+  for (std::thread &worker : workers) worker.join();
   CHECK_EQ(world.ordered_seen, uint64_t{kEpochs} * kWorkers * kRecords);
   CHECK_EQ(world.unordered_seen, uint64_t{kEpochs} * kWorkers * kRecords / 4);
 }
@@ -272,7 +276,7 @@ void test_ended_threads_records_are_drained() {
     InThread([&] {
       Program program(world.publisher, 1, epoch);
       for (int i = 0; i < 5; ++i) program.record(200);
-      program.record(1000);  // beside the ring; all ten are admitted without a drain
+      program.record(1000); // beside the ring; all ten are admitted without a drain
       program.close();
     });
   }
@@ -347,7 +351,7 @@ void test_open_wakes_the_drain() {
       Program program(world.publisher, 1, epoch);
       program.record(8);
       program.close();
-      world.publisher.wake();  // as a barrier has it
+      world.publisher.wake(); // as a barrier has it
       std::unique_lock lock(mutex);
       ended.wait(lock, [&] { return epochs_ended > epoch; });
     }
@@ -413,7 +417,7 @@ void test_later_program_floods_before_the_earlier() {
   World world;
   world.drain.open(1, 0);
   world.drain.open(1, 0);
-  world.step(milliseconds(1));  // the limit now follows the rings' size
+  world.step(milliseconds(1)); // the limit now follows the rings' size
   constexpr uint64_t kFlood = 1500;
   std::thread device([&] {
     Program later(world.publisher, 1, 1);
@@ -433,7 +437,7 @@ void test_flood_beside_a_busy_thread() {
   World world;
   world.drain.open(1, 0);
   world.drain.open(1, 0);
-  world.step(milliseconds(1));  // the limit now follows the rings' size
+  world.step(milliseconds(1)); // the limit now follows the rings' size
   std::atomic<bool> done{false};
   std::thread device([&] {
     Program later(world.publisher, 1, 1);
@@ -458,8 +462,8 @@ void test_flood_beside_a_busy_thread() {
   device.join();
 }
 
-// A batch has a size, but an unordered record does not fall behind its program's end because another ring filled the batch,
-// and a thread's flood does not keep the drain from the other rings.
+// A batch has a size, but an unordered record does not fall behind its program's end because another ring filled the
+// batch, and a thread's flood does not keep the drain from the other rings.
 void test_full_batch_loses_no_unordered_record() {
   World world(WhenFull::kWait, size_t{1} << 20);
   world.drain.open(1, 0);
@@ -468,7 +472,7 @@ void test_full_batch_loses_no_unordered_record() {
   std::condition_variable turn_changed;
   int turn = 0;
   // Three rings in a known order, all alive until the end: the close, the flood, the record behind them.
-  const auto in_turn = [&](int mine, const std::function<void()>& body) {
+  const auto in_turn = [&](int mine, const std::function<void()> &body) {
     std::unique_lock lock(mutex);
     turn_changed.wait(lock, [&] { return turn == mine; });
     body();
@@ -502,7 +506,7 @@ void test_full_batch_loses_no_unordered_record() {
 void test_full_parking_loses_nothing_behind_it() {
   World world;
   for (int i = 0; i < 3; ++i) world.drain.open(1, 0);
-  world.step(milliseconds(1));  // the limit now follows the small rings' size; the one below is larger than the limit
+  world.step(milliseconds(1)); // the limit now follows the small rings' size; the one below is larger than the limit
   world.publisher.ring_bytes = 16 * kSmallest;
   InThread([&] {
     Program flood(world.publisher, 1, 2);
@@ -532,7 +536,8 @@ void test_failed_programs_do_not_hold_up_others() {
       world.drain.open(1, 0);
       if (random.one_in(3)) {
         for (uint32_t index = 0; index < 10; ++index)
-          if (random.one_in(2) && ++attempts) Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, epoch, index), 50);
+          if (random.one_in(2) && ++attempts)
+            Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, epoch, index), 50);
         world.drain.fail(1, epoch);
       } else {
         Program program(world.publisher, 1, epoch);
@@ -559,7 +564,7 @@ void test_large_close_is_never_dropped() {
         program.close();
       }
     });
-    if (when_full != WhenFull::kWait) producer.join();  // nothing is drained before all is published
+    if (when_full != WhenFull::kWait) producer.join(); // nothing is drained before all is published
     world.until_finished(kEpochs);
     if (producer.joinable()) producer.join();
     world.check_nothing_lost(200 * kEpochs);
@@ -574,7 +579,7 @@ void test_plain_record_follows_earlier_programs() {
   std::atomic<uint32_t> settled{0};
   std::thread host([&] {
     for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
-      while (settled < epoch) std::this_thread::yield();  // no earlier program holds the plain record back
+      while (settled < epoch) std::this_thread::yield(); // no earlier program holds the plain record back
       world.drain.open(1, 0);
       CHECK(world.plain(/*ordered=*/true, 8));
       Program program(world.publisher, 1, epoch);
@@ -593,11 +598,11 @@ void test_plain_record_follows_earlier_programs() {
   uint32_t plain = 0;
   while (settled < kEpochs) {
     const Batch batch = world.step();
-    for (const Item& item : batch.items) {
+    for (const Item &item : batch.items) {
       if (item.info.thread == 1)
         ++programs;
       else
-        CHECK(++plain <= programs);  // the k-th plain record has k programs before it
+        CHECK(++plain <= programs); // the k-th plain record has k programs before it
     }
     settled = static_cast<uint32_t>(std::min<uint64_t>(world.finished, world.plain_seen));
   }
@@ -626,7 +631,7 @@ void test_parked_plain_record_keeps_the_drain_awake() {
   World world(WhenFull::kDropNewest);
   const uint32_t missing = world.publisher.plain_index.fetch_add(1);
   InThread([&] { CHECK(world.plain(/*ordered=*/true, 8)); });
-  CHECK_EQ(world.step(milliseconds(1)).items.size(), size_t{0});  // returns at all
+  CHECK_EQ(world.step(milliseconds(1)).items.size(), size_t{0}); // returns at all
   InThread([&] {
     world.drain.open(1, 0);
     Program filler(world.publisher, 1, 0);
@@ -662,7 +667,7 @@ void test_text_is_formatted_in_order() {
   std::string text;
   for (size_t finished = 0; finished == 0;) {
     const Batch batch = world.drain.next_batch(kPatience);
-    for (const Item& item : batch.items) {
+    for (const Item &item : batch.items) {
       CHECK(item.is_text);
       CHECK_EQ(item.info.sink, uint64_t{3});
       text += item.data;
@@ -672,8 +677,8 @@ void test_text_is_formatted_in_order() {
   CHECK(text == "x=-5\nx=-4\nx=-3\n");
 }
 
-}  // namespace
-}  // namespace effects
+} // namespace
+} // namespace effects
 
 int main() {
   using namespace effects;

@@ -2,8 +2,8 @@
 //
 //   g++ -std=c++17 -O2 -pthread tests/native/ring_bench.cc -o ring_bench && ./ring_bench
 //
-// "publish" is Publisher::publish into a ring that is emptied between the measurements; "drained" is the same with a drain
-// at work on another core, timed until the last record has left in order.
+// "publish" is Publisher::publish into a ring that is emptied between the measurements; "drained" is the same with a
+// drain at work on another core, timed until the last record has left in order.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -24,7 +24,7 @@ double Nanoseconds(Clock::duration time, uint64_t records) {
 
 constexpr uint32_t kThread = 1;
 
-void PublishMany(Publisher& publisher, uint32_t epoch, uint32_t records, size_t size) {
+void PublishMany(Publisher &publisher, uint32_t epoch, uint32_t records, size_t size) {
   const std::vector<char> bytes(size);
   const Span span{bytes.data(), bytes.size()};
   for (uint32_t index = 0; index < records; ++index)
@@ -35,9 +35,9 @@ double BenchPublish(size_t size) {
   double nanoseconds = 0;
   std::thread([&] {
     Publisher publisher;
-    const uint32_t records = static_cast<uint32_t>((size_t{1} << 19) / (sizeof(RecordHeader) + size));  // half a ring
+    const uint32_t records = static_cast<uint32_t>((size_t{1} << 19) / (sizeof(RecordHeader) + size)); // half a ring
     const auto empty = [&] {
-      publisher.for_each_lane([](Lane& lane) { return lane.ring.take([](const std::byte*) { return true; }), true; });
+      publisher.for_each_lane([](Lane &lane) { return lane.ring.take([](const std::byte *) { return true; }), true; });
     };
     for (int warm = 0; warm < 4; ++warm) {
       PublishMany(publisher, 0, records, size);
@@ -85,13 +85,14 @@ double BenchDrained(size_t size, bool text) {
   return best;
 }
 
-}  // namespace
-}  // namespace effects
+} // namespace
+} // namespace effects
 
 int main() {
   using namespace effects;
   std::printf("%14s %12s %18s %15s\n", "payload bytes", "publish ns", "drained, bytes ns", "drained, text ns");
   for (size_t size : {size_t{8}, size_t{64}, size_t{512}})
-    std::printf("%14zu %12.1f %18.1f %15.1f\n", size, BenchPublish(size), BenchDrained(size, false), BenchDrained(size, true));
+    std::printf("%14zu %12.1f %18.1f %15.1f\n", size, BenchPublish(size), BenchDrained(size, false),
+                BenchDrained(size, true));
   return 0;
 }

@@ -17,7 +17,7 @@ using check::Random;
 constexpr size_t kSmallest = 4096;
 
 // A record here is a size, a kind and bytes that follow from `number`; the ring looks at nothing else.
-void Fill(std::byte* at, size_t size, uint64_t number) {
+void Fill(std::byte *at, size_t size, uint64_t number) {
   const uint32_t size32 = static_cast<uint32_t>(size);
   const Kind kind = Kind::kOrdered;
   std::memcpy(at, &size32, sizeof size32);
@@ -25,23 +25,23 @@ void Fill(std::byte* at, size_t size, uint64_t number) {
   for (size_t i = 6; i < size; ++i) at[i] = static_cast<std::byte>(number * 31 + i);
 }
 
-void CheckFilled(const std::byte* at, size_t size, uint64_t number) {
+void CheckFilled(const std::byte *at, size_t size, uint64_t number) {
   uint32_t size32;
   std::memcpy(&size32, at, sizeof size32);
   CHECK_EQ(size32, size);
   for (size_t i = 6; i < size; ++i) CHECK(at[i] == static_cast<std::byte>(number * 31 + i));
 }
 
-bool Push(Ring& ring, size_t size, uint64_t number) {
-  std::byte* room = ring.try_reserve(size);
+bool Push(Ring &ring, size_t size, uint64_t number) {
+  std::byte *room = ring.try_reserve(size);
   if (room == nullptr) return false;
   Fill(room, size, number);
   ring.publish();
   return true;
 }
 
-void Pop(Ring& ring, size_t size, uint64_t number) {
-  const std::byte* record = ring.front();
+void Pop(Ring &ring, size_t size, uint64_t number) {
+  const std::byte *record = ring.front();
   CHECK(record != nullptr);
   CheckFilled(record, size, number);
   ring.pop();
@@ -69,7 +69,7 @@ void test_empty_ring_has_no_front() {
 // What is reserved and not published cannot be seen.
 void test_reserved_record_is_invisible_until_published() {
   Ring ring(kSmallest);
-  std::byte* room = ring.try_reserve(64);
+  std::byte *room = ring.try_reserve(64);
   CHECK(room != nullptr);
   Fill(room, 64, 7);
   CHECK(ring.front() == nullptr);
@@ -115,7 +115,8 @@ void test_smallest_records_fill_the_ring() {
   }
 }
 
-// At every offset, a record that would cross the end moves to the start, padding before it, and the neighbours stay whole.
+// At every offset, a record that would cross the end moves to the start, padding before it, and the neighbours stay
+// whole.
 void test_record_wraps_at_every_offset() {
   for (size_t offset = 8; offset <= kSmallest; offset += 8) {
     for (size_t size : {size_t{8}, size_t{16}, size_t{56}, size_t{64}, size_t{520}, kSmallest / 4 - 8, kSmallest / 4}) {
@@ -145,11 +146,11 @@ void test_full_ring_refuses_and_stays_whole() {
   CHECK(Push(ring, 1000, 0));
   CHECK(Push(ring, 1000, 1));
   CHECK(Push(ring, 1000, 2));
-  CHECK(Push(ring, 1000, 3));  // 96 bytes to the end
+  CHECK(Push(ring, 1000, 3)); // 96 bytes to the end
   CHECK(ring.try_reserve(104) == nullptr);
   Pop(ring, 1000, 0);
-  CHECK(ring.try_reserve(1008) == nullptr);  // would need 96 of padding and 1008
-  CHECK(Push(ring, 1000, 4));                // 96 of padding and 1000
+  CHECK(ring.try_reserve(1008) == nullptr); // would need 96 of padding and 1008
+  CHECK(Push(ring, 1000, 4));               // 96 of padding and 1000
   CHECK(ring.try_reserve(8) == nullptr);
   for (uint64_t i = 1; i <= 4; ++i) Pop(ring, 1000, i);
   CHECK(ring.front() == nullptr);
@@ -160,16 +161,16 @@ void test_take_visits_what_is_there_oldest_first() {
   Ring ring(kSmallest);
   for (uint64_t i = 0; i < 10; ++i) CHECK(Push(ring, 64 + 8 * i, i));
   uint64_t next = 0;
-  CHECK(ring.take([&](const std::byte* record) {
+  CHECK(ring.take([&](const std::byte *record) {
     CheckFilled(record, 64 + 8 * next, next);
-    if (next < 5) CHECK(Push(ring, 64, 100 + next));  // comes after the call, so it is not visited
+    if (next < 5) CHECK(Push(ring, 64, 100 + next)); // comes after the call, so it is not visited
     ++next;
     return true;
   }));
   CHECK_EQ(next, uint64_t{10});
   for (uint64_t i = 0; i < 5; ++i) Pop(ring, 64, 100 + i);
   CHECK_EQ(ring.used(), size_t{0});
-  CHECK(!ring.take([](const std::byte*) { return true; }));
+  CHECK(!ring.take([](const std::byte *) { return true; }));
 }
 
 // A record taken from the middle is not seen again; its room comes back when everything before it has left.
@@ -177,7 +178,7 @@ void test_take_may_leave_the_oldest() {
   Ring ring(kSmallest);
   for (uint64_t i = 0; i < 4; ++i) CHECK(Push(ring, 1024, i));
   uint64_t at = 0;
-  CHECK(ring.take([&](const std::byte*) { return at++ != 0; }));
+  CHECK(ring.take([&](const std::byte *) { return at++ != 0; }));
   CHECK_EQ(ring.used(), kSmallest);
   CHECK(ring.try_reserve(8) == nullptr);
   Pop(ring, 1024, 0);
@@ -206,7 +207,7 @@ void test_ring_equals_a_queue() {
       } else if (random.one_in(8)) {
         std::deque<std::pair<size_t, uint64_t>> left;
         auto expected = queue.begin();
-        ring.take([&](const std::byte* record) {
+        ring.take([&](const std::byte *record) {
           CHECK(expected != queue.end());
           CheckFilled(record, expected->first, expected->second);
           const bool taken = !random.one_in(3);
@@ -224,7 +225,7 @@ void test_ring_equals_a_queue() {
         queue.pop_front();
       }
     }
-    for (auto& [size, n] : queue) Pop(ring, size, n);
+    for (auto &[size, n] : queue) Pop(ring, size, n);
     CHECK(ring.front() == nullptr);
     CHECK_EQ(ring.used(), size_t{0});
   }
@@ -246,7 +247,7 @@ void CheckTwoThreads(uint64_t seed, size_t capacity, uint64_t records, bool with
     for (uint64_t counter = 0; counter < records; ++counter) {
       const size_t words = random.below(random.one_in(16) ? capacity / 32 - 2 : 24);
       Head head{static_cast<uint32_t>(sizeof(Head) + 8 * words), Kind::kOrdered, 0, counter, 0};
-      std::byte* room;
+      std::byte *room;
       while ((room = ring.try_reserve(head.size)) == nullptr) std::this_thread::yield();
       for (size_t i = 0; i < words; ++i) {
         const uint64_t word = random.next();
@@ -258,7 +259,7 @@ void CheckTwoThreads(uint64_t seed, size_t capacity, uint64_t records, bool with
     }
   });
   uint64_t counter = 0;
-  const auto check_next = [&](const std::byte* record) {
+  const auto check_next = [&](const std::byte *record) {
     Head head;
     std::memcpy(&head, record, sizeof head);
     CHECK_EQ(head.counter, counter);
@@ -275,7 +276,7 @@ void CheckTwoThreads(uint64_t seed, size_t capacity, uint64_t records, bool with
   while (counter < records) {
     if (with_take) {
       if (!ring.take(check_next)) std::this_thread::yield();
-    } else if (const std::byte* record = ring.front()) {
+    } else if (const std::byte *record = ring.front()) {
       check_next(record);
       ring.pop();
     } else {
@@ -298,8 +299,8 @@ void test_two_threads_many_seeds() {
   }
 }
 
-}  // namespace
-}  // namespace effects
+} // namespace
+} // namespace effects
 
 int main() {
   using namespace effects;
