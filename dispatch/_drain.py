@@ -6,7 +6,6 @@ records that need Python. It is the only thread that does, so effects never run 
 
 from __future__ import annotations
 
-import atexit
 import contextvars
 import sys
 import threading
@@ -154,16 +153,3 @@ def stats() -> dict[str, int]:
         ['bytes', 'dropped', 'high_water', 'published', 'released', 'waited']
     """
     return native.stats()
-
-
-@atexit.register
-def _finish() -> None:
-    """Before the interpreter goes: everything out, and errors that nobody saw."""
-    from dispatch._barrier import wait_for_all
-
-    try:
-        wait_for_all()
-    finally:
-        drain.stop()
-        for failure in drain.failures:
-            sys.excepthook(type(failure), failure, failure.__traceback__)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from effects import _errors as errors
-from effects._sites import Operand, Site, Static, Where
+from effects._sites import Operand, Site, Static, Where, dtype_name
 
 # How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
 _TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
@@ -124,9 +124,9 @@ def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, i
             continue
         if not isinstance(value, Operand) or value.shape or conversion not in (None, "s"):
             return None
-        if value.dtype.name not in _SCALARS:
+        code = _SCALARS.get(dtype_name(value.dtype))
+        if code is None:
             return None
-        code = _SCALARS[value.dtype.name]
         if not spec and not (conversion and value.dtype.kind == "f"):
             pieces.append((literal, code, index[id(value)], "", 0))
         elif conversion is None and value.dtype.kind == "f" and (fixed := _FIXED.fullmatch(spec or "")):

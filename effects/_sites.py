@@ -89,7 +89,7 @@ class Site:
         """All of it as JSON."""
         return json.dumps(
             {
-                "effect": dataclasses.asdict(self.effect) | {"allowed_in": sorted(self.effect.allowed_in)},
+                "effect": {**vars(self.effect), "allowed_in": sorted(self.effect.allowed_in)},
                 "fmt": self.fmt,
                 "leaves": [_describe_leaf(leaf) for leaf in self.leaves],
                 "tree": _describe_tree(self.tree),
@@ -213,15 +213,22 @@ def _take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operan
     return (x if stored == dtype else x.astype(stored)), Operand(tuple(x.shape), dtype, stored)
 
 
+@functools.cache
+def dtype_name(dtype: np.dtype) -> str:
+    """The type's name, which NumPy makes anew at every asking."""
+    return dtype.name
+
+
+# Less than a byte: devices pack them in ways of their own.
+_STORED = {
+    **dict.fromkeys(("int1", "int2", "int4"), np.dtype(np.int8)),
+    **dict.fromkeys(("uint1", "uint2", "uint4"), np.dtype(np.uint8)),
+    "float4_e2m1fn": np.dtype(np.float32),
+}
+
+
 def _stored_dtype(dtype: np.dtype) -> np.dtype:
-    # Less than a byte: devices pack them in ways of their own.
-    if dtype.name.startswith(("int2", "int4")) or dtype.name == "int1":
-        return np.dtype(np.int8)
-    if dtype.name.startswith(("uint2", "uint4")) or dtype.name == "uint1":
-        return np.dtype(np.uint8)
-    if dtype.name == "float4_e2m1fn":
-        return np.dtype(np.float32)
-    return dtype
+    return _STORED.get(dtype_name(dtype), dtype)
 
 
 def _bad_argument(leaf: Any, path: Any, call: str, where: Where, remedy: str) -> TypeError:
@@ -247,7 +254,7 @@ def _bad_argument(leaf: Any, path: Any, call: str, where: Where, remedy: str) ->
 
 def _describe_leaf(leaf: Operand | Static) -> Any:
     if isinstance(leaf, Operand):
-        return {"operand": [list(leaf.shape), leaf.dtype.name, leaf.stored.name, list(leaf.lanes)]}
+        return {"operand": [list(leaf.shape), dtype_name(leaf.dtype), dtype_name(leaf.stored), list(leaf.lanes)]}
     value = leaf.value
     if isinstance(value, np.generic):
         return {"scalar": [value.dtype.name, value.tobytes().hex()]}
