@@ -100,7 +100,7 @@ def wait_for_plain_programs(deadline: float | None = None) -> bool:
 
     JAX knows when they have run; their order is kept by its tokens.
     """
-    for token in list(compat.current_jax_tokens().values()):
+    for token in list(compat.jax_tokens.current_tokens.values()):
         while deadline is not None and not compat.is_token_ready(token):
             if time.monotonic() > deadline:
                 return False

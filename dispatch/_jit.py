@@ -23,6 +23,7 @@ from dispatch._streams import current_stream
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
+from effects._jax_compat import jax_tokens, runs_now
 from effects._sites import Site
 from lowering._record import TOKEN_LENGTH, close_p
 from lowering._rules import effects_of, token_keys
@@ -71,11 +72,11 @@ class _Dispatcher:
         self._plain = plain  # the function without tokens: what it is under another trace, and without jit
         self._threaded = threaded  # (runtime token, *args) -> (results, {names of its effects: output token})
 
-    # This is the way of every dispatch, hence one function without helpers.
+    # This is the way of every dispatch, hence one function and few helpers.
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not compat.runs_now():
+        if not runs_now():
             return self._plain(*args, **kwargs)
-        if compat.current_jax_tokens():
+        if jax_tokens.current_tokens:
             wait_for_plain_programs()
         stream = current_stream()
         number, token = stream.open(self._name)

@@ -52,7 +52,6 @@ __all__ = [
     "block_until_token",
     "closed_jaxpr",
     "cond_p",
-    "current_jax_tokens",
     "custom_jvp_call_p",
     "custom_vjp_call_p",
     "custom_vmap_p",
@@ -64,6 +63,7 @@ __all__ = [
     "is_automatic_on_several_devices",
     "is_reference",
     "is_token_ready",
+    "jax_tokens",
     "jaxprs_in",
     "jit_p",
     "linear_solve_p",
@@ -139,9 +139,8 @@ def register_effect_type(
     jax_effects.remat_allowed_effects.add_type(remat)
 
 
-def current_jax_tokens() -> dict[Any, Any]:
-    """The tokens of programs with ordered effects that this thread dispatched outside `effects.jit`; mostly empty."""
-    return dispatch.runtime_tokens.current_tokens
+jax_tokens = dispatch.runtime_tokens
+"""`current_tokens` of it: those of programs with ordered effects that this thread dispatched outside `effects.jit`."""
 
 
 def block_until_token(token: Any) -> None:
