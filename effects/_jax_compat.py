@@ -19,6 +19,7 @@ from jax._src import (
     custom_batching,
     custom_derivatives,
     dispatch,
+    pjit,
     source_info_util,
     traceback_util,
     xla_metadata,
@@ -278,11 +279,16 @@ def on_batched_cond(check: Callable[[Any], None]) -> None:
 
 
 def annotated_calls() -> list[Primitive]:
-    """Primitives that call their `jaxpr` as jit does, with a note to the compiler."""
+    """Primitives that call their jaxpr as jit does, with a note to the compiler. Not every version has all."""
+    modules = [compute_on, xla_metadata, pjit]
+    with contextlib.suppress(ImportError):
+        from jax._src import program_order  # since 0.12; in `pjit` before
+
+        modules.append(program_order)
     return [
         primitive
-        for module in (compute_on, xla_metadata)
-        for name in ("compute_on_p", "xla_metadata_call_p")
+        for module in modules
+        for name in ("compute_on_p", "xla_metadata_call_p", "program_order_p")
         if (primitive := getattr(module, name, None)) is not None
     ]
 

@@ -15,12 +15,10 @@ from lowering._signature import with_tokens
 
 
 @register_token_rule(compat.jit_p, *compat.annotated_calls())
-def _jit_token_rule(
-    ctx: TokenContext, tokens: Tokens, *args: Any, jaxpr: Any, **params: Any
-) -> tuple[Tokens, list[Any]]:
-    outs = ctx.primitive.bind(
-        *tokens.values(), *args, jaxpr=ctx.threaded(jaxpr, tokens), **with_tokens(params, len(tokens))
-    )
+def _jit_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
+    body = "jaxpr" if "jaxpr" in params else "call_jaxpr"
+    params[body] = ctx.threaded(params[body], tokens)
+    outs = ctx.primitive.bind(*tokens.values(), *args, **with_tokens(params, len(tokens)))
     return dict(zip(tokens, outs, strict=False)), list(outs[len(tokens) :])
 
 

@@ -19,6 +19,7 @@ _OF_TOKEN: dict[str, Any] = {  # parameters with one element for each input or o
     "out_layouts": None,
     "donated_invars": False,
     "out_memory_spaces": compat.DEVICE_MEMORY,
+    "exclude_mask": False,
 }
 
 

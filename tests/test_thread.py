@@ -357,3 +357,24 @@ def test_register_token_rule_for_a_primitive_of_ones_own(lines):
         return ctx.thread(body, tokens, args)
 
     assert lines(fx.jit(program), 1) == ["x 1", "x 2"]
+
+
+def test_calls_with_notes_to_the_compiler(lines):
+    """A call that carries a note to the compiler keeps it, and tokens go through; each in the versions that have it."""
+    from jax.experimental import compute_on, xla_metadata
+
+    def body(x):
+        return _show("inside", x) + 1
+
+    call = getattr(compute_on, "compute_on2", compute_on.compute_on)
+    programs = [call(body, compute_type="device_host", out_memory_spaces=jax.memory.Space.Device)]
+    if (call := getattr(xla_metadata, "xla_metadata_call2", None)) is not None:
+        programs.append(call(body, {"note": "mine"}))
+    try:
+        from jax.experimental.overlap import program_order
+    except ImportError:
+        pass
+    else:
+        programs.append(program_order(body, enforce=False))
+    for program in programs:
+        assert lines(fx.jit(program), 1.0) == ["inside 1.0"]
