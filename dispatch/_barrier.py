@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -41,7 +42,7 @@ def effects_barrier(
     names = None if effects is None else effect_names(effects)
     if drain.is_current_thread():
         return  # an effect that is being replayed: all before it have been
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else time.monotonic() + timeout
     outstanding = _wait(list(streams.values()) if all_threads else [current_stream()], names, deadline)
     if outstanding:
         raise errors.BarrierTimeout(
@@ -51,8 +52,8 @@ def effects_barrier(
 
 
 def wait_for_all() -> None:
-    """Waits for every thread's effects, and raises nothing."""
-    _wait(list(streams.values()), None, None)
+    """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for."""
+    _wait(list(streams.values()), None, None, at_exit=True)
 
 
 def raise_failures() -> None:
@@ -65,14 +66,22 @@ def raise_failures() -> None:
         raise BaseExceptionGroup("Several effects could not be carried out on the host.", failures)
 
 
-def _wait(which: list[Stream], names: frozenset[str] | None, deadline: float | None) -> list[str]:
+def _wait(
+    which: list[Stream], names: frozenset[str] | None, deadline: float | None, *, at_exit: bool = False
+) -> list[str]:
     """Waits for what has been issued. Returns what is outstanding when the time is up."""
     if not wait_for_plain_programs(deadline):
         return ["programs with effects that were not dispatched by fx.jit"]
+    own = current_stream()
     # The newest epoch that counts, of each stream: a stream's epochs end in their order.
     last = []
     for stream in which:
-        for number in reversed(list(stream.calls)):
+        numbers = list(stream.calls)
+        outermost = stream.dispatching[:1]
+        if (at_exit or stream is own) and outermost and outermost[0] in numbers:
+            # That call has not returned, and is ours or may never: what it opened and what came after waits for it.
+            numbers = numbers[: numbers.index(outermost[0])]
+        for number in reversed(numbers):
             running = stream.running.get(number)  # without, it is not known, or has published its end
             if names is None or running is None or names & set(running.effects):
                 last.append((stream, number))

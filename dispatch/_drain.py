@@ -77,13 +77,15 @@ class Drain:
                 _streams.forget_ended()
 
     def _replay(self, thread: int, number: int, content: Any, site_id: int | None = None, *place: Any) -> None:
-        call = Call(*streams[thread].calls[number]) if thread in streams else _outside_epochs()
-        site: Site | None = None
+        call, site = _outside_epochs(), None
         try:
+            stream = streams.get(thread)
+            if stream is not None:
+                call = Call(*stream.calls[number])
             if site_id is not None:
-                site = find_site(site_id, native.site_description)
+                site = (stream and stream.eager.get(number)) or find_site(site_id, native.site_description)
             call.context.run(_show, call, site, content)
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, the effects after it go on
             self.failures.append(_failure(error, call, site))
 
     def _close_failed(self) -> None:
@@ -124,12 +126,16 @@ def _outside_epochs() -> Call:
 
 
 def _failure(error: BaseException, call: Call, site: Site | None) -> BaseException:
+    try:
+        shown = repr(error)
+    except Exception:
+        shown = type(error).__name__
     failure = errors.EffectError(
         errors.MSG_REPLAY.format(
             effect=site.effect.name if site else "print",
             where=site.where if site else "its call",
             function=f"`{call.function}`",
-            error=error,
+            error=shown,
         )
     )
     failure.__cause__ = error

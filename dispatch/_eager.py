@@ -8,7 +8,7 @@ import numpy as np
 
 from dispatch._barrier import wait_for_plain_programs
 from dispatch._drain import drain
-from dispatch._sink import native, plan_natively, publish
+from dispatch._sink import native, publish
 from dispatch._streams import current_stream
 from effects._primitive import effect_p
 from effects._sites import Site
@@ -19,9 +19,16 @@ def _effect_impl(*operands: Any, site: Site) -> list[Any]:
     values = [np.asarray(x) for x in operands]
     wait_for_plain_programs()
     drain.start()
-    plan_natively(site)
-    _, runtime_token = current_stream().open("an eager call")
-    stream, epoch, phase, index = map(int, runtime_token)
-    publish(site, (stream, epoch, phase, index), values)
-    native.close([(stream, epoch, phase, index + bool(site.effect.ordered))], 0)
+    stream = current_stream()
+    depth = len(stream.dispatching)
+    try:
+        number, runtime_token = stream.open("an eager call")
+        stream.eager[number] = site
+        first, epoch, phase, index = map(int, runtime_token)
+        publish(site, (first, epoch, phase, index), values)
+        native.close([(first, epoch, phase, index + bool(site.effect.ordered))], 0)
+        stream.dispatching.pop()
+    except BaseException:
+        stream.abandon(depth)
+        raise
     return []

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -73,14 +75,16 @@ class _Dispatcher:
         self._threaded = threaded  # (runtime token, *args) -> (results, {names of its effects: output token})
 
     # This is the way of every dispatch, hence one function and few helpers.
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
             return self._plain(*args, **kwargs)
         if jax_tokens.current_tokens:
             wait_for_plain_programs()
         stream = current_stream()
-        number, token = stream.open(self._name)
+        dispatching = stream.dispatching
+        depth = len(dispatching)
         try:
+            number, token = stream.open(self._name)
             try:
                 outs, output_tokens = self._threaded(token, *args, **kwargs)
             except RuntimeError as error:
@@ -88,11 +92,12 @@ class _Dispatcher:
                     raise
                 # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
                 outs, output_tokens = self._threaded(jax.device_put(token), *args, **kwargs)
+            stream.keep(number, output_tokens)
+            dispatching.pop()
         except BaseException:
-            stream.fail(number)
+            stream.abandon(depth)
             raise
-        stream.keep(number, output_tokens)
-        if config.sync:
+        if config.sync and not dispatching:
             effects_barrier()
         return outs
 
@@ -110,20 +115,20 @@ class JitFunction(_Dispatcher):
         super().__init__(name, plain, _jit_threaded(fun, options))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
         return f"<fx.jit of {self._name}>"
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """As `jax.jit(f).lower`: the program for these arguments, tokens included, not yet compiled."""
         return Lowered(self, self._threaded.lower(RUNTIME_TOKEN, *args, **kwargs))
 
-    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         """As `jax.jit(f).trace`: the function's jaxpr for these arguments, as the user wrote it."""
         return Traced(self, self._plain.trace(*args, **kwargs), args, kwargs)
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(f).eval_shape`: shapes and types of the results. No effect happens."""
         return self._plain.eval_shape(*args, **kwargs)
 
@@ -199,6 +204,9 @@ def _threaded_function(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
 def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options: dict[str, Any]) -> Any:
     @functools.wraps(fun)
     def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(token, compat.Tracer):
+            # JAX runs the function by hand, to find where a NaN came from: effects happen as they do without jit.
+            return find_fun()(*args, **kwargs), {}
         traced = jax.jit(find_fun(), **options).trace(*args, **kwargs)
         # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
         flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, compat.Tracer)]
@@ -217,9 +225,9 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
     closes = bool(keys) and ends_with_record(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, closes=closes)
+    drain.start()
     if not tokens:
         return outs, {}
-    drain.start()
     for site in sites_in(jaxpr):
         plan_natively(site)
     names = tuple(sorted({effect.name for effect in effects}))
@@ -255,9 +263,11 @@ def _shift_options(options: dict[str, Any], threaded: Any) -> dict[str, Any]:
     shifted = dict(options)
     for name in ("static_argnums", "donate_argnums"):
         if (numbers := options.get(name)) is not None:
-            one = isinstance(numbers, int)
-            moved = tuple(n + 1 if n >= 0 else n for n in ([numbers] if one else numbers))
-            shifted[name] = moved
+            try:
+                numbers = [operator.index(numbers)]
+            except TypeError:
+                numbers = list(map(operator.index, numbers))
+            shifted[name] = tuple(n + 1 if n >= 0 else n for n in numbers)
     if options.get("in_shardings") is not None:
         given = options["in_shardings"]
         shifted["in_shardings"] = (None, *(given if isinstance(given, (tuple, list)) else [given] * _arity(threaded)))

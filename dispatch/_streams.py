@@ -17,6 +17,7 @@ import numpy as np
 
 from dispatch._sink import native
 from effects._config import Config, config
+from effects._sites import Site
 from lowering._record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
 
 
@@ -44,12 +45,21 @@ class Stream:
 
     `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail. The owning thread
     adds after its call has returned; the drain thread removes.
+
+    `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
+    their epoch, since a program's text may make a new one at every call.
+
+    `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first. The owning thread
+    writes it. A number gets in before the native side hears of it, so that an interrupt at any point leaves nothing open.
     """
 
     def __init__(self, thread: int):
         self.thread = thread
         self.calls: dict[int, tuple[str, TextIO | None, contextvars.Context]] = {}
         self.running: dict[int, Running] = {}
+        self.eager: dict[int, Site] = {}
+        self.dispatching: list[int] = []
+        self._next = 0  # the number that the next epoch will have
         # The newest call. Those that follow share it while nothing has changed, and their text is written in one go.
         self._call: tuple[str, TextIO | None, contextvars.Context] = ("", None, contextvars.Context())
         self._tokens: list[np.ndarray] = []  # runtime tokens of the block of epochs that is being handed out
@@ -66,9 +76,11 @@ class Stream:
         """Gives a program its place. Returns the number of its epoch and its runtime token."""
         stdout, context = _sys.stdout, _copy_context()
         call = self._call
-        if call[1] is not stdout or call[0] is not function or call[2] != context:
+        if call[1] is not stdout or call[0] is not function or not _same(call[2], context):
             call = self._call = (function, stdout, context)
-        number = _open(self.thread, id(call))
+        self.dispatching.append(self._next)
+        number = self.dispatching[-1] = _open(self.thread, id(call))
+        self._next = (number + 1) & 0xFFFFFFFF
         if number >> _BLOCK_BITS != self._block:
             self._fill(number >> _BLOCK_BITS)
         self.calls[number] = call
@@ -89,12 +101,20 @@ class Stream:
         """The program failed or never ran: nothing more will come from it."""
         native.fail(self.thread, number)
 
+    def abandon(self, depth: int) -> None:
+        """A call was left by an exception: fails what it opened, down to this many epochs."""
+        while len(self.dispatching) > depth:
+            self.fail(self.dispatching.pop())
+
     def drop(self, first: int, count: int) -> None:
         """These epochs have ended. The drain thread calls it."""
         for number in range(first, first + count):
-            del self.calls[number & 0xFFFFFFFF]
+            number &= 0xFFFFFFFF
+            self.calls.pop(number, None)  # a call that was interrupted may not have got here
             if self.running:
-                self.running.pop(number & 0xFFFFFFFF, None)
+                self.running.pop(number, None)
+            if self.eager:
+                self.eager.pop(number, None)
 
     def _fill(self, block: int) -> None:
         """Makes the tokens of the next epochs. A program reads its token where it lies, so none is written twice."""
@@ -108,6 +128,11 @@ class Stream:
         self._block = block
 
 
+def _same(a: contextvars.Context, b: contextvars.Context) -> bool:
+    """Whether two contexts hold the same values, by identity: equal ones may show differently, or not compare."""
+    return len(a) == len(b) and all(b.get(variable, _same) is value for variable, value in a.items())
+
+
 _BLOCK_BITS = 8
 _BLOCK = 1 << _BLOCK_BITS
 _BLOCK_MASK = _BLOCK - 1
@@ -117,8 +142,21 @@ class _SharedStream(Stream):
     """The one stream of all threads, with `order="process"`."""
 
     def __init__(self, thread: int):
+        self._own = threading.local()
         super().__init__(thread)
         self._lock = threading.Lock()
+
+    @property
+    def dispatching(self) -> list[int]:  # type: ignore[override]
+        try:
+            return self._own.dispatching
+        except AttributeError:
+            self._own.dispatching = []
+            return self._own.dispatching
+
+    @dispatching.setter
+    def dispatching(self, value: list[int]) -> None:
+        self._own.dispatching = value
 
     def open(self, function: str) -> tuple[int, np.ndarray]:  # type: ignore[override]
         with self._lock:

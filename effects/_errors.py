@@ -118,7 +118,7 @@ MSG_BARRIER_TIMEOUT = (
     "issued before it is visible on the host. Wait longer, or look at what keeps the device busy."
 )
 MSG_REPLAY = (
-    "The effect `{effect}` at {where}, in {function}, could not be carried out on the host: {error!r}. It was replayed "
+    "The effect `{effect}` at {where}, in {function}, could not be carried out on the host: {error}. It was replayed "
     "in its turn, and the effects after it went on. Correct what the cause below says."
 )
 MSG_OUTPUT_CLOSED = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import string
 from typing import Any
@@ -21,13 +22,18 @@ class _Fields(string.Formatter):
     def __init__(self) -> None:
         self.unused: list[int | str] = []
         self.computed_spec = False
+        self._numbers = itertools.count()  # of fields without a number of their own
+
+    def parse(self, format_string: str) -> Any:
+        # `string.Formatter` numbers `{}` only; `str.format` numbers `{.shape}` and `{[0]}` too.
+        for literal, name, spec, conversion in super().parse(format_string):
+            if name is not None and name[:1] in ("", ".", "["):
+                name = f"{next(self._numbers)}{name}"
+            self.computed_spec |= bool(spec) and "{" in spec
+            yield literal, name, spec, conversion
 
     def format_field(self, value: Any, format_spec: str) -> str:
         return ""
-
-    def _vformat(self, format_string: str, *args: Any, **kwargs: Any) -> Any:
-        self.computed_spec |= any(spec and "{" in spec for _, _, spec, _ in self.parse(format_string))
-        return super()._vformat(format_string, *args, **kwargs)  # type: ignore[misc]
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
         if conversion not in (None, "s", "r", "a"):
@@ -117,7 +123,7 @@ def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, i
             continue
         if name == "":
             name, automatic = str(automatic), automatic + 1
-        value = args[int(name)] if name.isdigit() else kwargs.get(name)
+        value = args[int(name)] if name.isdecimal() else kwargs.get(name)
         if isinstance(value, (str, int, float)) and not isinstance(value, np.generic) and "{" not in (spec or ""):
             field = "{0" + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
             literal += field.format(value)
@@ -137,4 +143,8 @@ def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, i
             return None
         literal = ""
     pieces.append((literal + end, None, 0, "", 0))
+    try:
+        "".join(piece[0] for piece in pieces).encode()
+    except UnicodeEncodeError:  # a lone surrogate: Python's output decides what becomes of it
+        return None
     return pieces

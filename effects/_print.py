@@ -7,7 +7,7 @@ from typing import Any
 from effects._format import check_format
 from effects._primitive import effect_p
 from effects._registry import PRINT
-from effects._sites import Site, intern, take_arguments, where_called
+from effects._sites import Site, take_arguments, where_called
 
 
 def print(fmt: str, /, *args: Any, ordered: bool = True, **kwargs: Any) -> None:
@@ -41,4 +41,4 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, **kwargs: Any) -> None:
     operands, leaves, tree = take_arguments(args, kwargs, "fx.print", where)
     check_format("fx.print", fmt, leaves, tree, where)
     effect = PRINT if ordered else PRINT.unordered()
-    effect_p.bind(*operands, site=intern(Site(effect, fmt, leaves, tree, where)))
+    effect_p.bind(*operands, site=Site(effect, fmt, leaves, tree, where))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from effects import _errors as errors
@@ -64,9 +64,9 @@ def effect_names(effects: object) -> frozenset[str]:
     if isinstance(effects, (str, Effect)):
         effects = (effects,)
     names = set()
-    for effect in effects:  # type: ignore[attr-defined]
+    for effect in effects if isinstance(effects, Iterable) else (effects,):
         name = effect.name if isinstance(effect, Effect) else effect
-        if name not in _effects:
+        if not isinstance(name, str) or name not in _effects:
             raise ValueError(errors.MSG_UNKNOWN_EFFECT.format(name=name, known=", ".join(sorted(_effects))))
         names.add(name)
     return frozenset(names)

@@ -93,6 +93,7 @@ class Site:
                 "fmt": self.fmt,
                 "leaves": [_describe_leaf(leaf) for leaf in self.leaves],
                 "tree": _describe_tree(self.tree),
+                "structure": str(self.tree),  # with all that tells trees apart: types of keys and nodes, their own data
                 "where": dataclasses.astuple(self.where),
                 "lanes": self.lanes,
             }
@@ -137,7 +138,7 @@ class Site:
                 shape = (size, *leaf.shape) if differs else leaf.shape
                 leaf = dataclasses.replace(leaf, shape=shape, lanes=(differs, *leaf.lanes))
             leaves.append(leaf)
-        return intern(dataclasses.replace(self, leaves=tuple(leaves), lanes=(size, *self.lanes)))
+        return dataclasses.replace(self, leaves=tuple(leaves), lanes=(size, *self.lanes))
 
     def each_lane(self, values: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
         """The operands' values lane by lane, in order; once without lanes."""
@@ -163,16 +164,16 @@ class Site:
         return values
 
 
-_sites: dict[int, Site] = {}  # by hash; every site that was traced or met in this process
+_sites: dict[int, Site] = {}  # by hash; every site of a program that was lowered or met in this process
 
 
-def intern(site: Site) -> Site:
-    """The one site of this content."""
-    return _sites.setdefault(site.id, site)
+def remember(site: Site) -> None:
+    """Keeps a site for as long as the process lives: a program has it, and its records may come at any time."""
+    _sites.setdefault(site.id, site)
 
 
 def find_site(id_: int, introduce: Callable[[int], str]) -> Site:
-    """The site of a record. One that was not traced here is rebuilt from what its program says of it."""
+    """The site of a record. One that was not lowered here is rebuilt from what its program says of it."""
     site = _sites.get(id_)
     return site if site is not None else _sites.setdefault(id_, _from_description(introduce(id_)))
 
@@ -264,11 +265,11 @@ def _describe_leaf(leaf: Operand | Static) -> Any:
         return {"bytes": value.hex()}
     if type(value) in (str, int, float, bool):
         return {"static": value}
-    return {"text": str(value)}  # of a subclass, such as an enumeration
+    return {"text": str(value), "of": [type(value).__qualname__, repr(value)]}  # a subclass, such as an enumeration
 
 
 def _read_leaf(description: dict[str, Any]) -> Operand | Static:
-    [(kind, value)] = description.items()
+    kind, value = next(iter(description.items()))
     if kind == "operand":
         shape, dtype, stored, lanes = value
         return Operand(tuple(shape), np.dtype(dtype), np.dtype(stored), tuple(lanes))

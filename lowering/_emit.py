@@ -10,7 +10,7 @@ import numpy as np
 from effects import _jax_compat as compat
 from effects._config import config
 from effects._primitive import effect_p
-from effects._sites import Site
+from effects._sites import Site, remember
 from lowering._record import close_p, host_sink, record_p
 
 NATIVE_PLATFORMS = ("cpu",)
@@ -18,6 +18,7 @@ NATIVE_PLATFORMS = ("cpu",)
 
 
 def _site_attributes(site: Site) -> dict[str, Any]:
+    remember(site)
     return {
         "site": np.int64(site.id),
         "ordered": np.bool_(site.effect.ordered),
@@ -74,6 +75,8 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
 
 
 def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, closes: bool) -> Any:
+    remember(site)
+
     def record(token: Any, *operands: Any) -> Any:
         token = host_sink().record(site, np.asarray(token), [np.asarray(x) for x in operands])
         return host_sink().close([token]) if closes else token
@@ -93,6 +96,7 @@ def _callback_returning_token(ctx: Any, callback: Any, args: Any) -> Any:
 
 
 def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
+    remember(site)
     return compat.lower_as_ordered_callback(
         ctx, lambda *args: host_sink().plain(site, [np.asarray(x) for x in args]), operands, site.effect
     )

@@ -259,3 +259,21 @@ def test_jit_closes_over_arrays_and_references(lines):
         fx.print("{} {}", table[i], ref[...])
 
     assert lines(lambda: (f(2), f(3))) == ["2 1.0", "3 2.0"]
+
+
+def test_jit_of_a_function_with_an_argument_self(lines):
+    """Names of our own methods' parameters are free for the user's."""
+
+    @fx.jit
+    def f(self):
+        fx.print("{}", self)
+
+    assert lines(lambda: f(self=3)) == ["3"]
+
+
+def test_jit_debug_nans_finds_the_operation(lines):
+    """With `jax_debug_nans` the error is JAX's own, from the operation that made the NaN."""
+    f = fx.jit(lambda x: (fx.print("x {}", x), jnp.log(x))[1])
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        f(-1.0)
+    assert lines(f, 1.0) == ["x 1.0"]

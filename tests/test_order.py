@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import io
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -18,7 +20,7 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.helpers import assert_order
+from tests.helpers import assert_order, run_python
 
 
 def _count(label):
@@ -395,3 +397,112 @@ def test_assert_order_can_fail():
     for seen in (["a", "b", "d"], ["b", "a", "c", "d"], ["a", "b", "c", "d", "e"]):
         with pytest.raises(AssertionError):
             assert_order(seen, ["a", {"b", "c"}, "d"])
+
+
+class _BadRepr(Exception):
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+def test_error_that_cannot_be_shown_stops_nothing(lines):
+    """Whatever writing raises, the drain goes on, and the barrier raises it."""
+
+    class Broken(io.StringIO):
+        def write(self, text):
+            raise _BadRepr
+
+    program = _count("line")
+    with contextlib.redirect_stdout(Broken()):
+        program(1)
+    with pytest.raises(fx.EffectError, match="_BadRepr"):
+        fx.effects_barrier(timeout=60)
+    assert lines(program, 1) == ["line 0"]
+
+
+def test_barrier_inside_a_call_waits_for_what_came_before(lines):
+    """A barrier in a function that is being traced waits for earlier programs, not for the call that it is in."""
+    program = _count("line")
+
+    @fx.jit
+    def outer(x):
+        fx.effects_barrier(timeout=60)
+        print("traced")
+        fx.print("outer {}", x)
+
+    assert lines(lambda: (program(2), outer(1))) == ["line 0", "line 1", "traced", "outer 1"]
+
+
+def test_sync_waits_at_the_outermost_call_only(lines):
+    """With `sync`, a call inside of a callback of another program returns without waiting for that program."""
+    inner = fx.jit(lambda x: (fx.print("inner {}", x), x)[1])
+
+    def host(x):
+        return np.asarray(inner(x))
+
+    @fx.jit
+    def outer(x):
+        y = jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float32), x)
+        fx.print("outer {}", y)
+
+    def call():
+        with fx.config.override(sync=True):
+            outer(jnp.float32(1))
+
+    assert sorted(lines(call)) == ["inner 1.0", "outer 1.0"]
+
+
+def test_interrupted_dispatches_block_nothing(lines):
+    """An interrupt at any point of a dispatch leaves nothing open: a barrier returns and the next call works."""
+    program = fx.jit(lambda i: fx.print("{}", i))
+    program(0)
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(signum, frame):
+        raise Interrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            for attempt in range(100):
+                with contextlib.suppress(Interrupt):
+                    signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.00001 * attempt)
+                    for i in itertools.count():
+                        program(i)
+            fx.effects_barrier(timeout=60)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert lines(program, 7) == ["7"]
+
+
+def test_contexts_with_values_that_do_not_compare(lines):
+    """What context variables hold is nobody's business: arrays, and values that are equal and not the same."""
+    variable = contextvars.ContextVar("variable")
+    program = fx.jit(lambda x: fx.print("{}", x))
+
+    def call():
+        for value in (np.arange(3), np.arange(3), 1, True):
+            variable.set(value)
+            program(1)
+
+    assert lines(lambda: contextvars.copy_context().run(call)) == ["1"] * 4
+
+
+def test_process_order_begins_with_a_program_without_effects():
+    """A first program without effects blocks nothing."""
+    done = run_python(
+        "import effects as fx\nfx.config.order = 'process'\nfx.jit(lambda x: x + 1)(1)\n"
+        "fx.jit(lambda x: fx.print('{}', x))(1)\nfx.effects_barrier(timeout=60)"
+    )
+    assert done.returncode == 0 and done.stdout == "1\n", done.stderr
+
+
+def test_programs_without_effects_leave_nothing_behind():
+    """A process that calls only programs without effects keeps nothing of them."""
+    done = run_python(
+        "import effects as fx\nfrom dispatch._streams import current_stream\nf = fx.jit(lambda x: x + 1)\n"
+        "for i in range(5000): f(i)\nfx.effects_barrier(timeout=60)\nprint(len(current_stream().calls))"
+    )
+    assert done.stdout == "0\n", done.stderr

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import io
 
 import jax
 import jax.numpy as jnp
@@ -225,3 +227,52 @@ def test_print_on_platforms_without_native_handler(lines, jit):
         shown = lines(lambda: jax.block_until_ready(jit(program)(3)))
     assert [line for line in shown if line != "some time"] == ["0 [0 1]", "1 [1 2]", "2 [2 3]", "done"]
     assert shown.count("some time") == 1
+
+
+Other = collections.namedtuple("Other", "x y")
+
+
+def test_print_tells_apart_calls_that_differ_in_their_tree_only(lines):
+    """One line of the source may print different trees of the same arrays; each is shown as what it is."""
+    trees = [
+        lambda x: {1: x}, lambda x: {"1": x}, lambda x: (x, x), lambda x: Point(x, x), lambda x: Other(x, x),
+        lambda x: [x, x], lambda x: collections.OrderedDict(a=x, b=x), lambda x: collections.OrderedDict(b=x, a=x),
+    ]  # fmt: skip
+
+    def program(x):
+        for tree in trees:
+            fx.print("{}", tree(x))
+
+    x = np.asarray(np.int32(1))
+    assert lines(fx.jit(program), 1) == [str(tree(x)) for tree in trees]
+
+
+@pytest.mark.parametrize("fmt", ["{.shape} {}", "{} {.shape}", "{[0]} {}", "{0.shape} {1:{2}}", "{:{}} {.ndim}"])
+def test_print_numbers_fields_as_str_format_does(lines, fmt):
+    """Fields without a number count on, also those that reach into their argument."""
+    x = jnp.arange(3)
+    args = (x, 1, 4) if "2" in fmt else (1, 4, x) if "ndim" in fmt else (x, x)
+    arrays = [a for a in args if isinstance(a, jax.Array)]
+
+    def program(*arrays):
+        given = iter(arrays)
+        fx.print(fmt, *(next(given) if isinstance(a, jax.Array) else a for a in args))
+
+    assert lines(fx.jit(program), *arrays) == [fmt.format(*(np.asarray(a) if a is x else a for a in args))]
+
+
+def test_print_of_a_lone_surrogate_is_pythons_affair(lines):
+    """A format that cannot be encoded is no error of ours."""
+    assert lines(fx.jit(lambda x: fx.print("\udc80 {}", x)), 1) == ["\udc80 1"]
+
+
+def test_eager_prints_leave_nothing_behind():
+    """An eager print whose text is new at every call is forgotten once it is out."""
+    from effects import _sites
+
+    before = len(_sites._sites)
+    with contextlib.redirect_stdout(io.StringIO()):
+        for i in range(50):
+            fx.print(f"step {i}")
+        fx.effects_barrier(timeout=60)
+    assert len(_sites._sites) == before

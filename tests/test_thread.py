@@ -234,14 +234,14 @@ def test_equations_keep_their_source_and_names():
 def test_domains_of_one_program_are_apart(lines):
     """Effects of different order domains have tokens of their own; each domain keeps its order."""
     from effects._primitive import effect_p
-    from effects._sites import Site, intern, take_arguments, where_called
+    from effects._sites import Site, take_arguments, where_called
 
     other = fx.register_effect(fx.Effect("test-other"))
 
     def say(effect, fmt, x):
         where = where_called()
         values, leaves, tree = take_arguments((x,), {}, "say", where)
-        effect_p.bind(*values, site=intern(Site(effect, fmt, leaves, tree, where)))
+        effect_p.bind(*values, site=Site(effect, fmt, leaves, tree, where))
 
     def program(n):
         def body(i, _):

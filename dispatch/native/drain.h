@@ -60,7 +60,13 @@ public:
   void fail(uint32_t thread, uint32_t epoch) { notify({Notice::kFail, {thread, epoch, 0}, 0}); }
 
   // Host: the thread has ended and all its epochs have.
-  void forget(uint32_t thread) { notify({Notice::kForget, {thread, 0, 0}, 0}); }
+  void forget(uint32_t thread) {
+    {
+      std::lock_guard lock(inbox_mutex_);
+      next_epoch_.erase(thread);
+    }
+    notify({Notice::kForget, {thread, 0, 0}, 0});
+  }
 
   void set_plan(uint64_t site, Plan plan) {
     std::lock_guard lock(plans_mutex_);

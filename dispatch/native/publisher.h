@@ -64,7 +64,9 @@ struct Lane {
 
 class Publisher {
 public:
-  Publisher() = default;
+  Publisher() {
+    for (auto &slot : last_closed_) slot.store(~uint64_t{0}, std::memory_order_relaxed); // no thread has this number
+  }
   Publisher(const Publisher &) = delete;
 
   // Set by the host; `ring_bytes` counts for rings made afterwards.
@@ -331,7 +333,7 @@ private:
   }
 
   static constexpr size_t kClosedSlots = 256;
-  std::atomic<uint64_t> last_closed_[kClosedSlots] = {}; // thread << 32 | epoch of the newest program that closed
+  std::atomic<uint64_t> last_closed_[kClosedSlots]; // thread << 32 | epoch of the newest program that closed
 
   std::mutex lanes_mutex_;
   std::vector<std::shared_ptr<Lane>> lanes_;   // guarded by lanes_mutex_
