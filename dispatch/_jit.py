@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 
 from dispatch._barrier import effects_barrier, wait_for_plain_programs
 from dispatch._drain import drain
+from dispatch._options import jit_with_tokens
 from dispatch._sink import plan_natively
 from dispatch._streams import current_stream
 from effects import _errors as errors
@@ -109,7 +109,7 @@ class JitFunction(_Dispatcher):
     """A function that `fx.jit` compiled."""
 
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
-        functools.update_wrapper(self, fun)
+        functools.update_wrapper(self, fun, updated=())  # what a callable object holds is not ours
         name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
         plain = jax.jit(fun, **options)
         super().__init__(name, plain, _jit_threaded(fun, options))
@@ -179,8 +179,7 @@ class Compiled(_Stage, _Dispatcher):
 
 def _jit_threaded(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
     """The jitted function of (runtime token, *args) that returns (results, {names of its effects: output token})."""
-    threaded = _threaded_function(fun, options)
-    return jax.jit(threaded, **_shift_options(options, threaded))
+    return jit_with_tokens(_threaded_function(fun, options), _signature(fun), options)
 
 
 _threaded_functions: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
@@ -247,34 +246,20 @@ def sites_in(jaxpr: Any) -> set[Site]:
     return found
 
 
-def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
-    """Gives the threaded function the signature of the user's, with the token ahead."""
-    token = inspect.Parameter("_runtime_token", inspect.Parameter.POSITIONAL_ONLY)
+def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:
     try:
-        signature = inspect.signature(fun)
-        threaded.__signature__ = signature.replace(parameters=[token, *signature.parameters.values()])
+        return inspect.signature(fun)
     except (ValueError, TypeError):
-        pass
+        return None
+
+
+def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
+    """Gives the threaded function the name and signature of the user's, with the token ahead."""
     del threaded.__wrapped__
-
-
-def _shift_options(options: dict[str, Any], threaded: Any) -> dict[str, Any]:
-    """`jax.jit`'s options for the function that takes the runtime token first and returns output tokens last."""
-    shifted = dict(options)
-    for name in ("static_argnums", "donate_argnums"):
-        if (numbers := options.get(name)) is not None:
-            try:
-                numbers = [operator.index(numbers)]
-            except TypeError:
-                numbers = list(map(operator.index, numbers))
-            shifted[name] = tuple(n + 1 if n >= 0 else n for n in numbers)
-    if options.get("in_shardings") is not None:
-        given = options["in_shardings"]
-        shifted["in_shardings"] = (None, *(given if isinstance(given, (tuple, list)) else [given] * _arity(threaded)))
-    if options.get("out_shardings") is not None:
-        shifted["out_shardings"] = (options["out_shardings"], None)
-    return shifted
-
-
-def _arity(threaded: Any) -> int:
-    return len(inspect.signature(threaded).parameters) - 1
+    inner = fun
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+        threaded.__name__ = getattr(inner, "__name__", threaded.__name__)
+    if (signature := _signature(fun)) is not None:
+        token = inspect.Parameter("_runtime_token", inspect.Parameter.POSITIONAL_ONLY)
+        threaded.__signature__ = signature.replace(parameters=[token, *signature.parameters.values()])

@@ -50,7 +50,7 @@ class Stream:
     their epoch, since a program's text may make a new one at every call.
 
     `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first. The owning thread
-    writes it. A number gets in before the native side hears of it, so that an interrupt at any point leaves nothing open.
+    writes it. A number gets in before the native side hears of it, so that an interrupt leaves nothing open.
     """
 
     def __init__(self, thread: int):

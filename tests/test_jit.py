@@ -277,3 +277,28 @@ def test_jit_debug_nans_finds_the_operation(lines):
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
         f(-1.0)
     assert lines(f, 1.0) == ["x 1.0"]
+
+
+def test_one_sharding_for_all_arguments(lines):
+    """One sharding is a prefix of the arguments, as for `jax.jit`: any number, with defaults, with static ones."""
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = NamedSharding(mesh, PartitionSpec("i"))
+    x = jnp.arange(4)
+    many = fx.jit(lambda *xs: fx.print("{}", sum(xs)), in_shardings=sharding)
+    default = fx.jit(lambda x, y=2: fx.print("{} {}", x, y), in_shardings=sharding)
+    static = fx.jit(lambda n, x: fx.print("{} {}", n, x), in_shardings=sharding, static_argnums=0)
+    assert lines(lambda: (many(x), many(x, x), default(x), static(3, x))) == [
+        "[0 1 2 3]", "[0 2 4 6]", "[0 1 2 3] 2", "3 [0 1 2 3]",
+    ]  # fmt: skip
+    assert many.lower(x).compile() is not None
+
+
+def test_names_of_programs_are_the_functions():
+    """A program has its function's name, a partial's that of its function."""
+
+    def mine(x, y):
+        fx.print("{} {}", x, y)
+
+    for fun in (mine, functools.partial(mine, y=1)):
+        args = (1, 2) if fun is mine else (1,)
+        assert "@jit_mine" in fx.jit(fun).lower(*args).as_text()

@@ -1,0 +1,89 @@
+"""`jax.jit` with a runtime token ahead of the arguments and output tokens behind the results."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+
+def jit_with_tokens(threaded: Callable[..., Any], signature: inspect.Signature | None, options: dict[str, Any]) -> Any:
+    """Jits a function of (runtime token, *args) that returns (results, output tokens).
+
+    Args:
+        threaded: The function.
+        signature: That of the function without tokens, if it has one.
+        options: The options of `jax.jit` for the function without tokens.
+    """
+    shifted = dict(options)
+    for name in ("static_argnums", "donate_argnums"):
+        if options.get(name) is not None:
+            shifted[name] = tuple(n + 1 if n >= 0 else n for n in _numbers(options[name]))
+    if options.get("out_shardings") is not None:
+        shifted["out_shardings"] = (options["out_shardings"], None)
+    given = options.get("in_shardings")
+    if given is None:
+        return jax.jit(threaded, **shifted)
+    if isinstance(given, (tuple, list)):
+        return jax.jit(threaded, **{**shifted, "in_shardings": (None, *given)})
+    return _OneSharding(threaded, signature, options, shifted)
+
+
+class _OneSharding:
+    """The jitted function where one sharding is given for all arguments, however many a call has.
+
+    `jax.jit` takes it as a prefix of the arguments. With a token ahead there is no such prefix, so that each number of
+    arguments has a jitted function of its own.
+    """
+
+    def __init__(
+        self,
+        threaded: Callable[..., Any],
+        signature: inspect.Signature | None,
+        options: dict[str, Any],
+        shifted: dict[str, Any],
+    ):
+        self._threaded = threaded
+        self._sharding = options["in_shardings"]
+        self._shifted = shifted
+        self._static = _static_positions(signature, options)
+        self._jitted: dict[int, Any] = {}  # by the number of positional arguments that are not static
+
+    def __call__(self, token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._for(args)(token, *args, **kwargs)
+
+    def lower(self, token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._for(args).lower(token, *args, **kwargs)
+
+    def trace(self, token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._for(args).trace(token, *args, **kwargs)
+
+    def clear_cache(self) -> None:
+        for jitted in self._jitted.values():
+            jitted.clear_cache()
+
+    def _for(self, args: tuple[Any, ...]) -> Any:
+        count = sum(position not in self._static for position in range(len(args)))
+        if count not in self._jitted:
+            shardings = (None, *[self._sharding] * count)
+            self._jitted[count] = jax.jit(self._threaded, **{**self._shifted, "in_shardings": shardings})
+        return self._jitted[count]
+
+
+def _numbers(given: Any) -> list[int]:
+    try:
+        return [operator.index(given)]
+    except TypeError:
+        return list(map(operator.index, given))
+
+
+def _static_positions(signature: inspect.Signature | None, options: dict[str, Any]) -> set[int]:
+    names = list(signature.parameters) if signature is not None else []
+    given = options.get("static_argnames") or ()
+    positions = {names.index(name) for name in ([given] if isinstance(given, str) else given) if name in names}
+    if options.get("static_argnums") is not None:
+        positions |= {n if n >= 0 else n + len(names) for n in _numbers(options["static_argnums"])}
+    return positions
