@@ -91,6 +91,9 @@ def _wait(
     def done() -> bool:
         return drain.plain_released >= plain and not any(number in stream.calls for stream, number in last)
 
+    if drain.ended:
+        drain.finish(done)
+        return []
     drain.start()  # a program that failed while it was traced has an epoch too
     if done() or drain.wait(done, None if deadline is None else max(0.0, deadline - time.monotonic())):
         return []

@@ -30,6 +30,7 @@ class Drain:
         self.progress = threading.Condition()  # notified after every batch
         self.plain_released = 0  # how many records without an epoch have been replayed
         self.failures: list[BaseException] = []  # what effects raised and no barrier has reported yet
+        self.ended = False  # the process is about to end, and nothing runs in the background any more
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
 
@@ -44,9 +45,10 @@ class Drain:
 
     def stop(self) -> None:
         """Ends the thread after what was published has been replayed."""
+        native.stop()
         if self._thread is not None:
-            native.stop()
             self._thread.join()
+        self.ended = True
 
     def is_current_thread(self) -> bool:
         """Whether the caller is an effect that is being replayed."""
@@ -61,20 +63,32 @@ class Drain:
         finally:
             native.barrier_ends()
 
+    def finish(self, done: Callable[[], bool]) -> None:
+        """After the thread has ended: replays what came since, in the calling thread."""
+        while not done():
+            replayed, _ = self._take_batch()
+            if not replayed:
+                self._close_failed()
+
     def _run(self) -> None:
-        stopped, items = False, None
-        while items or not stopped:
-            items, finished, plain_released, stopped = native.next_batch(_PATIENCE)
-            for item in items:
-                self._replay(*item)
-            for thread, first, count in finished:
-                streams[thread].drop(first, count)
-            with self.progress:
-                self.plain_released = plain_released
-                self.progress.notify_all()
+        replayed, stopped = False, False
+        while replayed or not stopped:
+            replayed, stopped = self._take_batch()
             if not stopped:
                 self._close_failed()
                 _streams.forget_ended()
+
+    def _take_batch(self) -> tuple[bool, bool]:
+        """Replays a batch. Returns whether there was anything in it, and whether the drain is to end."""
+        items, finished, plain_released, stopped = native.next_batch(_PATIENCE)
+        for item in items:
+            self._replay(*item)
+        for thread, first, count in finished:
+            streams[thread].drop(first, count)
+        with self.progress:
+            self.plain_released = plain_released
+            self.progress.notify_all()
+        return bool(items or finished), stopped
 
     def _replay(self, thread: int, number: int, content: Any, site_id: int | None = None, *place: Any) -> None:
         call, site = _outside_epochs(), None

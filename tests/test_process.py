@@ -155,3 +155,16 @@ def test_public_functions_have_examples():
         assert thing.__doc__, name
         if callable(thing) and not (isinstance(thing, type) and issubclass(thing, Exception)):
             assert ">>>" in thing.__doc__, name
+
+
+def test_effects_in_handlers_that_run_after_ours_at_exit():
+    """What a program prints when our own work at exit is done comes out all the same, and a barrier returns."""
+    done = run_python(
+        "import atexit\n"
+        "atexit.register(lambda: (f(2), fx.effects_barrier(), print('the end')))\n"
+        "import effects as fx\n"
+        "f = fx.jit(lambda x: fx.print('x {}', x))\n"
+        "f(1)"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["x 1", "x 2", "the end"]
