@@ -24,7 +24,7 @@ nb::list ToPython(Batch &batch) {
       items.append(nb::make_tuple(
           item.info.thread, item.info.epoch, nb::bytes(item.data.data(), item.data.size()), header.site,
           nb::make_tuple(header.token.stream, header.token.epoch, header.token.phase, header.token.index),
-          header.device, header.time));
+          header.device));
     }
   }
   return items;

@@ -36,11 +36,6 @@ struct Stats {
   std::atomic<uint64_t> high_water{0}; // most bytes that one ring held
 };
 
-inline int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 // One producing thread's ring, and what does not fit into it.
 struct Lane {
   explicit Lane(size_t capacity) : ring(capacity) {}
@@ -118,7 +113,6 @@ public:
     header.kind = kind;
     header.site = site;
     header.token = token;
-    header.time = Now();
     header.device = device;
     header.replicated = replicated ? 1 : 0;
     header.payload_size = payload;

@@ -35,12 +35,11 @@ struct RecordHeader {
   uint16_t large; // 1: the payload is a pointer to a heap block, owned by the record
   uint64_t site;
   Token token;
-  int64_t time; // nanoseconds of the system's monotonic clock
   int32_t device;
   uint32_t replicated; // 1: every device of the program publishes this same record
   uint64_t payload_size;
 };
-static_assert(sizeof(RecordHeader) == 56 && sizeof(RecordHeader) % 8 == 0, "the payload is 8-byte aligned");
+static_assert(sizeof(RecordHeader) == 48 && sizeof(RecordHeader) % 8 == 0, "the payload is 8-byte aligned");
 
 inline constexpr size_t RoundUp8(size_t n) { return (n + 7) & ~size_t{7}; }
 
