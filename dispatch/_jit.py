@@ -162,14 +162,36 @@ class Traced(_Stage):
         return Lowered(self._function, threaded.lower(**options))
 
 
-class Lowered(_Stage):
+class _ThreadedStage(_Stage):
+    """A stage of the threaded function, without the tokens among what it says of inputs and outputs."""
+
+    _INPUTS = ("args_info", "in_avals", "input_shardings", "input_formats")
+    _OUTPUTS = ("out_info", "output_shardings", "output_formats")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "in_tree":
+            return jax.tree.structure(self.args_info)
+        if name == "out_tree":
+            return jax.tree.structure(self.out_info)
+        value = getattr(self._stage, name)
+        if name in self._INPUTS:
+            (_, *args), kwargs = value
+            return tuple(args), kwargs
+        if name in self._OUTPUTS:
+            return value[0]
+        if name == "donate_argnums":
+            return tuple(n - 1 for n in value)
+        return value
+
+
+class Lowered(_ThreadedStage):
     """What `JitFunction.lower` returns."""
 
     def compile(self, *args: Any, **options: Any) -> Compiled:
         return Compiled(self._function, self._stage.compile(*args, **options))
 
 
-class Compiled(_Stage, _Dispatcher):
+class Compiled(_ThreadedStage, _Dispatcher):
     """What `Lowered.compile` returns. Called with the arguments; the runtime token is supplied."""
 
     def __init__(self, function: JitFunction, stage: Any):

@@ -302,3 +302,28 @@ def test_names_of_programs_are_the_functions():
     for fun in (mine, functools.partial(mine, y=1)):
         args = (1, 2) if fun is mine else (1,)
         assert "@jit_mine" in fx.jit(fun).lower(*args).as_text()
+
+
+def test_stages_speak_of_the_users_arguments_and_results():
+    """What a lowered or compiled program says of its inputs and outputs is what `jax.jit` says: no tokens."""
+
+    def ours(x, y, *, z):
+        fx.print("{}", y)
+        return {"a": x + z, "b": y}
+
+    def theirs(x, y, *, z):
+        return {"a": x + z, "b": y}
+
+    args = jnp.ones(4), jnp.ones(3)
+    lowered = fx.jit(ours, donate_argnums=0).lower(*args, z=1.0)
+    expected = jax.jit(theirs, donate_argnums=0).lower(*args, z=1.0)
+    compiled, expected_compiled = lowered.compile(), expected.compile()
+    for stage, reference in ((lowered, expected), (compiled, expected_compiled)):
+        assert stage.in_tree == reference.in_tree
+        assert stage.out_tree == reference.out_tree
+        assert str(stage.in_avals) == str(reference.in_avals)
+        assert jax.tree.structure(stage.out_info) == jax.tree.structure(reference.out_info)
+        assert stage.donate_argnums == reference.donate_argnums
+    assert compiled.input_shardings[1].keys() == expected_compiled.input_shardings[1].keys()
+    assert len(compiled.input_shardings[0]) == len(expected_compiled.input_shardings[0])
+    assert compiled.output_shardings.keys() == expected_compiled.output_shardings.keys()
