@@ -258,7 +258,6 @@ def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:
         core.call_p: lambda params: params.get("call_jaxpr", params.get("jaxpr")),
         custom_jvp_call_p: lambda params: params["call_jaxpr"],
         custom_vjp_call_p: lambda params: params["call_jaxpr"],
-        custom_derivatives.linear_call_p: lambda params: params["callee"],
         custom_derivatives.remat_opt_p: lambda params: params["fwd_jaxpr"],
         custom_vmap_p: lambda params: params["call"],
     }

@@ -267,6 +267,8 @@ NO_EFFECTS_INSIDE = {
     "reduce", "reduce_window", "select_and_scatter", "scatter", "scatter-add", "scatter-sub", "scatter-mul",
     "scatter-min", "scatter-max", "composite", "custom_partitioning", "call_hi_primitive",
     "call_hi_primitive_linearized",
+    # JAX shows no effect on the equation, and may drop it
+    "linear_call",
     # per-device regions have no rule yet
     "shard_map",
 }  # fmt: skip
