@@ -5,6 +5,7 @@ import effects as _effects  # noqa: F401, I001 - whoever comes first, the order 
 from effects import _jax_compat
 from dispatch import _eager as _eager
 from dispatch import _exit as _exit
+from dispatch import _host_sink as _host_sink
 from dispatch._barrier import effects_barrier as effects_barrier
 from dispatch._drain import stats as stats
 from dispatch._jit import jit as jit

@@ -7,8 +7,9 @@ import time
 from typing import Any
 
 from dispatch._drain import drain
+from dispatch._failures import failures
 from dispatch._sink import native
-from dispatch._streams import Stream, current_stream, streams
+from dispatch._streams import Stream, current_stream, is_nested, streams
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._registry import effect_names
@@ -40,15 +41,18 @@ def effects_barrier(
     if scope != "local":
         raise ValueError(errors.MSG_SCOPE.format(scope=scope))
     names = None if effects is None else effect_names(effects)
-    if drain.is_current_thread():
-        return  # an effect that is being replayed: all before it have been
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else time.monotonic() + timeout
     outstanding = _wait(list(streams.values()) if all_threads else [current_stream()], names, deadline)
     if outstanding:
         raise errors.BarrierTimeout(
             errors.MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding="; ".join(outstanding))
         )
-    raise_failures()
+    raise_failures(None if all_threads else {current_stream().thread, native.PLAIN_THREAD})
+
+
+def wait_for_thread() -> None:
+    """Waits for the calling thread's effects, and raises nothing."""
+    _wait([current_stream()], None, None)
 
 
 def wait_for_all() -> None:
@@ -56,14 +60,15 @@ def wait_for_all() -> None:
     _wait(list(streams.values()), None, None, at_exit=True)
 
 
-def raise_failures() -> None:
-    """Raises what effects raised and nobody has reported."""
-    with drain.progress:
-        failures, drain.failures = drain.failures, []
-    if len(failures) == 1:
-        raise failures[0]
-    if failures:
-        raise BaseExceptionGroup("Several effects could not be carried out on the host.", failures)
+def raise_failures(threads: set[int] | None) -> None:
+    """Raises what effects of these threads' programs raised, or of all, and nobody has reported."""
+    if not failures:
+        return
+    raised = failures.take(threads)
+    if len(raised) == 1:
+        raise raised[0]
+    if raised:
+        raise BaseExceptionGroup("Several effects could not be carried out on the host.", raised)
 
 
 def _wait(
@@ -76,6 +81,8 @@ def _wait(
     # The newest epoch that counts, of each stream: a stream's epochs end in their order.
     last = []
     for stream in which:
+        if is_nested() and stream.thread in drain.held:
+            continue  # it goes on when the effects that are being replayed are done, and we may be one of them
         numbers = list(stream.calls)
         outermost = stream.dispatching[:1]
         if (at_exit or stream is own) and outermost and outermost[0] in numbers:

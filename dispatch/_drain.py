@@ -1,159 +1,232 @@
-"""The drain: one host thread that takes what devices published, in order, and replays it.
+"""The drain: host threads that take what devices published, in order, and replay it.
 
-Native code restores the order and formats what it can, without Python's lock; this thread writes text, and replays the
-records that need Python. It is the only thread that does, so effects never run at the same time.
+Native code restores the order and formats what it can, without Python's lock. One thread leads: it takes batches and
+replays them. While it runs functions of the user's it offers the lead to a thread that stands by, so that a function
+may wait for effects, its own or those of others. The functions of one thread's programs never run at the same time;
+those of several threads' may, as the threads themselves do.
 """
 
 from __future__ import annotations
 
-import contextvars
-import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from dispatch import _streams
-from dispatch._sink import native
-from dispatch._streams import Call, streams
+from dispatch._failures import failures
+from dispatch._known_sites import find_site, forget
+from dispatch._replay import Replay, outside_epochs
+from dispatch._sink import native, to_bytes
+from dispatch._streams import current_stream, is_nested, nest_this_thread, streams
 from effects import _errors as errors
-from effects._format import fill
-from effects._sites import Site, find_site
+from effects._record import Records
+from effects._sites import Site
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
 
+_TEXT, _RECORDS, _ONE = range(3)
+"""What the items of a batch are; see `Item` in `dispatch/native/drain.h`."""
+
 
 class Drain:
-    """The thread and what others may know of it. Fields are written by the drain thread under `progress`."""
+    """The threads and what others may know of them. Fields are written by drain threads under `progress`."""
 
     def __init__(self) -> None:
-        self.progress = threading.Condition()  # notified after every batch
+        self.progress = threading.Condition()  # notified when epochs have ended
         self.plain_released = 0  # how many records without an epoch have been replayed
-        self.failures: list[BaseException] = []  # what effects raised and no barrier has reported yet
+        self.held: dict[int, int] = {}  # numbers of threads -> how many runs of functions of theirs are under way
         self.ended = False  # the process is about to end, and nothing runs in the background any more
-        self._thread: threading.Thread | None = None
+        self._batches = 0  # the leader's
+        self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
 
     def start(self) -> None:
-        """Starts the thread, if it does not run yet."""
-        if self._thread is not None:
+        """Starts a thread, if none runs yet."""
+        if self._threads:
             return
         with self._start_lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="effects-drain", daemon=True)
-                self._thread.start()
+            if not self._threads:
+                self._start_thread()
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name="effects-drain", daemon=True)
+        self._threads = [*(other for other in self._threads if other.is_alive()), thread]
+        thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after what was published has been replayed."""
+        """Ends the threads after what was published has been replayed."""
         native.stop()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
+        native.fail_replies(errors.MSG_PROCESS_ENDS)
         self.ended = True
 
-    def is_current_thread(self) -> bool:
-        """Whether the caller is an effect that is being replayed."""
-        return threading.current_thread() is self._thread
-
-    def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Waits until `done()`, looked at after every batch. False if the time ran out."""
-        native.barrier_begins()
+    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Waits until `done()`, looked at when epochs end. False if the time ran out."""
+        nested = is_nested()
+        native.barrier_begins(nested)
         try:
             with self.progress:
                 return self.progress.wait_for(done, timeout)
         finally:
-            native.barrier_ends()
+            native.barrier_ends(nested)
 
     def finish(self, done: Callable[[], bool]) -> None:
-        """After the thread has ended: replays what came since, in the calling thread."""
+        """After the threads have ended: replays what came since, in the calling thread."""
         while not done():
-            replayed, _ = self._take_batch()
-            if not replayed:
-                self._close_failed()
+            self._step()
 
     def _run(self) -> None:
-        replayed, stopped = False, False
-        while replayed or not stopped:
-            replayed, stopped = self._take_batch()
-            if not stopped:
-                self._close_failed()
-                _streams.forget_ended()
+        nest_this_thread()
+        while native.stand_by():
+            leads, replayed, stopped = True, False, False
+            while leads and (replayed or not stopped):
+                leads, replayed, stopped = self._step()
+            if leads:
+                native.leave()
+                return
 
-    def _take_batch(self) -> tuple[bool, bool]:
-        """Replays a batch. Returns whether there was anything in it, and whether the drain is to end."""
-        items, finished, plain_released, stopped = native.next_batch(_PATIENCE)
-        for item in items:
-            self._replay(*item)
+    def _step(self) -> tuple[bool, bool, bool]:
+        """Replays a batch.
+
+        Returns whether this thread still leads, whether there was anything in the batch, and whether the drain is to
+        end.
+        """
+        items, finished, forgotten, plain_released, run, plain_in_run, stopped = native.next_batch(_PATIENCE)
+        # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
+        work = deque((_call_of(item[1], item[2]), item) for item in items)
+        replayed = bool(items or finished)
+        while work and not (run is not None and work[0][1][0] == _ONE and work[0][1][9]):
+            self._show(*work.popleft())
+        leads = True
+        if run is None:
+            self._end_epochs(finished, plain_released)
+            forget(forgotten)
+        else:
+            if len(finished) or plain_released != self.plain_released:
+                self._end_epochs([each for each in finished if each[0] != run], plain_released)
+                finished = [each for each in finished if each[0] == run]
+            leads = self._run_functions(work, run, plain_in_run, finished)
+        self._batches += 1
+        if leads and not stopped and (run is None or self._batches % 64 == 0):
+            self._close_failed()
+            _streams.forget_ended()
+        return leads, replayed, stopped
+
+    def _end_epochs(self, finished: list[tuple[int, int, int]], plain_released: int) -> None:
         for thread, first, count in finished:
             streams[thread].drop(first, count)
-        with self.progress:
-            self.plain_released = plain_released
-            self.progress.notify_all()
-        return bool(items or finished), stopped
+        if finished or plain_released > self.plain_released:
+            with self.progress:
+                self.plain_released = max(self.plain_released, plain_released)
+                self.progress.notify_all()
 
-    def _replay(self, thread: int, number: int, content: Any, site_id: int | None = None, *place: Any) -> None:
-        call, site = _outside_epochs(), None
+    def _run_functions(self, work: deque[Any], run: int, plain: int, finished: list[tuple[int, int, int]]) -> bool:
+        """Runs the functions of one thread's programs, and what stands between them. Returns whether we still lead."""
+        self.held[run] = self.held.get(run, 0) + 1
+        if native.offer() == 0:
+            self._start_thread()
+        answer: Callable[[], None] | None = None
+        while work:
+            call, item = work.popleft()
+            if item[0] == _ONE and item[9]:
+                answer = self._call(call, item)  # what is waited for comes last
+            else:
+                self._show(call, item)
+            del call, item  # the arguments of a function live no longer than its run
+        if self.held[run] == 1:
+            del self.held[run]
+        else:
+            self.held[run] -= 1
+        native.resume(run, plain)
+        self._end_epochs(finished, 0)
+        if answer is not None:
+            answer()  # the program that waits may go on in this thread, as long as it likes
+        return native.reclaim()
+
+    def _show(self, call: Any, item: Any) -> None:
+        """Replays an item that runs no function."""
+        kind, thread, number, count, content = item[:5]
+        call, site = call
+        if failures.any_ended:
+            failures.count_after_end((thread, number), count)
+        replay = Replay(call or outside_epochs(), (thread, number))
+        if kind == _TEXT:
+            replay.text(content)
+        elif kind == _RECORDS:
+            replay.records(Records(content, count, find_site if site is None else lambda _: site))
+        else:
+            site = site or find_site(item[5])
+            replay.records(Records.of_one(site, item[6], item[7], content))
+
+    def _call(self, call: Any, item: Any) -> Callable[[], None] | None:
+        """Runs a function. Returns how to answer, if somebody waits."""
+        _, thread, number, _, payload, site_id, token, device, reply, _, failed = item
+        place = thread, number
+        call, site = call
         try:
-            stream = streams.get(thread)
-            if stream is not None:
-                call = Call(*stream.calls[number])
-            if site_id is not None:
-                site = (stream and stream.eager.get(number)) or find_site(site_id, native.site_description)
-            call.context.run(_show, call, site, content)
-        except BaseException as error:  # whatever it is, the effects after it go on
-            self.failures.append(_failure(error, call, site))
+            site = site or find_site(site_id)
+        except BaseException as error:
+            failures.add(place, error)
+            why = errors.shown(error)
+            return (lambda: native.answer_error(reply, why)) if reply else None
+        if failed and reply:
+            native.note_cancelled()
+            failures.count_after_end(place, 0, 1)
+            why = errors.MSG_CANCELLED.format(name=site.content.function.name, where=site.where)
+            return lambda: native.answer_error(reply, why)
+        if failures.any_ended:
+            failures.count_after_end(place, 1)
+        result = Replay(call or outside_epochs(), place).function(site, token, device, payload, reply != 0)
+        self._wait_for_nested(place)
+        if not reply:
+            return None
+        if isinstance(result, BaseException):
+            why = str(result)
+            return lambda: native.answer_error(reply, why)
+        results = [to_bytes(x) for x in result or ()]
+        return lambda: native.answer(reply, results)
+
+    def _wait_for_nested(self, place: tuple[int, int]) -> None:
+        """The effects of programs that a function called come where the function does."""
+        stream = current_stream()
+        if stream.calls:
+            self.wait(lambda: not stream.calls)
+        if failures:
+            for failure in failures.take({stream.thread}):
+                failures.add(place, failure)
 
     def _close_failed(self) -> None:
         """Ends epochs whose programs have failed, which never close themselves."""
         for stream in list(streams.values()):
             for number in list(stream.running):
-                output_token = stream.running[number].output_token
-                if not output_token.is_ready():
+                running = stream.running.get(number)
+                if running is None:
+                    continue
+                if not running.output_token.is_ready():
                     break  # what waits behind it waits for it
-                del stream.running[number]
-                if failed(output_token):
+                stream.running.pop(number, None)
+                if _failed(running.output_token):
                     stream.fail(number)
 
 
-def failed(output_token: Any) -> bool:
+def _call_of(thread: int, number: int) -> tuple[Any, Site | None]:
+    """What was in force when a program was called, and the site of an effect outside of programs."""
+    stream = streams.get(thread)
+    if stream is None:
+        return None, None
+    return stream.calls.get(number), (stream.eager.get(number) if stream.eager else None)
+
+
+def _failed(output_token: Any) -> bool:
     """Whether the program that returned a ready output token failed. Why, the program's own results say."""
     try:
         output_token.block_until_ready()
     except Exception:
         return True
     return False
-
-
-def _show(call: Call, site: Site | None, content: Any) -> None:
-    """Writes text, or a record's text. Runs in the caller's context."""
-    text: str = content if site is None else fill(site, content, "\n")
-    for out in (call.stdout, sys.stdout):
-        if out is None or not getattr(out, "closed", False):
-            if out is not None:
-                out.write(text)
-            return
-    raise ValueError(errors.MSG_OUTPUT_CLOSED)
-
-
-def _outside_epochs() -> Call:
-    """What is in force for a record of a program that JAX dispatched: the present."""
-    return Call("a program outside fx.jit", sys.stdout, contextvars.copy_context())
-
-
-def _failure(error: BaseException, call: Call, site: Site | None) -> BaseException:
-    try:
-        shown = repr(error)
-    except Exception:
-        shown = type(error).__name__
-    failure = errors.EffectError(
-        errors.MSG_REPLAY.format(
-            effect=site.effect.name if site else "print",
-            where=site.where if site else "its call",
-            function=f"`{call.function}`",
-            error=shown,
-        )
-    )
-    failure.__cause__ = error
-    return failure
 
 
 drain = Drain()
@@ -164,12 +237,12 @@ def stats() -> dict[str, int]:
 
     Returns:
         `published`: records taken from devices; `released`: replayed in order; `dropped`: lost because a ring was
-        full; `waited`: times a device waited for room; `bytes`: published, headers included; `high_water`: the most
-        bytes that one ring held.
+        full; `cancelled`: callbacks that did not run because their program had failed; `waited`: times a device waited
+        for room; `bytes`: published, headers included; `high_water`: the most bytes that one ring held.
 
     Example:
         >>> import effects as fx
         >>> sorted(fx.stats())
-        ['bytes', 'dropped', 'high_water', 'published', 'released', 'waited']
+        ['bytes', 'cancelled', 'dropped', 'high_water', 'published', 'released', 'waited']
     """
     return native.stats()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from dispatch._barrier import wait_for_plain_programs
 from dispatch._drain import drain
+from dispatch._failures import failures
+from dispatch._host_sink import publish_and_wait
 from dispatch._sink import native, publish
-from dispatch._streams import current_stream
+from dispatch._streams import Stream, current_stream
 from effects._primitive import effect_p
 from effects._sites import Site
 
@@ -24,11 +27,26 @@ def _effect_impl(*operands: Any, site: Site) -> list[Any]:
     try:
         number, runtime_token = stream.open("an eager call")
         stream.eager[number] = site
-        first, epoch, phase, index = map(int, runtime_token)
-        publish(site, (first, epoch, phase, index), values)
-        native.close([(first, epoch, phase, index + bool(site.effect.ordered))], 0)
+        stream_of_token, epoch, phase, index = map(int, runtime_token)
+        token = (stream_of_token, epoch, phase, index)
+        if site.results is None:
+            publish(site, token, values)
+            results = []
+        else:
+            results = _call(site, token, values, stream, number)
+        native.close([(stream_of_token, epoch, phase, index + bool(site.effect.ordered))], 0)
         stream.dispatching.pop()
     except BaseException:
         stream.abandon(depth)
         raise
-    return []
+    return results
+
+
+def _call(site: Site, token: tuple[int, ...], values: list[Any], stream: Stream, number: int) -> list[Any]:
+    try:
+        results = publish_and_wait(site, token, values)
+    except RuntimeError:
+        if (failure := failures.take_awaited((stream.thread, number))) is not None:
+            raise failure from failure.__cause__
+        raise
+    return [jnp.asarray(result) for result in results]

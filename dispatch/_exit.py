@@ -7,13 +7,26 @@ import sys
 
 from dispatch._barrier import wait_for_all
 from dispatch._drain import drain
+from dispatch._failures import failures
+from dispatch._observers import observers
+from dispatch._sink import native
+from effects._config import config
 
 
 @atexit.register
 def _finish() -> None:
+    unseen: list[BaseException] = []
     try:
         wait_for_all()
     finally:
         drain.stop()
-        for failure in drain.failures:
+        unseen += failures.take()
+        for handler in observers.handlers:
+            try:
+                handler.close()
+            except Exception as error:
+                unseen.append(error)
+        for failure in unseen:
             sys.excepthook(type(failure), failure, failure.__traceback__)
+        if unseen:
+            native.end_with(config.exit_code)

@@ -19,9 +19,9 @@ import numpy as np
 
 from dispatch._barrier import effects_barrier, wait_for_plain_programs
 from dispatch._drain import drain
+from dispatch._failures import failures
 from dispatch._options import jit_with_tokens
-from dispatch._sink import plan_natively
-from dispatch._streams import current_stream
+from dispatch._streams import Issued, Stream, current_stream
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
@@ -72,7 +72,7 @@ class _Dispatcher:
     def __init__(self, name: str, plain: Any, threaded: Any):
         self._name = name
         self._plain = plain  # the function without tokens: what it is under another trace, and without jit
-        self._threaded = threaded  # (runtime token, *args) -> (results, {names of its effects: output token})
+        self._threaded = threaded  # (runtime token, *args) -> (results, {Issued: output token})
 
     # This is the way of every dispatch, hence one function and few helpers.
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -92,14 +92,25 @@ class _Dispatcher:
                     raise
                 # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
                 outs, output_tokens = self._threaded(jax.device_put(token), *args, **kwargs)
-            stream.keep(number, output_tokens)
+            awaits = stream.keep(number, output_tokens)
             dispatching.pop()
-        except BaseException:
+        except BaseException as error:
             stream.abandon(depth)
+            if isinstance(error, jax.errors.JaxRuntimeError) and failures:
+                _raise_what_ended(stream, number)  # JAX may have waited for the program, and says only that it failed
             raise
+        if awaits:
+            _raise_what_ended(stream, number)
         if config.sync and not dispatching:
             effects_barrier()
         return outs
+
+
+def _raise_what_ended(stream: Stream, number: int) -> None:
+    """Waits for a program's effects. Raises what a callback raised for whose results it waited."""
+    drain.wait(lambda: number not in stream.calls)
+    if failures and (failure := failures.take_awaited((stream.thread, number))) is not None:
+        raise failure
 
 
 _GUARDED = f"Disallowed host-to-device transfer: aval=ShapedArray(uint32[{TOKEN_LENGTH}])"
@@ -200,7 +211,7 @@ class Compiled(_ThreadedStage, _Dispatcher):
 
 
 def _jit_threaded(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """The jitted function of (runtime token, *args) that returns (results, {names of its effects: output token})."""
+    """The jitted function of (runtime token, *args) that returns (results, {Issued: output token})."""
     return jit_with_tokens(_threaded_function(fun, options), _signature(fun), options)
 
 
@@ -249,10 +260,9 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     drain.start()
     if not tokens:
         return outs, {}
-    for site in sites_in(jaxpr):
-        plan_natively(site)
     names = tuple(sorted({effect.name for effect in effects}))
-    return outs, {names: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
+    awaits = any(site.results is not None for site in sites_in(jaxpr))
+    return outs, {Issued(names, awaits): tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
 
 
 def sites_in(jaxpr: Any) -> set[Site]:

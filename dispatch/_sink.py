@@ -9,12 +9,12 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
+from effects import _jax_compat as compat
 from effects._config import Config, config
-from effects._format import native_plan
+from effects._content import HostCall
 from effects._sites import Site
-from lowering._record import INDEX, set_host_sink
 
-_ABI = 1
+_ABI = 2
 
 try:
     import _token_effects as native
@@ -25,6 +25,7 @@ if native.ABI != _ABI:
 
 
 def _register_handlers() -> None:
+    compat.register_cpu_ffi_type("effects_site", *native.loaded_site_type())
     targets: dict[str, dict[str, Any]] = {}
     for target, stage, capsule in native.handlers():
         targets.setdefault(target, {})[stage] = capsule
@@ -41,39 +42,29 @@ _register_handlers()
 config.listen(_configure)
 
 
-def plan_natively(site: Site) -> None:
-    """Lets native code format the records of a site, if it can."""
-    plan = native_plan(site, "\n")
-    if plan is not None:
-        native.set_plan(site.id, plan)
-
-
-def publish(site: Site, token: tuple[int, ...], operands: Sequence[Any], device: int = 0) -> None:
+def publish(
+    site: Site, token: tuple[int, ...], operands: Sequence[Any], device: int = 0, reply: native.HostReply | None = None
+) -> None:
     """Publishes one record from the host."""
-    stored = [np.asarray(x, order="C").tobytes() for x in operands]
-    native.publish(site.id, site.effect.ordered, token, device, stored)
+    native.publish(
+        site.id,
+        site.effect.ordered,
+        token,
+        device,
+        [to_bytes(np.asarray(x)) for x in operands],
+        isinstance(site.content, HostCall),
+        0 if reply is None else reply.number,
+    )
 
+
+def to_bytes(x: np.ndarray) -> Any:
+    """An array's bytes in C order, for native code; large ones where they lie."""
+    if x.nbytes < _SMALL:
+        return x.tobytes()
+    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+
+
+_SMALL = 1 << 12
 
 PLAIN_TOKEN = (native.PLAIN_THREAD << 8, 0, 0, 0)
 """The token of records that belong to no epoch."""
-
-
-class _HostSink:
-    """What a device without native handlers publishes through; see `lowering/_record.py`."""
-
-    def record(self, site: Site, token: Any, operands: Sequence[Any]) -> Any:
-        publish(site, tuple(map(int, token)), operands)
-        token = np.array(token)
-        if site.effect.ordered:
-            token[INDEX] += 1
-        return token
-
-    def close(self, tokens: Sequence[Any]) -> Any:
-        native.close([tuple(map(int, token)) for token in tokens], 0)
-        return np.array(tokens[0])
-
-    def plain(self, site: Site, operands: Sequence[Any]) -> None:
-        publish(site, PLAIN_TOKEN, operands)
-
-
-set_host_sink(_HostSink())

@@ -11,6 +11,7 @@ import itertools
 import sys
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
@@ -21,12 +22,11 @@ from effects._sites import Site
 from lowering._record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
 
 
-class Call(NamedTuple):
-    """What was in force when a program was called. A plain tuple where it is made, since that is at every dispatch."""
+class Issued(NamedTuple):
+    """What is known of a program's effects. Every call returns it, beside the output token."""
 
-    function: str  # the jitted function's name, for messages
-    stdout: TextIO | None  # where its lines go
-    context: contextvars.Context  # in which its effects are replayed
+    effects: tuple[str, ...]  # their names
+    awaits: bool  # whether the program waits for what callbacks return
 
 
 class Running(NamedTuple):
@@ -86,16 +86,18 @@ class Stream:
         self.calls[number] = call
         return number, self._tokens[number & _BLOCK_MASK]
 
-    def keep(
-        self, number: int, output_tokens: dict[tuple[str, ...], Any], _has_closed: Any = native.has_closed
-    ) -> None:
-        """Keeps what a program returned, unless it has published its end by now: then nothing can fail any more."""
+    def keep(self, number: int, output_tokens: Mapping[Issued, Any], _has_closed: Any = native.has_closed) -> bool:
+        """Keeps what a program returned, unless it has published its end by now: then nothing can fail any more.
+        Returns whether it may still be waiting for a callback."""
         if _has_closed(self.thread, number):
-            return
-        for effects, output_token in output_tokens.items():
-            self.running[number] = Running(effects, output_token)
+            return False
+        awaits = False
+        for issued, output_token in output_tokens.items():
+            self.running[number] = Running(issued.effects, output_token)
+            awaits = issued.awaits
         if not output_tokens:
             self.fail(number)  # a program without effects closes nothing
+        return awaits
 
     def fail(self, number: int) -> None:
         """The program failed or never ran: nothing more will come from it."""
@@ -186,7 +188,7 @@ class _Owner:
 
 def current_stream() -> Stream:
     """The stream of the calling thread."""
-    if _use_shared:
+    if _use_shared and not is_nested():
         return _shared
     try:
         return _local.stream
@@ -196,6 +198,17 @@ def current_stream() -> Stream:
         _local.owner = _Owner()
         weakref.finalize(_local.owner, _ended.append, stream.thread).atexit = False
         return stream
+
+
+def is_nested() -> bool:
+    """Whether the calling thread is one of the drain's: what it dispatches is part of an effect."""
+    return getattr(_local, "nested", False)
+
+
+def nest_this_thread() -> None:
+    """The calling thread is one of the drain's. Its programs wait for no others, since an effect may wait for them."""
+    _local.nested = True
+    native.nest(current_stream().thread)
 
 
 _ended: list[int] = []  # numbers of threads that are gone; the drain forgets them when their epochs have ended

@@ -8,14 +8,21 @@ import lowering as _lowering  # noqa: F401
 from dispatch._barrier import effects_barrier as effects_barrier
 from dispatch._drain import stats as stats
 from dispatch._jit import jit as jit
+from dispatch._observe import add_handler as add_handler
+from dispatch._observe import capture as capture
+from dispatch._observe import remove_handler as remove_handler
 from effects import _jax_compat
+from effects._callback import callback as callback
 from effects._config import Config as Config
 from effects._config import config as config
 from effects._errors import BarrierTimeout as BarrierTimeout
 from effects._errors import EffectError as EffectError
 from effects._errors import FormatError as FormatError
 from effects._errors import MissingTokenRule as MissingTokenRule
+from effects._errors import NotDifferentiable as NotDifferentiable
+from effects._log import log as log
 from effects._print import print as print
+from effects._record import Record as Record
 from effects._registry import register_effect as register_effect
 from effects._registry import registered_effects as registered_effects
 from effects._types import Effect as Effect
@@ -29,11 +36,18 @@ __all__ = [
     "EffectError",
     "FormatError",
     "MissingTokenRule",
+    "NotDifferentiable",
+    "Record",
+    "add_handler",
+    "callback",
+    "capture",
     "config",
     "effects_barrier",
     "jit",
+    "log",
     "print",
     "register_effect",
     "registered_effects",
+    "remove_handler",
     "stats",
 ]

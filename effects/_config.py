@@ -36,6 +36,12 @@ def _bytes(value: Any) -> int:
     return number
 
 
+def _exit_code(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)) or not 0 <= int(value) <= 255:
+        raise ValueError(value)
+    return int(value)
+
+
 # name -> default, how it is read, what it takes
 _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "sync": (False, _flag, "true or false (in the environment 1 or 0)"),
@@ -46,6 +52,7 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         _choice("wait", "drop_newest", "drop_oldest"),
         "'wait', 'drop_newest' or 'drop_oldest'",
     ),
+    "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
 }
 
@@ -61,6 +68,8 @@ class Config:
       replayed. Counts for threads that have not published yet.
     - `when_full` (`EFFECTS_WHEN_FULL`): what a full ring means. `"wait"`: the program waits, nothing is lost;
       `"drop_newest"` and `"drop_oldest"`: records are dropped and counted.
+    - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
+      no barrier has reported; 0 lets it be.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
 
@@ -78,6 +87,7 @@ class Config:
     order: str
     ring_bytes: int
     when_full: str
+    exit_code: int
     native: bool
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):

@@ -15,8 +15,20 @@ class MissingTokenRule(NotImplementedError):
     """An effect is inside a primitive through which tokens cannot be carried."""
 
 
+class NotDifferentiable(NotImplementedError):
+    """A derivative was asked of what a callback returns."""
+
+
 class BarrierTimeout(TimeoutError):
     """`effects_barrier` gave up waiting."""
+
+
+def shown(error: BaseException) -> str:
+    """An exception's text, whatever its `__repr__` does."""
+    try:
+        return repr(error)
+    except Exception:
+        return type(error).__name__
 
 
 MSG_EFFECT_NAME = (
@@ -77,6 +89,60 @@ MSG_ARGUMENT = (
     "numbers and None are taken as they are. Pass {remedy}."
 )
 
+MSG_CALLBACK_NOT_CALLABLE = (
+    "`fx.callback` at {where} was given {fn!r} as its function. What is called back is a function, or anything else "
+    "that can be called. Pass the function first: `fx.callback(fn, None, x)`."
+)
+MSG_VMAP_METHOD = (
+    "`fx.callback` at {where} was given the vmap_method {given!r}. It says how a function is called for many lanes. "
+    "Pass one of {known}."
+)
+MSG_RESULT_TYPE = (
+    "`fx.callback` at {where} was given {got!r} among the results of `{name}`. A result is described by an object with "
+    "a shape and a dtype of numbers or booleans. Pass, say, `jax.ShapeDtypeStruct((3,), 'float32')`, or None for a "
+    "function without results."
+)
+MSG_RESULT_64 = (
+    "`fx.callback` at {where} was given a result of `{name}` of type {dtype}. Arrays of 64 bits exist only with "
+    "`jax_enable_x64`, which is off. Ask for 32 bits, or set `jax.config.update('jax_enable_x64', True)`."
+)
+MSG_RETURNED = (
+    "The callback `{name}` returned {got}, where {expected} was expected. What it returns must have the structure, "
+    "shapes and dtypes of the `result_shape_dtypes` given at {where}. Change what it returns, or what was asked for."
+)
+MSG_FOREIGN_CALLBACK = (
+    "The program calls back the function `{name}` of another process. A function cannot travel with a program. Compile "
+    "the program in this process."
+)
+MSG_NOT_DIFFERENTIABLE = (
+    "A derivative was asked of the results of the callback `{function}` at {where}. JAX cannot look into a Python "
+    "function. Wrap the call in `jax.custom_jvp` or `jax.custom_vjp`, or its arguments in `jax.lax.stop_gradient`."
+)
+MSG_LOG_EVENT = (
+    "`fx.log` at {where} was given {event!r} as its event. An event is named by a non-empty string, and values are its "
+    "fields. Write, say, `fx.log('step', loss=loss)`."
+)
+MSG_LOG_LEVEL = (
+    "`fx.log` at {where} was given the level {level!r}. A level is a whole number, as for `logging`. Pass, say, "
+    "`level=logging.WARNING`."
+)
+MSG_LOG_FIELD = (
+    "`fx.log` at {where} was given fields named {names}. Every log record has attributes of these names for itself. "
+    "Choose other names, say `{first}_`."
+)
+MSG_HANDLER = (
+    "`add_handler` was given {handler!r}, which has no method `handle` and cannot be called. A handler takes one "
+    "`Record` at a time. Pass a function of a record, or an object with `handle(record)`."
+)
+MSG_HANDLER_TOKEN = (
+    "`remove_handler` was given {token!r}, which is no handler that is there. A handler is removed once, by what "
+    "`add_handler` returned for it. Keep that, and pass it."
+)
+MSG_HANDLER_FAILED = (
+    "The handler {handler!r} raised {error} for a record of `{effect}` at {where}. A handler's error is reported once; "
+    "it gets the records after it all the same, as do the other handlers. Correct what the cause below says."
+)
+
 MSG_MISSING_RULE = (
     "Effect {effects} reached the primitive `{primitive}` at {where}, which has no token rule. Effects need one "
     "unbroken chain of tokens through the program, and it would break here. Move the effect out of `{primitive}`, or "
@@ -120,6 +186,26 @@ MSG_BARRIER_TIMEOUT = (
 MSG_REPLAY = (
     "The effect `{effect}` at {where}, in {function}, could not be carried out on the host: {error}. It was replayed "
     "in its turn, and the effects after it went on. Correct what the cause below says."
+)
+MSG_CALLBACK = (
+    "The callback `{name}` at {where}, in {function}, raised {error}. It ran in its turn, and the effects after it "
+    "went on, since nobody waited for it. Correct what the cause below says."
+)
+MSG_AWAITED_CALLBACK = (
+    "The callback `{name}` at {where}, in {function}, raised {error}. The program waited for its results and could not "
+    "go on without them. Correct what the cause below says."
+)
+NOTE_PROGRAM_ENDED = (
+    "{before} effects of the program came before it. After it {after} that were already recorded were replayed, "
+    "{cancelled} callbacks that had been asked for did not run, and what the program would have done later never was."
+)
+NOTE_MANY_FAILURES = "{count} more effects of this program could not be carried out either."
+MSG_CANCELLED = (
+    "The callback `{name}` at {where} did not run. Its program had failed before its turn came. See the error of that "
+    "program."
+)
+MSG_PROCESS_ENDS = (
+    "A callback did not run. The process ends, and no effects are replayed any more. Call `fx.effects_barrier()` first."
 )
 MSG_OUTPUT_CLOSED = (
     "Text of `print` could not be written: the output that was in force when the program was called is closed, and so "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from effects import _errors as errors
+from effects._content import Line
 from effects._sites import Operand, Site, Static, Where, dtype_name
 
 # How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
@@ -85,15 +86,6 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
     return errors.FormatError(errors.MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
 
 
-def fill(site: Site, payload: bytes, end: str) -> str:
-    """The text of a record: one line, or one for each lane."""
-    lines = []
-    for values in site.each_lane(site.read(payload)):
-        args, kwargs = site.arguments(values)
-        lines.append(site.fmt.format(*args, **kwargs) + end)
-    return "".join(lines)
-
-
 # Native formatting
 
 _SCALARS = {
@@ -111,13 +103,13 @@ def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, i
     Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
     precision. None where Python must do it.
     """
-    if site.lanes:
+    if site.lanes or not isinstance(site.content, Line):
         return None
     index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
     args, kwargs = site.arguments(site.operands)
     pieces: list[tuple[str, int | None, int, str, int]] = []
     literal, automatic = "", 0
-    for text, name, spec, conversion in string.Formatter().parse(site.fmt):
+    for text, name, spec, conversion in string.Formatter().parse(site.content.fmt):
         literal += text
         if name is None:
             continue

@@ -44,10 +44,12 @@ __all__ = [
     "UNSPECIFIED",
     "JaxEffect",
     "Primitive",
+    "ShapedArray",
     "Tracer",
     "abstract_token",
     "ad",
     "annotated_calls",
+    "automatic_devices",
     "batching",
     "bind",
     "block_until_token",
@@ -61,12 +63,12 @@ __all__ = [
     "evaluate",
     "hide_frames_in",
     "inlined_calls",
-    "is_automatic_on_several_devices",
     "is_reference",
     "is_token_ready",
     "jax_tokens",
     "jaxprs_in",
     "jit_p",
+    "keep_with_program",
     "linear_solve_p",
     "lower_as_ordered_callback",
     "mark_replicated",
@@ -76,6 +78,7 @@ __all__ = [
     "owner_of",
     "physical_key_data",
     "read_scan",
+    "register_cpu_ffi_type",
     "register_effect_type",
     "remat_p",
     "run_state_p",
@@ -90,6 +93,7 @@ __all__ = [
 ]
 
 Primitive = core.Primitive
+ShapedArray = core.ShapedArray
 Tracer = core.Tracer
 JaxEffect = jax_effects.Effect
 abstract_token = core.abstract_token
@@ -298,10 +302,11 @@ DEVICE_MEMORY = core.MemorySpace.Device
 # Lowering
 
 
-def is_automatic_on_several_devices(ctx: Any) -> bool:
-    """Whether XLA's partitioner decides what of this program runs where."""
+def automatic_devices(ctx: Any) -> int:
+    """How many devices run this program where XLA's partitioner decides what of it runs where; else 0."""
     axis_context = ctx.module_context.axis_context
-    return getattr(axis_context, "num_devices", 1) > 1 and not getattr(axis_context, "manual_axes", None)
+    devices = getattr(axis_context, "num_devices", 1)
+    return devices if devices > 1 and not getattr(axis_context, "manual_axes", None) else 0
 
 
 def mark_replicated(ctx: Any, op: Any) -> None:
@@ -311,7 +316,24 @@ def mark_replicated(ctx: Any, op: Any) -> None:
     else:
         sharding = xla_client.OpSharding()
         sharding.type = xla_client.OpSharding.Type.REPLICATED
+        if len(ctx.avals_out) > 1:
+            each, sharding = sharding, xla_client.OpSharding()
+            sharding.type = xla_client.OpSharding.Type.TUPLE
+            sharding.tuple_shardings = [each] * len(ctx.avals_out)
     mlir.set_sharding(ctx.module_context, op, sharding)
+
+
+def register_cpu_ffi_type(name: str, type_id: Any, type_info: Any) -> None:
+    """Registers the type of what a loaded program keeps between calls of a handler."""
+    # JAX registers what was asked for before there is a backend when it makes one, handlers first and types second. But
+    # a handler wants its type to be there, so we make JAX register types at once.
+    xla_client.register_custom_type_handler("cpu", xla_client._xla.register_custom_type)
+    jax.ffi.register_ffi_type(name, {"type_id": type_id, "type_info": type_info}, platform="cpu")
+
+
+def keep_with_program(ctx: Any, kept: object) -> None:
+    """Keeps an object for as long as the program that is being lowered."""
+    ctx.module_context.add_keepalive(kept)
 
 
 def owner_of(lowered: Any) -> Any:
@@ -321,27 +343,24 @@ def owner_of(lowered: Any) -> Any:
     return lowered.owner
 
 
-def lower_as_ordered_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[Any], effect: Any) -> Any:
-    """Lowers an effect without results through JAX's Python callbacks, ordered by JAX's token if the effect is."""
+def lower_as_ordered_callback(
+    ctx: Any, callback: Callable[..., Sequence[Any]], operands: Sequence[Any], effect: Any
+) -> Any:
+    """Lowers an effect through JAX's Python callbacks, ordered by JAX's token if the effect is."""
     ordered = jax_effects.ordered_effects.contains(effect)
-
-    def flat(*args: Any) -> tuple[()]:
-        callback(*args)
-        return ()
-
-    _, token, _ = jax_callback.emit_python_callback(
+    results, token, _ = jax_callback.emit_python_callback(
         ctx,
-        flat,
+        lambda *args: tuple(callback(*args)),
         ctx.tokens_in.get(effect) if ordered else None,
         list(operands),
         ctx.avals_in,
-        [],
+        ctx.avals_out,
         has_side_effect=True,
         returns_token=ordered,
     )
     if ordered:
         ctx.set_tokens_out(mlir.TokenSet({effect: token}))
-    return []
+    return results
 
 
 def physical_key_data(x: Any) -> Any:

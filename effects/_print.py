@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from effects._content import Line
 from effects._format import check_format
 from effects._primitive import effect_p
 from effects._registry import PRINT
@@ -41,4 +42,4 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, **kwargs: Any) -> None:
     operands, leaves, tree = take_arguments(args, kwargs, "fx.print", where)
     check_format("fx.print", fmt, leaves, tree, where)
     effect = PRINT if ordered else PRINT.unordered()
-    effect_p.bind(*operands, site=Site(effect, fmt, leaves, tree, where))
+    effect_p.bind(*operands, site=Site(effect, Line(fmt), leaves, tree, where))

@@ -73,3 +73,5 @@ def effect_names(effects: object) -> frozenset[str]:
 
 
 PRINT = register_effect(Effect("print", domain=PROGRAM))
+LOG = register_effect(Effect("log", domain=PROGRAM))
+CALLBACK = register_effect(Effect("callback", domain=PROGRAM))

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
+from effects._content import Content, HostCall, content_from
 from effects._types import Effect
 
 
@@ -61,6 +62,14 @@ class Operand:
         """Bytes in the record, without padding."""
         return self.stored.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
+    def read(self, payload: Any, offset: int) -> np.ndarray:
+        """The value that lies at this byte of a payload; read-only."""
+        value = np.ndarray(self.shape, self.stored, payload, offset)
+        if self.stored != self.dtype:
+            value = value.astype(self.dtype)
+            value.flags.writeable = False
+        return value
+
     def of_lane(self, value: np.ndarray, lane: tuple[int, ...]) -> np.ndarray:
         """What one lane sees of the operand."""
         return value[(*(i for i, differs in zip(lane, self.lanes, strict=True) if differs), ...)]
@@ -78,7 +87,7 @@ class Site:
     """One call of an effect in the user's source. Equal sites are those of equal content."""
 
     effect: Effect
-    fmt: str
+    content: Content
     leaves: tuple[Operand | Static, ...]
     tree: Any  # the treedef of (args, kwargs)
     where: Where
@@ -90,7 +99,7 @@ class Site:
         return json.dumps(
             {
                 "effect": {**vars(self.effect), "allowed_in": sorted(self.effect.allowed_in)},
-                "fmt": self.fmt,
+                "content": self.content.describe(),
                 "leaves": [_describe_leaf(leaf) for leaf in self.leaves],
                 "tree": _describe_tree(self.tree),
                 "structure": str(self.tree),  # with all that tells trees apart: types of keys and nodes, their own data
@@ -112,7 +121,18 @@ class Site:
         return self.id
 
     def __repr__(self) -> str:
-        return f"Site({self.effect.name} {self.fmt!r} at {self.where})"
+        return f"Site({self.effect.name} {self.content} at {self.where})"
+
+    @functools.cached_property
+    def results(self) -> tuple[Operand, ...] | None:
+        """Types of the results that a program waits for, all lanes together; None if it waits for nothing."""
+        if not isinstance(self.content, HostCall) or self.content.results is None:
+            return None
+        lanes = tuple(True for _ in self.lanes)
+        return tuple(
+            dataclasses.replace(result, shape=(*self.lanes, *result.shape), lanes=lanes)
+            for result in self.content.results
+        )
 
     @functools.cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -140,42 +160,37 @@ class Site:
             leaves.append(leaf)
         return dataclasses.replace(self, leaves=tuple(leaves), lanes=(size, *self.lanes))
 
-    def each_lane(self, values: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
-        """The operands' values lane by lane, in order; once without lanes."""
+    def each_lane(self, values: Sequence[np.ndarray]) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
+        """Each lane, in order, with the operands' values in it; once without lanes."""
         for lane in np.ndindex(*self.lanes):
-            yield [operand.of_lane(value, lane) for operand, value in zip(self.operands, values, strict=True)]
+            yield lane, [operand.of_lane(value, lane) for operand, value in zip(self.operands, values, strict=True)]
+
+    @functools.cached_property
+    def leaf_names(self) -> tuple[str, ...]:
+        """What each leaf is called: the name or position of its argument, and the way into it."""
+        paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(self.tree, range(len(self.leaves))))
+        return tuple(jax.tree_util.keystr(path[1:], simple=True, separator=".") for path, _ in paths)
+
+    @functools.cached_property
+    def _is_flat(self) -> bool:
+        """Whether the leaves are the positional arguments, one by one."""
+        leaves = tuple(range(len(self.leaves)))
+        return self.tree is None or jax.tree.unflatten(self.tree, leaves) == (leaves, {})
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in the operands' places."""
         values = iter(operands)
         leaves = [leaf.value if isinstance(leaf, Static) else next(values) for leaf in self.leaves]
-        return jax.tree.unflatten(self.tree, leaves) if self.tree is not None else (tuple(leaves), {})
+        return (tuple(leaves), {}) if self._is_flat else jax.tree.unflatten(self.tree, leaves)
 
-    def read(self, payload: bytes) -> list[np.ndarray]:
+    def read(self, payload: Any) -> list[np.ndarray]:
         """The operands' values from a record's payload; read-only."""
-        values = []
-        for operand, offset in zip(self.operands, self.offsets, strict=True):
-            count = operand.size // operand.stored.itemsize
-            value = np.frombuffer(payload, operand.stored, count, offset).reshape(operand.shape)
-            if operand.stored != operand.dtype:
-                value = value.astype(operand.dtype)
-                value.flags.writeable = False
-            values.append(value)
-        return values
+        return [operand.read(payload, at) for operand, at in zip(self.operands, self.offsets, strict=True)]
 
-
-_sites: dict[int, Site] = {}  # by hash; every site of a program that was lowered or met in this process
-
-
-def remember(site: Site) -> None:
-    """Keeps a site for as long as the process lives: a program has it, and its records may come at any time."""
-    _sites.setdefault(site.id, site)
-
-
-def find_site(id_: int, introduce: Callable[[int], str]) -> Site:
-    """The site of a record. One that was not lowered here is rebuilt from what its program says of it."""
-    site = _sites.get(id_)
-    return site if site is not None else _sites.setdefault(id_, _from_description(introduce(id_)))
+    @functools.cached_property
+    def payload_size(self) -> int:
+        """Bytes of a record's payload."""
+        return self.offsets[-1] + -(-self.operands[-1].size // 8) * 8 if self.operands else 0
 
 
 def take_arguments(
@@ -188,15 +203,14 @@ def take_arguments(
     for path, leaf in paths:
         if isinstance(leaf, (str, bytes, int, float, complex, np.generic)):
             leaves.append(Static(leaf))
-        elif isinstance(leaf, (jax.Array, np.ndarray)):
-            value, operand = _take_array(leaf, path, call, where)
-            values.append(value)
-            leaves.append(operand)
-        else:
-            remedy = "an array, or the text you want to see, say `str(x)`"
-            if compat.is_reference(leaf):
-                remedy = "the value that the reference holds, `ref[...]`"
-            raise _bad_argument(leaf, path, call, where, remedy)
+            continue
+        if compat.is_reference(leaf):
+            leaf = leaf[...]  # what it holds now
+        if not isinstance(leaf, (jax.Array, np.ndarray)):
+            raise _bad_argument(leaf, path, call, where, "an array, or the text you want to see, say `str(x)`")
+        value, operand = _take_array(leaf, path, call, where)
+        values.append(value)
+        leaves.append(operand)
     return values, tuple(leaves), tree
 
 
@@ -210,7 +224,7 @@ def _take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operan
             raise _bad_argument(x, path, call, where, "an array of numbers or booleans")
         x = jnp.asarray(x)
     dtype = np.dtype(x.dtype)
-    stored = _stored_dtype(dtype)
+    stored = stored_dtype(dtype)
     return (x if stored == dtype else x.astype(stored)), Operand(tuple(x.shape), dtype, stored)
 
 
@@ -228,7 +242,8 @@ _STORED = {
 }
 
 
-def _stored_dtype(dtype: np.dtype) -> np.dtype:
+def stored_dtype(dtype: np.dtype) -> np.dtype:
+    """The type in which values of this one travel between devices and host."""
     return _STORED.get(dtype_name(dtype), dtype)
 
 
@@ -307,11 +322,12 @@ def _read_tree(description: Any, leaf: object) -> Any:
     return tuple(children) if kind == "tuple" else children
 
 
-def _from_description(text: str) -> Site:
+def site_from(text: str) -> Site:
+    """The site that describes itself so."""
     content = json.loads(text)
     site = Site(
         effect=Effect(**content["effect"]),
-        fmt=content["fmt"],
+        content=content_from(content["content"]),
         leaves=tuple(map(_read_leaf, content["leaves"])),
         tree=jax.tree.structure(_read_tree(content["tree"], 0)),
         where=Where(*content["where"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -9,94 +10,103 @@ import numpy as np
 
 from effects import _jax_compat as compat
 from effects._config import config
-from effects._primitive import effect_p
-from effects._sites import Site, remember
+from effects._content import HostCall
+from effects._primitive import effect_p, result_avals
+from effects._sites import Site
 from lowering._record import close_p, host_sink, record_p
 
 NATIVE_PLATFORMS = ("cpu",)
 """Where the native module has handlers."""
 
 
-def _site_attributes(site: Site) -> dict[str, Any]:
-    remember(site)
+def _meet(ctx: Any, site: Site) -> None:
+    """Makes the site known for as long as the program may bring its records."""
+    if (kept := host_sink().meet(site)) is not None:
+        compat.keep_with_program(ctx, kept)
+
+
+def _site_attributes(site: Site, devices: int = 0, call: int = 0, closes: bool = False) -> dict[str, Any]:
     return {
         "site": np.int64(site.id),
         "ordered": np.bool_(site.effect.ordered),
+        "closes": np.bool_(closes),
+        "callback": np.bool_(isinstance(site.content, HostCall)),
+        "replicated": np.int32(devices),
+        "call": np.int32(call),
         "description": site.description,
     }
 
 
-def _custom_call(ctx: Any, target: str, args: Any, **attributes: Any) -> Any:
+def _custom_call(ctx: Any, target: str, args: Any, attributes: Any) -> Any:
     # XLA's partitioner wants to know what to do with a side effect, and refuses to replicate one. In its regions the
     # flag stays off: the token, which the program returns, keeps the call alive and in its place.
-    automatic = compat.is_automatic_on_several_devices(ctx)
-    lower = jax.ffi.ffi_lowering(target, has_side_effect=not automatic, operand_output_aliases={0: 0})
-    out = lower(ctx, *args, replicated=np.bool_(automatic), **attributes)
-    if automatic:
-        compat.mark_replicated(ctx, compat.owner_of(out))
-    return out
+    devices = compat.automatic_devices(ctx)
+    lower = jax.ffi.ffi_lowering(target, has_side_effect=devices == 0, operand_output_aliases={0: 0})
+    outs = lower(ctx, *args, **attributes(devices))
+    if devices:
+        compat.mark_replicated(ctx, compat.owner_of(outs))
+    return outs
 
 
 def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
     if not config.native:
         return _record_callback_lowering(ctx, token, *operands, site=site, call=call, closes=closes)
-    return _custom_call(
-        ctx,
-        "effects_record",
-        (token, *operands),
-        call=np.int32(call),
-        closes=np.bool_(closes),
-        **_site_attributes(site),
-    )
+    _meet(ctx, site)
+    target = "effects_record" if site.results is None else "effects_call"
+    return _custom_call(ctx, target, (token, *operands), lambda devices: _site_attributes(site, devices, call, closes))
 
 
 def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
-    return _custom_call(ctx, "effects_close", tokens)
+    return _custom_call(ctx, "effects_close", tokens, lambda devices: {"replicated": np.bool_(devices != 0)})
 
 
 def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
     if not config.native:
         return _effect_callback_lowering(ctx, *operands, site=site)
+    _meet(ctx, site)
+    target = "effects_plain" if site.results is None else "effects_plain_call"
+    lower = jax.ffi.ffi_lowering(target, has_side_effect=True)
     attributes = _site_attributes(site)
     if not site.effect.ordered:
-        lower = jax.ffi.ffi_lowering("effects_plain", has_side_effect=True)
-        return lower(ctx.replace(avals_out=[]), *operands, **attributes)
-    lower = jax.ffi.ffi_lowering("effects_plain", has_side_effect=True)
-    token_ctx = ctx.replace(avals_in=[compat.abstract_token, *ctx.avals_in], avals_out=[compat.abstract_token])
-    [token] = lower(token_ctx, ctx.tokens_in.get(site.effect), *operands, **attributes)
+        return lower(ctx, *operands, **attributes)
+    token_ctx = ctx.replace(
+        avals_in=[compat.abstract_token, *ctx.avals_in], avals_out=[compat.abstract_token, *ctx.avals_out]
+    )
+    token, *results = lower(token_ctx, ctx.tokens_in.get(site.effect), *operands, **attributes)
     ctx.set_tokens_out(compat.mlir.TokenSet({site.effect: token}))
-    return []
+    return results
 
 
 # Platforms without a native handler: JAX's Python callback publishes the same record.
 
 
 def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, closes: bool) -> Any:
-    remember(site)
+    _meet(ctx, site)
 
-    def record(token: Any, *operands: Any) -> Any:
-        token = host_sink().record(site, np.asarray(token), [np.asarray(x) for x in operands])
-        return host_sink().close([token]) if closes else token
+    def record(token: Any, *operands: Any) -> list[Any]:
+        outs = host_sink().record(site, np.asarray(token), [np.asarray(x) for x in operands])
+        return [host_sink().close(outs)] if closes else outs
 
-    return _callback_returning_token(ctx, record, args)
+    return _callback(ctx, record, result_avals(site), args)
 
 
 def _close_callback_lowering(ctx: Any, *tokens: Any) -> Any:
-    return _callback_returning_token(ctx, lambda *tokens: host_sink().close([np.asarray(x) for x in tokens]), tokens)
+    return _callback(ctx, lambda *tokens: [host_sink().close([np.asarray(x) for x in tokens])], [], tokens)
 
 
-def _callback_returning_token(ctx: Any, callback: Any, args: Any) -> Any:
+def _callback(ctx: Any, callback: Any, results: Sequence[Any], args: Any) -> Any:
     def call(token: Any, *rest: Any) -> Any:
-        return jax.pure_callback(callback, jax.ShapeDtypeStruct(token.shape, token.dtype), token, *rest)
+        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (token, *results)]
+        return jax.pure_callback(callback, shapes, token, *rest)
 
-    return compat.mlir.lower_fun(call, multiple_results=False)(ctx, *args)
+    return compat.mlir.lower_fun(call, multiple_results=True)(ctx, *args)
 
 
 def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
-    remember(site)
+    _meet(ctx, site)
     return compat.lower_as_ordered_callback(
         ctx, lambda *args: host_sink().plain(site, [np.asarray(x) for x in args]), operands, site.effect
     )

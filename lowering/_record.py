@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from effects import _jax_compat as compat
-from effects._primitive import effect_p
+from effects._primitive import effect_p, result_avals
 from effects._sites import Site
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 
@@ -19,15 +19,17 @@ DOMAIN_BITS = 8
 """How many bits of the stream number the order domain within its program; the rest number the thread."""
 
 record_p = compat.Primitive("record")
-"""(token, *operands) -> token: publishes one record; with `closes` the end of the program too."""
+record_p.multiple_results = True
+"""(token, *operands) -> (token, *results): publishes one record, and waits for what a callback returns; with `closes`
+publishes the end of the program too."""
 
 close_p = compat.Primitive("close")
 """(*tokens) -> output token: the program has published all it will."""
 
 
 @record_p.def_abstract_eval
-def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
-    return token
+def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, closes: bool) -> list[Any]:
+    return [token, *result_avals(site)]
 
 
 @close_p.def_abstract_eval
@@ -40,22 +42,29 @@ def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: 
     key = token_key(site.effect)
     # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
-    return {key: record_p.bind(tokens[key], *operands, site=site, call=call, closes=ctx.closes)}, []
+    token, *results = record_p.bind(tokens[key], *operands, site=site, call=call, closes=ctx.closes)
+    return {key: token}, results
 
 
 class HostSink(Protocol):
-    """Publishes from the host what a device without native handlers hands over through JAX's Python callbacks."""
+    """The host's side of a program: knows its sites, and publishes for devices without native handlers what they hand
+    over through JAX's Python callbacks."""
 
-    def record(self, site: Site, token: Any, operands: Sequence[Any]) -> Any:
-        """Publishes a record; returns the next token."""
+    def meet(self, site: Site) -> object:
+        """Makes a site known whose records a program may bring. What is returned, if it is not None, the program keeps
+        for as long as it may."""
+        ...
+
+    def record(self, site: Site, token: Any, operands: Sequence[Any]) -> list[Any]:
+        """Publishes a record; returns the next token, and the results once a callback has run."""
         ...
 
     def close(self, tokens: Sequence[Any]) -> Any:
         """Publishes the end of a program; returns its output token."""
         ...
 
-    def plain(self, site: Site, operands: Sequence[Any]) -> None:
-        """Publishes a record of a program that JAX dispatched."""
+    def plain(self, site: Site, operands: Sequence[Any]) -> list[Any]:
+        """Publishes a record of a program that JAX dispatched; returns the results."""
         ...
 
 

@@ -21,11 +21,12 @@ from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, find_ru
 
 def ends_with_record(jaxpr: Any) -> bool:
     """Whether the last thing that a program publishes is a record of its outermost jaxpr, under its only token."""
-    with_effects = [eqn for eqn in jaxpr.jaxpr.eqns if effects_of(eqn.effects)]
+    *_, last = (eqn for eqn in jaxpr.jaxpr.eqns if effects_of(eqn.effects))
     return (
         len(token_keys(jaxpr.effects)) == 1
-        and with_effects[-1].primitive is effect_p
-        and with_effects[-1].params["site"].effect.ordered
+        and last.primitive is effect_p
+        and last.params["site"].effect.ordered
+        and last.params["site"].results is None  # else the program goes on when they are there
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import effects as fx
 
+pytest_plugins = ["effects_pytest"]
 
 @pytest.fixture
 def lines():
@@ -25,12 +26,6 @@ def lines():
         return out.getvalue().splitlines()
 
     return collect
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind():
-    yield
-    fx.effects_barrier(all_threads=True, timeout=120)
 
 
 @pytest.fixture(autouse=True, scope="module")

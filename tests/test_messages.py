@@ -72,12 +72,6 @@ def test_argument_that_cannot_be_static(value, text):
     assert _here(-1) in str(caught.value)
 
 
-def test_reference_is_refused_with_the_remedy():
-    """A mutable reference is not a value; the message says how to read it."""
-    with pytest.raises(TypeError, match="value that the reference holds"):
-        fx.jit(lambda: fx.print("{}", jax.new_ref(1.0)))()
-
-
 def test_fmt_that_is_no_string():
     """The value itself in place of the format is a common slip, and is told apart."""
     with pytest.raises(TypeError, match="The format is a string"):

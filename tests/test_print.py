@@ -268,11 +268,23 @@ def test_print_of_a_lone_surrogate_is_pythons_affair(lines):
 
 def test_eager_prints_leave_nothing_behind():
     """An eager print whose text is new at every call is forgotten once it is out."""
-    from effects import _sites
+    from dispatch import _known_sites
 
-    before = len(_sites._sites)
+    before = len(_known_sites._sites)
     with contextlib.redirect_stdout(io.StringIO()):
         for i in range(50):
             fx.print(f"step {i}")
         fx.effects_barrier(timeout=60)
-    assert len(_sites._sites) == before
+    assert len(_known_sites._sites) == before
+
+
+def test_reference_passes_its_value(lines):
+    """A mutable reference is printed as what it holds at that point."""
+
+    def f():
+        ref = jax.new_ref(1.0)
+        fx.print("{}", ref)
+        ref[...] = 2.0
+        fx.print("{}", ref)
+
+    assert lines(fx.jit(f)) == ["1.0", "2.0"]

@@ -233,6 +233,7 @@ def test_equations_keep_their_source_and_names():
 
 def test_domains_of_one_program_are_apart(lines):
     """Effects of different order domains have tokens of their own; each domain keeps its order."""
+    from effects._content import Line
     from effects._primitive import effect_p
     from effects._sites import Site, take_arguments, where_called
 
@@ -241,7 +242,7 @@ def test_domains_of_one_program_are_apart(lines):
     def say(effect, fmt, x):
         where = where_called()
         values, leaves, tree = take_arguments((x,), {}, "say", where)
-        effect_p.bind(*values, site=Site(effect, fmt, leaves, tree, where))
+        effect_p.bind(*values, site=Site(effect, Line(fmt), leaves, tree, where))
 
     def program(n):
         def body(i, _):

@@ -1,12 +1,17 @@
 // The consumer's side: takes records out of the rings, restores their order and turns them into a batch for Python.
 //
-// One host thread calls next_batch() in a loop. It holds no Python lock while it does; what it returns is text that
-// only has to be written, and the records that Python must see.
+// One host thread leads: it calls next_batch() in a loop and replays what it gets. It holds no Python lock while it
+// waits; what it gets is text that only has to be written, records that Python must see, and records whose replay runs
+// a function of the user's. While it runs such functions it offers the lead to a thread that stands by, so that a
+// function which waits for other effects does not wait in vain. A batch ends with the functions of one thread's
+// programs, and that thread's stream is held until they have run.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,27 +23,39 @@
 #include "publisher.h"
 #include "record.h"
 #include "release_order.h"
+#include "replies.h"
+#include "sites.h"
 
 namespace effects {
 
-// Text of consecutive records that go to one place, or one record for Python.
 struct Item {
-  bool is_text;
+  enum What {
+    kText,    // of consecutive records that go to one place
+    kRecords, // consecutive records of one epoch, headers included
+    kOne,     // a record by itself: of a callback, or a large one
+  } what;
   EpochInfo info;
-  std::string data;    // the text, or the record's payload
-  RecordHeader header; // of a record for Python
+  uint64_t count;   // how many records it stands for
+  std::string data; // the text, the records, or the payload
+  // Of a record by itself.
+  RecordHeader header;
+  Block block; // the payload of a large one
 };
 
 struct Batch {
   std::vector<Item> items;
-  std::vector<Finished> finished; // epochs that have ended: everything of theirs is in this batch or an earlier one
-  uint64_t plain_released = 0;    // plain records so far, this batch included
+  std::vector<Finished> finished;  // epochs that have ended: everything of theirs is in this batch or an earlier one
+  std::vector<uint64_t> forgotten; // sites of which no record will come
+  uint64_t plain_released = 0;     // plain records that have been replayed once this batch has
+  uint64_t plain_in_run = 0;       // of these, those that only have been when the batch's thread is resumed
+  uint32_t run = ReleaseOrder::kNobody; // the thread of whose programs this batch has callbacks; to be resumed
   bool stopped = false;
 };
 
 class Drain {
 public:
-  explicit Drain(Publisher &publisher) : publisher_(publisher) {}
+  Drain(Publisher &publisher, Sites &sites, Replies &replies)
+      : publisher_(publisher), sites_(sites), replies_(replies) {}
 
   // Host: `thread` is about to dispatch a program whose text goes to `sink` (0: Python formats it). Returns the number
   // of its epoch. Never waits for the drain.
@@ -68,9 +85,80 @@ public:
     notify({Notice::kForget, {thread, 0, 0}, 0});
   }
 
-  void set_plan(uint64_t site, Plan plan) {
-    std::lock_guard lock(plans_mutex_);
-    plans_[site] = std::make_shared<const Plan>(std::move(plan));
+  // Host: the callbacks of a batch have run, `plain` of its plain records with them.
+  void resume(uint32_t thread, uint64_t plain) { notify({Notice::kResume, {thread, 0, 0}, plain}); }
+
+  // Host: programs that this thread dispatches are part of effects that are being replayed.
+  void nest(uint32_t thread) { notify({Notice::kNest, {thread, 0, 0}, 0}); }
+
+  // A loaded program, or one that may be, has no more use for a site.
+  void release_site(uint64_t site) {
+    sites_.release(site, publisher_.dispatches.load(std::memory_order_relaxed),
+                   publisher_.plain_published.load(std::memory_order_acquire));
+    bool asleep;
+    {
+      std::lock_guard lock(inbox_mutex_);
+      asleep = std::exchange(deep_sleep_, false);
+    }
+    if (asleep) publisher_.rouse();
+  }
+
+  // Whether all records go to Python, also those that native code could format.
+  void show_python(bool all) { python_sees_all_.store(all, std::memory_order_relaxed); }
+
+  // A thread that wants to lead waits until nobody does, or until the leader has offered the lead and is busy with
+  // something else for long enough. False: the thread may end.
+  bool stand_by() {
+    std::unique_lock lock(publisher_.wake_mutex);
+    if (led_ && standing_by_ >= kEnoughStandingBy) return false;
+    ++standing_by_;
+    for (int quiet = 0;;) {
+      const bool take_offer = publisher_.offered && publisher_.hurried;
+      if (!led_ || take_offer) break;
+      if (stopped()) {
+        --standing_by_;
+        return false;
+      }
+      const uint64_t offers = offers_;
+      const auto wanted = [&] { return !led_ || stopped() || (publisher_.offered && publisher_.hurried); };
+      if (quiet < kQuietLooks) {
+        publisher_.stand_by_condition.wait_for(lock, kOfferPatience, wanted);
+        if (publisher_.offered && offers == offers_) publisher_.hurried = true; // the same offer for all that time
+        quiet = offers == offers_ ? quiet + 1 : 0;
+      } else {
+        asleep_ = true;
+        publisher_.stand_by_condition.wait(lock, [&] { return wanted() || !asleep_; });
+        quiet = 0;
+      }
+    }
+    --standing_by_;
+    lead();
+    return true;
+  }
+
+  // The leader is about to do something else. Returns how many threads stand by.
+  int offer() {
+    std::lock_guard lock(publisher_.wake_mutex);
+    publisher_.offered = true;
+    publisher_.hurried = publisher_.urgent;
+    ++offers_;
+    if (std::exchange(asleep_, false) || publisher_.hurried) publisher_.stand_by_condition.notify_all();
+    return standing_by_;
+  }
+
+  // It has done it. False if another thread leads by now.
+  bool reclaim() {
+    std::lock_guard lock(publisher_.wake_mutex);
+    if (!publisher_.offered || publisher_.leader != std::this_thread::get_id()) return false;
+    lead();
+    return true;
+  }
+
+  // The leader leads no more.
+  void leave() {
+    std::lock_guard lock(publisher_.wake_mutex);
+    led_ = false;
+    publisher_.stand_by_condition.notify_all();
   }
 
   // Called by a handler after it published a record that no `open` announced.
@@ -87,6 +175,13 @@ public:
   void stop() {
     publisher_.stopped.store(true, std::memory_order_relaxed);
     publisher_.wake();
+    std::lock_guard lock(publisher_.wake_mutex);
+    publisher_.stand_by_condition.notify_all();
+  }
+
+  // Nothing drains any more: who still waits for an answer gets none.
+  void fail_replies(const std::string &why) {
+    for (const uint32_t number : replies_.open()) replies_.fail(number, why);
   }
 
   // Everything that can leave now. Waits for something to, but not longer than `patience` while programs are running;
@@ -94,6 +189,7 @@ public:
   Batch next_batch(std::chrono::milliseconds patience) {
     Batch batch;
     batch_bytes_ = 0;
+    take_carried(batch);
     pace();
     const auto start = std::chrono::steady_clock::now();
     auto pause = kFirstPause;
@@ -102,13 +198,20 @@ public:
       while (again && batch_bytes_ < kBatchBytes) {
         bool moved = false;
         if (!scan(batch, moved)) break; // the batch is full: the next call goes on with this scan
-        again = order_.advance([&](const auto &...args) { release(batch, args...); }, batch.finished) || moved;
+        again = order_.advance([&](auto &&...args) { release(batch, std::forward<decltype(args)>(args)...); },
+                               batch.finished) ||
+                moved;
+        if (batch.run != ReleaseOrder::kNobody) break; // the callbacks that are here had better run
       }
-      const bool progress = !batch.items.empty() || !batch.finished.empty();
       adapt_parking();
+      if (batch.run == ReleaseOrder::kNobody && !order_.any_held() && sites_.any_dying())
+        batch.forgotten = sites_.forget(order_.oldest_open(), plain_released_);
       batch.plain_released = plain_released_;
-      batch.stopped = publisher_.stopped.load(std::memory_order_relaxed);
+      batch.stopped = stopped();
+      const bool progress =
+          !batch.items.empty() || !batch.finished.empty() || !batch.forgotten.empty() || std::exchange(resumed_, false);
       last_batch_ = std::chrono::steady_clock::now();
+      if (batch.run != ReleaseOrder::kNobody) end_run(batch);
       if (progress || batch.stopped) return batch;
 
       bool idle;
@@ -116,7 +219,7 @@ public:
         // From here on an `open` wakes us, and a plain record does.
         std::lock_guard lock(inbox_mutex_);
         // A plain record that is parked waits for one before it, which may be dropped, and of that nobody tells.
-        idle = order_.open_epochs() == 0 && order_.parked_bytes() == 0 && inbox_.empty() &&
+        idle = order_.open_epochs() == 0 && order_.parked_bytes() == 0 && inbox_.empty() && carried_.empty() &&
                publisher_.plain_published.load(std::memory_order_acquire) == plain_taken_;
         deep_sleep_ = idle;
       }
@@ -140,12 +243,26 @@ private:
   static constexpr std::chrono::microseconds kPace{10000};
   static constexpr size_t kBatchBytes = size_t{1} << 18;
   static constexpr std::chrono::milliseconds kParkingPatience{100};
+  // A thread that stands by takes an offer that is this old, and sleeps when it has seen none for so many looks.
+  static constexpr std::chrono::milliseconds kOfferPatience{1};
+  static constexpr int kQuietLooks = 16;
+  static constexpr int kEnoughStandingBy = 2;
+
+  bool stopped() const { return publisher_.stopped.load(std::memory_order_relaxed); }
+
+  // With `wake_mutex` held: the calling thread leads.
+  void lead() {
+    led_ = true;
+    publisher_.offered = false;
+    publisher_.hurried = false;
+    publisher_.leader = std::this_thread::get_id();
+  }
 
   // What the host tells the drain, in the order of its saying.
   struct Notice {
-    enum What { kOpen, kFail, kForget } what;
+    enum What { kOpen, kFail, kForget, kResume, kNest } what;
     EpochInfo info;
-    uint64_t dispatch;
+    uint64_t number; // of the dispatch that is opened; how many plain records have been replayed with what is resumed
   };
 
   // Waits until the next batch may be taken.
@@ -192,7 +309,7 @@ private:
     for (const Notice &notice : reading_) {
       switch (notice.what) {
       case Notice::kOpen:
-        order_.open(notice.info, notice.dispatch);
+        order_.open(notice.info, notice.number);
         break;
       case Notice::kFail:
         order_.fail(notice.info.thread, notice.info.epoch);
@@ -200,9 +317,18 @@ private:
       case Notice::kForget:
         order_.forget(notice.info.thread);
         break;
+      case Notice::kResume:
+        order_.resume(notice.info.thread);
+        plain_released_ += notice.number;
+        resumed_ = true;
+        break;
+      case Notice::kNest:
+        order_.nest(notice.info.thread);
+        break;
       }
     }
     reading_.clear();
+    order_.impatient(publisher_.nested_barriers.load(std::memory_order_relaxed) > 0);
   }
 
   // Takes what is in the rings, in all of them and to their ends: ReleaseOrder counts on that, and no fast producer may
@@ -252,42 +378,99 @@ private:
   void accept(Batch &batch, const std::byte *record) {
     RecordHeader header;
     std::memcpy(&header, record, sizeof header);
-    const std::byte *payload = record + sizeof header;
-    std::byte *block = nullptr;
-    if (header.large) {
-      std::memcpy(&block, payload, sizeof block);
-      payload = block;
-      header.large = 0;
+    Payload payload{record + sizeof header, header.payload_size, nullptr};
+    if (header.flags & kLarge) {
+      payload.block = publisher_.take_large(header, payload.data);
+      payload.data = payload.block.get();
     }
     if (ThreadOf(header.token) == kPlainThread && header.kind != Kind::kClose) ++plain_taken_;
-    order_.accept(header, payload, [&](const auto &...args) { release(batch, args...); });
-    if (block != nullptr) publisher_.release_large(block, header.payload_size);
+    const bool wanted = order_.accept(header, std::move(payload),
+                                      [&](auto &&...args) { release(batch, std::forward<decltype(args)>(args)...); });
+    if (!wanted && header.reply != 0) {
+      publisher_.stats.cancelled.fetch_add(1, std::memory_order_relaxed);
+      replies_.fail(header.reply, "The program had failed before its turn came.");
+    }
   }
 
-  void release(Batch &batch, const RecordHeader &header, const std::byte *payload, const EpochInfo &info) {
+  void release(Batch &batch, const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
     publisher_.stats.released.fetch_add(1, std::memory_order_relaxed);
-    if (info.thread == kPlainThread) ++plain_released_;
-    if (const Plan *plan = info.sink != 0 ? plan_of(header.site) : nullptr) {
-      if (batch.items.empty() || !batch.items.back().is_text || batch.items.back().info.sink != info.sink)
-        batch.items.push_back({true, info, {}, {}});
-      std::string &text = batch.items.back().data;
+    const bool callback = (header.flags & kCallback) != 0;
+    if (callback && batch.run == ReleaseOrder::kNobody) begin_run(batch, info.thread);
+    // Nothing of another thread's is to wait behind the callbacks of one: what is unordered goes into the next batch.
+    const bool carry = batch.run != ReleaseOrder::kNobody && (run_closed_ || batch.run != info.thread);
+    if (!carry) count_plain(batch, info, 1);
+    auto &items = carry ? carried_ : batch.items;
+    const size_t size = header.payload_size;
+    const bool native = !callback && info.sink != 0 && !python_sees_all_.load(std::memory_order_relaxed);
+    if (const Plan *plan = native ? plan_of(header.site) : nullptr) {
+      if (items.empty() || items.back().what != Item::kText || items.back().info.sink != info.sink ||
+          items.back().info.thread != info.thread)
+        items.push_back({Item::kText, info, 0, {}, {}, {}});
+      std::string &text = items.back().data;
       const size_t before = text.size();
-      Format(text, *plan, payload);
+      Format(text, *plan, payload.data);
       batch_bytes_ += text.size() - before;
+    } else if (callback || payload.block) {
+      items.push_back({Item::kOne, info, 0, {}, header, std::move(payload.block)});
+      if (!items.back().block) items.back().data.assign(reinterpret_cast<const char *>(payload.data), size);
+      if (callback && !carry && header.reply != 0) close_run();
+      batch_bytes_ += sizeof(Item) + size;
     } else {
-      batch.items.push_back(
-          {false, info, std::string(reinterpret_cast<const char *>(payload), header.payload_size), header});
-      batch_bytes_ += sizeof(Item) + header.payload_size;
+      if (items.empty() || items.back().what != Item::kRecords || items.back().info.thread != info.thread ||
+          items.back().info.epoch != info.epoch)
+        items.push_back({Item::kRecords, info, 0, {}, {}, {}});
+      std::string &records = items.back().data;
+      records.append(reinterpret_cast<const char *>(&header), sizeof header);
+      records.append(reinterpret_cast<const char *>(payload.data), size);
+      batch_bytes_ += sizeof header + size;
     }
+    ++items.back().count;
+  }
+
+  // The batch has callbacks of this thread's programs. It ends with them.
+  void begin_run(Batch &batch, uint32_t thread) {
+    batch.run = thread;
+    order_.only(thread);
+  }
+
+  // What comes last in the batch is waited for. Its answer lets a program go on, which must not wait for what the batch
+  // holds.
+  void close_run() {
+    run_closed_ = true;
+    order_.only(ReleaseOrder::kNoThread);
+  }
+
+  void end_run(const Batch &batch) {
+    run_closed_ = false;
+    order_.only(ReleaseOrder::kNobody);
+    order_.hold(batch.run);
+  }
+
+  void count_plain(Batch &batch, const EpochInfo &info, uint64_t count) {
+    if (info.thread == kPlainThread) (batch.run == kPlainThread ? batch.plain_in_run : plain_released_) += count;
+  }
+
+  void take_carried(Batch &batch) {
+    size_t taken = 0;
+    for (Item &item : carried_) {
+      if (batch.run != ReleaseOrder::kNobody && (run_closed_ || batch.run != item.info.thread)) break;
+      const bool callback = item.what == Item::kOne && (item.header.flags & kCallback) != 0;
+      if (callback && batch.run == ReleaseOrder::kNobody) begin_run(batch, item.info.thread);
+      if (callback && item.header.reply != 0) close_run();
+      count_plain(batch, item.info, item.count);
+      batch.items.push_back(std::move(item));
+      ++taken;
+    }
+    carried_.erase(carried_.begin(), carried_.begin() + static_cast<std::ptrdiff_t>(taken));
   }
 
   const Plan *plan_of(uint64_t site) {
-    if (last_plan_ != nullptr && site == last_site_) return last_plan_.get();
-    std::lock_guard lock(plans_mutex_);
-    auto it = plans_.find(site);
-    if (it == plans_.end()) return nullptr;
-    last_site_ = site;
-    last_plan_ = it->second;
+    if (last_plan_ == nullptr || site != last_site_) {
+      auto plan = sites_.plan(site);
+      if (plan == nullptr) return nullptr;
+      last_site_ = site;
+      last_plan_ = std::move(plan);
+    }
     return last_plan_.get();
   }
 
@@ -333,17 +516,26 @@ private:
   static constexpr size_t kParkingFactor = 8;
 
   Publisher &publisher_;
+  Sites &sites_;
+  Replies &replies_;
+  std::atomic<bool> python_sees_all_{false};
+
+  // Guarded by the publisher's wake_mutex.
+  bool led_ = false;
+  bool asleep_ = false; // those that stand by sleep until there is an offer
+  int standing_by_ = 0;
+  uint64_t offers_ = 0;
 
   std::mutex inbox_mutex_;
   std::vector<Notice> inbox_;                         // guarded by inbox_mutex_
   std::unordered_map<uint32_t, uint32_t> next_epoch_; // guarded by inbox_mutex_; by thread
   bool deep_sleep_ = false;                           // guarded by inbox_mutex_: the drain waits to be woken
 
-  std::mutex plans_mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<const Plan>> plans_; // guarded by plans_mutex_
-
-  // The drain thread's own.
+  // The leader's own.
   ReleaseOrder order_;
+  std::vector<Item> carried_; // for the next batch
+  bool run_closed_ = false;   // the batch takes no more
+  bool resumed_ = false;      // since the last batch
   std::vector<Notice> reading_;
   uint64_t last_site_ = 0;
   std::shared_ptr<const Plan> last_plan_;

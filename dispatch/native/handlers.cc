@@ -3,8 +3,11 @@
 #include "handlers.h"
 
 #include <exception>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "xla/ffi/api/ffi.h"
 
@@ -13,33 +16,46 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-Token LoadToken(const ffi::Buffer<ffi::U32> &buffer) {
-  Token token;
-  std::memcpy(&token, buffer.typed_data(), sizeof token);
-  return token;
-}
+constexpr char kWrongToken[] =
+    "A token does not have the type uint32[4]. Effects and the native module must come from one version of "
+    "token-effects. Install the package anew.";
 
-ffi::Error WrongToken() {
-  return ffi::Error::InvalidArgument(
-      "A token does not have the type uint32[4]. Effects and the native module must come from one version of "
-      "token-effects. Install the package anew.");
-}
+// What a loaded program keeps of a site of its own.
+struct LoadedSite {
+  static ffi::TypeId id;
+
+  uint64_t site;
+  Kind kind;
+  bool closes;         // it is the last record of its program, which has no other tokens
+  uint16_t flags;      // of its records
+  uint32_t replicated; // how many devices publish alike; 0: each for itself
+
+  LoadedSite(int64_t site_id, bool ordered, bool closes, bool callback, int32_t devices, std::string_view description)
+      : site(static_cast<uint64_t>(site_id)), kind(ordered ? Kind::kOrdered : Kind::kUnordered), closes(closes),
+        flags(static_cast<uint16_t>((callback ? kCallback : 0) | (devices != 0 ? kReplicated : 0))),
+        replicated(static_cast<uint32_t>(devices)) {
+    sites().retain(site, description);
+  }
+  LoadedSite(const LoadedSite &) = delete;
+  ~LoadedSite() { drain().release_site(site); }
+};
+ffi::TypeId LoadedSite::id{};
 
 template <typename Body>
 ffi::Error Guard(Body &&body) {
   try {
-    return body();
+    body();
+    return ffi::Error::Success();
   } catch (const std::exception &error) {
     return ffi::Error::Internal(std::string("A record could not be published: ") + error.what());
   }
 }
 
-// Operands from `first` on, as spans.
+// Buffers from `first` on, as spans.
 class Spans {
 public:
   Spans(ffi::RemainingArgs args, size_t first) {
-    count_ = args.size() - first;
-    if (count_ > kInline) more_.resize(count_);
+    resize(args.size() - first);
     for (size_t i = 0; i < count_; ++i) {
       auto buffer = args.get<ffi::AnyBuffer>(first + i);
       if (!buffer.has_value()) throw std::runtime_error("an operand is not a buffer");
@@ -50,36 +66,113 @@ public:
   size_t size() const { return count_; }
 
 private:
+  void resize(size_t count) {
+    count_ = count;
+    if (count_ > kInline) more_.resize(count_);
+  }
   static constexpr size_t kInline = 8;
   size_t count_;
   Span inline_[kInline];
   std::vector<Span> more_;
 };
 
+Token LoadToken(Span span) {
+  if (span.size != sizeof(Token)) throw std::invalid_argument(kWrongToken);
+  Token token;
+  std::memcpy(&token, span.data, sizeof token);
+  return token;
+}
+
+// Where results go, and the promise that they will be there.
+class Waiting {
+public:
+  Waiting(ffi::RemainingRets rets, size_t first) {
+    for (size_t i = first; i < rets.size(); ++i) {
+      auto buffer = rets.get<ffi::AnyBuffer>(i);
+      if (!buffer.has_value()) throw std::runtime_error("a result is not a buffer");
+      outs_.push_back({(*buffer)->untyped_data(), (*buffer)->size_bytes()});
+    }
+  }
+  ffi::Future future() { return ffi::Future(promise_); }
+
+  void operator()(const Answer &answer) const {
+    ffi::Promise promise = promise_; // what follows runs the rest of the program, which may free us
+    if (!answer.error.empty()) return promise.SetError(ffi::Error::Internal(answer.error));
+    if (answer.results.size() != outs_.size())
+      return promise.SetError(ffi::Error::Internal("A callback's answer has another number of results."));
+    for (size_t i = 0; i < outs_.size(); ++i) {
+      if (answer.results[i].size != outs_[i].size)
+        return promise.SetError(ffi::Error::Internal("A callback's answer has another size."));
+      if (outs_[i].size != 0) std::memcpy(outs_[i].data, answer.results[i].data, outs_[i].size);
+    }
+    promise.SetAvailable();
+  }
+
+private:
+  struct Out {
+    void *data;
+    size_t size;
+  };
+  std::vector<Out> outs_;
+  ffi::Promise promise_;
+};
+
+template <typename Body>
+ffi::Future GuardFuture(Body &&body) {
+  try {
+    return body();
+  } catch (const std::exception &error) {
+    ffi::Promise promise;
+    promise.SetError(ffi::Error::Internal(std::string("A callback could not be called: ") + error.what()));
+    return ffi::Future(promise);
+  }
+}
+
 // The program whose tokens these are has published all it will.
 void PublishClose(const Span *tokens, size_t count, const Token &first, int32_t device, bool replicated) {
-  publisher().publish(Kind::kClose, 0, first, device, tokens, count, replicated);
+  publisher().publish(Kind::kClose, 0, first, device, tokens, count, replicated ? kReplicated : 0);
   if (!replicated) publisher().note_closed(first);
   if (publisher().barriers.load(std::memory_order_relaxed) > 0) publisher().wake();
 }
 
-// (token, *operands) -> token: one record. `call` keeps apart calls that are otherwise equal; `closes`: it is the last
-// of its program, which has no other tokens.
-ffi::Error Record(int64_t site, bool ordered, bool closes, bool replicated, int32_t, std::string_view, int32_t device,
-                  ffi::Buffer<ffi::U32> token, ffi::RemainingArgs operands, ffi::Result<ffi::Buffer<ffi::U32>> next) {
+// (token, *operands) -> token: one record.
+ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer<ffi::U32> token,
+                  ffi::RemainingArgs operands, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
-    if (token.element_count() != 4) return WrongToken();
-    Token place = LoadToken(token);
+    Token place = LoadToken({token.untyped_data(), token.size_bytes()});
     Spans spans(operands, 0);
-    publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, static_cast<uint64_t>(site), place, device,
-                        spans.data(), spans.size(), replicated);
-    if (ordered) ++place.index;
-    if (closes) {
+    publisher().publish(site->kind, site->site, place, device, spans.data(), spans.size(), site->flags);
+    if (site->kind == Kind::kOrdered) ++place.index;
+    if (site->closes) {
       const Span token_after{&place, sizeof place};
-      PublishClose(&token_after, 1, place, device, replicated);
+      PublishClose(&token_after, 1, place, device, site->replicated != 0);
     }
     std::memcpy(next->typed_data(), &place, sizeof place);
-    return ffi::Error::Success();
+  });
+}
+
+// (token, *operands) -> (token, *results): one record of a callback. The results come when it has run in its turn;
+// until then no thread waits.
+ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  return GuardFuture([&] {
+    Spans token_in(args, 0);
+    Token place = LoadToken(token_in.data()[0]);
+    Token next = place;
+    if (site->kind == Kind::kOrdered) ++next.index;
+    std::memcpy(rets.get<ffi::AnyBuffer>(0).value()->untyped_data(), &next, sizeof next);
+
+    Waiting waiting(rets, 1);
+    ffi::Future future = waiting.future();
+    // Unordered calls of one program may have one token: which are copies of each other cannot be told, so each device
+    // asks for itself.
+    const bool shared = site->replicated != 0 && site->kind == Kind::kOrdered;
+    const uint32_t reply = shared ? replies().ask_replicated(place, site->replicated, std::move(waiting))
+                                  : replies().ask(std::move(waiting));
+    if (reply != 0) {
+      Spans spans(args, 1);
+      publisher().publish(site->kind, site->site, place, device, spans.data(), spans.size(), site->flags, reply);
+    }
+    return future;
   });
 }
 
@@ -88,35 +181,45 @@ ffi::Error Close(bool replicated, int32_t device, ffi::RemainingArgs tokens,
                  ffi::Result<ffi::Buffer<ffi::U32>> output) {
   return Guard([&] {
     Spans spans(tokens, 0);
-    if (spans.size() == 0 || spans.data()[0].size != sizeof(Token)) return WrongToken();
-    Token first;
-    std::memcpy(&first, spans.data()[0].data, sizeof first);
+    const Token first = LoadToken(spans.data()[0]);
     PublishClose(spans.data(), spans.size(), first, device, replicated);
     std::memcpy(output->typed_data(), &first, sizeof first);
-    return ffi::Error::Success();
   });
 }
 
 // (*operands) -> (), or with the runtime's own token in and out: a record of a program that was not dispatched by
 // `effects.jit`. The runtime orders these; the number is given here.
-ffi::Error Plain(int64_t site, bool ordered, std::string_view, int32_t device, ffi::RemainingArgs operands,
-                 ffi::RemainingRets) {
+ffi::Error Plain(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands, ffi::RemainingRets) {
   return Guard([&] {
+    const bool ordered = site->kind == Kind::kOrdered;
     Spans spans(operands, ordered ? 1 : 0);
-    PublishPlain(static_cast<uint64_t>(site), ordered, device, spans.data(), spans.size());
-    return ffi::Error::Success();
+    PublishPlain(site->site, ordered, device, spans.data(), spans.size(), site->flags);
   });
 }
 
-// When a program is loaded: its sites introduce themselves, so that one compiled elsewhere is understood here.
-ffi::Error Introduce(int64_t site, bool, bool, bool, int32_t, std::string_view description) {
-  return Guard([&] {
-    sites().introduce(static_cast<uint64_t>(site), description);
-    return ffi::Error::Success();
+// As `Plain`, with results.
+ffi::Future PlainCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands,
+                      ffi::RemainingRets rets) {
+  return GuardFuture([&] {
+    const bool ordered = site->kind == Kind::kOrdered;
+    Spans spans(operands, ordered ? 1 : 0);
+    Waiting waiting(rets, ordered ? 1 : 0);
+    ffi::Future future = waiting.future();
+    PublishPlain(site->site, ordered, device, spans.data(), spans.size(), site->flags,
+                 replies().ask(std::move(waiting)));
+    return future;
   });
 }
-ffi::Error IntroducePlain(int64_t site, bool ordered, std::string_view description) {
-  return Introduce(site, ordered, false, false, 0, description);
+
+// When a program is loaded: its sites introduce themselves, so that one compiled elsewhere is understood here. `call`
+// keeps apart calls that are otherwise equal.
+ffi::ErrorOr<std::unique_ptr<LoadedSite>> Introduce(int64_t site, bool ordered, bool closes, bool callback,
+                                                    int32_t replicated, int32_t, std::string_view description) {
+  try {
+    return std::make_unique<LoadedSite>(site, ordered, closes, callback, replicated, description);
+  } catch (const std::exception &error) {
+    return ffi::Unexpected(ffi::Error::Internal(std::string("A site could not be introduced: ") + error.what()));
+  }
 }
 
 XLA_FFI_DEFINE_HANDLER(kIntroduce, Introduce,
@@ -124,35 +227,30 @@ XLA_FFI_DEFINE_HANDLER(kIntroduce, Introduce,
                            .Attr<int64_t>("site")
                            .Attr<bool>("ordered")
                            .Attr<bool>("closes")
-                           .Attr<bool>("replicated")
+                           .Attr<bool>("callback")
+                           .Attr<int32_t>("replicated")
                            .Attr<int32_t>("call")
                            .Attr<std::string_view>("description"));
 XLA_FFI_DEFINE_HANDLER(kRecord, Record,
                        ffi::Ffi::Bind()
-                           .Attr<int64_t>("site")
-                           .Attr<bool>("ordered")
-                           .Attr<bool>("closes")
-                           .Attr<bool>("replicated")
-                           .Attr<int32_t>("call")
-                           .Attr<std::string_view>("description")
+                           .Ctx<ffi::State<LoadedSite>>()
+                           .Attrs()
                            .Ctx<ffi::DeviceOrdinal>()
                            .Arg<ffi::Buffer<ffi::U32>>()
                            .RemainingArgs()
                            .Ret<ffi::Buffer<ffi::U32>>());
 XLA_FFI_DEFINE_HANDLER(
+    kCall, Call,
+    ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(
     kClose, Close,
     ffi::Ffi::Bind().Attr<bool>("replicated").Ctx<ffi::DeviceOrdinal>().RemainingArgs().Ret<ffi::Buffer<ffi::U32>>());
 XLA_FFI_DEFINE_HANDLER(
-    kIntroducePlain, IntroducePlain,
-    ffi::Ffi::BindInstantiate().Attr<int64_t>("site").Attr<bool>("ordered").Attr<std::string_view>("description"));
-XLA_FFI_DEFINE_HANDLER(kPlain, Plain,
-                       ffi::Ffi::Bind()
-                           .Attr<int64_t>("site")
-                           .Attr<bool>("ordered")
-                           .Attr<std::string_view>("description")
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .RemainingArgs()
-                           .RemainingRets());
+    kPlain, Plain,
+    ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(
+    kPlainCall, PlainCall,
+    ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 
 } // namespace
 
@@ -162,29 +260,44 @@ Publisher &publisher() {
   return *instance;
 }
 Drain &drain() {
-  static auto *const instance = new Drain(publisher());
+  static auto *const instance = new Drain(publisher(), sites(), replies());
   return *instance;
 }
 Sites &sites() {
   static auto *const instance = new Sites();
   return *instance;
 }
+Replies &replies() {
+  static auto *const instance = new Replies();
+  return *instance;
+}
 
-void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count) {
+void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags,
+                  uint32_t reply) {
   Token place{kPlainThread << kDomainBits,
               static_cast<uint32_t>(publisher().dispatches.load(std::memory_order_relaxed)), 0, 0};
   if (ordered) place.index = publisher().plain_index.fetch_add(1, std::memory_order_relaxed);
-  if (publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, site, place, device, spans, count))
+  if (publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, site, place, device, spans, count, flags, reply))
     drain().plain_published();
+}
+
+void *LoadedSiteTypeId() { return &LoadedSite::id; }
+void *LoadedSiteTypeInfo() {
+  static ffi::TypeInfo info = ffi::MakeTypeInfo<LoadedSite>();
+  return &info;
 }
 
 const std::vector<Handler> &handlers() {
   static const auto *const all = new std::vector<Handler>{
       {"effects_record", "instantiate", reinterpret_cast<void *>(kIntroduce)},
       {"effects_record", "execute", reinterpret_cast<void *>(kRecord)},
+      {"effects_call", "instantiate", reinterpret_cast<void *>(kIntroduce)},
+      {"effects_call", "execute", reinterpret_cast<void *>(kCall)},
       {"effects_close", "execute", reinterpret_cast<void *>(kClose)},
-      {"effects_plain", "instantiate", reinterpret_cast<void *>(kIntroducePlain)},
+      {"effects_plain", "instantiate", reinterpret_cast<void *>(kIntroduce)},
       {"effects_plain", "execute", reinterpret_cast<void *>(kPlain)},
+      {"effects_plain_call", "instantiate", reinterpret_cast<void *>(kIntroduce)},
+      {"effects_plain_call", "execute", reinterpret_cast<void *>(kPlainCall)},
   };
   return *all;
 }

@@ -1,42 +1,28 @@
-// The process's one publisher, drain and table of sites, and the XLA FFI handlers that feed them.
+// The process's one publisher, drain and tables, and the XLA FFI handlers that feed them.
 #pragma once
 
 #include <cstdint>
-#include <mutex>
-#include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "drain.h"
 #include "publisher.h"
+#include "replies.h"
+#include "sites.h"
 
 namespace effects {
-
-// What loaded programs say of their sites: content hash -> description.
-class Sites {
-public:
-  void introduce(uint64_t site, std::string_view description) {
-    std::lock_guard lock(mutex_);
-    descriptions_.emplace(site, description);
-  }
-  std::string description(uint64_t site) {
-    std::lock_guard lock(mutex_);
-    auto it = descriptions_.find(site);
-    return it == descriptions_.end() ? std::string() : it->second;
-  }
-
-private:
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, std::string> descriptions_; // guarded by mutex_
-};
 
 Publisher &publisher();
 Drain &drain();
 Sites &sites();
+Replies &replies();
 
 // Publishes a record that belongs to no epoch.
-void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count);
+void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags = 0,
+                  uint32_t reply = 0);
+
+// The type of what a loaded program keeps of each of its sites; XLA wants to know it before the handlers.
+void *LoadedSiteTypeId();
+void *LoadedSiteTypeInfo();
 
 struct Handler {
   const char *target;

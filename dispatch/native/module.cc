@@ -1,8 +1,18 @@
 // The Python face of the native part.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,25 +24,145 @@ namespace nb = nanobind;
 namespace effects {
 namespace {
 
+Token ToToken(nb::handle tuple) {
+  return {nb::cast<uint32_t>(tuple[0]), nb::cast<uint32_t>(tuple[1]), nb::cast<uint32_t>(tuple[2]),
+          nb::cast<uint32_t>(tuple[3])};
+}
+
+// Objects with the buffer protocol, held for as long as their bytes are needed.
+class Buffers {
+public:
+  explicit Buffers(nb::list objects) {
+    buffers_.reserve(nb::len(objects));
+    for (nb::handle object : objects) {
+      buffers_.emplace_back();
+      if (PyObject_GetBuffer(object.ptr(), &buffers_.back(), PyBUF_SIMPLE) != 0) {
+        buffers_.pop_back();
+        release();
+        throw nb::python_error();
+      }
+      spans_.push_back({buffers_.back().buf, static_cast<size_t>(buffers_.back().len)});
+    }
+  }
+  Buffers(const Buffers &) = delete;
+  ~Buffers() { release(); }
+  const std::vector<Span> &spans() const { return spans_; }
+
+private:
+  void release() {
+    for (Py_buffer &buffer : buffers_) PyBuffer_Release(&buffer);
+    buffers_.clear();
+  }
+  std::vector<Py_buffer> buffers_;
+  std::vector<Span> spans_;
+};
+
+// A large payload, without a copy: the array owns it.
+nb::object ToArray(Block block, size_t size) {
+  std::byte *const data = block.release();
+  nb::capsule owner(data, [](void *pointer) noexcept { std::free(pointer); });
+  return nb::cast(nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(data, {size}, owner));
+}
+
 nb::list ToPython(Batch &batch) {
   nb::list items;
   for (Item &item : batch.items) {
-    if (item.is_text) {
-      items.append(nb::make_tuple(item.info.thread, item.info.epoch, nb::str(item.data.data(), item.data.size())));
-    } else {
+    const EpochInfo &info = item.info;
+    switch (item.what) {
+    case Item::kText:
+      items.append(nb::make_tuple(static_cast<int>(item.what), info.thread, info.epoch, item.count,
+                                  nb::str(item.data.data(), item.data.size())));
+      break;
+    case Item::kRecords:
+      items.append(nb::make_tuple(static_cast<int>(item.what), info.thread, info.epoch, item.count,
+                                  nb::bytes(item.data.data(), item.data.size())));
+      break;
+    case Item::kOne: {
       const RecordHeader &header = item.header;
-      items.append(nb::make_tuple(
-          item.info.thread, item.info.epoch, nb::bytes(item.data.data(), item.data.size()), header.site,
-          nb::make_tuple(header.token.stream, header.token.epoch, header.token.phase, header.token.index),
-          header.device));
+      nb::object payload = item.block ? ToArray(std::move(item.block), header.payload_size)
+                                      : nb::object(nb::bytes(item.data.data(), item.data.size()));
+      const Token &token = header.token;
+      items.append(nb::make_tuple(static_cast<int>(item.what), info.thread, info.epoch, item.count, payload,
+                                  header.site, nb::make_tuple(token.stream, token.epoch, token.phase, token.index),
+                                  header.device, header.reply, (header.flags & kCallback) != 0, info.failed));
+      break;
+    }
     }
   }
   return items;
 }
 
+// The process ends with this code instead of 0.
+std::atomic<int> exit_code{0};
+
+#if defined(__GLIBC__)
+void AtExit(int status, void *) {
+  if (status != 0) return;
+  std::fflush(nullptr);
+  _exit(exit_code);
+}
+#else
+void AtExit() { // which code the process would end with is not known here
+  std::fflush(nullptr);
+  _exit(exit_code);
+}
+#endif
+
+void EndWith(int code) {
+  if (exit_code.exchange(code) != 0 || code == 0) return;
+#if defined(__GLIBC__)
+  on_exit(AtExit, nullptr);
+#else
+  std::atexit(AtExit);
+#endif
+}
+
+// Somebody on the host who waits for a callback's answer.
+class HostReply {
+public:
+  HostReply() : state_(std::make_shared<State>()) {
+    number = replies().ask([state = state_](const Answer &answer) {
+      std::lock_guard lock(state->mutex);
+      for (const Span &span : answer.results)
+        state->results.emplace_back(static_cast<const char *>(span.data), span.size);
+      state->error = answer.error;
+      state->done = true;
+      state->condition.notify_all();
+    });
+  }
+
+  // Returns the results' bytes; raises what went wrong. Python's lock is free meanwhile, and interrupts are seen.
+  nb::list wait() {
+    for (bool done = false; !done;) {
+      {
+        nb::gil_scoped_release release;
+        std::unique_lock lock(state_->mutex);
+        done = state_->condition.wait_for(lock, std::chrono::milliseconds(50), [&] { return state_->done; });
+      }
+      if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+    if (!state_->error.empty()) throw std::runtime_error(state_->error);
+    nb::list results;
+    for (const std::string &bytes : state_->results) results.append(nb::bytes(bytes.data(), bytes.size()));
+    return results;
+  }
+
+  uint32_t number;
+
+private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable condition;
+    bool done = false; // guarded by mutex, as are the others
+    std::vector<std::string> results;
+    std::string error;
+  };
+  std::shared_ptr<State> state_;
+};
+
 NB_MODULE(_token_effects, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
-  m.attr("ABI") = 1;
+  m.attr("ABI") = 2;
   m.attr("PLAIN_THREAD") = kPlainThread;
 
   m.def("handlers", [] {
@@ -41,18 +171,36 @@ NB_MODULE(_token_effects, m) {
       all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
     return all;
   });
+  m.def("loaded_site_type",
+        [] { return nb::make_tuple(nb::capsule(LoadedSiteTypeId()), nb::capsule(LoadedSiteTypeInfo())); });
 
   m.def("open", [](uint32_t thread, uint64_t sink) { return drain().open(thread, sink); });
   m.def("has_closed", [](uint32_t thread, uint32_t epoch) { return publisher().has_closed(thread, epoch); });
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("stop", [] { drain().stop(); });
-  m.def("barrier_begins", [] {
+  m.def("barrier_begins", [](bool nested) {
     publisher().barriers.fetch_add(1, std::memory_order_relaxed);
-    publisher().wake();
+    if (!nested) return publisher().wake();
+    publisher().nested_barriers.fetch_add(1, std::memory_order_relaxed);
+    publisher().hurry();
   });
-  m.def("barrier_ends", [] { publisher().barriers.fetch_sub(1, std::memory_order_relaxed); });
+  m.def("barrier_ends", [](bool nested) {
+    publisher().barriers.fetch_sub(1, std::memory_order_relaxed);
+    if (nested) publisher().nested_barriers.fetch_sub(1, std::memory_order_relaxed);
+  });
   m.def("plain_published", [] { return publisher().plain_published.load(std::memory_order_acquire); });
+
+  // The lead of the drain; see Drain.
+  m.def(
+      "stand_by", [] { return drain().stand_by(); }, nb::call_guard<nb::gil_scoped_release>());
+  m.def("offer", [] { return drain().offer(); });
+  m.def("reclaim", [] { return drain().reclaim(); });
+  m.def("leave", [] { drain().leave(); });
+  m.def("end_with", &EndWith);
+  m.def("nest", [](uint32_t thread) { drain().nest(thread); });
+  m.def("resume", [](uint32_t thread, uint64_t plain) { drain().resume(thread, plain); });
+  m.def("show_python", [](bool all) { drain().show_python(all); });
 
   m.def("next_batch", [](double patience_s) {
     const std::chrono::milliseconds patience(static_cast<int64_t>(patience_s * 1e3));
@@ -69,39 +217,65 @@ NB_MODULE(_token_effects, m) {
           break;
       finished.append(nb::make_tuple(first.thread, first.epoch, next - i));
     }
-    return nb::make_tuple(ToPython(batch), finished, batch.plain_released, batch.stopped);
+    nb::list forgotten;
+    for (const uint64_t site : batch.forgotten) forgotten.append(site);
+    const nb::object run =
+        batch.run == ReleaseOrder::kNobody ? nb::object(nb::none()) : nb::object(nb::int_(batch.run));
+    return nb::make_tuple(ToPython(batch), finished, forgotten, batch.plain_released, run, batch.plain_in_run,
+                          batch.stopped);
   });
 
   // Publishes from the host: a record of an effect that did not run inside a program, or of a platform without a
   // native handler. `operands` are objects with the buffer protocol.
-  m.def("publish", [](uint64_t site, bool ordered, nb::tuple token, int32_t device, nb::list operands) {
-    std::vector<nb::bytes> kept;
-    std::vector<Span> spans;
-    for (nb::handle operand : operands) {
-      kept.push_back(nb::cast<nb::bytes>(operand));
-      spans.push_back({kept.back().c_str(), kept.back().size()});
-    }
-    Token place{nb::cast<uint32_t>(token[0]), nb::cast<uint32_t>(token[1]), nb::cast<uint32_t>(token[2]),
-                nb::cast<uint32_t>(token[3])};
-    nb::gil_scoped_release release; // a full ring makes us wait, and the drain may need the lock to empty it
-    if (ThreadOf(place) == kPlainThread)
-      PublishPlain(site, ordered, device, spans.data(), spans.size());
-    else
-      publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, site, place, device, spans.data(), spans.size());
-  });
+  m.def(
+      "publish",
+      [](uint64_t site, bool ordered, nb::tuple token, int32_t device, nb::list operands, bool callback,
+         uint32_t reply) {
+        const Buffers buffers(operands);
+        const Token place = ToToken(token);
+        const uint16_t flags = callback ? kCallback : 0;
+        const auto &spans = buffers.spans();
+        nb::gil_scoped_release release; // a full ring makes us wait, and the drain may need the lock to empty it
+        if (ThreadOf(place) == kPlainThread)
+          PublishPlain(site, ordered, device, spans.data(), spans.size(), flags, reply);
+        else
+          publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, site, place, device, spans.data(),
+                              spans.size(), flags, reply);
+      },
+      nb::arg("site"), nb::arg("ordered"), nb::arg("token"), nb::arg("device"), nb::arg("operands"),
+      nb::arg("callback") = false, nb::arg("reply") = 0);
   m.def("close", [](nb::list tokens, int32_t device) {
     std::vector<Token> last;
-    for (nb::handle one : tokens) {
-      auto token = nb::cast<nb::tuple>(one);
-      last.push_back({nb::cast<uint32_t>(token[0]), nb::cast<uint32_t>(token[1]), nb::cast<uint32_t>(token[2]),
-                      nb::cast<uint32_t>(token[3])});
-    }
+    for (nb::handle token : tokens) last.push_back(ToToken(token));
     const Span span{last.data(), last.size() * sizeof(Token)};
     nb::gil_scoped_release release;
     publisher().publish(Kind::kClose, 0, last.at(0), device, &span, 1);
     if (publisher().barriers.load(std::memory_order_relaxed) > 0) publisher().wake();
   });
 
+  // Answers go to devices, whose programs may go on in the calling thread.
+  m.def("answer", [](uint32_t number, nb::list results) {
+    const Buffers buffers(results);
+    nb::gil_scoped_release release;
+    replies().answer(number, {buffers.spans(), {}});
+  });
+  m.def("answer_error", [](uint32_t number, const std::string &why) {
+    nb::gil_scoped_release release;
+    replies().fail(number, why);
+  });
+  m.def("fail_replies", [](const std::string &why) {
+    nb::gil_scoped_release release;
+    drain().fail_replies(why);
+  });
+  m.def("note_cancelled", [] { publisher().stats.cancelled.fetch_add(1, std::memory_order_relaxed); });
+  nb::class_<HostReply>(m, "HostReply")
+      .def(nb::init<>())
+      .def_ro("number", &HostReply::number)
+      .def("wait", &HostReply::wait);
+
+  m.def("retain_site", [](uint64_t site, const std::string &description) { sites().retain(site, description); });
+  m.def("release_site", [](uint64_t site) { drain().release_site(site); });
+  m.def("site_holders", [](uint64_t site) { return sites().holders(site); });
   m.def("site_description", [](uint64_t site) { return sites().description(site); });
   m.def("set_plan", [](uint64_t site, nb::list pieces) {
     Plan plan;
@@ -119,7 +293,7 @@ NB_MODULE(_token_effects, m) {
       }
       plan.push_back(std::move(p));
     }
-    drain().set_plan(site, std::move(plan));
+    sites().set_plan(site, std::move(plan));
   });
 
   m.def("configure", [](uint64_t ring_bytes, int when_full) {
@@ -132,6 +306,7 @@ NB_MODULE(_token_effects, m) {
     all["published"] = stats.published.load();
     all["released"] = stats.released.load();
     all["dropped"] = stats.dropped.load();
+    all["cancelled"] = stats.cancelled.load();
     all["waited"] = stats.waited.load();
     all["bytes"] = stats.bytes.load();
     all["high_water"] = stats.high_water.load();

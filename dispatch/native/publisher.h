@@ -12,25 +12,23 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include "record.h"
 #include "release_order.h"
+#include "replies.h"
 #include "ring.h"
 
 namespace effects {
 
 enum class WhenFull : int { kWait = 0, kDropNewest = 1, kDropOldest = 2 };
 
-struct Span {
-  const void *data;
-  size_t size;
-};
-
 struct Stats {
   std::atomic<uint64_t> published{0};  // records put into a ring
   std::atomic<uint64_t> released{0};   // records that left in order
   std::atomic<uint64_t> dropped{0};    // records lost because a ring was full
+  std::atomic<uint64_t> cancelled{0};  // callbacks that could not run, because their program had failed
   std::atomic<uint64_t> waited{0};     // times a producer found its ring full and waited
   std::atomic<uint64_t> bytes{0};      // bytes published, headers included
   std::atomic<uint64_t> high_water{0}; // most bytes that one ring held
@@ -46,7 +44,7 @@ struct Lane {
   // Guards the consumer's side of the ring (the drain's, and the producer's own when it drops the oldest), and `kept`,
   // `drops` and `plain_dropped`. Uncontended but for a full ring.
   std::mutex consumer;
-  std::vector<std::vector<std::byte>> kept; // close markers that found the ring full, or were the oldest in it
+  std::vector<std::vector<std::byte>> kept; // what may not be dropped and found the ring full, or was the oldest in it
   std::vector<DropRange> drops;
   uint64_t plain_dropped = 0;        // plain records that were published, and dropped as the oldest
   std::atomic<bool> has_side{false}; // there is something in one of the three
@@ -86,26 +84,46 @@ public:
   // How the drain is woken; see Drain. `roused`: there is something to do, in a while. `urgent`: somebody waits for it.
   std::mutex wake_mutex;
   std::condition_variable wake_condition;
-  bool roused = false;          // guarded by wake_mutex
-  bool urgent = false;          // guarded by wake_mutex
-  std::atomic<int> barriers{0}; // threads that wait for records to leave
+  bool roused = false;                 // guarded by wake_mutex
+  bool urgent = false;                 // guarded by wake_mutex
+  std::atomic<int> barriers{0};        // threads that wait for records to leave
+  std::atomic<int> nested_barriers{0}; // those of them that are functions of the user's, which a drain thread runs
 
+  // While the thread that leads the drain runs a function of the user's, it offers the lead, and who has something to
+  // do for the drain tells the one that stands by.
+  std::condition_variable stand_by_condition;
+  bool offered = false;   // guarded by wake_mutex
+  bool hurried = false;   // guarded by wake_mutex: there is something to do at once
+  std::thread::id leader; // guarded by wake_mutex
   void rouse() { wake(roused); }
   void wake() { wake(urgent); }
+  // The leader has offered the lead and is about to wait for the drain itself.
+  void hurry() {
+    std::lock_guard lock(wake_mutex);
+    urgent = hurried = true;
+    wake_condition.notify_one();
+    stand_by_condition.notify_all();
+  }
 
 private:
   void wake(bool &reason) {
-    {
-      std::lock_guard lock(wake_mutex);
-      reason = true;
+    std::unique_lock lock(wake_mutex);
+    reason = true;
+    if (!offered) {
+      lock.unlock();
+      wake_condition.notify_one();
+    } else if (leader != std::this_thread::get_id()) { // the leader itself looks when it is back
+      hurried = true;
+      lock.unlock();
+      stand_by_condition.notify_all();
     }
-    wake_condition.notify_one();
   }
 
 public:
-  // Publishes one record. Returns false when it was dropped.
+  // Publishes one record. Returns false when it was dropped, which a close marker never is, nor what a device waits
+  // for.
   bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
-               bool replicated = false) {
+               uint16_t flags = 0, uint32_t reply = 0) {
     size_t payload = 0;
     for (size_t i = 0; i < count; ++i) payload += RoundUp8(spans[i].size);
     Lane &lane = this_thread_lane();
@@ -114,51 +132,51 @@ public:
     header.site = site;
     header.token = token;
     header.device = device;
-    header.replicated = replicated ? 1 : 0;
+    header.reply = reply;
     header.payload_size = payload;
 
     const bool large = sizeof header + payload > lane.ring.capacity() / 4;
-    header.large = large ? 1 : 0;
+    header.flags = static_cast<uint16_t>(flags | (large ? kLarge : 0));
     header.size = static_cast<uint32_t>(sizeof header + (large ? sizeof(void *) : payload));
 
-    std::byte *block = nullptr;
+    Block block;
     if (large) {
       // Too large for the ring: the bytes travel beside it. What travels so is bounded as the ring is, except that one
       // record may always pass.
-      if (!admit_large(lane, payload))
-        return kind == Kind::kClose ? keep(lane, header, spans, count) : drop(lane, header);
-      block = new (std::nothrow) std::byte[payload];
-      if (block == nullptr) {
+      if (!admit_large(lane, payload)) return must_stay(header) ? keep(lane, header, spans, count) : drop(lane, header);
+      try {
+        block = AllocateBlock(payload);
+      } catch (...) {
         large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
-        throw std::bad_alloc();
+        throw;
       }
-      copy(block, spans, count);
+      copy(block.get(), spans, count);
     }
     std::byte *room = lane.ring.try_reserve(header.size);
     if (room == nullptr && (room = make_room(lane, header)) == nullptr) {
-      if (large) {
-        delete[] block;
-        large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
-      }
-      if (kind == Kind::kClose) return keep(lane, header, spans, count);
-      return drop(lane, header);
+      if (large) large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
+      return must_stay(header) ? keep(lane, header, spans, count) : drop(lane, header);
     }
     std::memcpy(room, &header, sizeof header);
-    if (large)
-      std::memcpy(room + sizeof header, &block, sizeof block);
-    else
+    if (large) {
+      std::byte *const pointer = block.release();
+      std::memcpy(room + sizeof header, &pointer, sizeof pointer);
+    } else {
       copy(room + sizeof header, spans, count);
-    if (lane.ring.publish()) wake();
+    }
+    if (lane.ring.publish() || reply != 0) wake();
 
     stats.published.fetch_add(1, std::memory_order_relaxed);
     stats.bytes.fetch_add(sizeof header + payload, std::memory_order_relaxed);
     return true;
   }
 
-  // Consumer: frees a large record's block.
-  void release_large(std::byte *block, size_t payload) {
-    delete[] block;
-    large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
+  // Consumer: the block of a large record that has left its ring.
+  Block take_large(const RecordHeader &header, const std::byte *payload) {
+    std::byte *block;
+    std::memcpy(&block, payload, sizeof block);
+    large_bytes_.fetch_sub(header.payload_size, std::memory_order_relaxed);
+    return Block(block);
   }
 
   // Consumer: calls `visit` for the lane of every thread that ever published, and forgets the lanes of threads that
@@ -277,14 +295,10 @@ private:
     if (oldest == nullptr) return false;
     RecordHeader header;
     std::memcpy(&header, oldest, sizeof header);
-    if (header.kind == Kind::kClose) {
+    if (must_stay(header)) {
       lane.kept.emplace_back(oldest, oldest + header.size);
     } else {
-      if (header.large) {
-        std::byte *block;
-        std::memcpy(&block, oldest + sizeof header, sizeof block);
-        release_large(block, header.payload_size);
-      }
+      if (header.flags & kLarge) take_large(header, oldest + sizeof header);
       note_drop(lane, header);
       if (ThreadOf(header.token) == kPlainThread) ++lane.plain_dropped;
     }
@@ -315,8 +329,10 @@ private:
     lane.drops.push_back({header.token, 1});
   }
 
+  static bool must_stay(const RecordHeader &header) { return header.kind == Kind::kClose || header.reply != 0; }
+
   bool keep(Lane &lane, RecordHeader header, const Span *spans, size_t count) {
-    header.large = 0; // here the payload follows its header, whatever its size
+    header.flags &= static_cast<uint16_t>(~kLarge); // here the payload follows its header, whatever its size
     std::vector<std::byte> record(sizeof header + header.payload_size);
     std::memcpy(record.data(), &header, sizeof header);
     copy(record.data() + sizeof header, spans, count);

@@ -4,6 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace effects {
 
@@ -29,18 +36,46 @@ enum class Kind : uint16_t {
   kClose = 3,     // the program has published all it will: the payload holds one Token per domain
 };
 
+enum Flag : uint16_t {
+  kLarge = 1,      // the payload is a pointer to a block, owned by the record
+  kReplicated = 2, // every device of the program publishes this same record
+  kCallback = 4,   // replaying it runs a function of the user's
+};
+
 struct RecordHeader {
   uint32_t size; // bytes this record takes in the ring, a multiple of 8; first, so that padding fits in 8 bytes
   Kind kind;
-  uint16_t large; // 1: the payload is a pointer to a heap block, owned by the record
+  uint16_t flags;
   uint64_t site;
   Token token;
   int32_t device;
-  uint32_t replicated; // 1: every device of the program publishes this same record
+  uint32_t reply; // not 0: a device waits for the answer of this number; see Replies
   uint64_t payload_size;
 };
 static_assert(sizeof(RecordHeader) == 48 && sizeof(RecordHeader) % 8 == 0, "the payload is 8-byte aligned");
 
 inline constexpr size_t RoundUp8(size_t n) { return (n + 7) & ~size_t{7}; }
+
+// A payload in memory of its own.
+struct Free {
+  void operator()(std::byte *block) const { std::free(block); }
+};
+using Block = std::unique_ptr<std::byte[], Free>;
+
+inline Block AllocateBlock(size_t size) {
+  Block block(static_cast<std::byte *>(std::malloc(size == 0 ? 1 : size)));
+  if (!block) throw std::bad_alloc();
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  // Fresh memory costs a fault per page, which is dearer than the copy that fills it.
+  constexpr size_t kWorthwhile = size_t{1} << 22;
+  constexpr uintptr_t kPage = 4096;
+  if (size >= kWorthwhile) {
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(block.get()) + kPage - 1) & ~(kPage - 1);
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(block.get()) + size) & ~(kPage - 1);
+    madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); // advice: it may be refused
+  }
+#endif
+  return block;
+}
 
 } // namespace effects

@@ -5,13 +5,16 @@
 // oldest of its stream and its index is the next of its domain; otherwise it is parked. An epoch ends when the
 // program's close marker is there and every index up to it has left, or when the host says that the program failed.
 //
-// One thread, the drain's, calls everything here.
+// While functions of the user's run for a stream, the stream is held: nothing more of it leaves.
+//
+// One thread at a time, that which leads the drain, calls everything here.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -37,6 +40,21 @@ struct EpochInfo {
   uint32_t thread;
   uint32_t epoch;
   uint64_t sink;
+  bool failed = false;
+};
+
+// A record's bytes: where they are, and the memory that they have for themselves, if any. Who keeps them takes it.
+struct Payload {
+  const std::byte *data;
+  size_t size;
+  Block block;
+
+  Block keep() && {
+    if (block) return std::move(block);
+    Block copy = AllocateBlock(size);
+    if (size != 0) std::memcpy(copy.get(), data, size);
+    return copy;
+  }
 };
 
 class ReleaseOrder {
@@ -44,7 +62,9 @@ public:
   // A program of this thread's is about to be dispatched, as the host's `dispatch`-th. Epochs of a thread come in
   // order.
   void open(const EpochInfo &info, uint64_t dispatch) {
-    Epoch &epoch = streams_[info.thread].epochs.emplace_back();
+    Stream &stream = streams_[info.thread];
+    Epoch &epoch = stream.epochs.emplace_back();
+    epoch.stream = &stream;
     epoch.info = info;
     epoch.dispatch = dispatch;
     epoch.opened_scan = scan_;
@@ -58,7 +78,37 @@ public:
     if (Epoch *epoch = find(thread, number); epoch != nullptr && !epoch->failed) end(*epoch, /*failed=*/true);
   }
 
+  // Functions of the user's run for records of this thread, or have run.
+  void hold(uint32_t thread) {
+    ++held(thread);
+    ++held_;
+  }
+  void resume(uint32_t thread) {
+    --held(thread);
+    --held_;
+  }
+  bool any_held() const { return held_ != 0; }
+
+  // From now on only this thread's ordered records leave, or with kNoThread none; kNobody ends it.
+  static constexpr uint32_t kNobody = std::numeric_limits<uint32_t>::max();
+  static constexpr uint32_t kNoThread = kNobody - 1;
+  void only(uint32_t thread) { only_ = thread; }
+
+  // This thread runs the user's functions. What it dispatches is part of an effect that is being replayed, and waits
+  // for nothing but its own.
+  void nest(uint32_t thread) { streams_[thread].nested = true; }
+
+  // Whether somebody inside a held stream waits for plain records: they cannot wait for that stream then.
+  void impatient(bool is) { impatient_ = is; }
+
   size_t open_epochs() const { return open_epochs_; }
+  // The number of the oldest dispatch that has not ended.
+  uint64_t oldest_open() const {
+    uint64_t oldest = std::numeric_limits<uint64_t>::max();
+    for (auto &[thread, stream] : streams_)
+      if (!stream.epochs.empty()) oldest = std::min(oldest, stream.epochs.front().dispatch);
+    return oldest;
+  }
   size_t parked_bytes() const { return parked_bytes_; }
 
   // Whether the epoch of this record is open; of a plain record, whether all it must wait for is known.
@@ -83,8 +133,7 @@ public:
   // whatever it costs: a failed epoch does not wait for its records, so none may be in a ring when it ends.
   bool releasable(const RecordHeader &header) {
     if (header.kind != Kind::kOrdered) return true;
-    if (ThreadOf(header.token) == kPlainThread)
-      return offset(plain_, header.token) <= 0 && plain_due(header.token.epoch);
+    if (ThreadOf(header.token) == kPlainThread) return offset(plain_, header.token) <= 0 && plain_due(header);
     Epoch *epoch = find(ThreadOf(header.token), header.token.epoch);
     if (epoch == nullptr || epoch->failed) return true;
     return may_release(*epoch) && offset(epoch->domains[domain_of(header.token)], header.token) <= 0;
@@ -93,44 +142,53 @@ public:
   // From now on there are plain records.
   void expect_plain() { plain_expected_ = true; }
 
-  // Takes one record. `release(header, payload, info)` is called for it, and for what it was in the way of.
+  // Takes one record. `release(header, payload, info)` is called for it, and for what it was in the way of. Returns
+  // false if nobody will ever want it.
   template <typename Release>
-  void accept(const RecordHeader &header, const std::byte *payload, Release &&release) {
+  bool accept(const RecordHeader &header, Payload &&payload, Release &&release) {
     const uint32_t thread = ThreadOf(header.token);
     if (thread == kPlainThread) {
-      if (header.kind == Kind::kUnordered) return release(header, payload, kPlainInfo);
-      park(plain_, plain_.next + offset(plain_, header.token), header, payload);
+      if (header.kind == Kind::kUnordered) {
+        release(header, std::move(payload), kPlainInfo);
+        return true;
+      }
+      if (header.reply != 0) ++plain_awaited_;
+      park(plain_, plain_.next + offset(plain_, header.token), header, std::move(payload));
       flush_plain(release);
-      return;
+      return true;
     }
     Epoch *epoch = find(thread, header.token.epoch);
-    if (epoch == nullptr) return; // another device's copy of a record that has left
-    if (header.replicated) {
-      // The first device that is heard of speaks for all: the others say the same.
+    if (epoch == nullptr) return false; // another device's copy of a record that has left, or its program has failed
+    if ((header.flags & kReplicated) != 0 && header.reply == 0) {
+      // The first device that is heard of speaks for all: the others say the same. What is waited for comes but once.
       if (epoch->speaker < 0) epoch->speaker = header.device;
-      if (epoch->speaker != header.device) return;
+      if (epoch->speaker != header.device) return true;
     }
-    if (header.kind == Kind::kUnordered) return release(header, payload, epoch->info);
+    if (header.kind == Kind::kUnordered) {
+      release(header, std::move(payload), epoch->info);
+      return true;
+    }
     if (header.kind == Kind::kClose) {
-      if (epoch->ended) return;
+      if (epoch->ended) return true;
       for (size_t at = 0; at + sizeof(Token) <= header.payload_size; at += sizeof(Token)) {
         Token last;
-        std::memcpy(&last, payload + at, sizeof last);
+        std::memcpy(&last, payload.data + at, sizeof last);
         epoch->finals.emplace_back(domain_of(last), last.index);
       }
       end(*epoch, /*failed=*/false);
-      return;
+      return true;
     }
     Sequence &sequence = epoch->domains[domain_of(header.token)];
     const int64_t ahead = offset(sequence, header.token);
-    if (ahead < 0) return; // another device's copy
+    if (ahead < 0) return true; // another device's copy
     if (ahead == 0 && may_release(*epoch)) {
-      release(header, payload, epoch->info);
+      release(header, std::move(payload), epoch->info);
       ++sequence.next;
       if (!sequence.parked.empty()) flush(sequence, epoch->info, release);
-      return;
+      return true;
     }
-    park(sequence, sequence.next + static_cast<uint64_t>(ahead), header, payload);
+    park(sequence, sequence.next + static_cast<uint64_t>(ahead), header, std::move(payload));
+    return true;
   }
 
   void accept_drop(const DropRange &range) {
@@ -161,7 +219,7 @@ public:
           break;
         }
         for (auto &[domain, sequence] : epoch.domains) flush(sequence, epoch.info, release);
-        if (!epoch.ended) break;
+        if (!epoch.ended || !is_let(epoch.info.thread)) break;
         // What the program published before it ended is in some ring at the latest when its close marker is seen, but
         // perhaps in a ring that this scan had already passed: one full scan more, and everything is here.
         if (scan_ <= epoch.ended_scan + 1) {
@@ -171,6 +229,7 @@ public:
         if (!complete(epoch)) {
           if (!epoch.failed) break;
           for (auto &[domain, sequence] : epoch.domains) flush_over_gaps(sequence, epoch.info, release);
+          if (!is_let(epoch.info.thread)) break;
         }
         finished.push_back({epoch.info.thread, epoch.info.epoch});
         --open_epochs_;
@@ -190,7 +249,7 @@ public:
 private:
   struct Parked {
     RecordHeader header;
-    std::vector<std::byte> payload;
+    Block payload;
     uint64_t gap_count = 0; // not 0: no record, this many indices were dropped
     static Parked gap(uint64_t count) {
       Parked parked{};
@@ -202,8 +261,10 @@ private:
     uint64_t next = 0;                 // unwrapped index of the record that leaves next
     std::map<uint64_t, Parked> parked; // by unwrapped index
   };
+  struct Stream;
   struct Epoch {
     EpochInfo info;
+    Stream *stream;
     uint64_t dispatch;
     uint64_t opened_scan = 0;
     bool ended = false;
@@ -215,6 +276,8 @@ private:
   };
   struct Stream {
     std::deque<Epoch> epochs;
+    int held = 0; // how many runs of the user's functions are under way for it
+    bool nested = false;
   };
 
   static constexpr EpochInfo kPlainInfo{kPlainThread, 0, 1};
@@ -233,15 +296,20 @@ private:
     return position < epochs.size() ? &epochs[position] : nullptr;
   }
 
-  bool is_oldest(const Epoch &epoch) { return &streams_[epoch.info.thread].epochs.front() == &epoch; }
+  bool is_let(uint32_t thread) const { return only_ == kNobody || only_ == thread; }
+  int &held(uint32_t thread) { return thread == kPlainThread ? plain_held_ : streams_[thread].held; }
 
-  // Whether it is this epoch's turn: it is its thread's oldest, and no plain record from before its dispatch is left.
-  // One may be in a ring that the scan during which the epoch was opened had passed; after a whole scan more it is
-  // parked.
-  bool may_release(const Epoch &epoch) {
-    if (!is_oldest(epoch)) return false;
-    if (!plain_expected_) return true;
+  // Whether it is this epoch's turn: it is its thread's oldest, its thread is not held, and no plain record from before
+  // its dispatch is left. One may be in a ring that the scan during which the epoch was opened had passed; after a
+  // whole scan more it is parked.
+  bool may_release(const Epoch &epoch) const {
+    const Stream &stream = *epoch.stream;
+    if (&stream.epochs.front() != &epoch || stream.held != 0) return false;
+    if (!is_let(epoch.info.thread)) return false;
+    if (!plain_expected_ || stream.nested) return true;
     if (scan_ <= epoch.opened_scan) return false;
+    if (plain_held_ != 0 && static_cast<int32_t>(plain_stamp_ - static_cast<uint32_t>(epoch.dispatch)) < 0)
+      return false;
     if (plain_.parked.empty()) return true;
     const Parked &oldest = plain_.parked.begin()->second;
     return oldest.gap_count != 0 ||
@@ -250,7 +318,7 @@ private:
 
   void end(Epoch &epoch, bool failed) {
     epoch.ended = true;
-    epoch.failed = failed;
+    epoch.failed = epoch.info.failed = failed;
     epoch.ended_scan = scan_;
   }
 
@@ -261,11 +329,11 @@ private:
     return true;
   }
 
-  void park(Sequence &sequence, uint64_t index, const RecordHeader &header, const std::byte *payload) {
+  void park(Sequence &sequence, uint64_t index, const RecordHeader &header, Payload &&payload) {
     auto [it, inserted] = sequence.parked.try_emplace(index);
     if (!inserted) return; // another device's copy
     it->second.header = header;
-    it->second.payload.assign(payload, payload + header.payload_size);
+    it->second.payload = std::move(payload).keep();
     parked_bytes_ += sizeof(Parked) + header.payload_size;
   }
 
@@ -289,23 +357,27 @@ private:
       sequence.next = std::max(sequence.next, it->first + parked.gap_count);
     } else {
       if (it->first == sequence.next) { // else a gap has passed it
-        release(parked.header, parked.payload.data(), info);
+        const std::byte *data = parked.payload.get();
+        const size_t size = parked.header.payload_size;
+        // A large one's memory goes on to whoever wants it.
+        release(parked.header,
+                Payload{data, size, (parked.header.flags & kLarge) ? std::move(parked.payload) : Block()}, info);
         ++sequence.next;
       }
-      parked_bytes_ -= sizeof(Parked) + parked.payload.size();
+      parked_bytes_ -= sizeof(Parked) + parked.header.payload_size;
     }
     sequence.parked.erase(it);
   }
 
   template <typename Release>
   void flush(Sequence &sequence, const EpochInfo &info, Release &&release) {
-    while (!sequence.parked.empty() && sequence.parked.begin()->first <= sequence.next)
+    while (!sequence.parked.empty() && sequence.parked.begin()->first <= sequence.next && is_let(info.thread))
       release_first(sequence, info, release);
   }
 
   template <typename Release>
   void flush_over_gaps(Sequence &sequence, const EpochInfo &info, Release &&release) {
-    while (!sequence.parked.empty()) {
+    while (!sequence.parked.empty() && is_let(info.thread)) {
       sequence.next = std::max(sequence.next, sequence.parked.begin()->first);
       release_first(sequence, info, release);
     }
@@ -313,10 +385,12 @@ private:
 
   // A plain record was published by a program that knows nothing of epochs. It carries the number of dispatches at that
   // moment, and leaves after all of them have ended.
-  bool plain_due(uint32_t stamp) const {
+  // A held stream's cannot end while a function that runs for it waits for this record.
+  bool plain_due(const RecordHeader &header) const {
+    const bool over_held = impatient_ || plain_awaited_ != 0;
     for (auto &[thread, stream] : streams_)
-      if (!stream.epochs.empty() &&
-          static_cast<int32_t>(stamp - static_cast<uint32_t>(stream.epochs.front().dispatch)) >= 0)
+      if (!stream.epochs.empty() && !stream.nested && !(stream.held != 0 && over_held) &&
+          static_cast<int32_t>(header.token.epoch - static_cast<uint32_t>(stream.epochs.front().dispatch)) >= 0)
         return false;
     return true;
   }
@@ -325,9 +399,16 @@ private:
   template <typename Release>
   bool flush_plain(Release &&release) {
     bool flushed = false;
-    while (!plain_.parked.empty() && plain_.parked.begin()->first <= plain_.next) {
+    if (!is_let(kPlainThread)) return false;
+    // A function that runs for a plain record may wait for plain records itself. They cannot wait for it then.
+    if (plain_held_ != 0 && !impatient_ && plain_awaited_ == 0) return false;
+    while (!plain_.parked.empty() && plain_.parked.begin()->first <= plain_.next && is_let(kPlainThread)) {
       Parked &parked = plain_.parked.begin()->second;
-      if (parked.gap_count == 0 && !plain_due(parked.header.token.epoch)) break;
+      if (parked.gap_count == 0) {
+        if (!plain_due(parked.header)) break;
+        plain_stamp_ = parked.header.token.epoch;
+        if (parked.header.reply != 0) --plain_awaited_;
+      }
       release_first(plain_, kPlainInfo, release);
       flushed = true;
     }
@@ -340,6 +421,12 @@ private:
   uint64_t scan_ = 0;
   uint64_t newest_dispatch_ = 0;
   bool plain_expected_ = false;
+  int held_ = 0; // of all streams
+  int plain_held_ = 0;
+  uint32_t plain_stamp_ = 0; // of the newest plain record that has left
+  size_t plain_awaited_ = 0; // how many parked plain records somebody waits for
+  bool impatient_ = false;
+  uint32_t only_ = kNobody;
   size_t open_epochs_ = 0;
   size_t parked_bytes_ = 0;
 };

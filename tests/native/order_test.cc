@@ -23,28 +23,35 @@ using check::Random;
 class Play {
 public:
   void open(uint32_t thread, uint32_t epoch) { order.open({thread, epoch, 0}, ++dispatch); }
-  void record(uint32_t thread, uint32_t epoch, uint32_t index, uint32_t domain = 0) {
-    accept(Kind::kOrdered, MakeToken(thread, domain, epoch, index));
+  // What takes a record returns what accept() does: whether anybody will ever want it.
+  bool record(uint32_t thread, uint32_t epoch, uint32_t index, uint32_t domain = 0) {
+    return accept(Kind::kOrdered, MakeToken(thread, domain, epoch, index));
   }
-  void unordered(uint32_t thread, uint32_t epoch, uint32_t number = 0) {
-    accept(Kind::kUnordered, MakeToken(thread, 0, epoch, number));
+  bool unordered(uint32_t thread, uint32_t epoch, uint32_t number = 0) {
+    return accept(Kind::kUnordered, MakeToken(thread, 0, epoch, number));
   }
-  void close(uint32_t thread, uint32_t epoch, const std::vector<std::pair<uint32_t, uint32_t>> &finals) {
+  // A record with these flags, from this device, that somebody waits for under this number.
+  bool record_of(uint32_t thread, uint32_t epoch, uint32_t index, uint16_t flags, int32_t device, uint32_t reply) {
+    return accept(Kind::kOrdered, MakeToken(thread, 0, epoch, index), flags, device, reply);
+  }
+  bool close(uint32_t thread, uint32_t epoch, const std::vector<std::pair<uint32_t, uint32_t>> &finals) {
     std::vector<Token> tokens;
     for (auto &[domain, index] : finals) tokens.push_back(MakeToken(thread, domain, epoch, index));
     RecordHeader header = make(Kind::kClose, tokens.at(0));
     header.payload_size = tokens.size() * sizeof(Token);
-    order.accept(header, reinterpret_cast<const std::byte *>(tokens.data()),
-                 [this](const auto &...args) { left(args...); });
+    const auto *bytes = reinterpret_cast<const std::byte *>(tokens.data());
+    return order.accept(header, {bytes, header.payload_size, nullptr}, [this](auto &&...args) { left(args...); });
   }
-  void plain(uint32_t stamp, uint32_t index) { accept(Kind::kOrdered, {kPlainThread << kDomainBits, stamp, 0, index}); }
-  void plain_unordered(uint32_t stamp) { accept(Kind::kUnordered, {kPlainThread << kDomainBits, stamp, 0, 0}); }
+  void plain(uint32_t stamp, uint32_t index, uint32_t reply = 0) {
+    CHECK(accept(Kind::kOrdered, {kPlainThread << kDomainBits, stamp, 0, index}, 0, 0, reply));
+  }
+  void plain_unordered(uint32_t stamp) { CHECK(accept(Kind::kUnordered, {kPlainThread << kDomainBits, stamp, 0, 0})); }
   void drop(uint32_t thread, uint32_t epoch, uint32_t index, uint64_t count, uint32_t domain = 0) {
     order.accept_drop({MakeToken(thread, domain, epoch, index), count});
   }
 
   bool advance() {
-    const bool again = order.advance([this](const auto &...args) { left(args...); }, finished);
+    const bool again = order.advance([this](auto &&...args) { left(args...); }, finished);
     note_ends();
     return again;
   }
@@ -74,15 +81,20 @@ private:
     header.token = token;
     return header;
   }
-  void accept(Kind kind, const Token &token) {
+  bool accept(Kind kind, const Token &token, uint16_t flags = 0, int32_t device = 0, uint32_t reply = 0) {
     // The payload repeats the token, so that a parked record that leaves with another's bytes is seen.
     RecordHeader header = make(kind, token);
+    header.flags = flags;
+    header.device = device;
+    header.reply = reply;
     header.payload_size = sizeof token;
-    order.accept(header, reinterpret_cast<const std::byte *>(&token), [this](const auto &...args) { left(args...); });
+    const auto *bytes = reinterpret_cast<const std::byte *>(&token);
+    return order.accept(header, {bytes, sizeof token, nullptr}, [this](auto &&...args) { left(args...); });
   }
-  void left(const RecordHeader &header, const std::byte *payload, const EpochInfo &info) {
+  void left(const RecordHeader &header, const Payload &payload, const EpochInfo &info) {
     CHECK_EQ(header.payload_size, sizeof(Token));
-    CHECK(std::memcmp(payload, &header.token, sizeof(Token)) == 0);
+    CHECK_EQ(payload.size, sizeof(Token));
+    CHECK(std::memcmp(payload.data, &header.token, sizeof(Token)) == 0);
     note_ends();
     const Token &token = header.token;
     CHECK_EQ(info.thread, ThreadOf(token));
@@ -473,6 +485,360 @@ void test_plain_index_wraps_around() {
   CHECK_SEEN(play.take(), {"plain.0", "plain.1"});
 }
 
+// A held stream releases nothing in order, neither what is parked nor what comes, and none of its epochs ends, until it
+// is resumed as often as it was held; other streams go on.
+void test_held_stream_waits_for_its_resumption() {
+  Play play;
+  play.open(1, 0);
+  play.open(2, 0);
+  play.record(1, 0, 1);
+  play.order.hold(1);
+  play.order.hold(1);
+  CHECK(play.order.any_held());
+  CHECK(play.record(1, 0, 0));
+  play.close(1, 0, {{0, 2}});
+  play.record(2, 0, 0);
+  play.close(2, 0, {{0, 1}});
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"2.0.0.0", "end 2.0"});
+  play.order.resume(1);
+  CHECK(play.order.any_held());
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {});
+  play.order.resume(1);
+  CHECK(!play.order.any_held());
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"1.0.0.0", "1.0.0.1", "end 1.0"});
+  CheckAllEnded(play);
+}
+
+// An unordered record of a held stream leaves when it comes: it never waits for anything.
+void test_unordered_record_passes_its_held_stream() {
+  Play play;
+  play.open(1, 0);
+  play.order.hold(1);
+  play.unordered(1, 0, 4);
+  CHECK_SEEN(play.take(), {"u1.0.0.4"});
+}
+
+// An epoch that is complete, or has failed, does not end while its stream is held, and ends when it is resumed.
+void test_held_epoch_does_not_end() {
+  for (bool fails : {false, true}) {
+    Play play;
+    play.open(1, 0);
+    play.open(1, 1);
+    play.record(1, 0, 0);
+    CHECK_SEEN(play.take(), {"1.0.0.0"});
+    play.order.hold(1);
+    if (fails)
+      play.order.fail(1, 0);
+    else
+      play.close(1, 0, {{0, 1}});
+    play.order.fail(1, 1);
+    play.advance_to_the_end();
+    CHECK_SEEN(play.take(), {});
+    CHECK_EQ(play.order.open_epochs(), size_t{2});
+    play.order.resume(1);
+    play.advance_to_the_end();
+    CHECK_SEEN(play.take(), {"end 1.0", "end 1.1"});
+  }
+}
+
+// While there is only one stream, nothing in order leaves the others, plain records included; then everything does.
+void test_only_one_stream() {
+  Play play;
+  play.open(1, 0); // dispatch 1
+  play.open(2, 0); // dispatch 2
+  play.order.only(1);
+  play.plain(0, 0);
+  play.record(2, 0, 0);
+  play.close(2, 0, {{0, 1}});
+  play.record(1, 0, 0);
+  play.close(1, 0, {{0, 1}});
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"1.0.0.0", "end 1.0"});
+  play.order.only(ReleaseOrder::kNobody);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"plain.0", "2.0.0.0", "end 2.0"});
+  CheckAllEnded(play);
+}
+
+// The one stream may be that of the plain records.
+void test_only_plain_records() {
+  Play play;
+  play.open(1, 0);
+  play.order.only(kPlainThread);
+  play.record(1, 0, 0);
+  play.plain(0, 0);
+  play.advance();
+  CHECK_SEEN(play.take(), {"plain.0"});
+  play.order.only(ReleaseOrder::kNobody);
+  play.advance();
+  CHECK_SEEN(play.take(), {"1.0.0.0"});
+}
+
+// A nested stream does not wait for plain records that were published before its programs, nor these for it; a stream
+// that is not nested does.
+void test_nested_stream_does_not_wait_for_plain_records() {
+  Play play;
+  play.order.expect_plain();
+  play.order.nest(2);
+  play.open(1, 0); // dispatch 1
+  play.plain(1, 0);
+  play.open(2, 0); // dispatch 2
+  play.open(3, 0); // dispatch 3
+  play.record(2, 0, 0);
+  CHECK_SEEN(play.take(), {"2.0.0.0"});
+  play.record(3, 0, 0);
+  play.close(2, 0, {{0, 1}});
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"end 2.0"});
+  play.open(2, 1); // dispatch 4, and stays open
+  play.plain(4, 1);
+  for (uint32_t thread : {1u, 3u}) play.order.fail(thread, 0);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"end 1.0", "plain.0", "3.0.0.0", "end 3.0", "plain.1"});
+}
+
+// A plain record that somebody waits for passes held streams, with those before it, and no stream that is not held.
+void test_awaited_plain_record_passes_held_streams() {
+  Play play;
+  play.open(1, 0); // dispatch 1
+  play.open(2, 0); // dispatch 2
+  play.order.hold(1);
+  play.plain(1, 0);
+  play.plain(1, 1);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {});
+  play.plain(1, 2, /*reply=*/5);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"plain.0", "plain.1", "plain.2"});
+  play.plain(1, 3); // nobody waits any more
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {});
+  play.plain(2, 4, /*reply=*/6); // behind dispatch 2, whose stream is not held
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"plain.3"});
+  play.order.fail(2, 0);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"end 2.0", "plain.4"});
+  play.order.resume(1);
+  play.order.fail(1, 0);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"end 1.0"});
+  CheckAllEnded(play);
+}
+
+// While somebody in a held stream waits for plain records, they pass held streams, and no others.
+void test_impatient_plain_records_pass_held_streams() {
+  Play play;
+  play.open(1, 0); // dispatch 1
+  play.open(2, 0); // dispatch 2
+  play.order.hold(1);
+  play.plain(1, 0);
+  play.plain(2, 1);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {});
+  play.order.impatient(true);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"plain.0"});
+  play.order.impatient(false);
+  play.order.fail(2, 0);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"end 2.0"});
+  play.order.impatient(true);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"plain.1"});
+}
+
+// While functions run for plain records, neither the plain records behind them leave nor the programs dispatched after
+// them; those dispatched before do.
+void test_held_plain_records() {
+  Play play;
+  play.order.expect_plain();
+  play.plain(0, 0);
+  CHECK_SEEN(play.take(), {"plain.0"});
+  play.order.hold(kPlainThread);
+  play.open(1, 0);
+  play.plain(0, 1);
+  play.record(1, 0, 0);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {});
+  play.order.resume(kPlainThread);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"plain.1", "1.0.0.0"});
+
+  Play other;
+  other.order.expect_plain();
+  other.open(1, 0); // dispatch 1
+  other.open(2, 0); // dispatch 2
+  other.order.fail(1, 0);
+  other.plain(1, 0);
+  other.advance_to_the_end();
+  CHECK_SEEN(other.take(), {"end 1.0", "plain.0"});
+  other.order.hold(kPlainThread);
+  other.record(2, 0, 0);
+  CHECK_SEEN(other.take(), {});
+  other.order.resume(kPlainThread);
+  other.advance_to_the_end();
+  CHECK_SEEN(other.take(), {"2.0.0.0"});
+}
+
+// accept() says of a record whose epoch has failed and ended, or never was, that nobody will ever want it, and of every
+// other that somebody does: one that leaves, is parked, is a copy, or comes before a failed epoch has ended.
+void test_accept_says_whether_a_record_is_wanted() {
+  Play play;
+  CHECK(!play.record_of(1, 0, 0, kCallback, 0, /*reply=*/1));
+  play.open(1, 0);
+  CHECK(play.record_of(1, 0, 0, kCallback, 0, 2));
+  CHECK(play.record_of(1, 0, 2, kCallback, 0, 3));
+  CHECK(play.record(1, 0, 0));
+  CHECK(play.unordered(1, 0));
+  play.order.fail(1, 0);
+  CHECK(play.record_of(1, 0, 4, kCallback, 0, 4));
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"1.0.0.0", "u1.0.0.0", "1.0.0.2", "1.0.0.4", "end 1.0"});
+  CHECK(!play.record_of(1, 0, 5, kCallback, 0, 5));
+  CHECK(!play.unordered(1, 0));
+  CHECK(!play.close(1, 0, {{0, 5}}));
+  CHECK_SEEN(play.take(), {});
+  CheckAllEnded(play);
+}
+
+// Of records that all devices publish alike, those of the first that is heard of count; one that somebody waits for
+// comes but once, and counts from whichever device.
+void test_replicated_records_leave_once() {
+  Play play;
+  play.open(1, 0);
+  CHECK(play.record_of(1, 0, 0, kReplicated, /*device=*/1, 0));
+  CHECK(play.record_of(1, 0, 0, kReplicated, /*device=*/0, 0));
+  CHECK(play.record_of(1, 0, 1, kReplicated, /*device=*/0, 0));
+  CHECK_SEEN(play.take(), {"1.0.0.0"});
+  CHECK(play.record_of(1, 0, 2, kReplicated | kCallback, /*device=*/0, /*reply=*/9));
+  CHECK(play.record_of(1, 0, 1, kReplicated, /*device=*/1, 0));
+  CHECK_SEEN(play.take(), {"1.0.0.1", "1.0.0.2"});
+}
+
+// What leaves a failed epoch says that it has failed.
+void test_failed_epochs_records_say_so() {
+  ReleaseOrder order;
+  std::vector<Finished> finished;
+  std::vector<std::string> seen;
+  const auto release = [&](const RecordHeader &header, Payload &&, const EpochInfo &info) {
+    seen.push_back(std::to_string(header.token.index) + (info.failed ? " failed" : ""));
+  };
+  const std::byte nothing{};
+  order.open({1, 0, 0}, 1);
+  for (uint32_t index : {0u, 2u}) {
+    CHECK(order.accept(Header(1, 0, index), {&nothing, 0, nullptr}, release));
+  }
+  order.fail(1, 0);
+  CHECK(order.accept(Header(1, 0, 4), {&nothing, 0, nullptr}, release));
+  while (order.advance(release, finished)) {
+  }
+  CHECK_SEEN(seen, {"0", "2 failed", "4 failed"});
+  CHECK_EQ(finished.size(), size_t{1});
+}
+
+// A large record's memory is moved and never copied, whether the record leaves at once or has been parked; one that has
+// no memory of its own is copied when it is parked, and leaves without a block.
+void test_blocks_are_moved() {
+  ReleaseOrder order;
+  std::vector<Finished> finished;
+  std::map<uint32_t, const std::byte *> came;
+  std::map<uint32_t, Block> left;
+  constexpr size_t kSize = 100;
+  const auto release = [&](const RecordHeader &header, Payload &&payload, const EpochInfo &) {
+    CHECK_EQ(payload.size, kSize);
+    const uint32_t index = header.token.index;
+    const std::string expected(kSize, static_cast<char>('a' + index % 26));
+    CHECK(std::memcmp(payload.data, expected.data(), kSize) == 0);
+    if (header.flags & kLarge) {
+      CHECK(payload.block.get() == payload.data);
+      CHECK(payload.data == came.at(index));
+    } else {
+      CHECK(payload.block == nullptr);
+    }
+    left[index] = std::move(payload.block);
+  };
+  const auto accept = [&](RecordHeader header, bool large) {
+    const uint32_t index = header.token.index;
+    header.flags = large ? kLarge : 0;
+    header.payload_size = kSize;
+    Block block = AllocateBlock(kSize);
+    std::memset(block.get(), 'a' + static_cast<int>(index % 26), kSize);
+    came[index] = block.get();
+    const std::byte *const data = block.get();
+    if (large) {
+      CHECK(order.accept(header, {data, kSize, std::move(block)}, release));
+    } else {
+      CHECK(order.accept(header, {data, kSize, nullptr}, release));
+      std::memset(block.get(), 0, kSize); // its ring gives the room away
+    }
+  };
+  order.open({1, 0, 0}, 1);
+  accept(Header(1, 0, 0), true); // straight through
+  CHECK_EQ(left.size(), size_t{1});
+  accept(Header(1, 0, 3), true);
+  accept(Header(1, 0, 2), false);
+  CHECK_EQ(left.size(), size_t{1});
+  CHECK(order.parked_bytes() > 2 * kSize);
+  accept(Header(1, 0, 1), true);
+  CHECK_EQ(left.size(), size_t{4});
+  RecordHeader unordered = Header(1, 0, 10);
+  unordered.kind = Kind::kUnordered;
+  accept(unordered, true);
+  order.open({1, 1, 0}, 2);
+  accept(Header(1, 1, 20), true); // over a gap, when its program fails
+  order.fail(1, 0);
+  order.fail(1, 1);
+  while (order.advance(release, finished)) {
+  }
+  accept(Header(kPlainThread, 2, 0), true);
+  CHECK_EQ(left.size(), size_t{6});
+  CHECK_EQ(order.parked_bytes(), size_t{0});
+}
+
+// An early copy of a large record that is parked already is freed, and the first one's memory leaves.
+void test_parked_copy_of_a_block_is_freed() {
+  ReleaseOrder order;
+  std::vector<const std::byte *> left;
+  const auto release = [&](const RecordHeader &, Payload &&payload, const EpochInfo &) {
+    left.push_back(payload.block.get());
+  };
+  order.open({1, 0, 0}, 1);
+  std::vector<const std::byte *> came;
+  for (uint32_t index : {1u, 1u, 0u, 0u}) {
+    RecordHeader header = Header(1, 0, index);
+    header.flags = kLarge;
+    header.payload_size = 8;
+    Block block = AllocateBlock(8);
+    came.push_back(block.get());
+    const std::byte *const data = block.get();
+    CHECK(order.accept(header, {data, 8, std::move(block)}, release));
+  }
+  CHECK((left == std::vector<const std::byte *>{came[2], came[0]}));
+  CHECK_EQ(order.parked_bytes(), size_t{0});
+}
+
+// oldest_open() is the number of the oldest dispatch that has not ended, whichever thread's it is.
+void test_oldest_open_dispatch() {
+  Play play;
+  play.open(1, 0); // dispatch 1
+  play.open(2, 0); // dispatch 2
+  play.open(1, 1); // dispatch 3
+  CHECK_EQ(play.order.oldest_open(), uint64_t{1});
+  play.order.fail(2, 0);
+  play.advance_to_the_end();
+  CHECK_EQ(play.order.oldest_open(), uint64_t{1});
+  play.order.fail(1, 0);
+  play.advance_to_the_end();
+  CHECK_EQ(play.order.oldest_open(), uint64_t{3});
+  play.order.fail(1, 1);
+  play.advance_to_the_end();
+  CHECK(play.order.oldest_open() > uint64_t{3});
+}
+
 // Random programs, delivered at random: the model against which ReleaseOrder is held.
 //
 // A delivery is legal if a record comes at the latest in the scan after the one in which its program's close came, or
@@ -705,6 +1071,21 @@ int main() {
   RUN(test_plain_records_are_in_order);
   RUN(test_releasable_foretells_accept);
   RUN(test_plain_index_wraps_around);
+  RUN(test_held_stream_waits_for_its_resumption);
+  RUN(test_unordered_record_passes_its_held_stream);
+  RUN(test_held_epoch_does_not_end);
+  RUN(test_only_one_stream);
+  RUN(test_only_plain_records);
+  RUN(test_nested_stream_does_not_wait_for_plain_records);
+  RUN(test_awaited_plain_record_passes_held_streams);
+  RUN(test_impatient_plain_records_pass_held_streams);
+  RUN(test_held_plain_records);
+  RUN(test_accept_says_whether_a_record_is_wanted);
+  RUN(test_replicated_records_leave_once);
+  RUN(test_failed_epochs_records_say_so);
+  RUN(test_blocks_are_moved);
+  RUN(test_parked_copy_of_a_block_is_freed);
+  RUN(test_oldest_open_dispatch);
   RUN(test_random_deliveries_leave_in_program_order);
   return 0;
 }

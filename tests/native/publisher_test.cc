@@ -29,18 +29,44 @@ constexpr size_t kSmallest = 4096;
 constexpr milliseconds kPatience{50};
 
 // What a payload holds follows from its record's token.
-std::string Payload(const Token &token, size_t size) {
+std::string BytesOf(const Token &token, size_t size) {
   Random random(uint64_t{token.stream} << 40 ^ uint64_t{token.epoch} << 20 ^ token.index);
   std::string bytes;
   while (bytes.size() < size) bytes += static_cast<char>(random.next());
   return bytes;
 }
 
-bool Publish(Publisher &publisher, Kind kind, const Token &token, size_t size) {
-  const std::string bytes = Payload(token, size);
+constexpr uint64_t kSite = 7;
+constexpr int32_t kDevice = 3;
+
+bool Publish(Publisher &publisher, Kind kind, const Token &token, size_t size, uint16_t flags = 0, uint32_t reply = 0) {
+  const std::string bytes = BytesOf(token, size);
   const uint64_t length = size;
   const Span spans[] = {{&length, sizeof length}, {bytes.data(), bytes.size()}};
-  return publisher.publish(kind, /*site=*/7, token, /*device=*/0, spans, 2);
+  return publisher.publish(kind, kSite, token, kDevice, spans, 2, flags, reply);
+}
+
+// Calls `visit(header, payload)` for every record that an item stands for. The item is not text.
+template <typename Visit>
+void ForEachRecord(const Item &item, Visit &&visit) {
+  CHECK(item.what != Item::kText);
+  if (item.what == Item::kOne) {
+    CHECK_EQ(item.count, uint64_t{1});
+    const size_t size = item.header.payload_size;
+    visit(item.header, item.block ? std::string(reinterpret_cast<const char *>(item.block.get()), size) : item.data);
+    return;
+  }
+  uint64_t count = 0;
+  for (size_t at = 0; at < item.data.size(); ++count) {
+    RecordHeader header;
+    CHECK(at + sizeof header <= item.data.size());
+    std::memcpy(&header, item.data.data() + at, sizeof header);
+    at += sizeof header;
+    CHECK(at + header.payload_size <= item.data.size());
+    visit(header, item.data.substr(at, header.payload_size));
+    at += header.payload_size;
+  }
+  CHECK_EQ(item.count, count);
 }
 
 void Close(Publisher &publisher, uint32_t thread, uint32_t epoch,
@@ -59,6 +85,11 @@ public:
   void record(size_t size, uint32_t domain = 0) {
     Publish(publisher_, Kind::kOrdered, MakeToken(thread_, domain, epoch_, next_[domain]++), size);
   }
+  void callback(size_t size = 8, uint32_t reply = 0) {
+    CHECK(Publish(publisher_, Kind::kOrdered, MakeToken(thread_, 0, epoch_, next_[0]++), size, kCallback, reply) ||
+          reply == 0);
+  }
+  void unordered_callback() { Publish(publisher_, Kind::kUnordered, MakeToken(thread_, 0, epoch_, 0), 8, kCallback); }
   void unordered(size_t size) { Publish(publisher_, Kind::kUnordered, MakeToken(thread_, 0, epoch_, 0), size); }
   void close() {
     next_[0];
@@ -81,11 +112,11 @@ public:
   }
 
   // Publishes as handlers.cc does.
-  bool plain(bool ordered, size_t size) {
+  bool plain(bool ordered, size_t size, uint16_t flags = 0, uint32_t reply = 0) {
     Token place{kPlainThread << kDomainBits,
                 static_cast<uint32_t>(publisher.dispatches.load(std::memory_order_relaxed)), 0, 0};
     if (ordered) place.index = publisher.plain_index.fetch_add(1, std::memory_order_relaxed);
-    if (!Publish(publisher, ordered ? Kind::kOrdered : Kind::kUnordered, place, size)) return false;
+    if (!Publish(publisher, ordered ? Kind::kOrdered : Kind::kUnordered, place, size, flags, reply)) return false;
     drain.plain_published();
     return true;
   }
@@ -94,36 +125,8 @@ public:
   // follows the end of its epoch, and ends come in order.
   Batch step(milliseconds patience = kPatience) {
     Batch batch = drain.next_batch(patience);
-    for (const Item &item : batch.items) {
-      CHECK(!item.is_text);
-      const Token &token = item.header.token;
-      uint64_t size;
-      std::memcpy(&size, item.data.data(), sizeof size);
-      CHECK_EQ(item.data.size(), 8 + RoundUp8(size));
-      CHECK(item.data.compare(8, size, Payload(token, size)) == 0);
-      const uint32_t thread = ThreadOf(token);
-      CHECK_EQ(item.info.thread, thread);
-      if (thread == kPlainThread) {
-        ++plain_seen;
-        continue;
-      }
-      Seen &seen = seen_of(thread);
-      CHECK(token.epoch >= seen.ended);
-      if (item.header.kind == Kind::kUnordered) {
-        ++unordered_seen;
-        continue;
-      }
-      CHECK(token.epoch >= seen.epoch);
-      if (token.epoch != seen.epoch) seen.next.clear();
-      seen.epoch = token.epoch;
-      uint32_t &next = seen.next[token.stream];
-      if (publisher.when_full.load() == WhenFull::kWait && !gaps_allowed)
-        CHECK_EQ(token.index, next);
-      else
-        CHECK(token.index >= next);
-      next = token.index + 1;
-      ++ordered_seen;
-    }
+    for (const Item &item : batch.items)
+      ForEachRecord(item, [&](const RecordHeader &header, const std::string &payload) { see(item, header, payload); });
     for (const Finished &one : batch.finished) {
       Seen &seen = seen_of(one.thread);
       CHECK_EQ(one.epoch, seen.ended);
@@ -132,8 +135,11 @@ public:
     }
     return batch;
   }
+  // As the host does when the callbacks of a batch have run.
+  void resume(const Batch &batch) { drain.resume(batch.run, batch.plain_in_run); }
   void until_finished(size_t epochs) {
-    while (finished < epochs) step();
+    while (finished < epochs)
+      if (const Batch batch = step(); batch.run != ReleaseOrder::kNobody) resume(batch);
     CHECK_EQ(finished, epochs);
   }
   void check_nothing_lost(uint64_t attempts) {
@@ -142,12 +148,15 @@ public:
   }
 
   Publisher publisher;
-  Drain drain{publisher};
+  Sites sites;
+  Replies replies;
+  Drain drain{publisher, sites, replies};
   bool gaps_allowed = false; // programs fail
   size_t finished = 0;
   uint64_t ordered_seen = 0;
   uint64_t unordered_seen = 0;
   uint64_t plain_seen = 0;
+  uint64_t awaited_seen = 0; // records that somebody waits for
 
 private:
   struct Seen {
@@ -155,6 +164,40 @@ private:
     uint32_t ended = 0;                // how many epochs have
     std::map<uint32_t, uint32_t> next; // by stream
   };
+  void see(const Item &item, const RecordHeader &header, const std::string &payload) {
+    const Token &token = header.token;
+    CHECK_EQ(header.site, kSite);
+    CHECK_EQ(header.device, kDevice);
+    uint64_t size;
+    CHECK(payload.size() >= sizeof size);
+    std::memcpy(&size, payload.data(), sizeof size);
+    CHECK_EQ(payload.size(), 8 + RoundUp8(size));
+    CHECK(payload.compare(8, size, BytesOf(token, size)) == 0);
+    const uint32_t thread = ThreadOf(token);
+    CHECK_EQ(item.info.thread, thread);
+    if (header.reply != 0) ++awaited_seen;
+    if (thread == kPlainThread) {
+      ++plain_seen;
+      return;
+    }
+    CHECK(item.info.epoch == token.epoch);
+    Seen &seen = seen_of(thread);
+    CHECK(token.epoch >= seen.ended);
+    if (header.kind == Kind::kUnordered) {
+      ++unordered_seen;
+      return;
+    }
+    CHECK(token.epoch >= seen.epoch);
+    if (token.epoch != seen.epoch) seen.next.clear();
+    seen.epoch = token.epoch;
+    uint32_t &next = seen.next[token.stream];
+    if (publisher.when_full.load() == WhenFull::kWait && !gaps_allowed)
+      CHECK_EQ(token.index, next);
+    else
+      CHECK(token.index >= next);
+    next = token.index + 1;
+    ++ordered_seen;
+  }
   Seen &seen_of(uint32_t thread) {
     if (threads_.size() <= thread) threads_.resize(thread + 1);
     return threads_[thread];
@@ -600,9 +643,9 @@ void test_plain_record_follows_earlier_programs() {
     const Batch batch = world.step();
     for (const Item &item : batch.items) {
       if (item.info.thread == 1)
-        ++programs;
+        programs += static_cast<uint32_t>(item.count);
       else
-        CHECK(++plain <= programs); // the k-th plain record has k programs before it
+        CHECK((plain += static_cast<uint32_t>(item.count)) <= programs); // the k-th plain record has k before it
     }
     settled = static_cast<uint32_t>(std::min<uint64_t>(world.finished, world.plain_seen));
   }
@@ -654,7 +697,7 @@ void test_text_is_formatted_in_order() {
   Plan newline(1);
   newline[0].literal = "\n";
   plan.push_back(newline[0]);
-  world.drain.set_plan(7, plan);
+  world.sites.set_plan(kSite, plan);
   world.drain.open(1, /*sink=*/3);
   InThread([&] {
     for (uint32_t index : {1u, 0u, 2u}) {
@@ -668,13 +711,930 @@ void test_text_is_formatted_in_order() {
   for (size_t finished = 0; finished == 0;) {
     const Batch batch = world.drain.next_batch(kPatience);
     for (const Item &item : batch.items) {
-      CHECK(item.is_text);
+      CHECK(item.what == Item::kText);
       CHECK_EQ(item.info.sink, uint64_t{3});
       text += item.data;
     }
     finished += batch.finished.size();
   }
   CHECK(text == "x=-5\nx=-4\nx=-3\n");
+}
+
+// A batch's items, one string each: "thread.epoch:indices" of records that came together, "cb", "large" or "text"
+// before it where it is that, "u" before the index of an unordered record. Plain records have no epoch:
+// "plain:indices".
+std::vector<std::string> Items(const Batch &batch) {
+  std::vector<std::string> items;
+  for (const Item &item : batch.items) {
+    const std::string place = item.info.thread == kPlainThread
+                                  ? "plain:"
+                                  : std::to_string(item.info.thread) + "." + std::to_string(item.info.epoch) + ":";
+    if (item.what == Item::kText) {
+      items.push_back("text " + place + std::to_string(item.count));
+      continue;
+    }
+    std::string one = place;
+    ForEachRecord(item, [&](const RecordHeader &header, const std::string &) {
+      CHECK_EQ(ThreadOf(header.token), item.info.thread);
+      one += (one.back() == ':' ? "" : ",") + std::string(header.kind == Kind::kUnordered ? "u" : "") +
+             std::to_string(header.token.index);
+      CHECK(item.what == Item::kOne || (header.flags & (kLarge | kCallback)) == 0);
+      if (item.what == Item::kOne) one = ((header.flags & kCallback) ? "cb " : "large ") + one;
+    });
+    items.push_back(one);
+  }
+  return items;
+}
+
+std::vector<std::string> Ends(const Batch &batch) {
+  std::vector<std::string> ends;
+  for (const Finished &one : batch.finished)
+    ends.push_back(std::to_string(one.thread) + "." + std::to_string(one.epoch));
+  return ends;
+}
+
+// Records without callbacks come together, one item for each stretch of one epoch's, headers included.
+void test_consecutive_records_come_together() {
+  World world(WhenFull::kWait, size_t{1} << 20);
+  for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
+  world.drain.open(2, 0);
+  Program other(world.publisher, 2, 0);
+  InThread([&] {
+    for (uint32_t epoch = 0; epoch < 2; ++epoch) {
+      Program program(world.publisher, 1, epoch);
+      for (int i = 0; i < 3; ++i) program.record(static_cast<size_t>(10 * i));
+      program.unordered(20);
+      program.close();
+    }
+  });
+  InThread([&] {
+    other.record(8);
+    other.record(8);
+  });
+  // What is unordered does not wait, what is in order waits for the epoch before.
+  Batch batch = world.step();
+  CHECK_SEEN(Items(batch), {"1.0:0,1,2,u0", "1.1:u0", "2.0:0,1", "1.1:0,1,2"});
+  for (const Item &item : batch.items) CHECK(item.what == Item::kRecords);
+  CHECK_EQ(batch.run, ReleaseOrder::kNobody);
+  std::vector<std::string> ends = Ends(batch);
+  while (ends.size() < 2)
+    for (const std::string &one : Ends(world.step())) ends.push_back(one);
+  CHECK_SEEN(ends, {"1.0", "1.1"});
+}
+
+// A large record stands between the others by itself, with its own memory.
+void test_large_record_comes_by_itself() {
+  World world;
+  world.drain.open(1, 0);
+  InThread([&] {
+    Program program(world.publisher, 1, 0);
+    for (size_t size : {10, 10, 2000, 10}) program.record(size);
+  });
+  const Batch batch = world.step();
+  CHECK_SEEN(Items(batch), {"1.0:0,1", "large 1.0:2", "1.0:3"});
+  CHECK(batch.items.at(1).block != nullptr);
+  CHECK(batch.items.at(1).data.empty());
+}
+
+// A batch ends with the callbacks of one thread: it says whose, all that follows them in their program comes with them,
+// and nothing of another thread's does, whose callbacks come in the next batch, though the first have not run yet.
+void test_batch_ends_with_one_threads_callbacks() {
+  World world(WhenFull::kWait, size_t{1} << 20);
+  world.drain.open(1, 0);
+  world.drain.open(2, 0);
+  world.drain.open(3, 0);
+  for (uint32_t thread : {3u, 1u, 2u})
+    InThread([&] {
+      Program program(world.publisher, thread, 0);
+      program.record(8);
+      if (thread != 3) {
+        program.callback();
+        program.record(8);
+        program.callback(2000);
+      }
+      program.close();
+    });
+  const Batch first = world.step();
+  CHECK_SEEN(Items(first), {"3.0:0", "1.0:0", "cb 1.0:1", "1.0:2", "cb 1.0:3"});
+  CHECK_EQ(first.run, 1u);
+  CHECK(first.finished.empty());
+
+  const Batch second = world.step();
+  CHECK_SEEN(Items(second), {"2.0:0", "cb 2.0:1", "2.0:2", "cb 2.0:3"});
+  CHECK_EQ(second.run, 2u);
+
+  // The first thread's epoch ends when it is resumed; the others' do meanwhile.
+  world.resume(second);
+  world.until_finished(2);
+  CHECK(world.step(milliseconds(1)).finished.empty());
+  world.resume(first);
+  Batch last = world.step();
+  while (last.finished.empty()) last = world.step();
+  CHECK_SEEN(Ends(last), {"1.0"});
+}
+
+// A held stream's later records wait until it is resumed; its next callbacks are a batch again.
+void test_held_thread_waits_for_its_resumption() {
+  World world;
+  for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
+  InThread([&] {
+    Program(world.publisher, 1, 0).callback();
+    Close(world.publisher, 1, 0, {{0, 1}});
+    Program program(world.publisher, 1, 1);
+    program.callback();
+    program.close();
+  });
+  const Batch first = world.step();
+  CHECK_SEEN(Items(first), {"cb 1.0:0"});
+  for (int i = 0; i < 3; ++i) {
+    const Batch none = world.step(milliseconds(1));
+    CHECK(none.items.empty() && none.finished.empty());
+    CHECK_EQ(none.run, ReleaseOrder::kNobody);
+  }
+  world.resume(first);
+  Batch second = world.step();
+  std::vector<std::string> ends = Ends(second);
+  while (second.run == ReleaseOrder::kNobody) {
+    CHECK(second.items.empty());
+    second = world.step();
+    for (const std::string &one : Ends(second)) ends.push_back(one);
+  }
+  CHECK_SEEN(Items(second), {"cb 1.1:0"});
+  CHECK_SEEN(ends, {"1.0"});
+  world.resume(second);
+  world.until_finished(2);
+}
+
+// What is unordered and comes behind another thread's callbacks is in the next batch, before they are resumed; nothing
+// of it is lost, and its epoch ends after it.
+void test_unordered_records_do_not_wait_behind_callbacks() {
+  World world;
+  world.drain.open(1, 0);
+  world.drain.open(2, 0);
+  InThread([&] { Program(world.publisher, 1, 0).callback(); });
+  InThread([&] {
+    Program program(world.publisher, 2, 0);
+    program.unordered(8);
+    program.unordered(2000);
+    program.record(8);
+    program.close();
+    CHECK(world.plain(/*ordered=*/false, 8));
+  });
+  const Batch first = world.step();
+  CHECK_SEEN(Items(first), {"cb 1.0:0"});
+  CHECK_EQ(first.run, 1u);
+  CHECK_EQ(first.plain_released, uint64_t{0});
+  CHECK_EQ(first.plain_in_run, uint64_t{0});
+  Batch next = world.step();
+  CHECK_EQ(next.run, ReleaseOrder::kNobody);
+  CHECK_EQ(next.plain_released, uint64_t{1});
+  std::vector<std::string> items = Items(next);
+  for (bool ended = !next.finished.empty(); !ended; ended = !next.finished.empty()) {
+    next = world.step();
+    for (const std::string &one : Items(next)) items.push_back(one);
+  }
+  CHECK_SEEN(items, {"2.0:u0", "large 2.0:u0", "plain:u0", "2.0:0"});
+  CHECK_SEEN(Ends(next), {"2.0"});
+  world.resume(first);
+}
+
+// Unordered callbacks of several threads that come together are run one thread's a batch, and nothing of another
+// thread's is behind them.
+void test_carried_callbacks_are_run_one_threads_a_batch() {
+  World world;
+  for (uint32_t thread = 1; thread <= 4; ++thread) world.drain.open(thread, 0);
+  InThread([&] {
+    for (uint32_t thread = 1; thread <= 3; ++thread) Program(world.publisher, thread, 0).unordered_callback();
+    Program(world.publisher, 4, 0).unordered(8);
+    Program(world.publisher, 2, 0).unordered_callback();
+    Program(world.publisher, 1, 0).unordered(8);
+  });
+  std::vector<std::string> items;
+  for (uint32_t count = 0; count < 6;) {
+    const Batch batch = world.step();
+    std::string run;
+    for (const Item &item : batch.items) {
+      count += static_cast<uint32_t>(item.count);
+      if (item.what == Item::kOne && (item.header.flags & kCallback)) {
+        CHECK_EQ(item.info.thread, batch.run);
+        run = "runs";
+      }
+      if (!run.empty()) CHECK_EQ(item.info.thread, batch.run); // nothing of another thread's waits for these
+    }
+    for (const std::string &one : Items(batch)) items.push_back(one);
+  }
+  std::sort(items.begin(), items.end());
+  CHECK_SEEN(items, {"1.0:u0", "4.0:u0", "cb 1.0:u0", "cb 2.0:u0", "cb 2.0:u0", "cb 3.0:u0"});
+}
+
+// Plain records that come with callbacks of plain records count as replayed when these are resumed, those before them
+// at once.
+void test_plain_records_in_a_run_count_when_it_is_resumed() {
+  World world;
+  InThread([&] {
+    CHECK(world.plain(true, 8));
+    CHECK(world.plain(true, 8, kCallback));
+    CHECK(world.plain(true, 8));
+    CHECK(world.plain(false, 8));
+    CHECK(world.plain(false, 8, kCallback));
+  });
+  const Batch first = world.step();
+  CHECK_SEEN(Items(first), {"plain:0", "cb plain:1", "plain:2,u0", "cb plain:u0"});
+  CHECK_EQ(first.run, kPlainThread);
+  CHECK_EQ(first.plain_released, uint64_t{1});
+  CHECK_EQ(first.plain_in_run, uint64_t{4});
+  world.drain.open(1, 0); // keeps the drain awake
+  CHECK_EQ(world.step(milliseconds(1)).plain_released, uint64_t{1});
+  world.resume(first);
+  const Batch resumed = world.step();
+  CHECK_EQ(resumed.plain_released, uint64_t{5});
+  CHECK_EQ(resumed.plain_in_run, uint64_t{0});
+}
+
+// A resumption is progress: it wakes the drain, and who waits for plain records hears of it by a batch of its own.
+void test_resume_wakes_the_drain() {
+  for (int i = 0; i < 100; ++i) {
+    World world;
+    InThread([&] { CHECK(world.plain(true, 8, kCallback)); });
+    const Batch batch = world.step();
+    CHECK_EQ(batch.plain_released, uint64_t{0});
+    std::thread host([&] { world.resume(batch); });
+    CHECK_EQ(world.step(std::chrono::hours(1)).plain_released, uint64_t{1});
+    host.join();
+  }
+}
+
+// A site is forgotten when its last holder has gone and every program dispatched by then has ended, not before, and
+// whatever is dispatched later.
+void test_site_is_forgotten_when_its_programs_have_ended() {
+  World world;
+  for (int i = 0; i < 2; ++i) world.sites.retain(kSite, "text");
+  world.drain.open(1, 0);
+  world.drain.open(2, 0);
+  world.drain.release_site(kSite);
+  CHECK(world.step(milliseconds(1)).forgotten.empty());
+  world.drain.release_site(kSite); // the last
+  world.drain.open(3, 0);
+  CHECK(world.step(milliseconds(1)).forgotten.empty());
+  for (uint32_t thread : {2u, 1u}) {
+    CHECK(world.sites.description(kSite) == "text");
+    InThread([&] {
+      Program program(world.publisher, thread, 0);
+      program.record(8);
+      program.close();
+    });
+    Batch batch = world.step();
+    for (; batch.finished.empty(); batch = world.step()) CHECK(batch.forgotten.empty());
+    if (thread == 2) {
+      CHECK(batch.forgotten.empty());
+    } else {
+      CHECK((batch.forgotten == std::vector<uint64_t>{kSite})); // thread 3's program runs on
+    }
+  }
+  CHECK(world.sites.description(kSite).empty());
+  CHECK(world.step(milliseconds(1)).forgotten.empty());
+}
+
+// Nor is it forgotten while a plain record that was published by then has not left.
+void test_site_is_forgotten_when_its_plain_records_have_left() {
+  World world;
+  world.sites.retain(kSite);
+  const uint32_t missing = world.publisher.plain_index.fetch_add(1);
+  InThread([&] { CHECK(world.plain(true, 8)); });
+  world.drain.release_site(kSite);
+  const Batch none = world.step(milliseconds(1));
+  CHECK(none.items.empty() && none.forgotten.empty());
+  InThread([&] {
+    CHECK(Publish(world.publisher, Kind::kOrdered, {kPlainThread << kDomainBits, 0, 0, missing}, 8));
+    world.drain.plain_published();
+  });
+  const Batch batch = world.step();
+  CHECK_SEEN(Items(batch), {"plain:0,1"});
+  CHECK((batch.forgotten == std::vector<uint64_t>{kSite}));
+}
+
+// While any stream is held, and with callbacks that have not run, no site is forgotten.
+void test_no_site_is_forgotten_while_a_stream_is_held() {
+  World world;
+  world.sites.retain(kSite);
+  world.drain.release_site(kSite); // of which nothing can come
+  world.drain.open(1, 0);
+  InThread([&] { Program(world.publisher, 1, 0).callback(); });
+  const Batch run = world.step();
+  CHECK_EQ(run.run, 1u);
+  CHECK(run.forgotten.empty());
+  CHECK(world.step(milliseconds(1)).forgotten.empty());
+  world.resume(run);
+  CHECK((world.step().forgotten == std::vector<uint64_t>{kSite}));
+}
+
+// The release of a site wakes the drain.
+void test_release_site_wakes_the_drain() {
+  World world;
+  for (uint64_t i = 0; i < 100; ++i) {
+    world.sites.retain(i);
+    std::thread host([&] { world.drain.release_site(i); });
+    CHECK((world.step(std::chrono::hours(1)).forgotten == std::vector<uint64_t>{i}));
+    host.join();
+  }
+}
+
+// Two threads publish, `first` and `second`, and the drain takes a batch. After it has taken what is in the first one's
+// ring, and before it looks into the second one's, they publish more: `behind` the scan, and then `before` it.
+Batch DuringScan(World &world, const std::function<void()> &first, const std::function<void()> &second,
+                 const std::function<void()> &behind, const std::function<void()> &before) {
+  std::atomic<int> stage{0};
+  const auto await = [&](int awaited) {
+    while (stage < awaited) std::this_thread::yield();
+  };
+  std::thread one([&] {
+    first();
+    stage = 1;
+    await(3);
+    behind();
+    stage = 4;
+    await(6);
+  });
+  std::thread two([&] {
+    await(1);
+    second();
+    stage = 2;
+    await(4);
+    before();
+    stage = 5;
+    await(6);
+  });
+  await(2);
+  std::vector<Lane *> lanes;
+  CHECK(world.publisher.for_each_lane([&](Lane &lane) {
+    lanes.push_back(&lane);
+    return true;
+  }));
+  CHECK_EQ(lanes.size(), size_t{2});
+  Batch batch;
+  std::unique_lock held(lanes[1]->consumer);
+  std::thread drain([&] { batch = world.step(); });
+  while (lanes[0]->ring.used() != 0) std::this_thread::yield();
+  stage = 3;
+  await(5);
+  held.unlock();
+  drain.join();
+  stage = 6;
+  one.join();
+  two.join();
+  return batch;
+}
+
+// A site whose last holder goes while the drain scans is not forgotten before the program that was dispatched
+// meanwhile, of which the drain has not read yet.
+void test_site_outlives_a_program_dispatched_during_a_scan() {
+  World world(WhenFull::kWait, size_t{1} << 20);
+  world.sites.retain(kSite);
+  world.drain.open(2, 0);
+  Batch batch = DuringScan(
+      world, [&] { Program(world.publisher, 2, 0).unordered(8); },
+      [&] {
+        Program flood(world.publisher, 2, 0); // fills the batch, so that this scan is its last
+        for (int i = 0; i < 5000; ++i) flood.unordered(8);
+        flood.close();
+      },
+      [&] {
+        world.drain.open(1, 0);
+        world.drain.release_site(kSite);
+      },
+      [] {});
+  CHECK(batch.forgotten.empty());
+  world.until_finished(1);
+  InThread([&] {
+    Program program(world.publisher, 1, 0);
+    program.record(8);
+    program.close();
+  });
+  do {
+    CHECK(batch.forgotten.empty());
+    batch = world.step();
+  } while (world.finished < 2);
+  CHECK((batch.forgotten == std::vector<uint64_t>{kSite}));
+}
+
+// A program's records leave after the plain records that were published before its dispatch, though a scan may see only
+// the program's, because it had passed the ring of the others.
+void test_program_follows_earlier_plain_records() {
+  World world;
+  world.drain.open(2, 0);
+  const Batch batch = DuringScan(
+      world, [&] { Program(world.publisher, 2, 0).unordered(8); },
+      [] {
+        // its ring is made, and empty
+      },
+      [&] { CHECK(world.plain(/*ordered=*/true, 8)); },
+      [&] {
+        world.drain.open(1, 0);
+        Program program(world.publisher, 1, 0);
+        program.record(8);
+        program.close();
+      });
+  std::vector<std::string> items = Items(batch);
+  while (world.finished == 0 || world.plain_seen == 0)
+    for (const std::string &one : Items(world.step())) items.push_back(one);
+  CHECK_SEEN(items, {"2.0:u0,u0", "plain:0", "1.0:0"});
+}
+
+// A callback that somebody waits for is the last of its batch: what follows it in its program comes when it is resumed,
+// in as many batches as there are such callbacks.
+void test_awaited_callback_is_the_last_of_its_batch() {
+  World world;
+  world.drain.open(1, 0);
+  InThread([&] {
+    Program program(world.publisher, 1, 0);
+    program.callback();
+    program.record(8);
+    program.callback(8, /*reply=*/1);
+    program.record(8);
+    program.callback(8, /*reply=*/2);
+    program.record(8);
+    program.close();
+  });
+  const std::vector<std::vector<std::string>> expected{
+      {"cb 1.0:0", "1.0:1", "cb 1.0:2"}, {"1.0:3", "cb 1.0:4"}, {"1.0:5"}};
+  for (const std::vector<std::string> &items : expected) {
+    const Batch batch = world.step();
+    CHECK(Items(batch) == items);
+    CHECK(batch.finished.empty() || items == expected.back());
+    const Batch none = world.step(milliseconds(1));
+    CHECK(none.items.empty());
+    if (batch.run != ReleaseOrder::kNobody) world.resume(batch);
+  }
+  world.until_finished(1);
+}
+
+// The same for records that were parked, across domains, with a failure over gaps, and for plain ones.
+void test_parked_awaited_callbacks_come_one_by_one() {
+  for (bool fails : {false, true}) {
+    World world;
+    world.gaps_allowed = true;
+    world.drain.open(1, 0);
+    InThread([&] {
+      // Early: with the failure, 0 never comes.
+      for (uint32_t domain : {0u, 1u})
+        for (uint32_t index : {2u, 1u})
+          CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, domain, 0, index), 8, kCallback, /*reply=*/1));
+      if (!fails) {
+        for (uint32_t domain : {0u, 1u}) CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, domain, 0, 0), 8));
+        Close(world.publisher, 1, 0, {{0, 3}, {1, 3}});
+      }
+    });
+    if (fails) world.drain.fail(1, 0);
+    size_t callbacks = 0;
+    while (world.finished == 0) {
+      const Batch batch = world.step();
+      size_t here = 0;
+      for (const Item &item : batch.items) {
+        CHECK_EQ(here, size_t{0}); // nothing behind a callback
+        if (item.what == Item::kOne) ++here;
+        CHECK_EQ(item.info.failed, fails);
+      }
+      callbacks += here;
+      CHECK_EQ(batch.run, here == 0 ? ReleaseOrder::kNobody : 1u);
+      if (here != 0) {
+        CHECK(batch.finished.empty());
+        world.resume(batch);
+      }
+    }
+    CHECK_EQ(callbacks, size_t{4});
+  }
+  World world;
+  InThread([&] {
+    for (uint32_t index : {1u, 0u})
+      CHECK(Publish(world.publisher, Kind::kOrdered, {kPlainThread << kDomainBits, 0, 0, index}, 8, kCallback, 1));
+    for (int i = 0; i < 2; ++i) world.drain.plain_published();
+  });
+  const Batch first = world.step();
+  CHECK_SEEN(Items(first), {"cb plain:0"});
+  world.resume(first);
+  Batch second = world.step();
+  while (second.items.empty()) second = world.step();
+  CHECK_SEEN(Items(second), {"cb plain:1"});
+}
+
+// Everything unordered of a thread has left when its epoch ends, though it came between callbacks of several threads.
+void test_carried_records_leave_before_their_epoch_ends() {
+  World world;
+  for (uint32_t thread = 1; thread <= 3; ++thread) world.drain.open(thread, 0);
+  InThread([&] {
+    Program(world.publisher, 1, 0).unordered_callback();
+    Program(world.publisher, 2, 0).unordered_callback();
+    Program(world.publisher, 3, 0).unordered(8);
+    Program(world.publisher, 2, 0).unordered(8);
+    for (uint32_t thread = 1; thread <= 3; ++thread) Program(world.publisher, thread, 0).close();
+  });
+  world.until_finished(3); // step() sees that nothing follows the end of its epoch
+  CHECK_EQ(world.unordered_seen, uint64_t{4});
+}
+
+// Text is that of one thread and one place; callbacks are never formatted, and nothing is while Python wants to see
+// all.
+void test_what_is_formatted() {
+  World world;
+  Plan plan(1);
+  plan[0].literal = "x\n";
+  world.sites.set_plan(kSite, plan);
+  world.drain.open(1, /*sink=*/3);
+  world.drain.open(2, /*sink=*/3);
+  world.drain.open(3, /*sink=*/0);
+  for (uint32_t thread = 1; thread <= 3; ++thread)
+    InThread([&] {
+      Program program(world.publisher, thread, 0);
+      for (int i = 0; i < 2; ++i) program.record(2000);
+      if (thread == 3) program.callback();
+    });
+  const Batch first = world.drain.next_batch(kPatience);
+  CHECK_SEEN(Items(first), {"text 1.0:2", "text 2.0:2", "large 3.0:0", "large 3.0:1", "cb 3.0:2"});
+  CHECK(first.items.at(0).data == "x\nx\n");
+  world.resume(first);
+  world.drain.show_python(true);
+  world.drain.open(4, /*sink=*/3);
+  InThread([&] { Program(world.publisher, 4, 0).record(8); });
+  Batch batch = world.drain.next_batch(kPatience);
+  while (batch.items.empty()) batch = world.drain.next_batch(kPatience);
+  CHECK_SEEN(Items(batch), {"4.0:0"});
+  world.drain.show_python(false);
+  world.drain.open(5, /*sink=*/3);
+  InThread([&] {
+    Program program(world.publisher, 5, 0);
+    program.callback();
+    program.record(8);
+  });
+  batch = world.drain.next_batch(kPatience);
+  while (batch.items.empty()) batch = world.drain.next_batch(kPatience);
+  CHECK_SEEN(Items(batch), {"cb 5.0:0", "text 5.0:1"});
+}
+
+// A record that somebody waits for and nobody will ever want is answered with a failure, and counted; what comes before
+// its failed epoch has ended is for the host to answer.
+void test_late_awaited_record_is_answered() {
+  World world;
+  world.gaps_allowed = true;
+  std::vector<std::string> heard;
+  std::vector<uint32_t> numbers;
+  for (int i = 0; i < 2; ++i)
+    numbers.push_back(world.replies.ask([&, i](const Answer &answer) {
+      CHECK(!answer.error.empty());
+      heard.push_back(std::to_string(i));
+    }));
+  world.drain.open(1, 0);
+  world.drain.open(2, 0); // keeps the drain awake
+  InThread([&] { CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 4), 8, kCallback, numbers[0])); });
+  world.drain.fail(1, 0);
+  world.until_finished(1);
+  CHECK_EQ(world.awaited_seen, uint64_t{1});
+  CHECK_SEEN(heard, {});
+  CHECK_EQ(world.publisher.stats.cancelled.load(), uint64_t{0});
+  InThread([&] {
+    CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 5), 8, kCallback, numbers[1]));
+    CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 6), 8, kCallback, 0));
+  });
+  CHECK(world.step(milliseconds(1)).items.empty());
+  CHECK_SEEN(heard, {"1"});
+  CHECK_EQ(world.publisher.stats.cancelled.load(), uint64_t{1});
+  world.drain.fail_replies("the end");
+  CHECK_SEEN(heard, {"1", "0"});
+  CHECK(world.replies.open().empty());
+}
+
+// Who is answered so is called with no lock held: it may run the rest of its program, which may publish from here.
+void test_late_awaited_record_is_answered_without_a_lock() {
+  World world;
+  std::vector<Lane *> lanes;
+  bool called = false;
+  const uint32_t number = world.replies.ask([&](const Answer &) {
+    called = true;
+    InThread([&] {
+      for (Lane *lane : lanes) {
+        std::unique_lock consumer(lane->consumer, std::try_to_lock);
+        CHECK(consumer.owns_lock());
+      }
+    });
+  });
+  world.drain.open(1, 0);
+  std::atomic<bool> over{false};
+  std::atomic<bool> published{false};
+  std::thread late([&] {
+    CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(2, 0, 0, 0), 8, kCallback, number));
+    published = true;
+    while (!over) std::this_thread::yield();
+  });
+  while (!published) std::this_thread::yield();
+  CHECK(world.publisher.for_each_lane([&](Lane &lane) {
+    lanes.push_back(&lane);
+    return true;
+  }));
+  world.step(milliseconds(1));
+  CHECK(called);
+  over = true;
+  late.join();
+}
+
+// What somebody waits for is never dropped, small or large, ordered or not, whatever else the full ring drops.
+void test_awaited_record_is_never_dropped() {
+  for (WhenFull when_full : {WhenFull::kDropNewest, WhenFull::kDropOldest})
+    for (size_t size : {size_t{100}, size_t{5000}})
+      for (bool others_too : {false, true}) {
+        World world(when_full);
+        world.drain.open(1, 0);
+        uint64_t dropped = 0;
+        constexpr uint32_t kRecords = 200;
+        // Nothing is drained before all is published.
+        InThread([&] {
+          Random random(size + others_too);
+          uint32_t ordered = 0;
+          for (uint32_t i = 0; i < kRecords; ++i) {
+            const Kind kind = random.one_in(3) ? Kind::kUnordered : Kind::kOrdered;
+            const Token token = MakeToken(1, 0, 0, kind == Kind::kOrdered ? ordered++ : 0);
+            CHECK(Publish(world.publisher, kind, token, random.one_in(2) ? size : 8, kCallback, /*reply=*/i + 1));
+            if (others_too)
+              for (size_t other : {size_t{50}, size})
+                Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, ordered++), other);
+          }
+          Close(world.publisher, 1, 0, {{0, ordered}});
+        });
+        dropped = world.publisher.stats.dropped.load();
+        CHECK_EQ(dropped > 0, others_too);
+        world.until_finished(1);
+        CHECK_EQ(world.awaited_seen, uint64_t{kRecords});
+        CHECK_EQ(world.publisher.stats.dropped.load(), dropped);
+        world.check_nothing_lost(kRecords + (others_too ? 2 * kRecords : 0));
+      }
+}
+
+// The same for plain records, and for a producer that waits for room when nothing drains any more.
+void test_awaited_record_outlives_the_end() {
+  for (size_t size : {size_t{100}, size_t{5000}}) {
+    World world;
+    constexpr uint32_t kRecords = 100;
+    std::thread producer([&] {
+      for (uint32_t i = 0; i < kRecords; ++i) CHECK(world.plain(i % 2 == 0, size, kCallback, /*reply=*/i + 1));
+    });
+    while (world.publisher.stats.waited.load() == 0) std::this_thread::yield();
+    world.drain.stop();
+    producer.join();
+    while (world.plain_seen < kRecords) {
+      const Batch batch = world.step();
+      CHECK(batch.stopped);
+      if (batch.run != ReleaseOrder::kNobody) world.resume(batch);
+    }
+    CHECK_EQ(world.publisher.stats.dropped.load(), uint64_t{0});
+    CHECK_EQ(world.awaited_seen, uint64_t{kRecords});
+  }
+}
+
+bool Hurried(Publisher &publisher) {
+  std::lock_guard lock(publisher.wake_mutex);
+  return publisher.hurried;
+}
+
+// The first that stands by leads; an offer that nobody took is taken back, and again; who has not offered, or does not
+// lead, takes nothing back.
+void test_lead_is_taken_and_taken_back() {
+  World world;
+  CHECK(world.drain.stand_by());
+  CHECK(!world.drain.reclaim());
+  for (int i = 0; i < 3; ++i) {
+    CHECK_EQ(world.drain.offer(), 0);
+    InThread([&] { CHECK(!world.drain.reclaim()); });
+    CHECK(world.drain.reclaim());
+    CHECK(!world.drain.reclaim());
+  }
+  world.drain.leave();
+  InThread([&] {
+    CHECK(world.drain.stand_by());
+    world.drain.leave();
+  });
+  CHECK(world.drain.stand_by());
+}
+
+// What the offering thread publishes itself does not give the lead away, though somebody waits for it; what another
+// thread publishes does so only if somebody waits for it.
+void test_offer_is_hurried_by_others() {
+  World world;
+  std::thread([&] {
+    world.drain.open(2, 0);
+    CHECK(world.drain.stand_by());
+    world.drain.offer();
+    CHECK(world.plain(true, 8, kCallback, /*reply=*/1));
+    world.publisher.wake();
+    world.publisher.rouse();
+    CHECK(!Hurried(world.publisher));
+    CHECK(world.drain.reclaim());
+    // That it had something to do is not forgotten: the next offer is hurried from the start.
+    world.drain.offer();
+    CHECK(Hurried(world.publisher));
+    CHECK(world.drain.reclaim());
+    CHECK(!Hurried(world.publisher));
+    world.step(); // looks now
+    world.drain.offer();
+    CHECK(!Hurried(world.publisher));
+    InThread([&] { CHECK(Publish(world.publisher, Kind::kUnordered, MakeToken(2, 0, 0, 0), 8)); });
+    CHECK(!Hurried(world.publisher));
+    InThread([&] { CHECK(Publish(world.publisher, Kind::kUnordered, MakeToken(2, 0, 0, 0), 8, kCallback, 2)); });
+    CHECK(Hurried(world.publisher));
+    CHECK(world.drain.reclaim()); // nobody stood by
+  }).join();
+}
+
+// An offer that is hurried is taken by whoever stands by: it leads then, takes the record for which somebody waits, and
+// the thread that offered does not lead any more.
+void test_hurried_offer_is_taken() {
+  for (int i = 0; i < 50; ++i) {
+    World world;
+    world.drain.open(1, 0);
+    std::atomic<bool> led{false};
+    std::atomic<bool> taken{false};
+    CHECK(world.drain.stand_by());
+    std::thread other([&] {
+      CHECK(world.drain.stand_by());
+      CHECK(led);
+      Batch batch = world.step();
+      while (batch.run == ReleaseOrder::kNobody) batch = world.step();
+      CHECK_SEEN(Items(batch), {"cb 1.0:0"});
+      world.resume(batch);
+      taken = true;
+      world.drain.stop();
+      world.drain.leave();
+    });
+    led = true;
+    world.drain.offer();
+    InThread([&] { Program(world.publisher, 1, 0).callback(8, /*reply=*/1); });
+    while (!taken) std::this_thread::yield(); // as a function does which waits for that callback
+    CHECK(!world.drain.reclaim());
+    other.join();
+  }
+}
+
+// An offer that lasts is taken though nobody hurries it, also by a thread that had slept while nothing was offered.
+void test_lasting_offer_is_taken() {
+  World world;
+  world.drain.open(1, 0);
+  std::atomic<bool> done{false};
+  std::atomic<int> taken{0};
+  CHECK(world.drain.stand_by());
+  std::thread other([&] {
+    while (world.drain.stand_by() && !done) {
+      ++taken;
+      world.drain.leave();
+    }
+    world.drain.leave();
+  });
+  for (int i = 0; i < 10; ++i) {
+    world.drain.next_batch(milliseconds(30)); // meanwhile the other one may fall asleep
+    const int before = taken;
+    world.drain.offer();
+    while (taken == before) std::this_thread::yield();
+    CHECK(!world.drain.reclaim());
+    while (!world.drain.stand_by()) std::this_thread::yield();
+  }
+  done = true;
+  world.drain.leave();
+  other.join();
+}
+
+// Two threads that stand by are enough: a third may end.
+void test_third_that_stands_by_may_end() {
+  World world;
+  std::atomic<bool> done{false};
+  CHECK(world.drain.stand_by());
+  std::vector<std::thread> others;
+  for (int i = 0; i < 2; ++i)
+    others.emplace_back([&] {
+      while (!done)
+        if (world.drain.stand_by()) world.drain.leave();
+    });
+  // An offer that is taken back at once tells how many there are; if one took it, it leaves.
+  for (bool both = false; !both;) {
+    both = world.drain.offer() == 2;
+    if (world.drain.reclaim()) continue;
+    both = false;
+    while (!world.drain.stand_by()) std::this_thread::yield();
+  }
+  InThread([&] { CHECK(!world.drain.stand_by()); });
+  CHECK(!world.drain.stand_by());
+  done = true;
+  world.drain.stop();
+  world.drain.leave();
+  for (std::thread &other : others) other.join();
+}
+
+// Exactly one thread leads at a time, however often the lead is offered, taken, taken back and left; what the leaders
+// share needs no lock.
+void test_one_leads_at_a_time() {
+  World world;
+  constexpr int kThreads = 4;
+  constexpr uint64_t kTurns = 4000;
+  std::atomic<int> leading{0};
+  std::atomic<bool> over{false};
+  uint64_t turns = 0; // the leaders', as the drain's own things are
+  const auto lead = [&](Random &random) {
+    CHECK_EQ(leading.fetch_add(1), 0);
+    if (++turns >= kTurns) over = true;
+    if (random.one_in(4)) world.drain.next_batch(milliseconds(0));
+    CHECK_EQ(leading.fetch_sub(1), 1);
+  };
+  world.drain.open(1, 0);       // the drain is awake
+  world.publisher.barriers = 1; // and does not pace itself
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back([&, i] {
+      Random random(static_cast<uint64_t>(i));
+      while (!over) {
+        if (!world.drain.stand_by()) {
+          std::this_thread::yield();
+          continue;
+        }
+        for (;;) {
+          lead(random);
+          if (over || random.one_in(8)) {
+            world.drain.leave();
+            break;
+          }
+          world.drain.offer();
+          for (uint64_t wait = random.below(4); wait > 0; --wait) std::this_thread::yield();
+          if (!world.drain.reclaim()) break;
+        }
+      }
+    });
+  std::thread hurrying([&] {
+    while (!over) {
+      world.publisher.wake();
+      std::this_thread::yield();
+    }
+    world.drain.stop();
+  });
+  for (std::thread &thread : threads) thread.join();
+  hurrying.join();
+  CHECK(turns >= kTurns);
+}
+
+// The same with callbacks of several threads that wait for each other's: each leader offers while it runs its own, and
+// whoever stands by runs the next, so that all have run at once before the first is resumed.
+void test_callbacks_may_wait_for_each_other() {
+  for (int round = 0; round < 20; ++round) {
+    World world;
+    constexpr uint32_t kStreams = 3;
+    for (uint32_t thread = 1; thread <= kStreams; ++thread) world.drain.open(thread, 0);
+    InThread([&] {
+      for (uint32_t thread = 1; thread <= kStreams; ++thread) {
+        Program program(world.publisher, thread, 0);
+        program.callback();
+        program.close();
+      }
+    });
+    std::atomic<uint32_t> running{0};
+    std::atomic<uint32_t> ended{0};
+    std::vector<std::thread> leaders;
+    for (uint32_t i = 0; i <= kStreams; ++i)
+      leaders.emplace_back([&] {
+        bool leads = false;
+        while (ended < kStreams) {
+          if (!leads && !(leads = world.drain.stand_by())) {
+            std::this_thread::yield();
+            continue;
+          }
+          const Batch batch = world.step(milliseconds(1));
+          ended += static_cast<uint32_t>(batch.finished.size());
+          if (batch.run == ReleaseOrder::kNobody) continue;
+          world.drain.offer();
+          ++running;
+          while (running < kStreams) std::this_thread::yield();
+          world.resume(batch);
+          leads = world.drain.reclaim();
+        }
+        if (leads) world.drain.leave();
+      });
+    for (std::thread &leader : leaders) leader.join();
+    CHECK_EQ(ended.load(), kStreams);
+  }
+}
+
+// stop() ends all, the one that leads and sleeps, and those that stand by, however long they have.
+void test_stop_ends_all_that_stand_by() {
+  for (int round = 0; round < 60; ++round) {
+    World world;
+    std::atomic<int> leaders{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i)
+      threads.emplace_back([&] {
+        if (!world.drain.stand_by()) return;
+        CHECK_EQ(leaders.fetch_add(1), 0);
+        while (!world.drain.next_batch(std::chrono::hours(1)).stopped) {
+        }
+        CHECK_EQ(leaders.fetch_sub(1), 1);
+        world.drain.leave();
+      });
+    if (round % 3 == 0)
+      while (leaders == 0) std::this_thread::yield();
+    world.drain.stop();
+    for (std::thread &thread : threads) thread.join();
+  }
 }
 
 } // namespace
@@ -705,5 +1665,35 @@ int main() {
   RUN(test_dropped_plain_records_are_not_waited_for);
   RUN(test_parked_plain_record_keeps_the_drain_awake);
   RUN(test_text_is_formatted_in_order);
+  RUN(test_consecutive_records_come_together);
+  RUN(test_large_record_comes_by_itself);
+  RUN(test_batch_ends_with_one_threads_callbacks);
+  RUN(test_held_thread_waits_for_its_resumption);
+  RUN(test_unordered_records_do_not_wait_behind_callbacks);
+  RUN(test_carried_callbacks_are_run_one_threads_a_batch);
+  RUN(test_plain_records_in_a_run_count_when_it_is_resumed);
+  RUN(test_resume_wakes_the_drain);
+  RUN(test_site_is_forgotten_when_its_programs_have_ended);
+  RUN(test_site_is_forgotten_when_its_plain_records_have_left);
+  RUN(test_no_site_is_forgotten_while_a_stream_is_held);
+  RUN(test_release_site_wakes_the_drain);
+  RUN(test_site_outlives_a_program_dispatched_during_a_scan);
+  RUN(test_program_follows_earlier_plain_records);
+  RUN(test_awaited_callback_is_the_last_of_its_batch);
+  RUN(test_parked_awaited_callbacks_come_one_by_one);
+  RUN(test_carried_records_leave_before_their_epoch_ends);
+  RUN(test_what_is_formatted);
+  RUN(test_late_awaited_record_is_answered);
+  RUN(test_late_awaited_record_is_answered_without_a_lock);
+  RUN(test_awaited_record_is_never_dropped);
+  RUN(test_awaited_record_outlives_the_end);
+  RUN(test_lead_is_taken_and_taken_back);
+  RUN(test_offer_is_hurried_by_others);
+  RUN(test_hurried_offer_is_taken);
+  RUN(test_lasting_offer_is_taken);
+  RUN(test_third_that_stands_by_may_end);
+  RUN(test_one_leads_at_a_time);
+  RUN(test_callbacks_may_wait_for_each_other);
+  RUN(test_stop_ends_all_that_stand_by);
   return 0;
 }

@@ -61,13 +61,15 @@ double BenchDrained(size_t size, bool text) {
   for (int repeat = 0; repeat < 5; ++repeat) {
     constexpr uint32_t kRecords = 300000;
     Publisher publisher;
-    Drain drain(publisher);
+    Sites sites;
+    Replies replies;
+    Drain drain(publisher, sites, replies);
     if (text) {
       Plan plan(1);
       plan[0].literal = "step ";
       plan[0].has_field = true;
       plan[0].type = Scalar::kInt64;
-      drain.set_plan(7, plan);
+      sites.set_plan(7, plan);
     }
     drain.open(kThread, text ? 1 : 0);
     const auto start = Clock::now();

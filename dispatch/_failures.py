@@ -1,0 +1,107 @@
+"""What effects raised on the host and nobody has been told yet, program by program."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Collection
+
+from effects import _errors as errors
+
+Place = tuple[int, int]
+"""A program: the number of the thread that called it, and of its epoch."""
+
+_KEPT = 100
+"""How many failures of one program are kept; the others are counted. A loop may fail at every turn."""
+
+
+@dataclasses.dataclass
+class _OfProgram:
+    kept: list[BaseException] = dataclasses.field(default_factory=list)
+    more: int = 0
+    awaited: BaseException | None = None  # what ended the program; not among `kept`
+    before: int = 0  # effects of the program before it
+    after: int = 0  # records replayed after it
+    cancelled: int = 0  # callbacks after it that were asked for and did not run
+
+
+class Failures:
+    """Each is handed out once. Written by drain threads, taken by those that wait for programs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._programs: dict[Place, _OfProgram] = {}  # by program, in the order of their first failure
+        self.any_ended = False  # whether a callback has ended a program that may still have records to replay
+
+    def __bool__(self) -> bool:
+        return bool(self._programs)
+
+    def add(self, place: Place, failure: BaseException) -> None:
+        """Keeps a failure after which the program goes on."""
+        with self._lock:
+            program = self._programs.setdefault(place, _OfProgram())
+            if len(program.kept) < _KEPT:
+                program.kept.append(failure)
+            else:
+                program.more += 1
+
+    def end_program(self, place: Place, failure: BaseException, before: int) -> None:
+        """Keeps the failure that ends the program."""
+        with self._lock:
+            program = self._programs.setdefault(place, _OfProgram())
+            if program.awaited is not None:  # another device of the same program
+                program.kept.append(failure)
+                return
+            program.awaited, program.before = failure, before
+            self.any_ended = True
+
+    def count_after_end(self, place: Place, replayed: int, cancelled: int = 0) -> None:
+        """Counts what became of records of a program that a callback has ended."""
+        with self._lock:
+            program = self._programs.get(place)
+            if program is not None and program.awaited is not None:
+                program.after += replayed
+                program.cancelled += cancelled
+
+    def take_awaited(self, place: Place) -> BaseException | None:
+        """The failure that ended this program."""
+        with self._lock:
+            program = self._programs.get(place)
+            if program is None or program.awaited is None:
+                return None
+            failure = _finish_awaited(program)
+            if not program.kept:
+                del self._programs[place]
+            self._look_for_ended()
+        return failure
+
+    def take(self, threads: Collection[int] | None = None) -> list[BaseException]:
+        """All failures, or those of programs that these threads called, in order."""
+        taken: list[BaseException] = []
+        with self._lock:
+            for place in list(self._programs):
+                if threads is None or place[0] in threads:
+                    program = self._programs.pop(place)
+                    kept = program.kept
+                    if program.awaited is not None:
+                        kept = [_finish_awaited(program), *kept]
+                    if program.more:
+                        kept[-1].add_note(errors.NOTE_MANY_FAILURES.format(count=program.more))
+                    taken += kept
+            self._look_for_ended()
+        return taken
+
+    def _look_for_ended(self) -> None:
+        self.any_ended = any(program.awaited is not None for program in self._programs.values())
+
+
+def _finish_awaited(program: _OfProgram) -> BaseException:
+    failure, program.awaited = program.awaited, None
+    assert failure is not None
+    failure.add_note(
+        errors.NOTE_PROGRAM_ENDED.format(before=program.before, after=program.after, cancelled=program.cancelled)
+    )
+    return failure
+
+
+failures = Failures()

@@ -1,0 +1,45 @@
+"""The host's side of the programs that `lowering/` makes; see `HostSink` there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dispatch._known_sites import meet
+from dispatch._sink import PLAIN_TOKEN, native, publish
+from effects._sites import Site
+from lowering._record import INDEX, set_host_sink
+
+
+class _HostSink:
+    def meet(self, site: Site) -> object:
+        return meet(site)
+
+    def record(self, site: Site, token: Any, operands: Sequence[Any]) -> list[Any]:
+        results = publish_and_wait(site, tuple(map(int, token)), operands)
+        token = np.array(token)
+        if site.effect.ordered:
+            token[INDEX] += 1
+        return [token, *results]
+
+    def close(self, tokens: Sequence[Any]) -> Any:
+        native.close([tuple(map(int, token)) for token in tokens], 0)
+        return np.array(tokens[0])
+
+    def plain(self, site: Site, operands: Sequence[Any]) -> list[Any]:
+        return publish_and_wait(site, PLAIN_TOKEN, operands)
+
+
+def publish_and_wait(site: Site, token: tuple[int, ...], operands: Sequence[Any]) -> list[np.ndarray]:
+    """Publishes a record from the host; returns what a callback returns, once it has run in its turn."""
+    reply = None if site.results is None else native.HostReply()
+    publish(site, token, operands, reply=reply)
+    if reply is None:
+        return []
+    results = zip(site.results or (), reply.wait(), strict=True)
+    return [np.ndarray(result.shape, result.stored, data) for result, data in results]
+
+
+set_host_sink(_HostSink())

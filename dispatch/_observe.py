@@ -1,0 +1,100 @@
+"""`fx.capture` and `fx.add_handler`: looking at records."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from dispatch._barrier import effects_barrier, wait_for_thread
+from dispatch._observers import Capture, Handler, captures, observers
+from effects import _errors as errors
+from effects._record import Record
+from effects._registry import effect_names
+
+
+@contextlib.contextmanager
+def capture(suppress: bool = False) -> Iterator[list[Record]]:
+    """Collects the records of what the calling thread issues in a `with` block, in the order in which they happen.
+
+    At the end of the block is a barrier: the list is complete then, and what effects raised is raised. Before, it holds
+    what has happened so far. Captures nest, and each gets all records. Records of programs that `jax.jit` dispatched do
+    not say which thread that was, so every capture that is open gets them.
+
+    Args:
+        suppress: Whether prints and logs of the block are kept from the output. Handlers and callbacks get theirs.
+
+    Example:
+        >>> import effects as fx
+        >>> with fx.capture(suppress=True) as records:
+        ...     fx.jit(lambda x: fx.print("x = {}", x))(1)
+        >>> [record.text for record in records]
+        ['x = 1']
+    """
+    wait_for_thread()  # what native code is to show, and what it is to hand over, do not mix
+    mine = Capture(suppress)
+    observers.add(mine)
+    before = captures.set((*captures.get(), mine))
+    try:
+        try:
+            yield mine.records
+        except BaseException:
+            wait_for_thread()  # the block's own error is the one to see
+            raise
+        effects_barrier()
+    finally:
+        captures.reset(before)
+        observers.remove(mine)
+
+
+def add_handler(handler: Any, effects: Any = None) -> Handler:
+    """Gives records to a handler from now on.
+
+    Args:
+        handler: A function of one `Record`, or an object with `handle(record)`. If it has `handle_many(records)`, it
+            gets sequences of records instead, which cost nothing until they are looked at; `close()` is called when it
+            is removed, and when the process ends. Handlers run in a thread of the drain, in program order.
+        effects: Names of effects, or `Effect`s, whose records it gets; by default all.
+
+    Returns:
+        What `remove_handler` takes.
+
+    Raises:
+        TypeError: if it can neither be called nor has a method `handle`.
+
+    Example:
+        >>> import effects as fx
+        >>> texts = []
+        >>> token = fx.add_handler(lambda record: texts.append(record.text), effects="print")
+        >>> fx.jit(lambda x: fx.print("x = {}", x))(1)
+        >>> fx.remove_handler(token)
+        x = 1
+        >>> texts
+        ['x = 1']
+    """
+    if not callable(getattr(handler, "handle", None)) and not callable(handler):
+        raise TypeError(errors.MSG_HANDLER.format(handler=handler))
+    added = Handler(handler, None if effects is None else effect_names(effects))
+    wait_for_thread()
+    observers.add(added)
+    return added
+
+
+def remove_handler(token: Handler) -> None:
+    """Gives no more records to a handler. It has got those of all that the calling thread issued before.
+
+    Args:
+        token: What `add_handler` returned.
+
+    Raises:
+        ValueError: if the handler is not there.
+
+    Example:
+        >>> import effects as fx
+        >>> token = fx.add_handler(print)
+        >>> fx.remove_handler(token)
+    """
+    wait_for_thread()
+    if not isinstance(token, Handler) or not observers.remove(token):
+        raise ValueError(errors.MSG_HANDLER_TOKEN.format(token=token))
+    token.close()

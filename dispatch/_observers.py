@@ -1,0 +1,110 @@
+"""Who sees records besides the output: captures and handlers."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dispatch._sink import native
+from effects import _errors as errors
+from effects._record import Record, Records
+
+
+class Capture:
+    """What `fx.capture` gives the records of its thread's programs to."""
+
+    def __init__(self, suppress: bool):
+        self.records: list[Record] = []
+        self.suppress = suppress
+
+
+captures: contextvars.ContextVar[tuple[Capture, ...]] = contextvars.ContextVar("effects_captures", default=())
+"""The captures around a call, the outermost first. Part of the context in which the call's effects are replayed."""
+
+
+class Handler:
+    """A handler that was added."""
+
+    def __init__(self, handler: Any, effects: frozenset[str] | None):
+        self.handler = handler
+        self._effects = effects
+        self._many: Callable[[Iterable[Record]], Any] | None = getattr(handler, "handle_many", None)
+        self._one: Callable[[Record], Any] = handler.handle if hasattr(handler, "handle") else handler
+        self._has_failed = False
+
+    def wants_lines(self) -> bool:
+        """Whether it is to see records that native code could show by itself."""
+        return self._effects is None or bool(self._effects - {"log", "callback"})
+
+    def take(self, records: Records | list[Record], report: Callable[[BaseException], None]) -> None:
+        """Gives it the records that it is for. Its first error is reported."""
+        if self._effects is not None:
+            site = records.only_site if isinstance(records, Records) else None
+            if site is None:
+                records = [record for record in records if record.effect in self._effects]
+            elif site.effect.name not in self._effects:
+                return
+        if self._many is not None:
+            try:
+                self._many(records)
+            except Exception as error:
+                self._report(error, None, report)
+            return
+        for record in records:
+            try:
+                self._one(record)
+            except Exception as error:
+                self._report(error, record, report)
+
+    def _report(self, error: Exception, record: Record | None, report: Callable[[BaseException], None]) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        effect, where = (record.effect, record.where) if record is not None else ("several effects", "several places")
+        failure = errors.EffectError(
+            errors.MSG_HANDLER_FAILED.format(
+                handler=self.handler, error=errors.shown(error), effect=effect, where=where
+            )
+        )
+        failure.__cause__ = error
+        report(failure)
+
+    def close(self) -> None:
+        """Lets the handler write what it has kept."""
+        if callable(close := getattr(self.handler, "close", None)):
+            close()
+
+
+class Observers:
+    """Those that are there. Changed under the lock; the tuples are replaced as a whole, which does not disturb a drain
+    thread that goes over one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.captures: tuple[Capture, ...] = ()  # of all threads
+        self.handlers: tuple[Handler, ...] = ()
+
+    def add(self, observer: Capture | Handler) -> None:
+        with self._lock:
+            if isinstance(observer, Capture):
+                self.captures = (*self.captures, observer)
+            else:
+                self.handlers = (*self.handlers, observer)
+            self._tell_native()
+
+    def remove(self, observer: Capture | Handler) -> bool:
+        """Whether it was there."""
+        with self._lock:
+            known = observer in self.captures or observer in self.handlers
+            self.captures = tuple(capture for capture in self.captures if capture is not observer)
+            self.handlers = tuple(handler for handler in self.handlers if handler is not observer)
+            self._tell_native()
+        return known
+
+    def _tell_native(self) -> None:
+        native.show_python(bool(self.captures) or any(handler.wants_lines() for handler in self.handlers))
+
+
+observers = Observers()

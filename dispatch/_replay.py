@@ -1,0 +1,173 @@
+"""What becomes of records: text is written, events are logged, functions are called, and observers see them all.
+
+Runs in a drain thread, in the context of the program's call.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+
+from dispatch._failures import Place, failures
+from dispatch._observers import Capture, captures, observers
+from dispatch._sink import native
+from effects import _errors as errors
+from effects._callback import take_results
+from effects._content import Event, HostCall, Line
+from effects._log import LOGGER
+from effects._record import Record, Records, records_of
+from effects._sites import Site
+
+
+class Call(NamedTuple):
+    """What was in force when a program was called. A plain tuple where it is made, since that is at every dispatch."""
+
+    function: str  # the jitted function's name, for messages
+    stdout: TextIO | None  # where its lines go
+    context: contextvars.Context  # in which its effects are replayed
+
+
+def outside_epochs() -> Call:
+    """What is in force for a record of a program that JAX dispatched: the present."""
+    return Call("a program outside fx.jit", sys.stdout, contextvars.copy_context())
+
+
+class Replay:
+    """Replays what came from one program."""
+
+    def __init__(self, call: tuple[str, TextIO | None, contextvars.Context], place: Place):
+        self._call = call
+        self._place = place
+
+    def text(self, text: str) -> None:
+        """Lines that native code has formatted."""
+        try:
+            self._call[2].run(self._write, text)
+        except BaseException as error:
+            self._fail(error, None)
+
+    def records(self, records: Records) -> None:
+        """Records that call nothing."""
+        try:
+            self._call[2].run(self._show, records)
+        except BaseException as error:
+            self._fail(error, None)
+
+    def function(
+        self, site: Site, token: tuple[int, ...], device: int, payload: Any, awaited: bool
+    ) -> list[np.ndarray] | BaseException | None:
+        """Runs a callback, once or lane by lane. Returns its results, or what it raised if a program waits for it."""
+        context = self._call[2] if site.effect.ordered else self._call[2].copy()
+        try:
+            return context.run(self._run, site, token, device, payload)
+        except BaseException as error:
+            if not awaited:
+                self._fail(error, site)
+                return None
+            failure = _failure(errors.MSG_AWAITED_CALLBACK, error, self._call[0], site)
+            failures.end_program(self._place, failure, token[3])
+            return failure
+
+    # In the context of the call.
+
+    def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray] | None:
+        content = site.content
+        assert isinstance(content, HostCall)
+        fn = content.function.fn
+        if fn is None:
+            raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=content.function.name))
+        if self._observed():
+            self._observe(list(records_of(site, token, device, payload)))
+        values = site.read(payload)
+        if not site.lanes:
+            args, kwargs = site.arguments(values)
+            if content.pass_record:
+                kwargs = {**kwargs, "record": Record(site, token, device, (), payload)}
+            returned = fn(*args, **kwargs)
+            return None if content.results is None else take_results(site, returned)
+        lanes = []
+        for lane, of_lane in site.each_lane(values):
+            args, kwargs = site.arguments(of_lane)
+            if content.pass_record:
+                kwargs = {**kwargs, "record": Record(site, token, device, lane, payload)}
+            returned = fn(*args, **kwargs)
+            if content.results is not None:
+                lanes.append(take_results(site, returned))
+        if site.results is None:
+            return None
+        return [
+            np.stack([results[i] for results in lanes]).reshape(result.shape) if lanes else np.empty(result.shape)
+            for i, result in enumerate(site.results)
+        ]
+
+    def _show(self, records: Records) -> None:
+        if self._observed():
+            self._observe(records)
+            if any(capture.suppress for capture in self._captures()):
+                return
+        site = records.only_site
+        if site is not None and isinstance(site.content, Event) and not LOGGER.isEnabledFor(site.content.level):
+            return
+        for site, token, device, payload in records.parts():
+            try:
+                if isinstance(site.content, Line):
+                    lines = [record.text for record in records_of(site, token, device, payload)]
+                    self._write("".join(f"{line}\n" for line in lines))
+                elif isinstance(site.content, Event) and LOGGER.isEnabledFor(site.content.level):
+                    for record in records_of(site, token, device, payload):
+                        _log(record)
+            except Exception as error:
+                self._fail(error, site)
+
+    def _write(self, text: str) -> None:
+        for out in (self._call[1], sys.stdout):
+            if out is None or not getattr(out, "closed", False):
+                if out is not None:
+                    out.write(text)
+                return
+        raise ValueError(errors.MSG_OUTPUT_CLOSED)
+
+    def _observed(self) -> bool:
+        return bool(observers.handlers or observers.captures)
+
+    def _observe(self, records: Records | list[Record]) -> None:
+        for capture in self._captures():
+            capture.records.extend(records)
+        for handler in observers.handlers:
+            handler.take(records, lambda failure: failures.add(self._place, failure))
+
+    def _captures(self) -> tuple[Capture, ...]:
+        # What JAX dispatched does not say which thread called it.
+        return observers.captures if self._place[0] == native.PLAIN_THREAD else captures.get()
+
+    def _fail(self, error: BaseException, site: Site | None) -> None:
+        is_call = site is not None and isinstance(site.content, HostCall)
+        message = errors.MSG_CALLBACK if is_call else errors.MSG_REPLAY
+        failures.add(self._place, _failure(message, error, self._call[0], site))
+
+
+def _failure(message: str, error: BaseException, function: str, site: Site | None) -> errors.EffectError:
+    failure = errors.EffectError(
+        message.format(
+            effect=site.effect.name if site else "print",
+            name=site.content.function.name if site and isinstance(site.content, HostCall) else "",
+            where=site.where if site else "its call",
+            function=f"`{function}`",
+            error=errors.shown(error),
+        )
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def _log(record: Record) -> None:
+    """Hands an event to Python's logging, as if the user's line had."""
+    where = record.where
+    level: Any = record.level
+    extra = {**record.fields, "event": record.event, "effects_record": record}
+    LOGGER.handle(
+        LOGGER.makeRecord(LOGGER.name, level, where.file, where.line, record.text, (), None, where.function, extra)
+    )

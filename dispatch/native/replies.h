@@ -1,0 +1,137 @@
+// Who waits for what a callback returns: from a number in a record to the devices that wait for its answer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "record.h"
+
+namespace effects {
+
+struct Span {
+  const void *data;
+  size_t size;
+};
+
+// What a callback returned: the bytes of its results, or why there are none.
+struct Answer {
+  std::vector<Span> results;
+  std::string error; // empty: none
+};
+
+class Replies {
+public:
+  // Called once, by whoever answers, with no lock held. It may run the rest of the waiting program.
+  using Waiter = std::function<void(const Answer &)>;
+
+  // Registers somebody who waits. The number goes into the record; it is never 0.
+  uint32_t ask(Waiter waiter) {
+    std::lock_guard lock(mutex_);
+    const uint32_t number = next_number();
+    asked_[number].waiters.push_back(std::move(waiter));
+    return number;
+  }
+
+  // As ask(), for a record that `copies` devices publish alike: they all get the one answer. Returns the number for the
+  // first to come, and 0 for the others, which publish nothing. One that comes late is answered here and now.
+  uint32_t ask_replicated(const Token &token, uint32_t copies, Waiter waiter) {
+    std::unique_lock lock(mutex_);
+    auto [it, first] = replicated_.try_emplace(Key(token), 0);
+    if (first) it->second = next_number();
+    const uint32_t number = it->second;
+    Asked &asked = asked_[number];
+    asked.token = token;
+    asked.copies = copies;
+    ++asked.came;
+    if (!asked.answered) {
+      asked.waiters.push_back(std::move(waiter));
+      return first ? number : 0;
+    }
+    const Owned owned = asked.came == copies ? std::move(asked.answer) : asked.answer;
+    if (asked.came == copies) forget(it->second);
+    lock.unlock();
+    waiter(owned.view());
+    return 0;
+  }
+
+  // Gives everybody who waits under this number the answer.
+  void answer(uint32_t number, const Answer &answer) {
+    std::vector<Waiter> waiters;
+    {
+      std::lock_guard lock(mutex_);
+      auto it = asked_.find(number);
+      if (it == asked_.end() || it->second.answered) return;
+      waiters = std::move(it->second.waiters);
+      if (it->second.came >= it->second.copies) {
+        forget(number);
+      } else {
+        it->second.answered = true;
+        it->second.answer = Owned(answer);
+      }
+    }
+    for (const Waiter &waiter : waiters) waiter(answer);
+  }
+
+  void fail(uint32_t number, std::string why) { answer(number, {{}, std::move(why)}); }
+
+  // Numbers that nobody has answered yet.
+  std::vector<uint32_t> open() {
+    std::lock_guard lock(mutex_);
+    std::vector<uint32_t> numbers;
+    for (const auto &[number, asked] : asked_)
+      if (!asked.answered) numbers.push_back(number);
+    return numbers;
+  }
+
+private:
+  // An answer that outlives the call which gave it.
+  struct Owned {
+    Owned() = default;
+    explicit Owned(const Answer &answer) : error(answer.error) {
+      for (const Span &span : answer.results) results.emplace_back(static_cast<const char *>(span.data), span.size);
+    }
+    Answer view() const {
+      Answer answer{{}, error};
+      for (const std::string &bytes : results) answer.results.push_back({bytes.data(), bytes.size()});
+      return answer;
+    }
+    std::vector<std::string> results;
+    std::string error;
+  };
+  struct Asked {
+    std::vector<Waiter> waiters;
+    uint32_t copies = 0; // how many will come; 0: only the one
+    uint32_t came = 0;
+    bool answered = false;
+    Token token{};
+    Owned answer;
+  };
+  using TokenKey = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>;
+  static TokenKey Key(const Token &token) { return {token.stream, token.epoch, token.phase, token.index}; }
+
+  // All with `mutex_` held.
+  uint32_t next_number() {
+    do ++last_;
+    while (last_ == 0 || asked_.count(last_) != 0);
+    return last_;
+  }
+  void forget(uint32_t number) {
+    auto it = asked_.find(number);
+    if (it->second.copies != 0) replicated_.erase(Key(it->second.token));
+    asked_.erase(it);
+  }
+
+  std::mutex mutex_;
+  uint32_t last_ = 0;
+  std::unordered_map<uint32_t, Asked> asked_; // by number
+  std::map<TokenKey, uint32_t> replicated_;   // number of what several devices ask for
+};
+
+} // namespace effects

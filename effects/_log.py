@@ -1,0 +1,75 @@
+"""Structured logging from inside compiled programs."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from effects import _errors as errors
+from effects._content import Event
+from effects._primitive import effect_p
+from effects._registry import LOG
+from effects._sites import Site, take_arguments, where_called
+
+LOGGER = logging.getLogger("effects")
+"""Where events go by default. Its own level, if it has one, is the threshold below which nothing is recorded."""
+
+RESERVED = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
+    "asctime",
+    "device",
+    "effect",
+    "effects_record",
+    "event",
+    "fields",
+    "fmt",
+    "lane",
+    "level",
+    "message",
+    "process",
+    "taskName",
+    "text",
+    "thread",
+    "token",
+    "where",
+}
+"""Names that a log record of Python's, or a `Record`, has for itself."""
+
+
+def log(event: str, /, *, level: int = logging.INFO, ordered: bool = True, **fields: Any) -> None:
+    """Logs an event with fields when the program reaches this point, in program order.
+
+    Goes to the handlers that `fx.add_handler` added, and to Python's `logging` under the logger `effects`, with the
+    user's file, line and function. An event below the level that the logger `effects` has of its own when the program
+    is traced costs nothing: it does not become part of the program.
+
+    Args:
+        event: What happened.
+        level: How much it matters, as for `logging`.
+        ordered: Whether the event must come in program order. Unordered events come when they come.
+        **fields: Pytrees of arrays; strings, numbers and None as they are.
+
+    Raises:
+        TypeError: while tracing, if the event is not a string, the level not a number, or a field not a value.
+        ValueError: while tracing, if a field has a name that every record has for itself.
+
+    Example:
+        >>> import effects as fx
+        >>> step = fx.jit(lambda loss: fx.log("step", loss=loss))
+        >>> with fx.capture() as records:
+        ...     step(0.5)
+        >>> records[0].event, records[0].fields
+        ('step', {'loss': array(0.5, dtype=float32)})
+    """
+    if isinstance(level, int) and level < LOGGER.level:
+        return
+    where = where_called()
+    if not isinstance(event, str) or not event:
+        raise TypeError(errors.MSG_LOG_EVENT.format(where=where, event=event))
+    if isinstance(level, bool) or not isinstance(level, int):
+        raise TypeError(errors.MSG_LOG_LEVEL.format(where=where, level=level))
+    if taken := sorted(RESERVED & set(fields)):
+        names = ", ".join(f"`{name}`" for name in taken)
+        raise ValueError(errors.MSG_LOG_FIELD.format(where=where, names=names, first=taken[0]))
+    operands, leaves, tree = take_arguments((), fields, "fx.log", where)
+    effect = LOG if ordered else LOG.unordered()
+    effect_p.bind(*operands, site=Site(effect, Event(event, level), leaves, tree, where))

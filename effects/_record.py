@@ -1,0 +1,212 @@
+"""Records as users see them: what handlers, captures and callbacks get."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+import jax
+import numpy as np
+
+from effects._content import Event, Line
+from effects._sites import Site, Static, Where
+
+
+class Record:
+    """One effect that happened.
+
+    Its values are made when they are asked for.
+
+    Attributes:
+        effect: The effect's name.
+        device: The id of the device that recorded it.
+        token: Its place in program order: (stream, epoch, phase, index).
+        lane: Its lane under `vmap`: one number for each, the outermost first.
+
+    Example:
+        >>> import effects as fx
+        >>> with fx.capture(suppress=True) as records:
+        ...     fx.jit(lambda x: fx.print("x = {}", x))(1)
+        >>> records[0].text, records[0].args
+        ('x = 1', (array(1, dtype=int32),))
+    """
+
+    __slots__ = ("_payload", "_site", "_values", "device", "lane", "token")
+
+    def __init__(self, site: Site, token: tuple[int, ...], device: int, lane: tuple[int, ...], payload: Any):
+        self._site = site
+        self._payload = payload
+        self._values: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.token = token
+        self.device = device
+        self.lane = lane
+
+    @property
+    def effect(self) -> str:
+        return self._site.effect.name
+
+    @property
+    def fmt(self) -> str | None:
+        """The format of a print."""
+        content = self._site.content
+        return content.fmt if isinstance(content, Line) else None
+
+    @property
+    def event(self) -> str | None:
+        """The event of a log."""
+        content = self._site.content
+        return content.event if isinstance(content, Event) else None
+
+    @property
+    def level(self) -> int | None:
+        """The level of a log."""
+        content = self._site.content
+        return content.level if isinstance(content, Event) else None
+
+    @property
+    def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._values is None:
+            values = self._site.read(self._payload)
+            if self.lane:
+                values = [
+                    operand.of_lane(value, self.lane)
+                    for operand, value in zip(self._site.operands, values, strict=True)
+                ]
+            self._values = self._site.arguments(values)
+        return self._values
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments; arrays are NumPy arrays."""
+        return self._arguments[0]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The named arguments; of a log, its fields."""
+        return self._arguments[1]
+
+    @property
+    def text(self) -> str:
+        """The record as one line, or as its format says."""
+        return self._site.content.text(*self._arguments)
+
+    @property
+    def where(self) -> Where:
+        """The user's file, line and function."""
+        return self._site.where
+
+    @property
+    def line(self) -> int:
+        """The user's line."""
+        return self._site.where.line
+
+    @property
+    def thread(self) -> int:
+        """The number of the thread that called the program."""
+        return self.token[0] >> 8
+
+    @property
+    def process(self) -> int:
+        """The process, where there are several."""
+        return jax.process_index()
+
+    def __repr__(self) -> str:
+        try:
+            shown = repr(self.text)
+        except Exception as error:  # a field that cannot be shown: the rest is worth seeing
+            shown = f"<{error!r}>"
+        lane = f" lane={self.lane}" if self.lane else ""
+        return f"<Record {self.effect} {shown} at {self.where} token={self.token} device={self.device}{lane}>"
+
+
+def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> Iterator[Record]:
+    """One record for each lane, in order; one without lanes."""
+    for lane in np.ndindex(*site.lanes):
+        yield Record(site, token, device, lane, payload)
+
+
+_HEADER = struct.Struct("<IHHQ4IiIQ")
+"""How a record's header lies in memory, see `dispatch/native/record.h`: size, kind, flags, site, token, device, reply,
+size of the payload."""
+_SITE_AT = 8
+
+
+class Records(Sequence[Record]):
+    """Records one after the other, as they came from their devices. Nothing is read before it is asked for."""
+
+    def __init__(self, data: bytes, count: int, find_site: Callable[[int], Site]):
+        self._data = data
+        self._count = count  # headers in `data`; a record with lanes is one
+        self._find_site = find_site
+        self._parts: list[tuple[Site, tuple[int, ...], int, Any]] | None = None
+
+    @classmethod
+    def of_one(cls, site: Site, token: tuple[int, ...], device: int, payload: Any) -> Records:
+        """One record that travelled by itself."""
+        records = cls(b"", 1, lambda _: site)
+        records._parts = [(site, token, device, payload)]
+        return records
+
+    @property
+    def only_site(self) -> Site | None:
+        """The one site that all are of, if it is so."""
+        if self._parts is not None and len(self._parts) == 1:
+            return self._parts[0][0]
+        site = self._find_site(int.from_bytes(self._data[_SITE_AT : _SITE_AT + 8], "little"))
+        if len(self._data) != self._count * (_HEADER.size + site.payload_size):
+            return None
+        return site if (self._column((), np.dtype(np.uint64), _SITE_AT, site) == site.id).all() else None
+
+    def _column(self, shape: tuple[int, ...], dtype: np.dtype, offset: int, site: Site) -> np.ndarray:
+        """What lies at this byte of each record, if all are of one site."""
+        inner = np.empty(shape, dtype).strides
+        strides = (_HEADER.size + site.payload_size, *inner)
+        return np.ndarray((self._count, *shape), dtype, self._data, offset, strides)
+
+    def columns(self) -> dict[str, np.ndarray] | None:
+        """The values of each argument, by name or position; the first axis are the records.
+
+        None if they are of several sites, or of one under `vmap`.
+        """
+        site = self.only_site
+        if site is None or site.lanes or not self._data:
+            return None
+        columns, offsets = {}, iter(site.offsets)
+        for name, leaf in zip(site.leaf_names, site.leaves, strict=True):
+            if isinstance(leaf, Static):
+                columns[name] = np.full(self._count, leaf.value)
+            else:
+                columns[name] = self._column(leaf.shape, leaf.stored, _HEADER.size + next(offsets), site)
+                if leaf.stored != leaf.dtype:
+                    columns[name] = columns[name].astype(leaf.dtype)
+        return columns
+
+    def parts(self) -> list[tuple[Site, tuple[int, ...], int, Any]]:
+        """(site, token, device, payload) of each, lanes together."""
+        if self._parts is None:
+            parts, at = [], 0
+            while at < len(self._data):
+                _, _, _, site, *token, device, _, size = _HEADER.unpack_from(self._data, at)
+                start, at = at + _HEADER.size, at + _HEADER.size + size
+                parts.append((self._find_site(site), tuple(token), device, self._data[start:at]))
+            self._parts = parts
+        return self._parts
+
+    def __iter__(self) -> Iterator[Record]:
+        for part in self.parts():
+            yield from records_of(*part)
+
+    def __len__(self) -> int:
+        site = self.only_site
+        if site is not None:
+            return self._count * math.prod(site.lanes)
+        return sum(math.prod(site.lanes) for site, *_ in self.parts())
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]

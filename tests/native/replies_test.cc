@@ -1,0 +1,290 @@
+// Replies: who waits under a number gets one answer, and nobody is forgotten or answered twice.
+#include "../../dispatch/native/replies.h"
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+
+namespace effects {
+namespace {
+
+using check::MakeToken;
+
+// What waiters were told, in the order of their being told: "name:result,result" or "name!error".
+class Heard {
+public:
+  Replies::Waiter waiter(const std::string &name) {
+    return [this, name](const Answer &answer) {
+      std::string told = name + (answer.error.empty() ? ":" : "!" + answer.error);
+      for (size_t i = 0; i < answer.results.size(); ++i)
+        told += (i == 0 ? "" : ",") +
+                std::string(static_cast<const char *>(answer.results[i].data), answer.results[i].size);
+      seen.push_back(told);
+    };
+  }
+  std::vector<std::string> take() { return std::exchange(seen, {}); }
+  std::vector<std::string> seen;
+};
+
+// Gives an answer whose bytes are gone when this returns.
+void AnswerWith(Replies &replies, uint32_t number, std::vector<std::string> results) {
+  Answer answer;
+  for (const std::string &bytes : results) answer.results.push_back({bytes.data(), bytes.size()});
+  replies.answer(number, answer);
+  for (std::string &bytes : results) std::fill(bytes.begin(), bytes.end(), '?');
+}
+
+std::set<uint32_t> Open(Replies &replies) {
+  const std::vector<uint32_t> numbers = replies.open();
+  const std::set<uint32_t> all(numbers.begin(), numbers.end());
+  CHECK_EQ(all.size(), numbers.size());
+  return all;
+}
+
+// Everybody has a number of his own, which is not 0, and gets his own answer, whatever order they come in.
+void test_each_number_has_its_answer() {
+  Replies replies;
+  Heard heard;
+  const uint32_t a = replies.ask(heard.waiter("a"));
+  const uint32_t b = replies.ask(heard.waiter("b"));
+  const uint32_t c = replies.ask(heard.waiter("c"));
+  CHECK((std::set<uint32_t>{0, a, b, c}.size() == 4));
+  CHECK_SEEN(heard.take(), {});
+  AnswerWith(replies, b, {"1", "23"});
+  CHECK_SEEN(heard.take(), {"b:1,23"});
+  AnswerWith(replies, a, {});
+  AnswerWith(replies, c, {""});
+  CHECK_SEEN(heard.take(), {"a:", "c:"});
+}
+
+// The first answer counts; a further one, a failure behind it, and one under a number that nobody has are for nobody.
+void test_each_number_is_answered_once() {
+  Replies replies;
+  Heard heard;
+  const uint32_t number = replies.ask(heard.waiter("a"));
+  AnswerWith(replies, number + 1, {"x"});
+  AnswerWith(replies, 0, {"x"});
+  CHECK_SEEN(heard.take(), {});
+  AnswerWith(replies, number, {"x"});
+  AnswerWith(replies, number, {"y"});
+  replies.fail(number, "late");
+  CHECK_SEEN(heard.take(), {"a:x"});
+}
+
+// Who is failed hears why, and has no results; that too is once.
+void test_failure_is_an_answer() {
+  Replies replies;
+  Heard heard;
+  const uint32_t number = replies.ask(heard.waiter("a"));
+  replies.fail(number, "why");
+  replies.fail(number, "again");
+  AnswerWith(replies, number, {"x"});
+  CHECK_SEEN(heard.take(), {"a!why"});
+}
+
+// open() has the numbers that are asked and not answered.
+void test_open_numbers() {
+  Replies replies;
+  Heard heard;
+  CHECK(Open(replies).empty());
+  const uint32_t a = replies.ask(heard.waiter("a"));
+  const uint32_t b = replies.ask_replicated(MakeToken(1, 0, 0, 0), 2, heard.waiter("b"));
+  CHECK((Open(replies) == std::set<uint32_t>{a, b}));
+  AnswerWith(replies, b, {"x"});
+  CHECK((Open(replies) == std::set<uint32_t>{a})); // the second device will come, but its answer is there
+  replies.fail(a, "why");
+  CHECK(Open(replies).empty());
+}
+
+// Of the devices that publish alike the first gets a number, the others 0, and all the one answer, also those that come
+// after it was given, whose bytes are gone by then.
+void test_replicated_devices_share_an_answer() {
+  for (uint32_t copies : {1u, 2u, 3u, 8u}) {
+    for (uint32_t early = 1; early <= copies; ++early) {
+      Replies replies;
+      Heard heard;
+      const Token token = MakeToken(1, 2, 3, 4);
+      uint32_t number = 0;
+      std::vector<std::string> expected;
+      for (uint32_t device = 0; device < copies; ++device) {
+        const std::string name = std::to_string(device);
+        if (device == early) {
+          AnswerWith(replies, number, {"one", "two"});
+          CHECK_EQ(heard.seen.size(), size_t{early});
+        }
+        const uint32_t mine = replies.ask_replicated(token, copies, heard.waiter(name));
+        CHECK_EQ(mine == 0, device != 0);
+        if (device == 0) number = mine;
+        expected.push_back(name + ":one,two");
+      }
+      if (early == copies) AnswerWith(replies, number, {"one", "two"});
+      CHECK(heard.take() == expected);
+      CHECK(Open(replies).empty());
+    }
+  }
+}
+
+// A failure is shared as well, and the late ones hear it.
+void test_replicated_devices_share_a_failure() {
+  Replies replies;
+  Heard heard;
+  const Token token = MakeToken(1, 0, 0, 0);
+  const uint32_t number = replies.ask_replicated(token, 3, heard.waiter("a"));
+  CHECK_EQ(replies.ask_replicated(token, 3, heard.waiter("b")), 0u);
+  replies.fail(number, "why");
+  CHECK_SEEN(heard.take(), {"a!why", "b!why"});
+  AnswerWith(replies, number, {"x"}); // it is answered
+  CHECK_EQ(replies.ask_replicated(token, 3, heard.waiter("c")), 0u);
+  CHECK_SEEN(heard.take(), {"c!why"});
+}
+
+// Tokens that differ in any of their numbers are asked for apart.
+void test_tokens_are_asked_for_apart() {
+  Replies replies;
+  Heard heard;
+  const Token tokens[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {1, 2, 1, 1}, {1, 1, 2, 1}, {1, 1, 1, 2}};
+  std::set<uint32_t> numbers;
+  for (const Token &token : tokens) numbers.insert(replies.ask_replicated(token, 2, heard.waiter("a")));
+  CHECK_EQ(numbers.size(), std::size(tokens));
+  CHECK(numbers.count(0) == 0);
+  CHECK(Open(replies) == numbers);
+}
+
+// When all devices have come and have their answer, nothing is remembered: the same token is asked for anew.
+void test_replicated_answer_is_forgotten() {
+  for (bool late : {false, true}) {
+    Replies replies;
+    Heard heard;
+    const Token token = MakeToken(1, 0, 0, 0);
+    const uint32_t first = replies.ask_replicated(token, 2, heard.waiter("a"));
+    if (late) AnswerWith(replies, first, {"old"});
+    CHECK_EQ(replies.ask_replicated(token, 2, heard.waiter("b")), 0u);
+    if (!late) AnswerWith(replies, first, {"old"});
+    CHECK_SEEN(heard.take(), {"a:old", "b:old"});
+
+    const uint32_t second = replies.ask_replicated(token, 2, heard.waiter("c"));
+    CHECK(second != 0);
+    CHECK((Open(replies) == std::set<uint32_t>{second}));
+    AnswerWith(replies, first, {"nobody's"});
+    CHECK_SEEN(heard.take(), {});
+    AnswerWith(replies, second, {"new"});
+    CHECK_EQ(replies.ask_replicated(token, 2, heard.waiter("d")), 0u);
+    CHECK_SEEN(heard.take(), {"c:new", "d:new"});
+  }
+}
+
+// A waiter is called with no lock held: it may ask, answer and fail, and be late for itself.
+void test_waiter_may_ask_again() {
+  Replies replies;
+  Heard heard;
+  const Token token = MakeToken(1, 0, 0, 0);
+  uint32_t inner = 0;
+  const uint32_t number = replies.ask_replicated(token, 2, [&](const Answer &) {
+    CHECK_EQ(replies.ask_replicated(token, 2, heard.waiter("late")), 0u);
+    inner = replies.ask(heard.waiter("inner"));
+    replies.fail(replies.ask(heard.waiter("failed")), "why");
+    CHECK((Open(replies) == std::set<uint32_t>{inner}));
+  });
+  AnswerWith(replies, number, {"x"});
+  AnswerWith(replies, inner, {"y"});
+  CHECK_SEEN(heard.take(), {"late:x", "failed!why", "inner:y"});
+}
+
+// What a waiter holds is freed with its answer.
+void test_waiter_is_freed_with_its_answer() {
+  Replies replies;
+  const auto held = std::make_shared<int>(0);
+  const Token token = MakeToken(1, 0, 0, 0);
+  const uint32_t single = replies.ask([held](const Answer &) {});
+  const uint32_t first = replies.ask_replicated(token, 3, [held](const Answer &) {});
+  replies.ask_replicated(token, 3, [held](const Answer &) {});
+  CHECK_EQ(held.use_count(), 4l);
+  AnswerWith(replies, single, {});
+  CHECK_EQ(held.use_count(), 3l);
+  AnswerWith(replies, first, {});
+  CHECK_EQ(held.use_count(), 1l);
+  replies.ask_replicated(token, 3, [held](const Answer &) {});
+  CHECK_EQ(held.use_count(), 1l);
+}
+
+// Many devices ask while several threads answer each number, some with a failure: every waiter is called once, all of
+// one token hear the same, and nothing is left open.
+void test_many_threads_ask_and_answer() {
+  constexpr uint32_t kDevices = 3;
+  constexpr uint32_t kTokens = 1500;
+  constexpr uint32_t kAnswerers = 2;
+  Replies replies;
+  struct Told {
+    std::atomic<int> times{0};
+    std::string what; // written by the one who is told
+  };
+  std::vector<Told> shared(kDevices * kTokens);
+  std::vector<Told> single(kDevices * kTokens);
+  const auto waiter = [](Told &told) {
+    return [&told](const Answer &answer) {
+      told.what = answer.error;
+      for (const Span &span : answer.results) told.what.append(static_cast<const char *>(span.data), span.size);
+      told.times.fetch_add(1);
+    };
+  };
+  std::atomic<uint32_t> asking{kDevices};
+  std::vector<std::thread> threads;
+  for (uint32_t device = 0; device < kDevices; ++device)
+    threads.emplace_back([&, device] {
+      for (uint32_t at = 0; at < kTokens; ++at) {
+        const uint32_t place = device * kTokens + at;
+        replies.ask_replicated(MakeToken(1, 0, at / 10, at % 10), kDevices, waiter(shared[place]));
+        CHECK(replies.ask(waiter(single[place])) != 0);
+      }
+      --asking;
+    });
+  for (uint32_t answerer = 0; answerer < kAnswerers; ++answerer)
+    threads.emplace_back([&, answerer] {
+      for (bool last = false; !last;) {
+        last = asking == 0; // what is open after that stays until it is answered
+        for (const uint32_t number : replies.open()) {
+          if ((number + answerer) % 3 == 0)
+            replies.fail(number, "failed " + std::to_string(number));
+          else
+            AnswerWith(replies, number, {"answer ", std::to_string(number), " of ", std::to_string(answerer)});
+        }
+      }
+    });
+  for (std::thread &thread : threads) thread.join();
+  CHECK(replies.open().empty());
+  for (uint32_t at = 0; at < kTokens; ++at)
+    for (uint32_t device = 0; device < kDevices; ++device) {
+      const uint32_t place = device * kTokens + at;
+      CHECK_EQ(shared[place].times.load(), 1);
+      CHECK_EQ(single[place].times.load(), 1);
+      CHECK(!shared[place].what.empty());
+      CHECK(shared[place].what == shared[at].what);
+    }
+}
+
+} // namespace
+} // namespace effects
+
+int main() {
+  using namespace effects;
+  RUN(test_each_number_has_its_answer);
+  RUN(test_each_number_is_answered_once);
+  RUN(test_failure_is_an_answer);
+  RUN(test_open_numbers);
+  RUN(test_replicated_devices_share_an_answer);
+  RUN(test_replicated_devices_share_a_failure);
+  RUN(test_tokens_are_asked_for_apart);
+  RUN(test_replicated_answer_is_forgotten);
+  RUN(test_waiter_may_ask_again);
+  RUN(test_waiter_is_freed_with_its_answer);
+  RUN(test_many_threads_ask_and_answer);
+  return 0;
+}

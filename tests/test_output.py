@@ -1,0 +1,236 @@
+"""Where printed lines go: redirected, buffered, closed and broken outputs, and the cells of a notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from jupyter_client import BlockingKernelClient
+from jupyter_client.connect import write_connection_file
+
+import effects as fx
+from tests.helpers import ROOT, run_python
+
+
+@fx.jit
+def show(x):
+    fx.print("x = {}", x)
+
+
+def test_redirected_output_has_what_was_called_in_it():
+    """`redirect_stdout` takes the lines of the calls inside, though they come after it has ended, and no others."""
+    outer, inner = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(outer):
+        show(1)
+        with contextlib.redirect_stdout(inner):
+            show(2)
+        show(3)
+    fx.effects_barrier(timeout=60)
+    assert outer.getvalue() == "x = 1\nx = 3\n"
+    assert inner.getvalue() == "x = 2\n"
+
+
+def test_redirected_output_is_in_order_with_pythons():
+    """After a barrier a line stands before what Python writes next, in an output that only has `write`."""
+
+    class Writer:
+        def __init__(self):
+            self.written = []
+
+        def write(self, text):
+            self.written += text.splitlines()
+
+    with contextlib.redirect_stdout(Writer()) as out:
+        for i in range(3):
+            show(i)
+            fx.effects_barrier(timeout=60)
+            out.write(f"python {i}\n")
+    assert out.written == [line for i in range(3) for line in (f"x = {i}", f"python {i}")]
+
+
+COMMON = """
+import os, sys
+import effects as fx
+
+show = fx.jit(lambda x: fx.print("x = {}", x))
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_pipe_is_in_order_with_pythons_prints(unbuffered):
+    """In a pipe, with a buffer and without, a line stands before what Python prints after a barrier."""
+    code = "for i in range(3):\n    show(i)\n    fx.effects_barrier()\n    print('python', i)\n"
+    done = run_python(COMMON + code, env={"PYTHONUNBUFFERED": unbuffered})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(f"x = {i}\npython {i}\n" for i in range(3))
+
+
+def test_unbuffered_pipe_has_all_after_a_barrier():
+    """Without a buffer, what was printed has left the process when a barrier returns."""
+    code = (
+        "for i in range(3):\n    show(i)\n    fx.effects_barrier()\n    os.write(1, b'python %d\\n' % i)\nos._exit(0)\n"
+    )
+    done = run_python(COMMON + code, env={"PYTHONUNBUFFERED": "1"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(f"x = {i}\npython {i}\n" for i in range(3))
+
+
+def test_closed_output_is_an_error_at_the_barrier():
+    """A line that has nowhere to go is an error at the barrier, and the process goes on."""
+    done = run_python(
+        COMMON + "sys.stdout.close()\n"
+        "show(1)\n"
+        "try: fx.effects_barrier()\n"
+        "except fx.EffectError as error: print(error, repr(error.__cause__), file=sys.stderr)\n"
+        "fx.effects_barrier()\n"
+        "print('goes on', file=sys.stderr)\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "`print`" in done.stderr and "is closed, and so is the present `sys.stdout`" in done.stderr
+    assert done.stderr.endswith("goes on\n")
+
+
+def test_output_that_is_not_there_takes_nothing():
+    """Where `sys.stdout` is None a line is written nowhere and nothing is wrong, as with Python's `print`."""
+    done = run_python(COMMON + "sys.stdout = None\nshow(1)\nfx.effects_barrier()\nprint('python')\n")
+    assert (done.returncode, done.stdout) == (0, "") and "Error" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("barrier", [True, False], ids=["at a barrier", "at exit"])
+def test_reader_that_has_gone_away_is_an_error(barrier):
+    """A pipe that nobody reads any more is an error of the effect that wrote to it, and hangs nothing."""
+    end = "try: fx.effects_barrier()\nexcept fx.EffectError as error: os.write(2, repr(error.__cause__).encode())\n"
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", COMMON + "show(1)\n" + end * barrier],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode == 0) is barrier, done.stderr
+    assert "BrokenPipeError(32, 'Broken pipe')" in done.stderr and ("EffectError" in done.stderr) is not barrier
+
+
+class Notebook:
+    """A kernel in a process of its own, whose cells are sent as a notebook sends them."""
+
+    def __init__(self, folder):
+        connection = str(folder / "connection.json")
+        write_connection_file(connection, transport="ipc", ip=str(folder / "socket"))
+        # Set by pytest, it would make the kernel leave its outputs as they are.
+        env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ipykernel_launcher", "-f", connection], cwd=folder, env=env
+        )
+        self._client = BlockingKernelClient(connection_file=connection)
+        try:
+            self._client.load_connection_file()
+            self._client.start_channels()
+            self._client.wait_for_ready(timeout=240)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, *cells):
+        """Sends all cells at once, and then a barrier. Returns the output that stands below each."""
+        sent = [self._client.execute(cell) for cell in [*cells, "fx.effects_barrier()"]]
+        outputs = dict.fromkeys(sent, "")
+        deadline = time.monotonic() + 240
+        while True:
+            message = self._client.get_iopub_msg(timeout=max(0, deadline - time.monotonic()))
+            cell, content = message["parent_header"].get("msg_id"), message["content"]
+            if cell not in outputs:
+                continue
+            if message["msg_type"] == "stream":
+                outputs[cell] += content["text"]
+            elif message["msg_type"] == "error":
+                outputs[cell] += content["ename"]
+            elif content.get("execution_state") == "idle" and cell == sent[-1]:
+                return list(outputs.values())
+
+    def close(self):
+        self._client.stop_channels()
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    notebook = Notebook(tmp_path_factory.mktemp("kernel"))
+    first = """
+import threading
+import jax, jax.numpy as jnp
+import effects as fx
+
+@fx.jit
+def show(x):
+    fx.print("x = {}", x)
+
+@fx.jit
+def slow(x, n):
+    m = jax.lax.fori_loop(0, n, lambda _, m: jnp.tanh(m @ m), jnp.full((200, 200), x))
+    fx.print("slow {}", m[0, 0])
+    fx.print("of {}", x)
+
+def fail(x):
+    raise ValueError(x)
+"""
+    try:
+        assert notebook.run(first) == ["", ""]
+        yield notebook
+    finally:
+        notebook.close()
+
+
+def test_cells_have_the_lines_of_their_calls(notebook):
+    """What a cell's programs print stands below the cell, though other cells run before it comes out."""
+    assert notebook.run("show(1)", "show(2); show(3)", "print('python')", "show(4)") == [
+        "x = 1\n",
+        "x = 2\nx = 3\n",
+        "python\n",
+        "x = 4\n",
+        "",
+    ]
+
+
+def test_cells_have_the_lines_of_programs_that_run_longer(notebook):
+    """So it is when the program goes on after its cell has ended."""
+    cells = ["slow(1.0, 2000); print('python')", "slow(2.0, 100)", "print('python')"]
+    assert notebook.run(*cells) == ["python\nslow 1.0\nof 1.0\n", "slow 1.0\nof 2.0\n", "python\n", ""]
+
+
+def test_cells_have_lines_that_wait_for_a_later_cell(notebook):
+    """So it is for lines that cannot come out before a later cell runs."""
+    cells = [
+        "gate = threading.Event()\nhold = fx.jit(lambda x: fx.callback(lambda x: gate.wait(), None, x))",
+        "hold(1); show(1)",
+        "show(2)",
+        "print('python'); gate.set()",
+    ]
+    assert notebook.run(*cells) == ["", "x = 1\n", "x = 2\n", "python\n", ""]
+
+
+def test_cells_have_what_their_callbacks_print(notebook):
+    """What a callback prints with Python's `print` stands below the cell whose program called it."""
+    cells = ["call = fx.jit(lambda x: fx.callback(lambda x: print('called', x), None, x))", "call(1)", "call(2)"]
+    assert notebook.run(*cells) == ["", "called 1\n", "called 2\n", ""]
+
+
+def test_cell_with_the_barrier_has_the_error(notebook):
+    """An effect that fails does so at the barrier, and the kernel goes on."""
+    assert notebook.run("fx.jit(lambda x: fx.callback(fail, None, x))(1)") == ["", "EffectError"]
+    assert notebook.run("show(1)") == ["x = 1\n", ""]
