@@ -18,16 +18,19 @@ from dispatch._failures import failures
 from dispatch._known_sites import find_site, forget
 from dispatch._replay import Replay, outside_epochs
 from dispatch._sink import native, to_bytes
-from dispatch._streams import current_stream, is_nested, nest_this_thread, streams
+from dispatch._streams import Stream, current_stream, is_nested, nest_this_thread, streams
 from effects import _errors as errors
-from effects._record import Records
+from effects._record import HEADER, Records
 from effects._sites import Site
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
 
-_TEXT, _RECORDS, _ONE = range(3)
+_TEXT, _RECORDS, _LARGE = range(3)
 """What the items of a batch are; see `Item` in `dispatch/native/drain.h`."""
+
+_CALLS = 6  # of an item: whether replaying it runs functions
+_CALLBACK = 4  # of a record's flags; see `dispatch/native/record.h`
 
 
 class Drain:
@@ -96,16 +99,17 @@ class Drain:
         """
         items, finished, forgotten, plain_released, run, plain_in_run, stopped = native.next_batch(_PATIENCE)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
-        work = deque((_call_of(item[1], item[2]), item) for item in items)
-        replayed = bool(items or finished)
-        while work and not (run is not None and work[0][1][0] == _ONE and work[0][1][9]):
+        work = deque([(item, *_call_of(item[1], item[2])) for item in items])
+        while work and not work[0][0][_CALLS]:
             self._show(*work.popleft())
         leads = True
         if run is None:
-            self._end_epochs(finished, plain_released)
-            forget(forgotten)
+            if finished or plain_released != self.plain_released:
+                self._end_epochs(finished, plain_released)
+            if forgotten:
+                forget(forgotten)
         else:
-            if len(finished) or plain_released != self.plain_released:
+            if finished or plain_released != self.plain_released:
                 self._end_epochs([each for each in finished if each[0] != run], plain_released)
                 finished = [each for each in finished if each[0] == run]
             leads = self._run_functions(work, run, plain_in_run, finished)
@@ -113,90 +117,102 @@ class Drain:
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
             _streams.forget_ended()
-        return leads, replayed, stopped
+        return leads, bool(items or finished), stopped
 
     def _end_epochs(self, finished: list[tuple[int, int, int]], plain_released: int) -> None:
         for thread, first, count in finished:
             streams[thread].drop(first, count)
-        if finished or plain_released > self.plain_released:
-            with self.progress:
-                self.plain_released = max(self.plain_released, plain_released)
-                self.progress.notify_all()
+        with self.progress:
+            self.plain_released = max(self.plain_released, plain_released)
+            self.progress.notify_all()
 
     def _run_functions(self, work: deque[Any], run: int, plain: int, finished: list[tuple[int, int, int]]) -> bool:
         """Runs the functions of one thread's programs, and what stands between them. Returns whether we still lead."""
         self.held[run] = self.held.get(run, 0) + 1
         if native.offer() == 0:
             self._start_thread()
-        answer: Callable[[], None] | None = None
+        answer = None
         while work:
-            call, item = work.popleft()
-            if item[0] == _ONE and item[9]:
-                answer = self._call(call, item)  # what is waited for comes last
+            item, call, site = work.popleft()
+            if item[_CALLS]:
+                answer = self._call(item, call, site)
             else:
-                self._show(call, item)
-            del call, item  # the arguments of a function live no longer than its run
+                self._show(item, call, site)
+            del item
         if self.held[run] == 1:
             del self.held[run]
         else:
             self.held[run] -= 1
         native.resume(run, plain)
-        self._end_epochs(finished, 0)
+        if finished:
+            self._end_epochs(finished, 0)
         if answer is not None:
-            answer()  # the program that waits may go on in this thread, as long as it likes
+            answer_with(*answer)  # the program that waits may go on in this thread, as long as it likes
         return native.reclaim()
 
-    def _show(self, call: Any, item: Any) -> None:
+    def _show(self, item: Any, call: Any, site: Site | None) -> None:
         """Replays an item that runs no function."""
-        kind, thread, number, count, content = item[:5]
-        call, site = call
+        kind, thread, number, count, data, block, _, _ = item
         if failures.any_ended:
             failures.count_after_end((thread, number), count)
         replay = Replay(call or outside_epochs(), (thread, number))
         if kind == _TEXT:
-            replay.text(content)
+            replay.text(data)
         elif kind == _RECORDS:
-            replay.records(Records(content, count, find_site if site is None else lambda _: site))
+            replay.records(Records(data, count, find_site if site is None else lambda _: site))
         else:
-            site = site or find_site(item[5])
-            replay.records(Records.of_one(site, item[6], item[7], content))
+            _, _, _, site_id, *token, device, _, _ = HEADER.unpack(data)
+            replay.records(Records.of_one(site or find_site(site_id), tuple(token), device, block))
 
-    def _call(self, call: Any, item: Any) -> Callable[[], None] | None:
-        """Runs a function. Returns how to answer, if somebody waits."""
-        _, thread, number, _, payload, site_id, token, device, reply, _, failed = item
+    def _call(self, item: Any, call: Any, eager_site: Site | None) -> tuple[int, Any] | None:
+        """Runs the functions of an item, and replays what stands between them.
+
+        Returns what to answer, if somebody waits: always for the last of them.
+        """
+        kind, thread, number, _, data, block, _, failed = item
+        del item  # the arguments of a function live no longer than its run
         place = thread, number
-        call, site = call
-        try:
-            site = site or find_site(site_id)
-        except BaseException as error:
-            failures.add(place, error)
-            why = errors.shown(error)
-            return (lambda: native.answer_error(reply, why)) if reply else None
-        if failed and reply:
-            native.note_cancelled()
-            failures.count_after_end(place, 0, 1)
-            why = errors.MSG_CANCELLED.format(name=site.content.function.name, where=site.where)
-            return lambda: native.answer_error(reply, why)
-        if failures.any_ended:
-            failures.count_after_end(place, 1)
-        result = Replay(call or outside_epochs(), place).function(site, token, device, payload, reply != 0)
-        self._wait_for_nested(place)
-        if not reply:
-            return None
-        if isinstance(result, BaseException):
-            why = str(result)
-            return lambda: native.answer_error(reply, why)
-        results = [to_bytes(x) for x in result or ()]
-        return lambda: native.answer(reply, results)
+        replay = Replay(call or outside_epochs(), place)
+        find = find_site if eager_site is None else lambda _: eager_site
+        nested = current_stream()
+        answer = None
+        at, shown, count = 0, 0, 0  # where we are; from where records wait to be shown, and how many
+        while at < len(data):
+            _, _, flags, site_id, first, epoch, phase, index, device, reply, size = HEADER.unpack_from(data, at)
+            start = at + HEADER.size
+            end = start if kind == _LARGE else start + size
+            if not flags & _CALLBACK:
+                at, count = end, count + 1
+                continue
+            if count:
+                replay.records(Records(data[shown:at], count, find))
+            site = find(site_id)
+            if failures.any_ended:
+                failures.count_after_end(place, count + (not failed or not reply), int(failed and bool(reply)))
+            if failed and reply:
+                native.note_cancelled()
+                answer = reply, errors.MSG_CANCELLED.format(name=site.content.function.name, where=site.where)
+            else:
+                payload, block = (data[start:end], None) if block is None else (block, None)
+                token = first, epoch, phase, index
+                result = replay.function(site, token, device, payload, reply != 0)
+                del payload
+                if nested.calls or failures:
+                    self._wait_for_nested(nested, place)
+                if reply:
+                    answer = reply, result
+            at = shown = end
+            count = 0
+        if count:
+            replay.records(Records(data[shown:], count, find))
+        return answer
 
-    def _wait_for_nested(self, place: tuple[int, int]) -> None:
+    def _wait_for_nested(self, nested: Stream, place: tuple[int, int]) -> None:
         """The effects of programs that a function called come where the function does."""
-        stream = current_stream()
-        if stream.calls:
-            self.wait(lambda: not stream.calls)
-        if failures:
-            for failure in failures.take({stream.thread}):
-                failures.add(place, failure)
+        if nested.calls:
+            self.wait(lambda: not nested.calls)
+        for failure in failures.take({nested.thread}):
+            failures.add(place, failure)
 
     def _close_failed(self) -> None:
         """Ends epochs whose programs have failed, which never close themselves."""
@@ -227,6 +243,14 @@ def _failed(output_token: Any) -> bool:
     except Exception:
         return True
     return False
+
+
+def answer_with(reply: int, result: Any) -> None:
+    """Tells a device what a callback returned, or why it did not."""
+    if isinstance(result, (str, BaseException)):
+        native.answer_error(reply, str(result))
+    else:
+        native.answer(reply, [to_bytes(x) for x in result or ()])
 
 
 drain = Drain()

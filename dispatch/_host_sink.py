@@ -9,6 +9,7 @@ import numpy as np
 
 from dispatch._known_sites import meet
 from dispatch._sink import PLAIN_TOKEN, native, publish
+from dispatch._streams import is_nested
 from effects._sites import Site
 from lowering._record import INDEX, set_host_sink
 
@@ -38,6 +39,8 @@ def publish_and_wait(site: Site, token: tuple[int, ...], operands: Sequence[Any]
     publish(site, token, operands, reply=reply)
     if reply is None:
         return []
+    if is_nested():
+        native.hurry()
     results = zip(site.results or (), reply.wait(), strict=True)
     return [np.ndarray(result.shape, result.stored, data) for result, data in results]
 

@@ -64,6 +64,7 @@ class Replay:
         try:
             return context.run(self._run, site, token, device, payload)
         except BaseException as error:
+            error.__traceback__ = _from_user(error)
             if not awaited:
                 self._fail(error, site)
                 return None
@@ -74,18 +75,15 @@ class Replay:
     # In the context of the call.
 
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray] | None:
-        content = site.content
-        assert isinstance(content, HostCall)
+        content: Any = site.content
         fn = content.function.fn
         if fn is None:
             raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=content.function.name))
-        if self._observed():
+        if observers.handlers or observers.captures:
             self._observe(list(records_of(site, token, device, payload)))
         values = site.read(payload)
-        if not site.lanes:
+        if not site.lanes and not content.pass_record:  # this way once more, since it is the way of most
             args, kwargs = site.arguments(values)
-            if content.pass_record:
-                kwargs = {**kwargs, "record": Record(site, token, device, (), payload)}
             returned = fn(*args, **kwargs)
             return None if content.results is None else take_results(site, returned)
         lanes = []
@@ -99,12 +97,14 @@ class Replay:
         if site.results is None:
             return None
         return [
-            np.stack([results[i] for results in lanes]).reshape(result.shape) if lanes else np.empty(result.shape)
+            np.stack([results[i] for results in lanes]).reshape(result.shape)
+            if lanes
+            else np.empty(result.shape, result.stored)
             for i, result in enumerate(site.results)
         ]
 
     def _show(self, records: Records) -> None:
-        if self._observed():
+        if observers.handlers or observers.captures:
             self._observe(records)
             if any(capture.suppress for capture in self._captures()):
                 return
@@ -129,9 +129,6 @@ class Replay:
                     out.write(text)
                 return
         raise ValueError(errors.MSG_OUTPUT_CLOSED)
-
-    def _observed(self) -> bool:
-        return bool(observers.handlers or observers.captures)
 
     def _observe(self, records: Records | list[Record]) -> None:
         for capture in self._captures():
@@ -161,6 +158,14 @@ def _failure(message: str, error: BaseException, function: str, site: Site | Non
     )
     failure.__cause__ = error
     return failure
+
+
+def _from_user(error: BaseException) -> Any:
+    """The traceback without our own frames, if the user's are in it."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    return traceback or error.__traceback__
 
 
 def _log(record: Record) -> None:

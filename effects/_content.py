@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import logging
 import uuid
@@ -53,6 +54,11 @@ class HostCall:
     pass_record: bool = False
     vmap_method: str | None = None  # as for `jax.pure_callback`; None: lane by lane
 
+    @functools.cached_property
+    def is_one(self) -> bool:
+        """Whether it returns one array by itself."""
+        return self.tree == _ONE
+
     def describe(self) -> dict[str, Any]:
         return {"function": self.function.key, "name": self.function.name, "awaited": self.results is not None}
 
@@ -74,6 +80,8 @@ class HostFunction:
         self.key = key or f"{_PROCESS}-{next(_numbers)}"
         self.name = name or getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
 
+
+_ONE = jax.tree.structure(0)
 
 _PROCESS = uuid.uuid4().hex
 _numbers = itertools.count()

@@ -127,9 +127,9 @@ def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) ->
         yield Record(site, token, device, lane, payload)
 
 
-_HEADER = struct.Struct("<IHHQ4IiIQ")
-"""How a record's header lies in memory, see `dispatch/native/record.h`: size, kind, flags, site, token, device, reply,
-size of the payload."""
+HEADER = struct.Struct("<IHHQ4IiIQ")
+"""How a record's header lies in memory, see `dispatch/native/record.h`: size, kind, flags, site, token (four), device,
+reply, size of the payload."""
 _SITE_AT = 8
 
 
@@ -155,14 +155,14 @@ class Records(Sequence[Record]):
         if self._parts is not None and len(self._parts) == 1:
             return self._parts[0][0]
         site = self._find_site(int.from_bytes(self._data[_SITE_AT : _SITE_AT + 8], "little"))
-        if len(self._data) != self._count * (_HEADER.size + site.payload_size):
+        if len(self._data) != self._count * (HEADER.size + site.payload_size):
             return None
         return site if (self._column((), np.dtype(np.uint64), _SITE_AT, site) == site.id).all() else None
 
     def _column(self, shape: tuple[int, ...], dtype: np.dtype, offset: int, site: Site) -> np.ndarray:
         """What lies at this byte of each record, if all are of one site."""
         inner = np.empty(shape, dtype).strides
-        strides = (_HEADER.size + site.payload_size, *inner)
+        strides = (HEADER.size + site.payload_size, *inner)
         return np.ndarray((self._count, *shape), dtype, self._data, offset, strides)
 
     def columns(self) -> dict[str, np.ndarray] | None:
@@ -178,7 +178,7 @@ class Records(Sequence[Record]):
             if isinstance(leaf, Static):
                 columns[name] = np.full(self._count, leaf.value)
             else:
-                columns[name] = self._column(leaf.shape, leaf.stored, _HEADER.size + next(offsets), site)
+                columns[name] = self._column(leaf.shape, leaf.stored, HEADER.size + next(offsets), site)
                 if leaf.stored != leaf.dtype:
                     columns[name] = columns[name].astype(leaf.dtype)
         return columns
@@ -188,8 +188,8 @@ class Records(Sequence[Record]):
         if self._parts is None:
             parts, at = [], 0
             while at < len(self._data):
-                _, _, _, site, *token, device, _, size = _HEADER.unpack_from(self._data, at)
-                start, at = at + _HEADER.size, at + _HEADER.size + size
+                _, _, _, site, *token, device, _, size = HEADER.unpack_from(self._data, at)
+                start, at = at + HEADER.size, at + HEADER.size + size
                 parts.append((self._find_site(site), tuple(token), device, self._data[start:at]))
             self._parts = parts
         return self._parts

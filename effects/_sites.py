@@ -65,7 +65,7 @@ class Operand:
     def read(self, payload: Any, offset: int) -> np.ndarray:
         """The value that lies at this byte of a payload; read-only."""
         value = np.ndarray(self.shape, self.stored, payload, offset)
-        if self.stored != self.dtype:
+        if self.stored is not self.dtype and self.stored != self.dtype:
             value = value.astype(self.dtype)
             value.flags.writeable = False
         return value
@@ -177,15 +177,26 @@ class Site:
         leaves = tuple(range(len(self.leaves)))
         return self.tree is None or jax.tree.unflatten(self.tree, leaves) == (leaves, {})
 
+    @functools.cached_property
+    def _is_plain(self) -> bool:
+        """Whether the operands are the positional arguments, one by one."""
+        return self._is_flat and len(self.operands) == len(self.leaves)
+
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in the operands' places."""
+        if self._is_plain:
+            return tuple(operands), {}
         values = iter(operands)
         leaves = [leaf.value if isinstance(leaf, Static) else next(values) for leaf in self.leaves]
         return (tuple(leaves), {}) if self._is_flat else jax.tree.unflatten(self.tree, leaves)
 
     def read(self, payload: Any) -> list[np.ndarray]:
         """The operands' values from a record's payload; read-only."""
-        return [operand.read(payload, at) for operand, at in zip(self.operands, self.offsets, strict=True)]
+        return [operand.read(payload, at) for operand, at in self._places]
+
+    @functools.cached_property
+    def _places(self) -> list[tuple[Operand, int]]:
+        return list(zip(self.operands, self.offsets, strict=True))
 
     @functools.cached_property
     def payload_size(self) -> int:

@@ -32,14 +32,15 @@ struct Item {
   enum What {
     kText,    // of consecutive records that go to one place
     kRecords, // consecutive records of one epoch, headers included
-    kOne,     // a record by itself: of a callback, or a large one
+    kLarge,   // a large record by itself
   } what;
   EpochInfo info;
-  uint64_t count;   // how many records it stands for
-  std::string data; // the text, the records, or the payload
-  // Of a record by itself.
-  RecordHeader header;
-  Block block; // the payload of a large one
+  uint64_t count;     // how many records it stands for
+  std::string data;   // the text, the records, or the large one's header
+  Block block;        // the large one's payload
+  uint64_t size = 0;  // of it
+  bool calls = false; // replaying it runs functions of the user's
+  bool asked = false; // somebody waits for the last of these
 };
 
 struct Batch {
@@ -140,7 +141,6 @@ public:
   int offer() {
     std::lock_guard lock(publisher_.wake_mutex);
     publisher_.offered = true;
-    publisher_.hurried = publisher_.urgent;
     ++offers_;
     if (std::exchange(asleep_, false) || publisher_.hurried) publisher_.stand_by_condition.notify_all();
     return standing_by_;
@@ -271,7 +271,7 @@ private:
     publisher_.wake_condition.wait_until(lock, last_batch_ + kPace, [&] {
       return publisher_.urgent || publisher_.barriers.load(std::memory_order_relaxed) > 0;
     });
-    publisher_.urgent = false;
+    publisher_.urgent = publisher_.hurried = false; // we look now
   }
 
   // Waits while programs run.
@@ -400,29 +400,38 @@ private:
     const bool carry = batch.run != ReleaseOrder::kNobody && (run_closed_ || batch.run != info.thread);
     if (!carry) count_plain(batch, info, 1);
     auto &items = carry ? carried_ : batch.items;
-    const size_t size = header.payload_size;
+    const auto has = [&](Item::What what) {
+      return !items.empty() && items.back().what == what && items.back().info.thread == info.thread;
+    };
+    const auto begin = [&](Item::What what) -> Item & {
+      Item &item = items.emplace_back();
+      item.what = what;
+      item.info = info;
+      return item;
+    };
     const bool native = !callback && info.sink != 0 && !python_sees_all_.load(std::memory_order_relaxed);
     if (const Plan *plan = native ? plan_of(header.site) : nullptr) {
-      if (items.empty() || items.back().what != Item::kText || items.back().info.sink != info.sink ||
-          items.back().info.thread != info.thread)
-        items.push_back({Item::kText, info, 0, {}, {}, {}});
-      std::string &text = items.back().data;
-      const size_t before = text.size();
-      Format(text, *plan, payload.data);
-      batch_bytes_ += text.size() - before;
-    } else if (callback || payload.block) {
-      items.push_back({Item::kOne, info, 0, {}, header, std::move(payload.block)});
-      if (!items.back().block) items.back().data.assign(reinterpret_cast<const char *>(payload.data), size);
-      if (callback && !carry && header.reply != 0) close_run();
-      batch_bytes_ += sizeof(Item) + size;
+      Item &item = has(Item::kText) && items.back().info.sink == info.sink ? items.back() : begin(Item::kText);
+      const size_t before = item.data.size();
+      Format(item.data, *plan, payload.data);
+      batch_bytes_ += item.data.size() - before;
     } else {
-      if (items.empty() || items.back().what != Item::kRecords || items.back().info.thread != info.thread ||
-          items.back().info.epoch != info.epoch)
-        items.push_back({Item::kRecords, info, 0, {}, {}, {}});
-      std::string &records = items.back().data;
-      records.append(reinterpret_cast<const char *>(&header), sizeof header);
-      records.append(reinterpret_cast<const char *>(payload.data), size);
-      batch_bytes_ += sizeof header + size;
+      const bool large = static_cast<bool>(payload.block);
+      // A callback does not join what was there before the run began.
+      const bool joins = !large && has(Item::kRecords) && items.back().info.epoch == info.epoch &&
+                         !items.back().asked && (!callback || items.back().calls);
+      Item &item = joins ? items.back() : begin(large ? Item::kLarge : Item::kRecords);
+      item.data.append(reinterpret_cast<const char *>(&header), sizeof header);
+      if (large) {
+        item.block = std::move(payload.block);
+        item.size = header.payload_size;
+      } else {
+        item.data.append(reinterpret_cast<const char *>(payload.data), header.payload_size);
+      }
+      item.calls = item.calls || callback;
+      item.asked = header.reply != 0;
+      if (item.asked && !carry) close_run();
+      batch_bytes_ += sizeof header + header.payload_size;
     }
     ++items.back().count;
   }
@@ -454,9 +463,8 @@ private:
     size_t taken = 0;
     for (Item &item : carried_) {
       if (batch.run != ReleaseOrder::kNobody && (run_closed_ || batch.run != item.info.thread)) break;
-      const bool callback = item.what == Item::kOne && (item.header.flags & kCallback) != 0;
-      if (callback && batch.run == ReleaseOrder::kNobody) begin_run(batch, item.info.thread);
-      if (callback && item.header.reply != 0) close_run();
+      if (item.calls && batch.run == ReleaseOrder::kNobody) begin_run(batch, item.info.thread);
+      if (item.asked) close_run();
       count_plain(batch, item.info, item.count);
       batch.items.push_back(std::move(item));
       ++taken;

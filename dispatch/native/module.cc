@@ -67,26 +67,20 @@ nb::object ToArray(Block block, size_t size) {
 nb::list ToPython(Batch &batch) {
   nb::list items;
   for (Item &item : batch.items) {
-    const EpochInfo &info = item.info;
+    const auto tuple = [&](nb::object data, nb::object block) {
+      items.append(nb::make_tuple(static_cast<int>(item.what), item.info.thread, item.info.epoch, item.count, data,
+                                  block, item.calls, item.info.failed));
+    };
     switch (item.what) {
     case Item::kText:
-      items.append(nb::make_tuple(static_cast<int>(item.what), info.thread, info.epoch, item.count,
-                                  nb::str(item.data.data(), item.data.size())));
+      tuple(nb::str(item.data.data(), item.data.size()), nb::none());
       break;
     case Item::kRecords:
-      items.append(nb::make_tuple(static_cast<int>(item.what), info.thread, info.epoch, item.count,
-                                  nb::bytes(item.data.data(), item.data.size())));
+      tuple(nb::bytes(item.data.data(), item.data.size()), nb::none());
       break;
-    case Item::kOne: {
-      const RecordHeader &header = item.header;
-      nb::object payload = item.block ? ToArray(std::move(item.block), header.payload_size)
-                                      : nb::object(nb::bytes(item.data.data(), item.data.size()));
-      const Token &token = header.token;
-      items.append(nb::make_tuple(static_cast<int>(item.what), info.thread, info.epoch, item.count, payload,
-                                  header.site, nb::make_tuple(token.stream, token.epoch, token.phase, token.index),
-                                  header.device, header.reply, (header.flags & kCallback) != 0, info.failed));
+    case Item::kLarge:
+      tuple(nb::bytes(item.data.data(), item.data.size()), ToArray(std::move(item.block), item.size));
       break;
-    }
     }
   }
   return items;
@@ -198,6 +192,7 @@ NB_MODULE(_token_effects, m) {
   m.def("reclaim", [] { return drain().reclaim(); });
   m.def("leave", [] { drain().leave(); });
   m.def("end_with", &EndWith);
+  m.def("hurry", [] { publisher().hurry(); });
   m.def("nest", [](uint32_t thread) { drain().nest(thread); });
   m.def("resume", [](uint32_t thread, uint64_t plain) { drain().resume(thread, plain); });
   m.def("show_python", [](bool all) { drain().show_python(all); });

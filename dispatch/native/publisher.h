@@ -89,34 +89,34 @@ public:
   std::atomic<int> barriers{0};        // threads that wait for records to leave
   std::atomic<int> nested_barriers{0}; // those of them that are functions of the user's, which a drain thread runs
 
-  // While the thread that leads the drain runs a function of the user's, it offers the lead, and who has something to
-  // do for the drain tells the one that stands by.
+  // While the thread that leads the drain runs a function of the user's, it offers the lead. It is back in a moment
+  // mostly, so that one which stands by takes the lead after a while only, or if somebody hurries it.
   std::condition_variable stand_by_condition;
   bool offered = false;   // guarded by wake_mutex
-  bool hurried = false;   // guarded by wake_mutex: there is something to do at once
+  bool hurried = false;   // guarded by wake_mutex
   std::thread::id leader; // guarded by wake_mutex
+
   void rouse() { wake(roused); }
   void wake() { wake(urgent); }
-  // The leader has offered the lead and is about to wait for the drain itself.
+
+  // The function that the leader runs waits for the drain, or a device does that it may wait for.
   void hurry() {
-    std::lock_guard lock(wake_mutex);
-    urgent = hurried = true;
+    {
+      std::lock_guard lock(wake_mutex);
+      urgent = hurried = true;
+    }
     wake_condition.notify_one();
     stand_by_condition.notify_all();
   }
 
 private:
   void wake(bool &reason) {
-    std::unique_lock lock(wake_mutex);
-    reason = true;
-    if (!offered) {
-      lock.unlock();
-      wake_condition.notify_one();
-    } else if (leader != std::this_thread::get_id()) { // the leader itself looks when it is back
-      hurried = true;
-      lock.unlock();
-      stand_by_condition.notify_all();
+    {
+      std::lock_guard lock(wake_mutex);
+      reason = true;
+      if (offered) return; // the leader looks when it is back
     }
+    wake_condition.notify_one();
   }
 
 public:
@@ -280,7 +280,7 @@ private:
 
   template <typename Ready>
   void await_room(Lane &lane, Ready &&ready) {
-    wake();
+    hurry();
     std::unique_lock lock(lane.room_mutex);
     lane.waiting.store(true, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst); // pairs with notify_room()
