@@ -75,13 +75,17 @@ def _wait(
     which: list[Stream], names: frozenset[str] | None, deadline: float | None, *, at_exit: bool = False
 ) -> list[str]:
     """Waits for what has been issued. Returns what is outstanding when the time is up."""
+    nested = is_nested()
+    # Records of programs that JAX dispatched do not say which thread that was. One that runs functions of effects knows
+    # whether it has dispatched any.
+    for_plain = not nested or bool(compat.jax_tokens.current_tokens)
     if not wait_for_plain_programs(deadline):
         return ["programs with effects that were not dispatched by fx.jit"]
     own = current_stream()
     # The newest epoch that counts, of each stream: a stream's epochs end in their order.
     last = []
     for stream in which:
-        if is_nested() and stream.thread in drain.held:
+        if nested and stream.thread in drain.held:
             continue  # it goes on when the effects that are being replayed are done, and we may be one of them
         numbers = list(stream.calls)
         outermost = stream.dispatching[:1]
@@ -93,16 +97,21 @@ def _wait(
             if names is None or running is None or names & set(running.effects):
                 last.append((stream, number))
                 break
-    plain = native.plain_published()
+    plain = native.plain_published() if for_plain else 0
 
     def done() -> bool:
-        return drain.plain_released >= plain and not any(number in stream.calls for stream, number in last)
+        # What is replayed right now is not what one of the functions in it waits for.
+        plain_released = drain.plain_released + (drain.plain_in_runs if nested else 0)
+        return plain_released >= plain and not any(number in stream.calls for stream, number in last)
 
     if drain.ended:
         drain.finish(done)
         return []
     drain.start()  # a program that failed while it was traced has an epoch too
-    if done() or drain.wait(done, None if deadline is None else max(0.0, deadline - time.monotonic())):
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    if done() or drain.wait(done, left, for_plain=for_plain):
+        if nested:
+            compat.jax_tokens.clear()  # what they stand for is done
         return []
     outstanding = []
     for stream, number in last:

@@ -39,6 +39,7 @@ class Drain:
     def __init__(self) -> None:
         self.progress = threading.Condition()  # notified when epochs have ended
         self.plain_released = 0  # how many records without an epoch have been replayed
+        self.plain_in_runs = 0  # how many more are part of runs of functions that are under way
         self.held: dict[int, int] = {}  # numbers of threads -> how many runs of functions of theirs are under way
         self.ended = False  # the process is about to end, and nothing runs in the background any more
         self._batches = 0  # the leader's
@@ -66,15 +67,15 @@ class Drain:
         native.fail_replies(errors.MSG_PROCESS_ENDS)
         self.ended = True
 
-    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Waits until `done()`, looked at when epochs end. False if the time ran out."""
+    def wait(self, done: Callable[[], bool], timeout: float | None = None, *, for_plain: bool = False) -> bool:
+        """Waits until `done()`, looked at when epochs end, or records without one. False if the time ran out."""
         nested = is_nested()
-        native.barrier_begins(nested)
+        native.barrier_begins(nested, for_plain)
         try:
             with self.progress:
                 return self.progress.wait_for(done, timeout)
         finally:
-            native.barrier_ends(nested)
+            native.barrier_ends(nested, for_plain)
 
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""
@@ -129,6 +130,7 @@ class Drain:
     def _run_functions(self, work: deque[Any], run: int, plain: int, finished: list[tuple[int, int, int]]) -> bool:
         """Runs the functions of one thread's programs, and what stands between them. Returns whether we still lead."""
         self.held[run] = self.held.get(run, 0) + 1
+        self.plain_in_runs += plain
         if native.offer() == 0:
             self._start_thread()
         answer = None
@@ -143,6 +145,7 @@ class Drain:
             del self.held[run]
         else:
             self.held[run] -= 1
+        self.plain_in_runs -= plain
         native.resume(run, plain)
         if finished:
             self._end_epochs(finished, 0)

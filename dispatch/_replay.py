@@ -64,7 +64,6 @@ class Replay:
         try:
             return context.run(self._run, site, token, device, payload)
         except BaseException as error:
-            error.__traceback__ = _from_user(error)
             if not awaited:
                 self._fail(error, site)
                 return None
@@ -91,7 +90,13 @@ class Replay:
             args, kwargs = site.arguments(of_lane)
             if content.pass_record:
                 kwargs = {**kwargs, "record": Record(site, token, device, lane, payload)}
-            returned = fn(*args, **kwargs)
+            try:
+                returned = fn(*args, **kwargs)
+            except BaseException as error:
+                if content.results is not None:
+                    raise
+                self._fail(error, site)  # the other lanes go on
+                continue
             if content.results is not None:
                 lanes.append(take_results(site, returned))
         if site.results is None:
@@ -156,7 +161,7 @@ def _failure(message: str, error: BaseException, function: str, site: Site | Non
             error=errors.shown(error),
         )
     )
-    failure.__cause__ = error
+    failure.__cause__ = error.with_traceback(_from_user(error))
     return failure
 
 

@@ -11,6 +11,7 @@ from dispatch._jit import jit as jit
 from dispatch._observe import add_handler as add_handler
 from dispatch._observe import capture as capture
 from dispatch._observe import remove_handler as remove_handler
+from dispatch.testing import assert_order as assert_order
 from effects import _jax_compat
 from effects._callback import callback as callback
 from effects._config import Config as Config
@@ -20,6 +21,11 @@ from effects._errors import EffectError as EffectError
 from effects._errors import FormatError as FormatError
 from effects._errors import MissingTokenRule as MissingTokenRule
 from effects._errors import NotDifferentiable as NotDifferentiable
+from effects._handlers import ConsoleHandler as ConsoleHandler
+from effects._handlers import CsvHandler as CsvHandler
+from effects._handlers import JsonLinesHandler as JsonLinesHandler
+from effects._handlers import ListHandler as ListHandler
+from effects._handlers import NpzHandler as NpzHandler
 from effects._log import log as log
 from effects._print import print as print
 from effects._record import Record as Record
@@ -32,13 +38,19 @@ _jax_compat.hide_frames_in(__path__[0])
 __all__ = [
     "BarrierTimeout",
     "Config",
+    "ConsoleHandler",
+    "CsvHandler",
     "Effect",
     "EffectError",
     "FormatError",
+    "JsonLinesHandler",
+    "ListHandler",
     "MissingTokenRule",
     "NotDifferentiable",
+    "NpzHandler",
     "Record",
     "add_handler",
+    "assert_order",
     "callback",
     "capture",
     "config",

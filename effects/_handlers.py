@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import csv
+import dataclasses
 import json
 import logging
 import math
@@ -97,12 +97,12 @@ class ListHandler:
 class JsonLinesHandler:
     """Writes each record as a JSON object on a line of its own, in order. A file that exists is replaced.
 
-    An object has `effect`, `device`, `process`, `thread`, `token` (the four numbers of its place in program order),
-    `lane` and `where` (`file`, `line`, `function`); of a log `event`, `level` and `fields`; of a print `fmt`, `text`,
-    `args` and `fields`; of a callback `text`, `args` and `fields`. Arrays are nested lists, and numbers of every type
-    keep their value. What JSON has no word for is: `"NaN"`, `"Infinity"`, `"-Infinity"`; a complex number
-    `[real, imaginary]`; bytes as a string in base64. Pytrees are objects and lists; those of classes that JAX was told
-    of are objects of their leaves by path, such as `"layer.w"`.
+    An object has `effect`, `fields`, `args`, `where` (`file`, `line`, `function`), `device`, `process`, `thread`,
+    `token` (the four numbers of its place in program order) and `lane`; of a log also `event` and `level`, of a print
+    `fmt` and `text`, of a callback `text`. Arrays are nested lists, and numbers of every type keep their value. What
+    JSON has no word for is: `"NaN"`, `"Infinity"`, `"-Infinity"`; a complex number `[real, imaginary]`; bytes as
+    hexadecimal digits. Pytrees are objects and lists; of a class that JAX was told of, an object of its leaves by path,
+    such as `"layer.w"`.
 
     Args:
         path: The file.
@@ -113,12 +113,12 @@ class JsonLinesHandler:
         OSError: if the file cannot be written.
 
     Example:
-        >>> import effects as fx, os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "run.jsonl")
+        >>> import effects as fx, json, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "run.jsonl")
         >>> token = fx.add_handler(fx.JsonLinesHandler(path))
         >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
         >>> fx.remove_handler(token)
-        >>> record = json.loads(open(path).read())
+        >>> record = json.loads(path.read_text())
         >>> record["event"], record["level"], record["fields"]
         ('step', 20, {'loss': 0.5})
     """
@@ -131,7 +131,7 @@ class JsonLinesHandler:
         self.handle_many([record])
 
     def handle_many(self, records: Sequence[Record]) -> None:
-        _each(records, lambda record: self._file.write(json.dumps(_json_object(record), allow_nan=False) + "\n"))
+        _each(records, lambda record: self._file.write(_encode(_json_object(record)) + "\n"))
         self._file.flush()
         if self._fsync:
             os.fsync(self._file.fileno())
@@ -156,20 +156,23 @@ class NpzHandler:
         OSError: if the file cannot be written.
 
     Example:
-        >>> import effects as fx, numpy as np, os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "run.npz")
+        >>> import effects as fx, numpy as np, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "run.npz")
         >>> token = fx.add_handler(fx.NpzHandler(path), effects="log")
         >>> step = fx.jit(lambda x: fx.log("step", loss=x))
         >>> step(0.5), step(0.25)
         (None, None)
         >>> fx.remove_handler(token)
-        >>> np.load(path)["step/loss"]
+        >>> with np.load(path) as arrays:
+        ...     arrays["step/loss"]
         array([0.5 , 0.25], dtype=float32)
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._path = os.fspath(path)
+        self._path = os.fsdecode(path)
         self._tables: dict[str, _Table] = {}  # by event
+        with open(path, "wb"):
+            pass  # what is wrong with the path is said by its own name
         self.flush()
 
     def handle(self, record: Record) -> None:
@@ -180,14 +183,14 @@ class NpzHandler:
 
     def flush(self) -> None:
         """Writes what has come so far. The file is replaced as a whole."""
-        arrays = {
+        arrays: dict[str, Any] = {
             f"{event}/{name}": _native(column)
             for event, table in list(self._tables.items())
             for name, column in table.columns().items()
         }
         part = f"{self._path}.part"
         with open(part, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, **arrays)
         os.replace(part, self._path)
 
     def close(self) -> None:
@@ -197,10 +200,10 @@ class NpzHandler:
 class CsvHandler:
     """Writes the records of logs as a table: a line of commas for each, below a line of names.
 
-    The columns are `event`, `level`, `device`, `lane`, the fields of the first record, and `other`: fields that the
-    first record has not are there, as a JSON object, and those that only the first record has are empty. Numbers and
-    strings are as Python writes them, None is empty, and everything else (arrays that have dimensions, pytrees) is
-    JSON as `JsonLinesHandler` writes it. Records of other effects are not written.
+    The columns are `event`, `level`, `device`, `lane`, the fields of the first record, and `fields`: there are, as a
+    JSON object, those fields of later records that the first has not. Fields that a record has not are empty, as is
+    None. Numbers and strings are as Python writes them, bytes as hexadecimal digits, and everything else (arrays that
+    have dimensions, pytrees) is JSON as `JsonLinesHandler` writes it. Records of other effects are not written.
 
     Args:
         path: The file. A file that exists is replaced.
@@ -209,13 +212,13 @@ class CsvHandler:
         OSError: if the file cannot be written.
 
     Example:
-        >>> import effects as fx, os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "run.csv")
+        >>> import effects as fx, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "run.csv")
         >>> token = fx.add_handler(fx.CsvHandler(path), effects="log")
         >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
         >>> fx.remove_handler(token)
-        >>> print(open(path).read(), end="")
-        event,level,device,lane,loss,other
+        >>> print(path.read_text(), end="")
+        event,level,device,lane,loss,fields
         step,20,0,[],0.5,
     """
 
@@ -237,11 +240,11 @@ class CsvHandler:
         fields = record.fields
         if self._fields is None:
             self._fields = list(fields)
-            self._writer.writerow(["event", "level", "device", "lane", *fields, "other"])
+            self._writer.writerow(["event", "level", "device", "lane", *fields, "fields"])
         own = [_csv_cell(fields.get(name)) for name in self._fields]
         other = {name: _plain(value) for name, value in fields.items() if name not in self._fields}
-        lane = json.dumps(record.lane)
-        self._writer.writerow([record.event, record.level, record.device, lane, *own, json.dumps(other) if other else ""])
+        first = [record.event, record.level, record.device, json.dumps(record.lane)]
+        self._writer.writerow([*first, *own, _encode(other) if other else ""])
 
     def close(self) -> None:
         self._file.close()
@@ -296,43 +299,216 @@ def _each(things: Iterable[Any], take: Callable[[Any], object]) -> None:
 # Columns
 
 
+_SMALL = 1000
+"""How many small parts of a table become a large one. A part takes some memory beyond its values."""
+
+
+@dataclasses.dataclass
+class _Piece:
+    """Records of one site that came together."""
+
+    site: Site
+    columns: dict[str, np.ndarray]  # the fields, and `token`
+    positions: Sequence[int] = ()  # of the records among all that came together, if not all are of this site
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: column.shape[1:] for name, column in self.columns.items()}
+
+
 class _Table:
     """The records of one event as columns, in order."""
 
     def __init__(self, event: str):
-        self.event = event
+        self._event = event
         self._parts: list[dict[str, np.ndarray]] = []
-        self._new = 0  # how many parts at the end are small
-        self._shapes: dict[str, tuple[int, ...]] | None = None  # of the fields, by name
+        self._small = 0  # how many parts at the end are small
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of one record, by column
 
     def add(self, pieces: list[_Piece]) -> None:
-        """Adds the records that came together."""
-        fitting = []
-        for piece in pieces:
-            shapes = {name: column.shape[1:] for name, column in piece.columns.items()}
-            self._shapes = self._shapes or shapes
-            if shapes == self._shapes:
-                fitting.append(piece)
+        """Adds records that came together, but for those that do not fit, which are an error."""
+        self._shapes = self._shapes or pieces[0].shapes
+        fitting = [piece for piece in pieces if piece.shapes == self._shapes]
         if fitting:
-            joined = _join([piece.columns for piece in fitting])
+            part = _join([piece.columns for piece in fitting])
             if len(fitting) > 1:
                 order = np.argsort(np.concatenate([piece.positions for piece in fitting]), kind="stable")
-                joined = {name: column[order] for name, column in joined.items()}
-            self._parts.append(joined)
-            self._new += 1
-        if self._new == _SMALL:
+                part = {name: column[order] for name, column in part.items()}
+            self._parts.append(part)
+            self._small += 1
+        if self._small == _SMALL:
             self._parts[-_SMALL:] = [_join(self._parts[-_SMALL:])]
-            self._new = 0
+            self._small = 0
         for piece in pieces:
-            if not any(piece is other for other in fitting):
+            if piece.shapes != self._shapes:
+                expected, got = _show_shapes(self._shapes), _show_shapes(piece.shapes)
                 raise ValueError(
-                    MSG_COLUMNS.format(
-                        event=self.event,
-                        expected=_show_shapes(self._shapes or {}),
-                        where=piece.site.where,
-                        got=_show_shapes({name: column.shape[1:] for name, column in piece.columns.items()}),
-                    )
+                    MSG_COLUMNS.format(event=self._event, expected=expected, where=piece.site.where, got=got)
                 )
 
     def columns(self) -> dict[str, np.ndarray]:
         return _join(self._parts[:])
+
+
+def _pieces(records: Sequence[Record]) -> dict[str, list[_Piece]]:
+    """The records of logs as columns: by event, and there by site."""
+    if isinstance(records, Records) and (columns := records.columns()) is not None:
+        site = cast(Site, records.only_site)
+        columns["token"] = records._column((4,), np.dtype(np.uint32), _TOKEN_AT, site)
+        return {site.content.event: [_Piece(site, columns)]} if isinstance(site.content, Event) else {}
+    of_site: dict[Site, tuple[list[int], list[Record]]] = {}
+    for position, record in enumerate(records):
+        if record.event is not None:
+            positions, some = of_site.setdefault(record._site, ([], []))
+            positions.append(position)
+            some.append(record)
+    pieces: dict[str, list[_Piece]] = {}
+    for site, (positions, some) in of_site.items():
+        columns = _columns(site, some)
+        columns["token"] = np.array([record.token for record in some], np.uint32)
+        pieces.setdefault(cast(Event, site.content).event, []).append(_Piece(site, columns, positions))
+    return pieces
+
+
+_TOKEN_AT = 16
+"""Where in a record's header its token lies."""
+
+
+def _columns(site: Site, records: list[Record]) -> dict[str, np.ndarray]:
+    """The fields of records of one site; what `Records.columns` is for those that follow each other in memory."""
+    if site.lanes:
+        rows = [jax.tree.leaves((record.args, record.fields)) for record in records]
+        leaves = [[row[i] for row in rows] for i in range(len(site.leaves))]
+        return {name: np.stack(leaf) for name, leaf in zip(site.leaf_names, leaves, strict=True)}
+    data, operands = (
+        b"".join(record._payload for record in records),
+        iter(zip(site.operands, site.offsets, strict=True)),
+    )
+    columns = {}
+    for name, leaf in zip(site.leaf_names, site.leaves, strict=True):
+        if isinstance(leaf, Static):
+            columns[name] = np.full(len(records), leaf.value)
+        else:
+            operand, at = next(operands)
+            strides = (site.payload_size, *np.empty(operand.shape, operand.stored).strides)
+            column = np.ndarray((len(records), *operand.shape), operand.stored, data, at, strides)
+            columns[name] = column.astype(operand.dtype, copy=False)
+    return columns
+
+
+def _join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Columns one below the other, in memory of their own."""
+    return {name: _concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+
+
+def _concatenate(columns: list[np.ndarray]) -> np.ndarray:
+    dtypes = {column.dtype for column in columns}
+    if len(dtypes) > 1 and len({_is_number(dtype) for dtype in dtypes}) > 1:
+        columns = [column.astype(object) for column in columns]  # numbers do not become text
+    try:
+        return np.concatenate(columns)
+    except TypeError:  # two types of which neither holds the other, such as bfloat16 and float16
+        return np.concatenate([_native(column) for column in columns])
+
+
+def _is_number(dtype: np.dtype) -> bool:
+    return dtype.kind in "biufc" or bool(jnp.issubdtype(dtype, np.number))
+
+
+def _native(column: np.ndarray) -> np.ndarray:
+    """The values in a type that NumPy itself has, and that a file keeps."""
+    dtype = column.dtype
+    if dtype.kind in "biufcUS" and dtype.isbuiltin != _OF_A_LIBRARY:
+        return column
+    for kind, wide in ((np.floating, np.float32), (np.signedinteger, np.int8), (np.unsignedinteger, np.uint8)):
+        if jnp.issubdtype(dtype, kind):
+            return column.astype(wide)
+    return column.astype(str)
+
+
+_OF_A_LIBRARY = 2  # what `isbuiltin` is for types such as bfloat16
+
+
+def _show_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"`{name}`{list(shape) if shape else ''}" for name, shape in shapes.items() if name != "token")
+
+
+# Values as text
+
+
+_encode = json.JSONEncoder(allow_nan=False).encode
+
+
+def _json_object(record: Record) -> dict[str, Any]:
+    where = record.where
+    if record.event is not None:
+        what = {"event": record.event, "level": record.level}
+    elif record.fmt is not None:
+        what = {"fmt": record.fmt, "text": record.text}
+    else:
+        what = {"text": record.text}
+    return {
+        "effect": record.effect,
+        **what,
+        "fields": _plain(record.fields),
+        "args": _plain(record.args),
+        "where": {"file": where.file, "line": where.line, "function": where.function},
+        "device": record.device,
+        "process": record.process,
+        "thread": record.thread,
+        "token": record.token,
+        "lane": record.lane,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.ndim or value.dtype.kind not in "biuf":
+            return _plain_array(np.asarray(value))
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NOT_FINITE[str(value)]
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, complex):
+        return [_plain(value.real), _plain(value.imag)]
+    if isinstance(value, bytes):
+        return value.hex()
+    leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+    if leaves and leaves[0][1] is value:
+        return str(value)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): _plain(leaf) for path, leaf in leaves}
+
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _plain_array(array: np.ndarray) -> Any:
+    kind = array.dtype.kind
+    if kind in "biuU":
+        return array.tolist()
+    if kind == "c":
+        return _plain_array(np.stack([np.real(array), np.imag(array)], -1))
+    if not _is_number(array.dtype):
+        return _plain(array.tolist()) if kind in "SO" else array.astype(str).tolist()
+    if kind != "f":
+        array = array.astype(np.float64 if jnp.issubdtype(array.dtype, np.floating) else np.int64)
+    finite = np.isfinite(array)
+    if finite.all():
+        return array.tolist()
+    shown = array.astype(object)
+    shown[~finite] = [_NOT_FINITE[str(value)] for value in array[~finite].tolist()]
+    return shown.tolist()
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, (str, int, float, complex)) else _encode(_plain(value))

@@ -70,7 +70,7 @@ __all__ = [
     "jit_p",
     "keep_with_program",
     "linear_solve_p",
-    "lower_as_ordered_callback",
+    "lower_as_callback",
     "mark_replicated",
     "mlir",
     "on_batched_cond",
@@ -79,7 +79,7 @@ __all__ = [
     "physical_key_data",
     "read_scan",
     "register_cpu_ffi_type",
-    "register_effect_type",
+    "register_effect_types",
     "remat_p",
     "run_state_p",
     "runs_now",
@@ -132,12 +132,13 @@ def is_reference(x: Any) -> bool:
 # Effects
 
 
-def register_effect_type(
-    type_: type, *, ordered: type, control_flow: type, custom_derivatives: type, remat: type
+def register_effect_types(
+    types: Sequence[type], *, ordered: type, control_flow: type, custom_derivatives: type, remat: type
 ) -> None:
-    """Tells JAX of a class of effects: all of it may be lowered, parts of it may appear in places."""
-    jax_effects.lowerable_effects.add_type(type_)
-    jax_effects.partial_eval_kept_effects.add_type(type_)
+    """Tells JAX of classes of effects: all of them may be lowered, parts of them may appear in places."""
+    for type_ in types:
+        jax_effects.lowerable_effects.add_type(type_)
+        jax_effects.partial_eval_kept_effects.add_type(type_)
     jax_effects.ordered_effects.add_type(ordered)
     jax_effects.control_flow_allowed_effects.add_type(control_flow)
     jax_effects.custom_derivatives_allowed_effects.add_type(custom_derivatives)
@@ -343,15 +344,15 @@ def owner_of(lowered: Any) -> Any:
     return lowered.owner
 
 
-def lower_as_ordered_callback(
-    ctx: Any, callback: Callable[..., Sequence[Any]], operands: Sequence[Any], effect: Any
+def lower_as_callback(
+    ctx: Any, callback: Callable[..., Sequence[Any]], operands: Sequence[Any], order: JaxEffect | None
 ) -> Any:
-    """Lowers an effect through JAX's Python callbacks, ordered by JAX's token if the effect is."""
-    ordered = jax_effects.ordered_effects.contains(effect)
+    """Lowers an effect through JAX's Python callbacks, ordered by JAX's token for `order` if there is one."""
+    ordered = order is not None
     results, token, _ = jax_callback.emit_python_callback(
         ctx,
         lambda *args: tuple(callback(*args)),
-        ctx.tokens_in.get(effect) if ordered else None,
+        ctx.tokens_in.get(order) if ordered else None,
         list(operands),
         ctx.avals_in,
         ctx.avals_out,
@@ -359,7 +360,7 @@ def lower_as_ordered_callback(
         returns_token=ordered,
     )
     if ordered:
-        ctx.set_tokens_out(mlir.TokenSet({effect: token}))
+        ctx.set_tokens_out(mlir.TokenSet({order: token}))
     return results
 
 

@@ -15,7 +15,7 @@ from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
 from effects._sites import Operand, Site
-from effects._types import Effect
+from effects._types import Effect, jax_effects
 
 effect_p = compat.Primitive("effect")
 effect_p.multiple_results = True
@@ -28,7 +28,7 @@ def result_avals(site: Site) -> list[Any]:
 
 @effect_p.def_effectful_abstract_eval
 def _effect_abstract_eval(*operands: Any, site: Site) -> tuple[list[Any], set[Any]]:
-    return result_avals(site), {site.effect}
+    return result_avals(site), jax_effects(site.effect)
 
 
 def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], list[Any]]:

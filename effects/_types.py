@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Literal
 
 from effects import _errors as errors
@@ -70,20 +69,35 @@ class Effect(compat.JaxEffect):
         return dataclasses.replace(self, ordered=False)
 
 
-def _where(predicate: Callable[[Effect], bool]) -> type:
-    """A type whose instances are the effects that satisfy a predicate. JAX asks by type, we answer by field."""
+@dataclasses.dataclass(frozen=True)
+class Order(compat.JaxEffect):
+    """What JAX sees of an order domain, beside the effects in it: one token of its own for all of them."""
 
-    class Where(type):
+    domain: str
+
+    def __str__(self) -> str:
+        return f"order of {self.domain!r}"
+
+
+def jax_effects(effect: Effect) -> set[compat.JaxEffect]:
+    """What an equation with this effect tells JAX."""
+    return {effect, Order(effect.domain)} if effect.ordered else {effect}
+
+
+def _allowed_in(place: str) -> type:
+    """A type whose instances are the effects that are allowed there. JAX asks by type, we answer by field."""
+
+    class Allowed(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, Effect) and predicate(instance)
+            return isinstance(instance, Order) or (isinstance(instance, Effect) and place in instance.allowed_in)
 
-    return Where("EffectsWhere", (), {})
+    return Allowed("Allowed", (), {})
 
 
-compat.register_effect_type(
-    Effect,
-    ordered=_where(lambda effect: effect.ordered),
-    control_flow=_where(lambda effect: "control_flow" in effect.allowed_in),
-    custom_derivatives=_where(lambda effect: "custom_derivatives" in effect.allowed_in),
-    remat=_where(lambda effect: "remat" in effect.allowed_in),
+compat.register_effect_types(
+    (Effect, Order),
+    ordered=Order,
+    control_flow=_allowed_in("control_flow"),
+    custom_derivatives=_allowed_in("custom_derivatives"),
+    remat=_allowed_in("remat"),
 )

@@ -13,6 +13,7 @@ from effects._config import config
 from effects._content import HostCall
 from effects._primitive import effect_p, result_avals
 from effects._sites import Site
+from effects._types import Order
 from lowering._record import close_p, host_sink, record_p
 
 NATIVE_PLATFORMS = ("cpu",)
@@ -75,8 +76,9 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     token_ctx = ctx.replace(
         avals_in=[compat.abstract_token, *ctx.avals_in], avals_out=[compat.abstract_token, *ctx.avals_out]
     )
-    token, *results = lower(token_ctx, ctx.tokens_in.get(site.effect), *operands, **attributes)
-    ctx.set_tokens_out(compat.mlir.TokenSet({site.effect: token}))
+    order = Order(site.effect.domain)
+    token, *results = lower(token_ctx, ctx.tokens_in.get(order), *operands, **attributes)
+    ctx.set_tokens_out(compat.mlir.TokenSet({order: token}))
     return results
 
 
@@ -107,8 +109,9 @@ def _callback(ctx: Any, callback: Any, results: Sequence[Any], args: Any) -> Any
 
 def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     _meet(ctx, site)
-    return compat.lower_as_ordered_callback(
-        ctx, lambda *args: host_sink().plain(site, [np.asarray(x) for x in args]), operands, site.effect
+    order = Order(site.effect.domain) if site.effect.ordered else None
+    return compat.lower_as_callback(
+        ctx, lambda *args: host_sink().plain(site, [np.asarray(x) for x in args]), operands, order
     )
 
 

@@ -14,6 +14,7 @@ import effects as fx
 
 pytest_plugins = ["effects_pytest"]
 
+
 @pytest.fixture
 def lines():
     """`lines(f, *args)` calls `f` and returns the lines that it printed, once all are out."""

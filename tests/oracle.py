@@ -2,13 +2,16 @@
 
 A program here is a small tree of frozen dataclasses. `render` turns it into ordinary Python source, and running that
 source on one thread is what the library promises to look like; `to_jax` turns it into a function for `effects.jit`.
-`check` dispatches a short sequence of programs without waiting, meets the barrier once, and compares final states and
-lines. Ordered lines must agree one by one; unordered ones as a multiset, and they may stand anywhere between the
-ordered ones.
+`check` dispatches a short sequence of programs without waiting, meets the barrier once, and compares final states,
+lines and errors. Ordered lines must agree one by one; unordered ones as a multiset, and they may stand anywhere between
+the ordered ones. Everything that happens ends as a line in one place: prints are written there by the library, events
+by a handler of Python's logging, and callbacks write their own.
 
-Each statement holds its two readings side by side, `python` and `jax`, and nothing else knows what it means. To add a
-kind of effect, add an entry to `EFFECTS` and one to `library`; to add a statement, add a class and a production to
-`_Generator`. The generator asks a `Draw` for every decision, so `random.Random` and hypothesis share it.
+Each statement holds its two readings side by side, `python` and `jax`, and nothing else knows what it means. What a
+callback does is the same for both readings: it stands in `Host`. To add a kind of effect, add an entry to `EFFECTS` and
+one to `library`; to add a statement, add a class and a production to `_Generator`; to add something that callbacks do,
+add an entry to `ACTIONS` and one to `library`. The generator asks a `Draw` for every decision, so `random.Random` and
+hypothesis share it.
 
     python -m tests.oracle --programs 5000 --seed 0 --jobs 2
     python -m tests.oracle --seed 0 --only 1234          # one sequence again, with its source
@@ -20,12 +23,14 @@ import argparse
 import collections
 import concurrent.futures
 import contextlib
+import contextvars
 import dataclasses
 import difflib
 import faulthandler
 import functools
 import gc
 import io
+import logging
 import multiprocessing
 import os
 import random
@@ -44,6 +49,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 from jax import lax
+from jax.experimental import io_callback
 
 T = TypeVar("T")
 State = tuple[Any, ...]
@@ -57,8 +63,53 @@ def fold(values, register):
     return (sum((j + 1) * y for j, y in enumerate(values)) + register) % 97
 """
 
-# Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function.
-EFFECTS: Mapping[str, bool] = {"ordered": True, "unordered": False}
+RESULT_TYPES = ("int32", "uint8", "bool", "float16", "bfloat16", "float32")  # of what callbacks return
+
+# Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function. The first
+# two are prints; a queued callback is called when its turn has come, and the program waits for what a sync one returns.
+EFFECTS: Mapping[str, bool] = {
+    "ordered": True,
+    "unordered": False,
+    "log": True,
+    "log_unordered": False,
+    "queued": True,
+    "queued_unordered": False,
+    "sync": True,
+    "sync_unordered": False,
+}
+PRINTS = ("ordered", "unordered")
+
+# What a callback may do besides writing its line -> the lines that come of it. In these, `label` is the callback's,
+# `who` tells those of ordered callbacks from those of unordered ones, and `value` is a number.
+ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
+    "print": lambda label, who, value: [f"{label}.print {value}"],
+    "log": lambda label, who, value: [f"{label}.log x={value} INFO"],
+    "callback": lambda label, who, value: [f"{label}.callback {value}"],
+    "eager_sync": lambda label, who, value: [f"{label}.asked {value}", f"{label}.answer {value + 1}"],
+    "jit": lambda label, who, value: [f"{label}.jit {(2 * value + 1) % MODULUS}"],
+    "effects_jit": lambda label, who, value: [f"{who}.nested {value} 0", f"{who}.nested {value} 1"],
+    "effects_jit_sync": lambda label, who, value: [
+        f"{who}.asks {value}",
+        f"{who}.asked {value}",
+        f"{who}.got {value + 1}",
+    ],
+    "barrier": lambda label, who, value: [],
+}
+
+# What a runner may be able to do; programs are made of what it can.
+FEATURES = frozenset(
+    {"log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process", "capture"}
+)
+# What the library does not keep its promise for: add these to see it.
+FAULTS = frozenset({"nested_in_lanes", "failures_in_lanes"})
+JAX_FEATURES = frozenset({"log", "callback"})
+
+DISPATCH: contextvars.ContextVar[int] = contextvars.ContextVar("dispatch", default=0)
+"""Which dispatch it is, where a sequence says so. Callbacks show it."""
+
+
+class Failure(Exception):
+    """What a callback raises that is meant to."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -70,8 +121,40 @@ class Runner:
     """What a program runs on: the library, or something else that makes the same promise."""
 
     jit: Callable[[Callable[..., Any]], Callable[..., Any]]
-    emit: Mapping[str, Callable[[str, tuple[Any, ...]], None]]  # effect kind -> emit(label, operands)
+    emit: Mapping[str, Callable[[str, tuple[Any, ...]], None]]  # print's kind -> emit(label, operands)
+    log: Callable[..., None]  # log(label, level, ordered, fields)
+    callback: Callable[..., Any]  # callback(fn, results, *args, ordered=, [pass_record=], **kwargs)
     barrier: Callable[[], object]
+    actions: Mapping[str, Callable[[str, str, int], None]]  # what callbacks do, under the names of `ACTIONS`
+    error: type[Exception]  # what a failing callback becomes; its cause is what the callback raised
+    features: frozenset[str] = FEATURES
+
+
+class Host:
+    """What callbacks do and know: the same for both readings, which differ in how lines and actions come about."""
+
+    def __init__(self, write: Callable[[str], None], actions: Mapping[str, Callable[[str, str, int], None]]):
+        self.write = write
+        self.actions = actions
+        self.memory = 0  # of all ordered calls so far, in their order
+        self.calls: collections.Counter[str] = collections.Counter()
+        self.raised: list[Failure] = []
+
+    def call(self, callback: Callback, values: Sequence[int]) -> list[int]:
+        """Runs a callback. Returns the numbers of which its results are made."""
+        self.write(" ".join([callback.label, *map(str, values), f"@{DISPATCH.get()}"]))
+        value = sum((j + 1) * y for j, y in enumerate(values)) % MODULUS
+        who = "o" if EFFECTS[callback.kind] else "u"
+        for action in callback.actions:
+            self.actions[action](callback.label, who, value)
+        self.calls[callback.label] += 1
+        if self.calls[callback.label] == callback.fails_at:
+            self.raised.append(Failure(callback.label))
+            raise self.raised[-1]
+        if callback.remembers:
+            self.memory = (31 * self.memory + value + 1) % MODULUS
+            value += self.memory
+        return callback.numbers(value)
 
 
 @dataclass(frozen=True)
@@ -79,6 +162,7 @@ class Scope:
     """What a statement's JAX reading may refer to besides the registers."""
 
     runner: Runner
+    host: Host
     functions: Mapping[str, Callable[..., State]]
     names: Mapping[str, Any]  # read-only values and mutable refs, closed over by whatever is inside
 
@@ -187,6 +271,19 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """A mutable ref itself, as the argument of an effect."""
+
+    ref: str
+
+    def python(self) -> str:
+        return f"{self.ref}[0]"
+
+    def jax(self, scope: Scope, state: State) -> Any:
+        return scope.names[self.ref]
+
+
+@dataclass(frozen=True)
 class Binary:
     operator: str
     left: Expression
@@ -269,6 +366,179 @@ class Effect:
     def jax(self, scope: Scope, state: State) -> State:
         scope.runner.emit[self.kind](self.label, tuple(operand.jax(scope, state) for operand in self.operands))
         return state
+
+
+@dataclass(frozen=True)
+class Log:
+    """An event with fields: each operand by itself, and all of them as an array if it is asked for."""
+
+    kind: str
+    label: str
+    level: str
+    operands: tuple[Expression, ...]
+    array: bool
+
+    def kinds(self) -> tuple[str, ...]:
+        return (self.kind, *(["log_array"] * self.array), *(["log_below"] * (self.level == "DEBUG")))
+
+    def python(self, out: Source) -> None:
+        values = [operand.python() for operand in self.operands]
+        fields = [f"x{j}={value}" for j, value in enumerate(values)]
+        if self.array:
+            fields.append(f"y=[{', '.join(values)}]")
+        out.line(f"{self.kind}({', '.join([repr(self.label), repr(self.level), *fields])})")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        values = [operand.jax(scope, state) for operand in self.operands]
+        fields = {f"x{j}": value for j, value in enumerate(values)}
+        if self.array:
+            fields["y"] = stacked(values)
+        scope.runner.log(self.label, getattr(logging, self.level), EFFECTS[self.kind], fields)
+        return state
+
+
+def value_of(operand: Any) -> Any:
+    """The value of an operand that may be a mutable ref."""
+    return operand if isinstance(operand, np.generic) else operand[...]
+
+
+def stacked(operands: Sequence[Any]) -> Any:
+    return jnp.stack([value_of(operand) for operand in operands])
+
+
+@dataclass(frozen=True)
+class Callback:
+    """A call of a Python function, which shows its operands and does its `actions`.
+
+    What a sync one returns is folded into `target`. If it `remembers`, that depends on every such call before it.
+    """
+
+    kind: str
+    label: str
+    operands: tuple[Expression, ...]
+    layout: str  # how the operands are passed, see `_arguments`
+    pass_record: bool
+    actions: tuple[str, ...]
+    remembers: bool
+    fails_at: int = 0  # the call that raises, counted from 1
+    target: str = ""  # of a sync one
+    results: tuple[tuple[str, int], ...] = ()  # (dtype, length) of each; no length: a scalar
+    structure: str = "leaf"  # how the results are put together, see `_structured`
+    returns: str = "numpy"  # numpy, python or jax: what the function returns
+
+    @property
+    def awaited(self) -> bool:
+        return self.kind.startswith("sync")
+
+    def kinds(self) -> tuple[str, ...]:
+        found = [self.kind, f"args_{self.layout}", *[f"action_{action}" for action in self.actions]]
+        if self.awaited:
+            found += [f"results_{self.structure}", f"returns_{self.returns}", *[f"result_{d}" for d, _ in self.results]]
+        found += ["record"] * self.pass_record + [f"fails_{self.kind}"] * bool(self.fails_at)
+        return tuple(found)
+
+    def python(self, out: Source) -> None:
+        call = f"{self.kind}({', '.join([repr(self.label), *(operand.python() for operand in self.operands)])})"
+        notes = [self.layout, *["record"] * self.pass_record, *self.actions, *["remembers"] * self.remembers]
+        if self.awaited:
+            types = ", ".join(f"{dtype}[{n}]" if n else dtype for dtype, n in self.results)
+            notes.append(f"returns {self.structure} of ({types}) by {self.returns}")
+        if self.fails_at:
+            notes.append(f"raises in call {self.fails_at}")
+        note = f"  # {'; '.join(notes)}"
+        out.line((f"{self.target} = fold({call}, {self.target})" if self.awaited else call) + note)
+
+    def numbers(self, value: int) -> list[int]:
+        """What the results are made of: one number for each element."""
+        found = []
+        for dtype, length in self.results:
+            for _ in range(length or 1):
+                value = (value + 7) % MODULUS
+                found.append(value % 2 if dtype == "bool" else value)
+        return found
+
+    def jax(self, scope: Scope, state: State) -> State:
+        host = scope.host
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if self.pass_record:
+                record = kwargs.pop("record")
+                assert record.effect == "callback" and record.text.startswith(f"{self.label}("), record
+            return self._returned(host.call(self, [int(leaf) for leaf in self._leaves(args, kwargs)]))
+
+        function.__qualname__ = function.__name__ = self.label
+        args, kwargs = self._arguments([operand.jax(scope, state) for operand in self.operands])
+        options = {"pass_record": True} if self.pass_record else {}
+        shapes = self._shapes() if self.awaited else None
+        outs = scope.runner.callback(function, shapes, *args, ordered=EFFECTS[self.kind], **options, **kwargs)
+        if not self.awaited:
+            assert outs is None
+            return state
+        assert jax.tree.structure(outs) == jax.tree.structure(shapes)
+        values = []
+        for (dtype, _), out in zip(self.results, jax.tree.leaves(outs), strict=True):
+            assert out.dtype == dtype, (out, dtype)
+            if "float" in dtype:
+                out = out * np.dtype(dtype).type(4)
+            values.append(jnp.ravel(lax.convert_element_type(out, np.int32)))
+        folded = fold(jnp.concatenate([*values, np.zeros(0, np.int32)]), state[REGISTERS.index(self.target)])
+        return assign(state, self.target, folded)
+
+    def _arguments(self, values: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self.layout == "flat":
+            return tuple(values), {}
+        if self.layout == "keywords":
+            return (self.label,), {f"x{j}": value for j, value in enumerate(values)}
+        if self.layout == "array":
+            return (stacked(values),), {}
+        halves = [lax.convert_element_type(value_of(value), np.float16) for value in values[1:]]
+        return ({"first": values[:1], "rest": (halves, None)}, "text"), {"empty": ()}
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The operands' values in what the function was given."""
+        if self.layout == "flat":
+            assert not kwargs
+            leaves = list(args)
+        elif self.layout == "keywords":
+            assert args == (self.label,), args
+            leaves = [kwargs[f"x{j}"] for j in range(len(kwargs))]
+        elif self.layout == "array":
+            (array,) = args
+            assert array.shape == (len(self.operands),) and array.dtype == np.int32, array
+            leaves = list(array)
+        else:
+            tree, text = args
+            assert (text, kwargs) == ("text", {"empty": ()}) and tree["rest"][1] is None, (args, kwargs)
+            leaves = [*tree["first"], *tree["rest"][0]]
+            assert all(leaf.dtype == np.float16 for leaf in tree["rest"][0]), args
+        assert all(isinstance(leaf, (np.ndarray, np.generic)) and leaf.shape == () for leaf in leaves), leaves
+        return leaves
+
+    def _shapes(self) -> Any:
+        return self._structured([jax.ShapeDtypeStruct((n,) * bool(n), dtype) for dtype, n in self.results])
+
+    def _structured(self, leaves: list[Any]) -> Any:
+        if self.structure == "leaf":
+            return leaves[0]
+        if self.structure == "tuple":
+            return tuple(leaves)
+        return {"first": leaves[0], "rest": [leaves[1:], ()]}
+
+    def _returned(self, numbers: list[int]) -> Any:
+        """The results in the asked-for form; None of a queued callback, whatever that returned."""
+        if not self.awaited:
+            return numbers
+        leaves: list[Any] = []
+        rest = iter(numbers)
+        for dtype, length in self.results:
+            scale = 4 if "float" in dtype else 1
+            values = [next(rest) / scale if scale > 1 else next(rest) for _ in range(length or 1)]
+            if self.returns == "python" and not length:
+                leaves.append(bool(values[0]) if dtype == "bool" else values[0])
+                continue
+            array = np.array(values if length else values[0], dtype)
+            leaves.append(jnp.asarray(array) if self.returns == "jax" else array)
+        return self._structured(leaves)
 
 
 @dataclass(frozen=True)
@@ -512,6 +782,23 @@ def _named_scope(scope: Scope, fun: Callable[..., State]) -> Callable[..., State
     return call
 
 
+def _grad(scope: Scope, fun: Callable[..., State]) -> Callable[..., State]:
+    """Differentiates a function with effects and results of its own that does not lose sight of them."""
+
+    def call(*state: Any) -> State:
+        def loss(x: Any, *floats: Any) -> tuple[Any, State]:
+            after = fun(*(lax.convert_element_type(value, np.int32) for value in floats))
+            return lax.mul(x, floats[0]), after
+
+        floats = [lax.convert_element_type(value, np.float32) for value in state]
+        (_, after), slopes = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(np.float32(3), *floats)
+        a = lax.convert_element_type(slopes[0], np.int32)  # the slope is the register itself, and the other one is 3
+        zero = lax.convert_element_type(lax.sub(slopes[1], np.float32(3)), np.int32)
+        return (lax.add(after[0], lax.add(zero, lax.sub(a, state[0]))), *after[1:])
+
+    return call
+
+
 # What a block of statements can be wrapped in without changing what it means: name -> the wrapped function.
 WRAPPERS: Mapping[str, Callable[[Scope, Callable[..., State]], Callable[..., State]]] = {
     "jit": lambda scope, fun: jax.jit(fun),
@@ -522,6 +809,7 @@ WRAPPERS: Mapping[str, Callable[[Scope, Callable[..., State]], Callable[..., Sta
     "custom_vjp": _custom_vjp,
     "named_call": lambda scope, fun: jax.named_call(fun, name="named"),
     "named_scope": _named_scope,
+    "grad": _grad,
 }
 
 
@@ -544,6 +832,35 @@ class Wrapped:
     def jax(self, scope: Scope, state: State) -> State:
         result = WRAPPERS[self.wrapper](scope, lambda *state: run_body(self.body, scope, state))(*state)
         return result if self.keep else state
+
+
+@dataclass(frozen=True)
+class Vmap:
+    """A `vmap` over `xs`: at every point of the body the lanes come in their order."""
+
+    variable: str
+    xs: tuple[int, ...]
+    base: Expression
+    body: Block_
+    result: Expression
+    target: str
+
+    def kinds(self) -> tuple[str, ...]:
+        return ("vmap",)
+
+    def python(self, out: Source) -> None:
+        name = out.fresh("lane")
+        out.function(name, self.body, f"{self.variable}, a, b, c", self.result.python())
+        values = f"[(x + {self.base.python()}) % {MODULUS} for x in {self.xs}]"
+        out.line(f"{self.target} = fold(lockstep({name}, {values}, a, b, c), {self.target})  # vmap")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        def lane(x: Any) -> Any:
+            here = scope.bind(**{self.variable: x})
+            return self.result.jax(here, run_body(self.body, here, state))
+
+        ys = jax.vmap(lane)(shifted(self.xs, self.base.jax(scope, state)))
+        return assign(state, self.target, fold(ys, state[REGISTERS.index(self.target)]))
 
 
 @dataclass(frozen=True)
@@ -682,10 +999,28 @@ class Program:
 
 @dataclass(frozen=True)
 class Run:
-    """One dispatch of a program, from a state of its own or from what the dispatch before returned."""
+    """One dispatch of a program, from a state of its own or from what the last dispatch returned that did not fail."""
 
     program: Program
     state: tuple[int, ...] | None
+    device: int | None = None  # on which one, if it is said
+    by_default: bool = False  # by `jax.default_device`, instead of the arguments
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sequence of dispatches, and what is in force meanwhile."""
+
+    runs: tuple[Run, ...]
+    order: str = "thread"
+    capture: bool = False
+    context: bool = False  # whether each dispatch has a context of its own
+
+    def kinds(self) -> tuple[str, ...]:
+        devices = {(run.device, run.by_default) for run in self.runs if run.device is not None}
+        found = [f"order_{self.order}"] * (self.order != "thread") + ["capture"] * self.capture
+        found += ["context"] * self.context + ["several_devices"] * (len(devices) > 1)
+        return (*found, *sorted({"default_device" if by_default else "device_put" for _, by_default in devices}))
 
 
 def render(program: Program) -> str:
@@ -703,27 +1038,92 @@ def _compiled(program: Program) -> Any:
     return compile(PRELUDE + render(program), "<program>", "exec")
 
 
+class Reading:
+    """Runs programs as Python: the functions that their source calls, and what came of them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.failures: list[str] = []  # labels of queued callbacks that raised
+        # Of each lane around: what is to happen at each point of it.
+        self._lanes: list[list[tuple[Callable[[], object], ...]]] = []
+
+        def act(action: str) -> Callable[[str, str, int], None]:
+            return lambda *about: self.lines.extend(ACTIONS[action](*about))
+
+        self.host = Host(self.lines.append, {action: act(action) for action in ACTIONS})
+
+    def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
+        callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
+
+        def write(*words: object) -> None:
+            self._at_this_point(lambda: self.lines.append(" ".join(map(str, words))))
+
+        def log(label: str, level: str, **fields: Any) -> None:
+            text = " ".join([label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level])
+            self._at_this_point(lambda: level == "DEBUG" or self.lines.append(text))
+
+        def queued(label: str, *values: int) -> None:
+            self._at_this_point(lambda: self._queued(callbacks[label], values))
+
+        def sync(label: str, *values: int) -> list[int]:
+            callback = callbacks[label]
+            if not self._lanes:
+                return self.host.call(callback, values)
+            assert not callback.remembers  # what it returns is known before its turn comes
+            self._at_this_point(lambda: self.host.call(callback, values))
+            return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
+
+        calls = {"log": log, "queued": queued, "sync": sync}
+        namespace: dict[str, Any] = {kind: calls.get(kind.split("_")[0], write) for kind in EFFECTS}
+        namespace["lockstep"] = self._lockstep
+        exec(_compiled(program), namespace)
+        self._lanes.clear()
+        return namespace["program"](number, *state)
+
+    def _queued(self, callback: Callback, values: Sequence[int]) -> None:
+        try:
+            self.host.call(callback, values)
+        except Failure:
+            self.failures.append(callback.label)
+
+    def _at_this_point(self, *what: Callable[[], object]) -> None:
+        if self._lanes:
+            self._lanes[-1].append(what)
+        else:
+            for happens in what:
+                happens()
+
+    def _lockstep(self, lane: Callable[..., int], xs: Sequence[int], *state: int) -> list[int]:
+        """Runs lanes one after the other; what they do happens point by point."""
+        results, lanes = [], []
+        for x in xs:
+            self._lanes.append([])
+            results.append(lane(x, *state))
+            lanes.append(self._lanes.pop())
+        for point in zip(*lanes, strict=True):
+            self._at_this_point(*(happens for of_lane in point for happens in of_lane))
+        return results
+
+
 def interpret(program: Program, state: Sequence[int], number: int = 0) -> tuple[tuple[int, ...], list[str]]:
     """The program's final state and its lines, found by running its source: no JAX takes part."""
-    lines: list[str] = []
-    namespace: dict[str, Any] = dict.fromkeys(EFFECTS, lambda *words: lines.append(" ".join(map(str, words))))
-    exec(_compiled(program), namespace)
-    return namespace["program"](number, *state), lines
+    reading = Reading()
+    return reading.interpret(program, state, number), reading.lines
 
 
-def to_jax(program: Program, runner: Runner) -> Callable[..., State]:
+def to_jax(program: Program, runner: Runner, host: Host) -> Callable[..., State]:
     """The program as a function of `n` and the registers, to be jitted by `runner.jit`."""
 
     def traced(n: Any, *state: Any) -> State:
         functions: dict[str, Callable[..., State]] = {}
 
         def inner(body: Block_) -> Callable[..., State]:
-            return lambda n, *state: run_body(body, Scope(runner, functions, {"n": n}), state)
+            return lambda n, *state: run_body(body, Scope(runner, host, functions, {"n": n}), state)
 
         for function in program.functions:
-            whole = Scope(runner, functions, {})
+            whole = Scope(runner, host, functions, {})
             functions[function.name] = WRAPPERS[function.through](whole, inner(function.body))
-        return run_body(program.body, Scope(runner, functions, {"n": n}), state)
+        return run_body(program.body, Scope(runner, host, functions, {"n": n}), state)
 
     return traced
 
@@ -744,6 +1144,11 @@ def statements(tree: object) -> Iterator[Statement]:
 # Running and comparing
 
 
+def write_line(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+@functools.cache
 def library() -> Runner:
     """The library under test."""
     import effects as fx
@@ -751,7 +1156,63 @@ def library() -> Runner:
     def emit(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
         return lambda label, operands: fx.print(" ".join([label, *["{}"] * len(operands)]), *operands, ordered=ordered)
 
-    return Runner(fx.jit, {"ordered": emit(True), "unordered": emit(False)}, fx.effects_barrier)
+    def log(label: str, level: int, ordered: bool, fields: Mapping[str, Any]) -> None:
+        fx.log(label, level=level, ordered=ordered, **fields)
+
+    def shows(label: str, returns: bool = False) -> Callable[[Any], Any]:
+        def function(value: Any) -> Any:
+            write_line(f"{label} {value}")
+            return np.int32(value + 1) if returns else None
+
+        function.__qualname__ = label
+        return function
+
+    scalar = jax.ShapeDtypeStruct((), np.int32)
+
+    def show(label: str, value: Any) -> None:
+        fx.print("{} {}", label, jnp.asarray(value, np.int32))
+
+    def eager_sync(label: str, who: str, value: int) -> None:
+        show(f"{label}.answer", fx.callback(shows(f"{label}.asked", True), scalar, np.array(value, np.int32)))
+
+    def eager_callback(label: str, who: str, value: int) -> None:
+        fx.callback(shows(f"{label}.callback"), None, np.array(value, np.int32))
+
+    def nested(who: str) -> Any:
+        def body(value: Any) -> None:
+            lax.fori_loop(0, 2, lambda i, _: fx.print(f"{who}.nested {{}} {{}}", value, i), None)
+
+        return fx.jit(body)
+
+    def nested_sync(who: str) -> Any:
+        def body(value: Any) -> Any:
+            fx.print(f"{who}.asks {{}}", value)
+            answer = fx.callback(shows(f"{who}.asked", True), scalar, value)
+            fx.print(f"{who}.got {{}}", answer)
+            return answer
+
+        return fx.jit(body)
+
+    nested_by, nested_sync_by = ({who: make(who) for who in "ou"} for make in (nested, nested_sync))
+    twice = jax.jit(lambda value: (2 * value + 1) % MODULUS)
+    return Runner(
+        fx.jit,
+        {"ordered": emit(True), "unordered": emit(False)},
+        log,
+        fx.callback,
+        functools.partial(fx.effects_barrier, timeout=STUCK_AFTER),
+        {
+            "print": lambda label, who, value: show(f"{label}.print", value),
+            "log": lambda label, who, value: fx.log(f"{label}.log", x=np.array(value, np.int32)),
+            "callback": eager_callback,
+            "eager_sync": eager_sync,
+            "jit": lambda label, who, value: show(f"{label}.jit", twice(np.int32(value))),
+            "effects_jit": lambda label, who, value: nested_by[who](np.int32(value)),
+            "effects_jit_sync": lambda label, who, value: nested_sync_by[who](np.int32(value)),
+            "barrier": lambda label, who, value: fx.effects_barrier(timeout=STUCK_AFTER),
+        },
+        fx.EffectError,
+    )
 
 
 def plain_jax() -> Runner:
@@ -763,73 +1224,218 @@ def plain_jax() -> Runner:
 
         return emit
 
-    return Runner(jax.jit, {"ordered": emit(True), "unordered": emit(False)}, jax.effects_barrier)
+    def log(label: str, level: int, ordered: bool, fields: Mapping[str, Any]) -> None:
+        def write(**fields: Any) -> None:
+            text = " ".join([label, *(f"{name}={np.asarray(value)}" for name, value in fields.items())])
+            write_line(f"{text} {logging.getLevelName(level)}")
+
+        if level >= logging.INFO:
+            jax.debug.callback(write, ordered=ordered, **fields)
+
+    def callback(function: Any, results: Any, *args: Any, ordered: bool, **kwargs: Any) -> Any:
+        """JAX takes neither texts nor mutable refs as arguments, and gives JAX arrays."""
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        at = [j for j, leaf in enumerate(leaves) if not isinstance(leaf, str)]
+
+        def call(*values: Any) -> Any:
+            given = list(leaves)
+            for j, value in zip(at, values, strict=True):
+                given[j] = np.asarray(value)
+            args, kwargs = jax.tree.unflatten(tree, given)
+            return function(*args, **kwargs)
+
+        values = [value_of(leaves[j]) for j in at]
+        if results is None:
+            jax.debug.callback(call, *values, ordered=ordered)
+            return None
+        return io_callback(call, results, *values, ordered=ordered)
+
+    prints = {"ordered": emit(True), "unordered": emit(False)}
+    return Runner(jax.jit, prints, log, callback, jax.effects_barrier, {}, RuntimeError, JAX_FEATURES)
 
 
 @dataclass
 class Outcome:
-    """What a sequence of dispatches left behind."""
+    """What a sequence of dispatches left behind. Errors are the labels of the callbacks that raised them."""
 
-    states: list[tuple[int, ...]] = field(default_factory=list)
+    states: list[tuple[int, ...] | str] = field(default_factory=list)  # of a dispatch that failed: the error
     lines: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # which the barrier raised
+    records: list[str] | None = None  # what was captured, as lines; of a callback only its label
 
 
-def expect(sequence: Sequence[Run]) -> Outcome:
-    outcome = Outcome()
+def expect(case: Case) -> Outcome:
+    outcome, reading = Outcome(), Reading()
     state: tuple[int, ...] = ()
-    for number, run in enumerate(sequence):
-        state, lines = interpret(run.program, state if run.state is None else run.state, number)
-        outcome.states.append(state)
-        outcome.lines.extend(lines)
+    for number, run in enumerate(case.runs):
+        state = state if run.state is None else run.state
+        DISPATCH.set(number if case.context else 0)
+        try:
+            state = reading.interpret(run.program, state, number)
+            outcome.states.append(state)
+        except Failure as failure:
+            outcome.states.append(str(failure))
+    DISPATCH.set(0)
+    outcome.lines, outcome.errors = reading.lines, reading.failures
     return outcome
 
 
-def observe(sequence: Sequence[Run], runner: Runner) -> Outcome:
+class _Lines(logging.Handler):
+    """Where events become lines among the others."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write_line(f"{record.getMessage()} {record.levelname}")
+
+
+@contextlib.contextmanager
+def _logging() -> Iterator[None]:
+    logger, handler = logging.getLogger("effects"), _Lines()
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+@contextlib.contextmanager
+def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
+    """What the case asks for, around its dispatches and the barrier."""
+    with contextlib.ExitStack() as stack:
+        if case.order != "thread":
+            import effects as fx
+
+            stack.enter_context(fx.config.override(order=case.order))
+        records: Any = None
+        if case.capture:
+            import effects as fx
+
+            records = stack.enter_context(fx.capture())
+        yield
+    if records is not None:
+        outcome.records = []
+        for record in records:
+            text = record.text
+            if record.effect == "callback":
+                text = text.split("(", 1)[0]
+            elif record.effect == "log":
+                text += f" {logging.getLevelName(record.level)}"
+            outcome.records.append(text)
+
+
+def observe(case: Case, runner: Runner) -> Outcome:
     """Dispatches the programs one after another, waits once, and returns what came out."""
-    jitted = {run.program: runner.jit(to_jax(run.program, runner)) for run in sequence}
-    results: list[State] = []
-    with contextlib.redirect_stdout(io.StringIO()) as written:
-        for number, run in enumerate(sequence):
-            state = results[-1] if run.state is None else tuple(map(np.int32, run.state))
-            results.append(tuple(jitted[run.program](np.int32(number), *state)))
-        runner.barrier()
-    return Outcome([tuple(int(value) for value in state) for state in results], written.getvalue().splitlines())
+    host = Host(write_line, runner.actions)
+    outcome = Outcome()
+    with contextlib.redirect_stdout(io.StringIO()) as written, _logging():
+        try:
+            with _in_force(case, outcome):
+                results = _dispatch(case, runner, host)
+                try:
+                    runner.barrier()
+                except* runner.error as group:
+                    outcome.errors = [_label_of(error, host) for error in group.exceptions]
+            outcome.states = [
+                state if isinstance(state, str) else tuple(int(value) for value in state) for state in results
+            ]
+        finally:
+            DISPATCH.set(0)
+    outcome.lines = written.getvalue().splitlines()
+    return outcome
 
 
-def check(sequence: Sequence[Run], runner: Runner | None = None) -> Outcome:
+def _dispatch(case: Case, runner: Runner, host: Host) -> list[State | str]:
+    jitted = {run.program: runner.jit(to_jax(run.program, runner, host)) for run in case.runs}
+    results: list[State | str] = []
+    state: State = ()
+    for number, run in enumerate(case.runs):
+        state = state if run.state is None else tuple(map(np.int32, run.state))
+        args: State = (np.int32(number), *state)
+        DISPATCH.set(number if case.context else 0)
+        place: Any = contextlib.nullcontext()
+        if run.device is not None:
+            device = jax.devices()[run.device % len(jax.devices())]
+            if run.by_default:
+                place = jax.default_device(device)
+            else:
+                args = tuple(jax.device_put(args, device))
+        try:
+            with place:
+                state = tuple(jitted[run.program](*args))
+            results.append(state)
+        except runner.error as error:
+            results.append(_label_of(error, host))
+    return results
+
+
+def _label_of(error: BaseException, host: Host) -> str:
+    """The label of the callback that raised what caused this error; anything else is an error of its own."""
+    cause = error.__cause__
+    if not any(cause is raised for raised in host.raised):
+        raise error
+    return str(cause)
+
+
+def check(case: Case | Sequence[Run], runner: Runner | None = None) -> Outcome:
     """Runs the sequence and raises an AssertionError that shows the programs and the difference, if there is one.
 
     Args:
-      sequence: the dispatches, in order.
+      case: the dispatches, in order, and what is in force meanwhile.
       runner: what to run on; the library unless given.
 
     Returns:
       What was expected, and seen.
     """
-    expected = expect(sequence)
+    case = case if isinstance(case, Case) else Case(tuple(case))
+    expected = expect(case)
     try:
-        seen = observe(sequence, library() if runner is None else runner)
-    except Exception as error:
-        raise AssertionError(f"the sequence failed\n\n{traceback.format_exc()}\n{describe(sequence)}") from error
-    complaints = compare(expected, seen, _unordered_labels(sequence))
+        seen = observe(case, library() if runner is None else runner)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise AssertionError(f"the sequence failed\n\n{traceback.format_exc()}\n{describe(case)}") from error
+    complaints = compare(case, expected, seen)
     if complaints:
-        raise AssertionError("\n".join([*complaints, "", describe(sequence)]))
+        raise AssertionError("\n".join([*complaints, "", describe(case)]))
     return expected
 
 
-def _unordered_labels(sequence: Sequence[Run]) -> set[str]:
-    programs = tuple({run.program: None for run in sequence})
-    return {s.label for s in statements(programs) if isinstance(s, Effect) and not EFFECTS[s.kind]}
+def label_of(line: str) -> str:
+    """The label of the effect from which a line comes."""
+    return line.split(" ", 1)[0].split(".", 1)[0]
 
 
-def compare(expected: Outcome, seen: Outcome, unordered_labels: set[str]) -> list[str]:
+def _labels(case: Case, failed: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Labels of unordered lines, and of lines of which nothing can be said.
+
+    When a program fails, it is not known how far what was unordered has got, nor, if what failed was unordered, how far
+    anything has.
+    """
+    unordered, unknown, failed = {"u"}, set(), set(failed)
+    for program in {run.program: None for run in case.runs}:
+        kinds = {s.label: s.kind for s in statements(program) if isinstance(s, Effect | Log | Callback)}
+        here = {label for label, kind in kinds.items() if not EFFECTS[kind]}
+        unordered |= here
+        for label in failed & set(kinds):
+            unknown |= {"u"} | (here if EFFECTS[kinds[label]] else {"o", *kinds})
+    return unordered, unknown
+
+
+def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
     """What is wrong with `seen`, as texts; nothing if it keeps the promise."""
+    unordered_labels, unknown = _labels(case, [state for state in expected.states if isinstance(state, str)])
 
     def split(lines: Iterable[str]) -> tuple[list[str], collections.Counter[str]]:
         ordered: list[str] = []
         unordered: collections.Counter[str] = collections.Counter()
         for line in lines:
-            if line.split(" ", 1)[0] in unordered_labels:
+            if label_of(line) in unknown:
+                continue
+            if label_of(line) in unordered_labels:
                 unordered[line] += 1
             else:
                 ordered.append(line)
@@ -838,7 +1444,7 @@ def compare(expected: Outcome, seen: Outcome, unordered_labels: set[str]) -> lis
     complaints = []
     for number, (want, got) in enumerate(zip(expected.states, seen.states, strict=True)):
         if want != got:
-            complaints.append(f"dispatch {number} returned {got} and should have returned {want}")
+            complaints.append(f"dispatch {number} {_ended(got)} and should have {_ended(want)}")
     (want_ordered, want_unordered), (got_ordered, got_unordered) = split(expected.lines), split(seen.lines)
     if want_ordered != got_ordered:
         diff = difflib.unified_diff(want_ordered, got_ordered, "expected ordered lines", "seen", lineterm="", n=3)
@@ -847,18 +1453,45 @@ def compare(expected: Outcome, seen: Outcome, unordered_labels: set[str]) -> lis
         want, got = want_unordered[line], got_unordered[line]
         if want != got:
             complaints.append(f"unordered line {line!r} was seen {got} times and should have been seen {want} times")
+    if sorted(expected.errors) != sorted(seen.errors):
+        complaints.append(f"the barrier raised what {seen.errors} raised and should have raised {expected.errors}")
+    if seen.records is not None:
+        complaints += _compare_records(case, seen)
     return complaints
 
 
-def describe(sequence: Sequence[Run]) -> str:
+def _ended(state: tuple[int, ...] | str) -> str:
+    return f"raised what {state} raised" if isinstance(state, str) else f"returned {state}"
+
+
+def _compare_records(case: Case, seen: Outcome) -> list[str]:
+    """What was captured must be what the output shows, in its order."""
+    assert seen.records is not None
+    callbacks = {s.label for run in case.runs for s in statements(run.program) if isinstance(s, Callback)}
+    lines = []
+    for line in seen.lines:
+        word = line.split(" ", 1)[0]
+        lines.append(word if word in callbacks or word.endswith((".callback", ".asked")) else line)
+    if lines == seen.records:
+        return []
+    diff = difflib.unified_diff(lines, seen.records, "lines of the output", "records captured", lineterm="", n=3)
+    return ["\n".join(diff)]
+
+
+def describe(case: Case) -> str:
     """The sequence as Python source: each program once, then the dispatches."""
-    numbers = {program: number for number, program in enumerate(dict.fromkeys(run.program for run in sequence))}
+    numbers = {program: number for number, program in enumerate(dict.fromkeys(run.program for run in case.runs))}
     sources = [f"# program {number}\n{render(program)}" for program, number in numbers.items()]
     runs = [
-        f"# dispatch {number}: program {numbers[run.program]} from {run.state or 'the state before'}"
-        for number, run in enumerate(sequence)
+        f"# dispatch {number}: program {numbers[run.program]} from {run.state or 'the state before'}{_where(run)}"
+        for number, run in enumerate(case.runs)
     ]
-    return "\n".join([*sources, *runs])
+    return "\n".join([*sources, *runs, f"# {', '.join(case.kinds())}"])
+
+
+def _where(run: Run) -> str:
+    how = "by default " if run.by_default else ""
+    return "" if run.device is None else f" {how}on device {run.device}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -903,9 +1536,18 @@ class Place:
     values: tuple[str, ...] = ("n",)
     refs: tuple[str, ...] = ()
     may_make: frozenset[str] = frozenset({"new_ref", "freeze", "run_state"})
+    lanes: tuple[str, ...] = ()  # values that differ between the lanes of the `vmap`s around, one for each
+    alike: tuple[str, ...] = ()  # under `vmap`: values that do not differ; a predicate around an effect may use these
 
     def inside(self, *values: str) -> Place:
         return dataclasses.replace(self, depth=self.depth - 1, values=self.values + values)
+
+    def inside_loop(self, counter: str) -> Place:
+        return dataclasses.replace(self.inside(counter), alike=(*self.alike, counter) if self.lanes else ())
+
+    def inside_vmap(self, lane: str) -> Place:
+        inner = dataclasses.replace(self.inside(lane), lanes=(*self.lanes, lane))
+        return dataclasses.replace(inner, alike=self.alike if self.lanes else self.values).without_refs()
 
     def without_refs(self, *, may_make: Iterable[str] = ()) -> Place:
         return dataclasses.replace(self, refs=(), may_make=self.may_make & frozenset(may_make))
@@ -914,9 +1556,11 @@ class Place:
 class _Generator:
     """One program, built from a `Draw`'s decisions."""
 
-    def __init__(self, draw: Draw, prefix: str):
+    def __init__(self, draw: Draw, prefix: str, features: frozenset[str], failure: str):
         self.draw = draw
         self.prefix = prefix
+        self.features = features
+        self.failure = failure  # "none", "exact", or "loose": one may be of an unordered callback that is awaited
         self.labels = 0
         self.variables = 0
         self.left = 0  # statements that may still be made
@@ -927,6 +1571,14 @@ class _Generator:
             *[self.unordered] * 2,
             self.optimization_barrier,
         ]
+        words = draw.choice(("prints", "queued", "all", "all", "all"))
+        if words != "prints" and "log" in features:
+            self.leaves += [*[self.log] * 2, self.log_unordered]
+        if words != "prints" and "callback" in features:
+            self.leaves += [*[self.queued] * 2, self.queued_unordered]
+        if words == "all" and "callback" in features:
+            self.leaves += [*[self.sync] * 5, self.sync_unordered]
+        self.fails = failure != "none" and draw.integer(0, 3) == 3
         self.nests: list[Callable[[Place], Statement]] = [
             *[self.cond] * 3,
             *[self.fori] * 3,
@@ -938,6 +1590,12 @@ class _Generator:
             *[self.solve] * 2,
             self.map,
         ]
+        # What a block has at least: a print, or sometimes another ordered effect.
+        others = (self.log, self.queued, self.sync)
+        self.first_leaves = [*[self.ordered] * 3, *[leaf for leaf in others if leaf in self.leaves]]
+        self.wrappers = [name for name in WRAPPERS if name != "grad" or "grad" in features]
+        if "vmap" in features:
+            self.nests += [self.vmap] * 3
 
     def program(self, size: int) -> Program:
         for number in range(self.draw.choice((0, 0, 1, 2))):
@@ -955,7 +1613,7 @@ class _Generator:
         """A few statements; more often than not with an effect among them."""
         body: list[Statement] = []
         if effect or self.draw.integer(0, 2) > 0:
-            body.append(self.ordered(place))
+            body.append(self.draw.choice(self.first_leaves)(place))
         for _ in range(self.draw.integer(0, most)):
             if self.left > 0:
                 body.append(self.statement(place))
@@ -1000,7 +1658,13 @@ class _Generator:
         return Binary(operator, self.atom(place), self.atom(place)) if operator else self.atom(place)
 
     def less(self, place: Place) -> Less:
+        if place.lanes:
+            return Less(self.alike(place), self.draw.choice((self.alike(place), Literal(2), Literal(48))))
         return Less(Name(self.register()), self.draw.choice((self.atom(place), Literal(48))))
+
+    def alike(self, place: Place) -> Expression:
+        """Under `vmap`, a value that all lanes share; else any expression."""
+        return Name(self.draw.choice(place.alike)) if place.lanes else self.expression(place)
 
     def xs(self) -> tuple[int, ...]:
         return tuple(self.draw.integer(0, 9) for _ in range(self.draw.choice((2, 3, 1, 4, 0))))
@@ -1011,16 +1675,67 @@ class _Generator:
     # Leaves
 
     def effect(self, place: Place, kind: str) -> Statement:
-        operands = tuple(self.expression(place) for _ in range(self.draw.choice((1, 2, 2, 3, 0))))
+        return Effect(kind, self.label(), self.operands(place))
+
+    def operands(self, place: Place, least: int = 0) -> tuple[Expression, ...]:
+        """Under `vmap`, something differs between the lanes: else JAX has no lanes, and the effect happens once."""
+        count = max(least, self.draw.choice((1, 2, 2, 3, 0)))
+        operands = tuple(self.expression(place) for _ in range(count))
         if place.refs and self.draw.integer(0, 1):
-            operands += (Read(self.draw.choice(place.refs)),)
-        return Effect(kind, self.label(), operands)
+            operands += (self.draw.choice((Read, Read, Reference))(self.draw.choice(place.refs)),)
+        return (*operands, *map(Name, place.lanes))
 
     def ordered(self, place: Place) -> Statement:
         return self.effect(place, "ordered")
 
     def unordered(self, place: Place) -> Statement:
         return self.effect(place, "unordered")
+
+    def log(self, place: Place, kind: str = "log") -> Statement:
+        level = self.draw.choice(("INFO", "INFO", "WARNING", "ERROR", "DEBUG"))
+        operands = self.operands(place)
+        return Log(kind, self.label(), level, operands, bool(operands) and self.draw.integer(0, 2) == 2)
+
+    def log_unordered(self, place: Place) -> Statement:
+        return self.log(place, "log_unordered")
+
+    def callback(self, place: Place, kind: str, **parameters: Any) -> Callback:
+        layout = self.draw.choice(("flat", "keywords", "array", "tree"))
+        pass_record = "record" in self.features and self.draw.integer(0, 3) == 3
+        actions: tuple[str, ...] = ()
+        quiet = place.lanes and "nested_in_lanes" not in self.features
+        if "nested" in self.features and not quiet and self.draw.integer(0, 2) == 2:
+            actions = tuple(self.draw.choice(tuple(ACTIONS)) for _ in range(self.draw.choice((1, 1, 2, 3))))
+        remembers = EFFECTS[kind] and not place.lanes and self.failure != "loose" and self.draw.integer(0, 1) == 1
+        fails_at = 0
+        may_fail = self.failure == "loose" or kind != "sync_unordered"
+        if place.lanes and kind.startswith("queued") and "failures_in_lanes" not in self.features:
+            may_fail = False
+        if self.fails and may_fail:
+            self.fails = False
+            fails_at = self.draw.choice((1, 1, 2, 3))
+        operands = self.operands(place, least=layout == "array")
+        return Callback(kind, self.label(), operands, layout, pass_record, actions, remembers, fails_at, **parameters)
+
+    def queued(self, place: Place) -> Statement:
+        return self.callback(place, "queued")
+
+    def queued_unordered(self, place: Place) -> Statement:
+        return self.callback(place, "queued_unordered")
+
+    def sync(self, place: Place, kind: str = "sync") -> Statement:
+        structure = self.draw.choice(("leaf", "leaf", "tuple", "tree"))
+        count = {"leaf": 1, "tree": self.draw.choice((1, 2, 3)), "tuple": self.draw.choice((2, 1, 3, 0))}[structure]
+        results = tuple(
+            (self.draw.choice(("int32", "int32", *RESULT_TYPES)), self.draw.choice((0, 0, 0, 2, 3)))
+            for _ in range(count)
+        )
+        returns = self.draw.choice(("numpy", "numpy", "python", "jax"))
+        parameters = {"target": self.register(), "results": results, "structure": structure, "returns": returns}
+        return self.callback(place, kind, **parameters)
+
+    def sync_unordered(self, place: Place) -> Statement:
+        return self.sync(place, "sync_unordered")
 
     def assign(self, place: Place) -> Statement:
         return Assign(self.register(), self.expression(place))
@@ -1035,7 +1750,9 @@ class _Generator:
         return Write(self.draw.choice(place.refs), self.expression(place))
 
     def callable_from(self, place: Place) -> list[str]:
-        """The functions that make no ref where JAX allows none."""
+        """The functions that make no ref where JAX allows none. Under `vmap` none: their effects may have no lanes."""
+        if place.lanes:
+            return []
         made = {f.name: {s.made_by for s in statements(f) if isinstance(s, RefBlock)} for f in self.functions}
         calls = {f.name: {s.function for s in statements(f) if isinstance(s, Call)} for f in self.functions}
         for name in made:  # in order of definition, so what is called is complete
@@ -1049,15 +1766,15 @@ class _Generator:
 
     def fori(self, place: Place) -> Statement:
         variable = self.variable("i")
-        trips = self.draw.choice((self.expression(place), self.draw.integer(0, 3)))
-        return Fori(variable, trips, 4, self.block(place.inside(variable)))
+        trips = self.draw.choice((self.alike(place), self.draw.integer(0, 3)))
+        return Fori(variable, trips, 4, self.block(place.inside_loop(variable)))
 
     def while_(self, place: Place) -> Statement:
         variable = self.variable("k")
         # JAX takes no ref of an enclosing block into a condition: it never sees what the body writes.
         test_place = dataclasses.replace(place.inside(), refs=())
         test = self.block(test_place, 2) if self.draw.integer(0, 1) else ()
-        return While(variable, test, self.less(test_place), 3, self.block(place.inside(variable)))
+        return While(variable, test, self.less(test_place), 3, self.block(place.inside_loop(variable)))
 
     def scan(self, place: Place) -> Statement:
         variable, constant = self.variable("x"), self.variable("q")
@@ -1079,17 +1796,25 @@ class _Generator:
 
     def switch(self, place: Place) -> Statement:
         branches = tuple(self.block(place.inside(), 2) for _ in range(self.draw.choice((2, 3))))
-        return Switch(self.expression(place), branches)
+        return Switch(self.alike(place), branches)
 
     def wrapped(self, place: Place) -> Statement:
-        wrapper = self.draw.choice(tuple(WRAPPERS))
+        wrapper = self.draw.choice(self.wrappers)
         keep = bool(self.draw.choice((1, 1, 1, 0)))
         inner = place.inside()
-        if wrapper == "custom_jvp":
+        if wrapper in ("custom_jvp", "grad"):
             inner = inner.without_refs()  # JAX cannot discharge it
         return Wrapped(wrapper, keep, self.block(inner))
 
+    def vmap(self, place: Place) -> Statement:
+        variable = self.variable("l")
+        inner = place.inside_vmap(variable)
+        xs, base = tuple(self.draw.integer(0, 9) for _ in range(self.draw.choice((2, 3, 1)))), self.atom(place)
+        return Vmap(variable, xs, base, self.block(inner, effect=True), self.expression(inner), self.register())
+
     def solve(self, place: Place) -> Statement:
+        if place.lanes:
+            return self.wrapped(place)
         variable = self.variable("v")
         inner = place.inside().without_refs()  # JAX rejects it
         body = self.block(dataclasses.replace(inner, values=(*inner.values, variable)), 2, effect=True)
@@ -1113,6 +1838,13 @@ KINDS = frozenset(
     {
         *EFFECTS,
         *WRAPPERS,
+        *("vmap", "log_array", "log_below", "record"),
+        *(f"args_{layout}" for layout in ("flat", "keywords", "array", "tree")),
+        *(f"action_{action}" for action in ACTIONS),
+        *(f"results_{structure}" for structure in ("leaf", "tuple", "tree")),
+        *(f"result_{dtype}" for dtype in RESULT_TYPES),
+        *(f"returns_{form}" for form in ("numpy", "python", "jax")),
+        *(f"fails_{kind}" for kind in ("queued", "queued_unordered", "sync", "sync_unordered")),
         *("assign", "optimization_barrier", "associative_scan", "map", "call", "call_dropped", "dropped_result"),
         *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch"),
         *("scan", "scan_reverse", "scan_unroll_2", "scan_unroll_3"),
@@ -1121,44 +1853,58 @@ KINDS = frozenset(
 )
 
 
-def _program(draw: Draw, size: int, prefix: str) -> Program:
-    return _Generator(draw, prefix).program(size)
+def _case(draw: Draw, size: int, features: frozenset[str]) -> Case:
+    """One to four dispatches: a program, then the same again or a smaller one; after one that may fail one more."""
+    failure = draw.choice((*["none"] * 7, "exact", "exact", "loose")) if "failures" in features else "none"
 
+    def program(size: int) -> Program:
+        made = _Generator(draw, "ABCD"[len(programs)], features, failure).program(size)
+        programs.append(made)
+        return made
 
-def _sequence(draw: Draw, size: int) -> tuple[Run, ...]:
-    """One to four dispatches: a program, then the same again or a smaller one."""
-    programs = [_program(draw, size, "A")]
+    def run(program: Program, fresh: bool) -> Run:
+        state = tuple(draw.integer(0, MODULUS - 1) for _ in REGISTERS) if fresh else None
+        if not on_devices or draw.integer(0, 1) == 0:
+            return Run(program, state)
+        return Run(program, state, draw.integer(0, 3), draw.integer(0, 2) == 2)
+
+    programs: list[Program] = []
+    on_devices = "devices" in features and draw.integer(0, 3) == 3
+    program(size)
     runs: list[Run] = []
     for number in range(draw.choice((1, 2, 3, 4))):
-        if number == 0 or draw.integer(0, 3) < 3:
-            program = draw.choice(programs)
-        else:
-            program = _program(draw, max(2, size // 2), "ABCD"[len(programs)])
-            programs.append(program)
-        fresh = number == 0 or draw.integer(0, 1) == 0
-        runs.append(Run(program, tuple(draw.integer(0, MODULUS - 1) for _ in REGISTERS) if fresh else None))
-    return tuple(runs)
+        again = number == 0 or draw.integer(0, 3) < 3
+        chosen = draw.choice(programs) if again else program(max(2, size // 2))
+        runs.append(run(chosen, number == 0 or draw.integer(0, 1) == 0))
+    if any(isinstance(s, Callback) and s.fails_at for s in statements(tuple(programs))):
+        runs.append(run(draw.choice(programs), False))
+    return Case(
+        tuple(runs),
+        "process" if "process" in features and draw.integer(0, 9) == 9 else "thread",
+        "capture" in features and draw.integer(0, 9) == 9,
+        "context" in features and draw.integer(0, 1) == 1,
+    )
 
 
-def generate(rng: random.Random, size: int) -> Program:
+def generate(rng: random.Random, size: int, failure: str = "none") -> Program:
     """A random program of about `size` statements."""
-    return _program(RandomDraw(rng), size, "A")
+    return _Generator(RandomDraw(rng), "A", FEATURES, failure).program(size)
 
 
-def generate_sequence(rng: random.Random) -> tuple[Run, ...]:
+def generate_case(rng: random.Random, features: frozenset[str] = FEATURES) -> Case:
     """A random sequence for `check`."""
-    return _sequence(RandomDraw(rng), rng.randint(4, 14))
+    return _case(RandomDraw(rng), rng.randint(4, 14), features)
 
 
 @st.composite
-def sequences(draw: Callable[[st.SearchStrategy[Any]], Any], max_size: int = 12) -> tuple[Run, ...]:
+def cases(draw: Callable[[st.SearchStrategy[Any]], Any], max_size: int = 12) -> Case:
     """The hypothesis strategy for `check`: what it finds, it shrinks."""
-    return _sequence(HypothesisDraw(draw), draw(st.integers(2, max_size)))
+    return _case(HypothesisDraw(draw), draw(st.integers(2, max_size)), FEATURES)
 
 
-def sequence_number(seed: int, number: int) -> tuple[Run, ...]:
+def case_number(seed: int, number: int, features: frozenset[str] = FEATURES) -> Case:
     """Sequence `number` of the bulk run with `seed`: the same on every machine and for every number of jobs."""
-    return generate_sequence(random.Random(f"{seed}:{number}"))
+    return generate_case(random.Random(f"{seed}:{number}"), features)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1178,18 +1924,24 @@ class Tally:
     dispatches: int = 0
     statements: collections.Counter[str] = field(default_factory=collections.Counter)
     fired: collections.Counter[str] = field(default_factory=collections.Counter)
+    cases: collections.Counter[str] = field(default_factory=collections.Counter)
+    errors: collections.Counter[str] = field(default_factory=collections.Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
     peak_kib: int = 0
 
-    def count(self, sequence: Sequence[Run], lines: Iterable[str]) -> None:
-        programs = tuple(dict.fromkeys(run.program for run in sequence))
+    def count(self, case: Case, outcome: Outcome) -> None:
+        programs = tuple(dict.fromkeys(run.program for run in case.runs))
         self.sequences += 1
         self.programs += len(programs)
-        self.dispatches += len(sequence)
+        self.dispatches += len(case.runs)
+        self.cases.update(case.kinds())
         for statement in statements(programs):
             self.statements.update(statement.kinds())
-        effects = {s.label: s.kind for s in statements(programs) if isinstance(s, Effect)}
-        self.fired.update(effects[line.split(" ", 1)[0]] for line in lines)
+        effects = {s.label: s.kind for s in statements(programs) if isinstance(s, Effect | Log | Callback)}
+        words = [line.split(" ", 1)[0] for line in outcome.lines]
+        self.fired.update(effects.get(word, "inside callbacks") for word in words)
+        self.errors["raised by calls"] += sum(isinstance(state, str) for state in outcome.states)
+        self.errors["raised by barriers"] += len(outcome.errors)
 
     def add(self, other: Tally) -> None:
         self.sequences += other.sequences
@@ -1197,6 +1949,8 @@ class Tally:
         self.dispatches += other.dispatches
         self.statements += other.statements
         self.fired += other.fired
+        self.cases += other.cases
+        self.errors += other.errors
         self.failures += other.failures
         self.peak_kib = max(self.peak_kib, other.peak_kib)
 
@@ -1209,13 +1963,13 @@ def _run_chunk(seed: int, numbers: range, runner_name: str, notes: str) -> Tally
     for number in numbers:
         note.write_text(str(number))
         faulthandler.dump_traceback_later(STUCK_AFTER, exit=True)
-        sequence = sequence_number(seed, number)
+        case = case_number(seed, number, runner.features)
         try:
-            lines = check(sequence, runner).lines
+            outcome = check(case, runner)
         except AssertionError as error:
-            lines = []
+            outcome = Outcome()
             tally.failures.append((number, str(error)))
-        tally.count(sequence, lines)
+        tally.count(case, outcome)
     faulthandler.cancel_dump_traceback_later()
     note.unlink()
     jax.clear_caches()
@@ -1224,11 +1978,11 @@ def _run_chunk(seed: int, numbers: range, runner_name: str, notes: str) -> Tally
     return tally
 
 
-def _chunks(seed: int, programs: int) -> list[range]:
+def _chunks(seed: int, programs: int, features: frozenset[str]) -> list[range]:
     """The numbers of as many sequences as hold that many programs, in chunks."""
     found = number = 0
     while found < programs:
-        found += len({run.program for run in sequence_number(seed, number)})
+        found += len({run.program for run in case_number(seed, number, features).runs})
         number += 1
     return [range(start, min(start + CHUNK, number)) for start in range(0, number, CHUNK)]
 
@@ -1237,11 +1991,12 @@ def _run_all(seed: int, programs: int, jobs: int, runner_name: str) -> tuple[Tal
     """Runs everything in `jobs` processes; also answers whether every process lived to the end."""
     total, started, shown = Tally(), time.monotonic(), 0.0
     context = multiprocessing.get_context("spawn")
+    numbers = _chunks(seed, programs, FEATURES if runner_name == "library" else JAX_FEATURES)
     with (
         tempfile.TemporaryDirectory() as notes,
         concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool,
     ):
-        chunks = [pool.submit(_run_chunk, seed, chunk, runner_name, notes) for chunk in _chunks(seed, programs)]
+        chunks = [pool.submit(_run_chunk, seed, chunk, runner_name, notes) for chunk in numbers]
         try:
             for future in concurrent.futures.as_completed(chunks):
                 tally = future.result()
@@ -1274,11 +2029,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", type=int, metavar="K", help="run sequence K alone and show its source")
     parser.add_argument("--runner", choices=sorted(RUNNERS), default="library", help="what to check")
     options = parser.parse_args(arguments)
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=4"
     if options.only is not None:
-        sequence = sequence_number(options.seed, options.only)
-        print(describe(sequence), flush=True)
+        runner = RUNNERS[options.runner]()
+        case = case_number(options.seed, options.only, runner.features)
+        print(describe(case), flush=True)
+        faulthandler.dump_traceback_later(STUCK_AFTER, exit=True)
         try:
-            outcome = check(sequence, RUNNERS[options.runner]())
+            outcome = check(case, runner)
         except AssertionError as error:
             print(f"\n{error}")
             return 1
@@ -1289,8 +2048,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elapsed = time.monotonic() - started
     print(f"\n{total.programs} programs in {total.sequences} sequences, {total.dispatches} dispatches")
     print(f"{elapsed:.0f} s, {total.programs / elapsed:.1f} programs/s, at most {total.peak_kib // 1024} MiB a process")
-    print("statements:", ", ".join(f"{kind} {count}" for kind, count in sorted(total.statements.items())))
-    print("effects fired:", ", ".join(f"{kind} {count}" for kind, count in sorted(total.fired.items())))
+    for name in ("cases", "statements", "fired", "errors"):
+        counts = getattr(total, name)
+        print(f"{name}:", ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items())))
     print(f"failed: {len(total.failures)}")
     for number, _ in sorted(total.failures):
         print("   ", _again(options.seed, number, options.runner))

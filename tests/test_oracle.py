@@ -26,9 +26,9 @@ def test_jit_random_programs_keep_program_order() -> None:
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )
-    @given(oracle.sequences())
-    def holds(sequence: tuple[Run, ...]) -> None:
-        oracle.check(sequence, runner)
+    @given(oracle.cases())
+    def holds(case: oracle.Case) -> None:
+        oracle.check(case, runner)
 
     runner = oracle.library()
     holds()
@@ -68,7 +68,7 @@ def test_check_agrees_with_ordered_effects_of_jax() -> None:
     """The oracle's reading of a program is JAX's reading of it, without our library in between."""
     runner = oracle.plain_jax()
     for number in range(20):
-        oracle.check(oracle.sequence_number(0, number), runner)
+        oracle.check(oracle.case_number(0, number, runner.features), runner)
 
 
 def _after(change: Callable[[list[str]], None]) -> oracle.Runner:
@@ -150,7 +150,7 @@ def test_check_reports_exceptions_with_source() -> None:
         raise NotImplementedError(f"cannot print {label}")
 
     with pytest.raises(AssertionError, match="cannot print start") as raised:
-        oracle.check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, emit=dict.fromkeys(oracle.EFFECTS, emit)))
+        oracle.check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, emit=dict.fromkeys(oracle.PRINTS, emit)))
     assert oracle.render(SMALL) in str(raised.value)
 
 
@@ -158,13 +158,14 @@ def test_generate_reaches_every_statement_within_200_programs() -> None:
     """Every kind of statement and effect is generated early, and nothing is generated that is not counted."""
     seen: collections.Counter[str] = collections.Counter()
     for number in range(200):
-        for statement in oracle.statements(oracle.generate(random.Random(number), 10)):
+        failure = ("none", "exact", "loose")[number % 3]
+        for statement in oracle.statements(oracle.generate(random.Random(number), 10, failure)):
             seen.update(statement.kinds())
     assert set(seen) == oracle.KINDS
 
 
-def test_sequence_number_depends_on_seed_and_number_only() -> None:
+def test_case_number_depends_on_seed_and_number_only() -> None:
     """A failing sequence of a bulk run can be had again from its two numbers."""
-    again = [oracle.sequence_number(3, number) for number in (7, 5)]
-    assert again == [oracle.sequence_number(3, number) for number in range(8)][7:4:-2]
-    assert oracle.sequence_number(4, 7) != again[0]
+    again = [oracle.case_number(3, number) for number in (7, 5)]
+    assert again == [oracle.case_number(3, number) for number in range(8)][7:4:-2]
+    assert oracle.case_number(4, 7) != again[0]

@@ -45,11 +45,16 @@ struct Item {
 
 struct Batch {
   std::vector<Item> items;
-  std::vector<Finished> finished;  // epochs that have ended: everything of theirs is in this batch or an earlier one
-  std::vector<uint64_t> forgotten; // sites of which no record will come
-  uint64_t plain_released = 0;     // plain records that have been replayed once this batch has
-  uint64_t plain_in_run = 0;       // of these, those that only have been when the batch's thread is resumed
-  uint32_t run = ReleaseOrder::kNobody; // the thread of whose programs this batch has callbacks; to be resumed
+  // Epochs that have ended: everything of theirs is in this batch, its callbacks too, or in an earlier one.
+  std::vector<Finished> finished;
+  std::vector<uint64_t> forgotten;      // sites of which no record will come
+  uint64_t plain_released = 0;          // plain records that have been replayed once this batch has
+  uint64_t plain_in_run = 0;            // and how many more once its callbacks have run and it is resumed
+  uint32_t run = ReleaseOrder::kNobody; // the thread of whose programs this batch has callbacks
+  bool ordered_run = false;             // whether one of them is ordered
+
+  // The thread that is held while they run, and to be resumed. Plain records wait for an ordered one only.
+  uint32_t held() const { return run == kPlainThread && !ordered_run ? ReleaseOrder::kNoThread : run; }
   bool stopped = false;
 };
 
@@ -75,7 +80,10 @@ public:
   }
 
   // Host: the program of this epoch failed or never ran.
-  void fail(uint32_t thread, uint32_t epoch) { notify({Notice::kFail, {thread, epoch, 0}, 0}); }
+  void fail(uint32_t thread, uint32_t epoch) {
+    replies_.forget_replicated(thread, epoch);
+    notify({Notice::kFail, {thread, epoch, 0}, 0});
+  }
 
   // Host: the thread has ended and all its epochs have.
   void forget(uint32_t thread) {
@@ -371,6 +379,9 @@ private:
       }
       return batch_bytes_ < kBatchBytes;
     });
+    // With no lock held: it may run the rest of a program.
+    for (const uint32_t reply : std::exchange(late_, {}))
+      replies_.fail(reply, "The program had failed before its turn came.");
     if (over) ++scans_;
     return over;
   }
@@ -388,7 +399,7 @@ private:
                                       [&](auto &&...args) { release(batch, std::forward<decltype(args)>(args)...); });
     if (!wanted && header.reply != 0) {
       publisher_.stats.cancelled.fetch_add(1, std::memory_order_relaxed);
-      replies_.fail(header.reply, "The program had failed before its turn came.");
+      late_.push_back(header.reply);
     }
   }
 
@@ -396,6 +407,7 @@ private:
     publisher_.stats.released.fetch_add(1, std::memory_order_relaxed);
     const bool callback = (header.flags & kCallback) != 0;
     if (callback && batch.run == ReleaseOrder::kNobody) begin_run(batch, info.thread);
+    if (callback && header.kind == Kind::kOrdered) batch.ordered_run = true;
     // Nothing of another thread's is to wait behind the callbacks of one: what is unordered goes into the next batch.
     const bool carry = batch.run != ReleaseOrder::kNobody && (run_closed_ || batch.run != info.thread);
     if (!carry) count_plain(batch, info, 1);
@@ -419,7 +431,8 @@ private:
       const bool large = static_cast<bool>(payload.block);
       // A callback does not join what was there before the run began.
       const bool joins = !large && has(Item::kRecords) && items.back().info.epoch == info.epoch &&
-                         !items.back().asked && (!callback || items.back().calls);
+                         !items.back().asked && items.back().info.failed == info.failed &&
+                         (!callback || items.back().calls);
       Item &item = joins ? items.back() : begin(large ? Item::kLarge : Item::kRecords);
       item.data.append(reinterpret_cast<const char *>(&header), sizeof header);
       if (large) {
@@ -429,7 +442,7 @@ private:
         item.data.append(reinterpret_cast<const char *>(payload.data), header.payload_size);
       }
       item.calls = item.calls || callback;
-      item.asked = header.reply != 0;
+      item.asked = callback && header.reply != 0;
       if (item.asked && !carry) close_run();
       batch_bytes_ += sizeof header + header.payload_size;
     }
@@ -452,7 +465,7 @@ private:
   void end_run(const Batch &batch) {
     run_closed_ = false;
     order_.only(ReleaseOrder::kNobody);
-    order_.hold(batch.run);
+    order_.hold(batch.held());
   }
 
   void count_plain(Batch &batch, const EpochInfo &info, uint64_t count) {
@@ -460,16 +473,18 @@ private:
   }
 
   void take_carried(Batch &batch) {
-    size_t taken = 0;
+    std::vector<Item> rest;
     for (Item &item : carried_) {
-      if (batch.run != ReleaseOrder::kNobody && (run_closed_ || batch.run != item.info.thread)) break;
+      if (batch.run != ReleaseOrder::kNobody && (run_closed_ || batch.run != item.info.thread)) {
+        rest.push_back(std::move(item));
+        continue;
+      }
       if (item.calls && batch.run == ReleaseOrder::kNobody) begin_run(batch, item.info.thread);
       if (item.asked) close_run();
       count_plain(batch, item.info, item.count);
       batch.items.push_back(std::move(item));
-      ++taken;
     }
-    carried_.erase(carried_.begin(), carried_.begin() + static_cast<std::ptrdiff_t>(taken));
+    carried_ = std::move(rest);
   }
 
   const Plan *plan_of(uint64_t site) {
@@ -552,6 +567,7 @@ private:
   size_t batch_bytes_ = 0;
   size_t parking_limit_ = kParkingFactor * (size_t{1} << 20);
   std::unordered_map<uint32_t, Held> held_; // by thread
+  std::vector<uint32_t> late_;              // who is to be answered after the scan
   uint64_t scans_ = 0;                      // that are over
   std::chrono::steady_clock::time_point last_batch_{};
 };

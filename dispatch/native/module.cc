@@ -173,15 +173,15 @@ NB_MODULE(_token_effects, m) {
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("stop", [] { drain().stop(); });
-  m.def("barrier_begins", [](bool nested) {
+  // `nested`: a function of the user's waits, which a drain thread runs; `for_plain`: among others for plain records.
+  m.def("barrier_begins", [](bool nested, bool for_plain) {
     publisher().barriers.fetch_add(1, std::memory_order_relaxed);
-    if (!nested) return publisher().wake();
-    publisher().nested_barriers.fetch_add(1, std::memory_order_relaxed);
-    publisher().hurry();
+    if (nested && for_plain) publisher().nested_barriers.fetch_add(1, std::memory_order_relaxed);
+    nested ? publisher().hurry() : publisher().wake();
   });
-  m.def("barrier_ends", [](bool nested) {
+  m.def("barrier_ends", [](bool nested, bool for_plain) {
     publisher().barriers.fetch_sub(1, std::memory_order_relaxed);
-    if (nested) publisher().nested_barriers.fetch_sub(1, std::memory_order_relaxed);
+    if (nested && for_plain) publisher().nested_barriers.fetch_sub(1, std::memory_order_relaxed);
   });
   m.def("plain_published", [] { return publisher().plain_published.load(std::memory_order_acquire); });
 
@@ -215,7 +215,7 @@ NB_MODULE(_token_effects, m) {
     nb::list forgotten;
     for (const uint64_t site : batch.forgotten) forgotten.append(site);
     const nb::object run =
-        batch.run == ReleaseOrder::kNobody ? nb::object(nb::none()) : nb::object(nb::int_(batch.run));
+        batch.run == ReleaseOrder::kNobody ? nb::object(nb::none()) : nb::object(nb::int_(batch.held()));
     return nb::make_tuple(ToPython(batch), finished, forgotten, batch.plain_released, run, batch.plain_in_run,
                           batch.stopped);
   });

@@ -87,7 +87,7 @@ public:
   bool roused = false;                 // guarded by wake_mutex
   bool urgent = false;                 // guarded by wake_mutex
   std::atomic<int> barriers{0};        // threads that wait for records to leave
-  std::atomic<int> nested_barriers{0}; // those of them that are functions of the user's, which a drain thread runs
+  std::atomic<int> nested_barriers{0}; // functions of the user's that wait for plain records
 
   // While the thread that leads the drain runs a function of the user's, it offers the lead. It is back in a moment
   // mostly, so that one which stands by takes the lead after a while only, or if somebody hurries it.
@@ -339,6 +339,7 @@ private:
     std::lock_guard lock(lane.consumer);
     lane.kept.push_back(std::move(record));
     lane.has_side.store(true, std::memory_order_release);
+    if (header.reply != 0) wake();
     return true;
   }
 

@@ -5,7 +5,8 @@
 // oldest of its stream and its index is the next of its domain; otherwise it is parked. An epoch ends when the
 // program's close marker is there and every index up to it has left, or when the host says that the program failed.
 //
-// While functions of the user's run for a stream, the stream is held: nothing more of it leaves.
+// While functions of the user's run for a stream, the stream is held: nothing more of it leaves
+// that has an order.
 //
 // One thread at a time, that which leads the drain, calls everything here.
 #pragma once
@@ -102,9 +103,9 @@ public:
   void impatient(bool is) { impatient_ = is; }
 
   size_t open_epochs() const { return open_epochs_; }
-  // The number of the oldest dispatch that has not ended.
+  // The number of the oldest dispatch that has not ended, or is not known yet.
   uint64_t oldest_open() const {
-    uint64_t oldest = std::numeric_limits<uint64_t>::max();
+    uint64_t oldest = newest_dispatch_ + 1;
     for (auto &[thread, stream] : streams_)
       if (!stream.epochs.empty()) oldest = std::min(oldest, stream.epochs.front().dispatch);
     return oldest;
@@ -133,7 +134,8 @@ public:
   // whatever it costs: a failed epoch does not wait for its records, so none may be in a ring when it ends.
   bool releasable(const RecordHeader &header) {
     if (header.kind != Kind::kOrdered) return true;
-    if (ThreadOf(header.token) == kPlainThread) return offset(plain_, header.token) <= 0 && plain_due(header);
+    if (ThreadOf(header.token) == kPlainThread)
+      return offset(plain_, header.token) <= 0 && plain_may_leave() && plain_due(header);
     Epoch *epoch = find(ThreadOf(header.token), header.token.epoch);
     if (epoch == nullptr || epoch->failed) return true;
     return may_release(*epoch) && offset(epoch->domains[domain_of(header.token)], header.token) <= 0;
@@ -215,7 +217,7 @@ public:
       while (!stream->epochs.empty()) {
         Epoch &epoch = stream->epochs.front();
         if (!may_release(epoch)) {
-          again = again || epoch.opened_scan == scan_;
+          again = again || scan_ <= epoch.opened_scan + 1;
           break;
         }
         for (auto &[domain, sequence] : epoch.domains) flush(sequence, epoch.info, release);
@@ -243,7 +245,7 @@ public:
   // Forgets a thread that has ended, once nothing of it is open.
   void forget(uint32_t thread) {
     auto it = streams_.find(thread);
-    if (it != streams_.end() && it->second.epochs.empty()) streams_.erase(it);
+    if (it != streams_.end() && it->second.epochs.empty() && it->second.held == 0) streams_.erase(it);
   }
 
 private:
@@ -297,7 +299,9 @@ private:
   }
 
   bool is_let(uint32_t thread) const { return only_ == kNobody || only_ == thread; }
-  int &held(uint32_t thread) { return thread == kPlainThread ? plain_held_ : streams_[thread].held; }
+  int &held(uint32_t thread) {
+    return thread == kPlainThread ? plain_held_ : thread == kNoThread ? unordered_held_ : streams_[thread].held;
+  }
 
   // Whether it is this epoch's turn: it is its thread's oldest, its thread is not held, and no plain record from before
   // its dispatch is left. One may be in a ring that the scan during which the epoch was opened had passed; after a
@@ -307,7 +311,7 @@ private:
     if (&stream.epochs.front() != &epoch || stream.held != 0) return false;
     if (!is_let(epoch.info.thread)) return false;
     if (!plain_expected_ || stream.nested) return true;
-    if (scan_ <= epoch.opened_scan) return false;
+    if (scan_ <= epoch.opened_scan + 1) return false;
     if (plain_held_ != 0 && static_cast<int32_t>(plain_stamp_ - static_cast<uint32_t>(epoch.dispatch)) < 0)
       return false;
     if (plain_.parked.empty()) return true;
@@ -395,13 +399,16 @@ private:
     return true;
   }
 
+  // A function that runs for a plain record may wait for plain records itself. They cannot wait for it then.
+  bool plain_may_leave() const {
+    return is_let(kPlainThread) && (plain_held_ == 0 || impatient_ || plain_awaited_ != 0);
+  }
+
   // Returns whether anything left, so that an epoch may have come to its turn.
   template <typename Release>
   bool flush_plain(Release &&release) {
     bool flushed = false;
-    if (!is_let(kPlainThread)) return false;
-    // A function that runs for a plain record may wait for plain records itself. They cannot wait for it then.
-    if (plain_held_ != 0 && !impatient_ && plain_awaited_ == 0) return false;
+    if (!plain_may_leave()) return false;
     while (!plain_.parked.empty() && plain_.parked.begin()->first <= plain_.next && is_let(kPlainThread)) {
       Parked &parked = plain_.parked.begin()->second;
       if (parked.gap_count == 0) {
@@ -423,6 +430,7 @@ private:
   bool plain_expected_ = false;
   int held_ = 0; // of all streams
   int plain_held_ = 0;
+  int unordered_held_ = 0;   // runs of unordered functions of plain records, for which nothing waits
   uint32_t plain_stamp_ = 0; // of the newest plain record that has left
   size_t plain_awaited_ = 0; // how many parked plain records somebody waits for
   bool impatient_ = false;

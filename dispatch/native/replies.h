@@ -1,8 +1,10 @@
 // Who waits for what a callback returns: from a number in a record to the devices that wait for its answer.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -80,6 +82,26 @@ public:
   }
 
   void fail(uint32_t number, std::string why) { answer(number, {{}, std::move(why)}); }
+
+  // This program has failed: not all of its devices may come for what several ask for alike.
+  void forget_replicated(uint32_t thread, uint32_t epoch) {
+    std::vector<Waiter> waiters;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto it = replicated_.begin(); it != replicated_.end();) {
+        const auto asked = asked_.find(it->second);
+        const Token &token = asked->second.token;
+        if (ThreadOf(token) != thread || token.epoch != epoch) {
+          ++it;
+          continue;
+        }
+        std::move(asked->second.waiters.begin(), asked->second.waiters.end(), std::back_inserter(waiters));
+        asked_.erase(asked);
+        it = replicated_.erase(it);
+      }
+    }
+    for (const Waiter &waiter : waiters) waiter({{}, "The program has failed on another device."});
+  }
 
   // Numbers that nobody has answered yet.
   std::vector<uint32_t> open() {

@@ -29,10 +29,10 @@ public:
   void release(uint64_t site, uint64_t dispatch, uint64_t plain) {
     std::lock_guard lock(mutex_);
     auto it = sites_.find(site);
-    if (it == sites_.end() || --it->second.holders != 0) return;
+    if (it == sites_.end() || it->second.holders == 0 || --it->second.holders != 0) return;
     it->second.last_dispatch = dispatch;
     it->second.last_plain = plain;
-    dying_.push_back(site);
+    if (!std::exchange(it->second.dying, true)) dying_.push_back(site);
   }
 
   uint64_t holders(uint64_t site) {
@@ -65,7 +65,11 @@ public:
     size_t kept = 0;
     for (const uint64_t site : dying_) {
       auto it = sites_.find(site);
-      if (it == sites_.end() || it->second.holders != 0) continue; // somebody has it again
+      if (it == sites_.end()) continue;
+      if (it->second.holders != 0) { // somebody has it again
+        it->second.dying = false;
+        continue;
+      }
       if (it->second.last_dispatch >= oldest_open || it->second.last_plain > plain_released) {
         dying_[kept++] = site;
         continue;
@@ -84,6 +88,7 @@ public:
 private:
   struct Known {
     uint64_t holders = 0;
+    bool dying = false;         // among `dying_`
     uint64_t last_dispatch = 0; // how many there had been when the last holder went
     uint64_t last_plain = 0;
     std::string description;
