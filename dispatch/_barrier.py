@@ -13,6 +13,7 @@ from dispatch._streams import Stream, current_stream, is_nested, streams
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._registry import effect_names
+from effects._types import Order
 
 
 def effects_barrier(
@@ -65,6 +66,7 @@ def raise_failures(threads: set[int] | None) -> None:
     if not failures:
         return
     raised = failures.take(threads)
+    forget_plain_failures()
     if len(raised) == 1:
         raise raised[0]
     if raised:
@@ -110,8 +112,6 @@ def _wait(
     drain.start()  # a program that failed while it was traced has an epoch too
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
     if done() or drain.wait(done, left, for_plain=for_plain):
-        if nested:
-            compat.jax_tokens.clear()  # what they stand for is done
         return []
     outstanding = []
     for stream, number in last:
@@ -123,12 +123,20 @@ def _wait(
     return outstanding or ["records that are not replayed yet"]
 
 
+def forget_plain_failures() -> None:
+    """What a callback raised in a program that JAX dispatched, we say. JAX is not to say it again in a later one."""
+    if failures.plain_ended:
+        failures.plain_ended = False
+        compat.forget_failed_tokens(lambda text: errors.WAITED in text)
+
+
 def wait_for_plain_programs(deadline: float | None = None) -> bool:
     """Waits for programs with our effects that JAX dispatched on this thread. False if the time ran out.
 
     JAX knows when they have run; their order is kept by its tokens.
     """
-    for token in list(compat.jax_tokens.current_tokens.values()):
+    tokens = compat.jax_tokens.current_tokens
+    for effect, token in list(tokens.items()):
         while deadline is not None and not compat.is_token_ready(token):
             if time.monotonic() > deadline:
                 return False
@@ -136,4 +144,6 @@ def wait_for_plain_programs(deadline: float | None = None) -> bool:
             drain.wait(lambda token=token: compat.is_token_ready(token), min(0.01, left))
         if deadline is None:
             compat.block_until_token(token)
+        if isinstance(effect, Order):
+            del tokens[effect]  # nothing is left to wait for; the next program begins anew
     return True

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatch import _streams
-from dispatch._failures import failures
+from dispatch._failures import Place, failures
 from dispatch._known_sites import find_site, forget
 from dispatch._replay import Replay, outside_epochs
 from dispatch._sink import native, to_bytes
@@ -29,7 +29,7 @@ _PATIENCE = 0.005
 _TEXT, _RECORDS, _LARGE = range(3)
 """What the items of a batch are; see `Item` in `dispatch/native/drain.h`."""
 
-_CALLS = 6  # of an item: whether replaying it runs functions
+_CALLS = 6  # of an item: whether some of its records are of callbacks
 _CALLBACK = 4  # of a record's flags; see `dispatch/native/record.h`
 
 
@@ -101,7 +101,7 @@ class Drain:
         items, finished, forgotten, plain_released, run, plain_in_run, stopped = native.next_batch(_PATIENCE)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
         work = deque([(item, *_call_of(item[1], item[2])) for item in items])
-        while work and not work[0][0][_CALLS]:
+        while work and work[0][0][0] == _TEXT:
             self._show(*work.popleft())
         leads = True
         if run is None:
@@ -113,7 +113,7 @@ class Drain:
             if finished or plain_released != self.plain_released:
                 self._end_epochs([each for each in finished if each[0] != run], plain_released)
                 finished = [each for each in finished if each[0] == run]
-            leads = self._run_functions(work, run, plain_in_run, finished)
+            leads = self._replay_run(work, run, plain_in_run, finished)
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
@@ -127,8 +127,15 @@ class Drain:
             self.plain_released = max(self.plain_released, plain_released)
             self.progress.notify_all()
 
-    def _run_functions(self, work: deque[Any], run: int, plain: int, finished: list[tuple[int, int, int]]) -> bool:
-        """Runs the functions of one thread's programs, and what stands between them. Returns whether we still lead."""
+    def _replay_run(self, work: deque[Any], run: int, plain: int, finished: list[tuple[int, int, int]]) -> bool:
+        """Replays records of one thread's programs, which may run functions of the user's. Returns whether we still
+        lead."""
+        nested = current_stream()
+
+        def settle(place: Place) -> None:
+            if nested.calls or failures:
+                self._wait_for_nested(nested, place)
+
         self.held[run] = self.held.get(run, 0) + 1
         self.plain_in_runs += plain
         if native.offer() == 0:
@@ -137,9 +144,10 @@ class Drain:
         while work:
             item, call, site = work.popleft()
             if item[_CALLS]:
-                answer = self._call(item, call, site)
+                answer = self._call(item, call, site, settle)
             else:
                 self._show(item, call, site)
+                settle((item[1], item[2]))
             del item
         if self.held[run] == 1:
             del self.held[run]
@@ -154,7 +162,7 @@ class Drain:
         return native.reclaim()
 
     def _show(self, item: Any, call: Any, site: Site | None) -> None:
-        """Replays an item that runs no function."""
+        """Replays an item without callbacks."""
         kind, thread, number, count, data, block, _, _ = item
         if failures.any_ended:
             failures.count_after_end((thread, number), count)
@@ -167,7 +175,7 @@ class Drain:
             _, _, _, site_id, *token, device, _, _ = HEADER.unpack(data)
             replay.records(Records.of_one(site or find_site(site_id), tuple(token), device, block))
 
-    def _call(self, item: Any, call: Any, eager_site: Site | None) -> tuple[int, Any] | None:
+    def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Any) -> tuple[int, Any] | None:
         """Runs the functions of an item, and replays what stands between them.
 
         Returns what to answer, if somebody waits: always for the last of them.
@@ -175,9 +183,8 @@ class Drain:
         kind, thread, number, _, data, block, _, failed = item
         del item  # the arguments of a function live no longer than its run
         place = thread, number
-        replay = Replay(call or outside_epochs(), place)
+        replay = Replay(call or outside_epochs(), place, settle)
         find = find_site if eager_site is None else lambda _: eager_site
-        nested = current_stream()
         answer = None
         at, shown, count = 0, 0, 0  # where we are; from where records wait to be shown, and how many
         while at < len(data):
@@ -200,8 +207,6 @@ class Drain:
                 token = first, epoch, phase, index
                 result = replay.function(site, token, device, payload, reply != 0)
                 del payload
-                if nested.calls or failures:
-                    self._wait_for_nested(nested, place)
                 if reply:
                     answer = reply, result
             at = shown = end

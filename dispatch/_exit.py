@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 
-from dispatch._barrier import wait_for_all
+from dispatch._barrier import forget_plain_failures, wait_for_all
 from dispatch._drain import drain
 from dispatch._failures import failures
 from dispatch._observers import observers
@@ -21,6 +21,7 @@ def _finish() -> None:
     finally:
         drain.stop()
         unseen += failures.take()
+        forget_plain_failures()
         for handler in observers.handlers:
             try:
                 handler.close()

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Collection
 
+from dispatch._sink import native
 from effects import _errors as errors
 
 Place = tuple[int, int]
@@ -31,6 +32,7 @@ class Failures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._programs: dict[Place, _OfProgram] = {}  # by program, in the order of their first failure
+        self.plain_ended = False  # whether a callback has ever ended a program that JAX dispatched
         self.any_ended = False  # whether a callback has ended a program that may still have records to replay
 
     def __bool__(self) -> bool:
@@ -54,6 +56,7 @@ class Failures:
                 return
             program.awaited, program.before = failure, before
             self.any_ended = True
+            self.plain_ended = self.plain_ended or place[0] == native.PLAIN_THREAD
 
     def count_after_end(self, place: Place, replayed: int, cancelled: int = 0) -> None:
         """Counts what became of records of a program that a callback has ended."""

@@ -72,7 +72,8 @@ def add_handler(handler: Any, effects: Any = None) -> Handler:
         >>> texts
         ['x = 1']
     """
-    if not callable(getattr(handler, "handle", None)) and not callable(handler):
+    takes_records = callable(getattr(handler, "handle", None)) or callable(handler)
+    if not takes_records or isinstance(handler, type):  # a class makes handlers
         raise TypeError(errors.MSG_HANDLER.format(handler=handler))
     added = Handler(handler, None if effects is None else effect_names(effects))
     wait_for_thread()

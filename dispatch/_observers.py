@@ -41,11 +41,15 @@ class Handler:
     def take(self, records: Records | list[Record], report: Callable[[BaseException], None]) -> None:
         """Gives it the records that it is for. Its first error is reported."""
         if self._effects is not None:
-            site = records.only_site if isinstance(records, Records) else None
-            if site is None:
-                records = [record for record in records if record.effect in self._effects]
-            elif site.effect.name not in self._effects:
+            wanted = (
+                {site.effect.name in self._effects for site in records.sites()}
+                if isinstance(records, Records)
+                else {True, False}
+            )
+            if wanted == {False}:
                 return
+            if wanted != {True}:
+                records = [record for record in records if record.effect in self._effects]
         if self._many is not None:
             try:
                 self._many(records)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
@@ -38,9 +39,15 @@ def outside_epochs() -> Call:
 class Replay:
     """Replays what came from one program."""
 
-    def __init__(self, call: tuple[str, TextIO | None, contextvars.Context], place: Place):
+    def __init__(
+        self,
+        call: tuple[str, TextIO | None, contextvars.Context],
+        place: Place,
+        settle: Callable[[Place], None] | None = None,
+    ):
         self._call = call
         self._place = place
+        self._settle = settle  # waits for the effects of what a function of the user's has called
 
     def text(self, text: str) -> None:
         """Lines that native code has formatted."""
@@ -78,29 +85,33 @@ class Replay:
         fn = content.function.fn
         if fn is None:
             raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=content.function.name))
-        if observers.handlers or observers.captures:
-            self._observe(list(records_of(site, token, device, payload)))
+        observed = bool(observers.handlers or observers.captures)
         values = site.read(payload)
-        if not site.lanes and not content.pass_record:  # this way once more, since it is the way of most
-            args, kwargs = site.arguments(values)
-            returned = fn(*args, **kwargs)
-            return None if content.results is None else take_results(site, returned)
         lanes = []
-        for lane, of_lane in site.each_lane(values):
+        for lane, of_lane in site.each_lane(values) if site.lanes else (((), values),):
             args, kwargs = site.arguments(of_lane)
-            if content.pass_record:
-                kwargs = {**kwargs, "record": Record(site, token, device, lane, payload)}
+            if observed or content.pass_record:
+                record = Record(site, token, device, lane, payload)
+                if observed:
+                    self._observe([record])
+                if content.pass_record:
+                    kwargs = {**kwargs, "record": record}
             try:
                 returned = fn(*args, **kwargs)
             except BaseException as error:
                 if content.results is not None:
                     raise
                 self._fail(error, site)  # the other lanes go on
-                continue
-            if content.results is not None:
-                lanes.append(take_results(site, returned))
+            else:
+                if content.results is not None:
+                    lanes.append(take_results(site, returned))
+            finally:
+                if self._settle is not None:
+                    self._settle(self._place)
         if site.results is None:
             return None
+        if not site.lanes:
+            return lanes[0]
         return [
             np.stack([results[i] for results in lanes]).reshape(result.shape)
             if lanes
@@ -113,8 +124,9 @@ class Replay:
             self._observe(records)
             if any(capture.suppress for capture in self._captures()):
                 return
-        site = records.only_site
-        if site is not None and isinstance(site.content, Event) and not LOGGER.isEnabledFor(site.content.level):
+        if all(
+            isinstance(site.content, Event) and not LOGGER.isEnabledFor(site.content.level) for site in records.sites()
+        ):
             return
         for site, token, device, payload in records.parts():
             try:

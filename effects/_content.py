@@ -32,9 +32,10 @@ class Event:
 
     event: str
     level: int
+    fields: tuple[str, ...]  # their names, in the order in which they were written
 
     def describe(self) -> dict[str, Any]:
-        return {"event": self.event, "level": self.level}
+        return {"event": self.event, "level": self.level, "fields": self.fields}
 
     @property
     def level_name(self) -> str:
@@ -94,6 +95,6 @@ def content_from(description: Mapping[str, Any]) -> Content:
     if "line" in description:
         return Line(description["line"])
     if "event" in description:
-        return Event(description["event"], description["level"])
+        return Event(description["event"], description["level"], tuple(description["fields"]))
     function = HostFunction(None, description["function"], description["name"])
     return HostCall(function, () if description["awaited"] else None, jax.tree.structure(()))

@@ -191,9 +191,9 @@ MSG_CALLBACK = (
     "The callback `{name}` at {where}, in {function}, raised {error}. It ran in its turn, and the effects after it "
     "went on, since nobody waited for it. Correct what the cause below says."
 )
+WAITED = "The program waited for its results and could not go on without them."
 MSG_AWAITED_CALLBACK = (
-    "The callback `{name}` at {where}, in {function}, raised {error}. The program waited for its results and could not "
-    "go on without them. Correct what the cause below says."
+    "The callback `{name}` at {where}, in {function}, raised {error}. " + WAITED + " Correct what the cause below says."
 )
 NOTE_PROGRAM_ENDED = (
     "{before} effects of the program came before it. After it {after} that were already recorded were replayed, "

@@ -380,10 +380,8 @@ def _columns(site: Site, records: list[Record]) -> dict[str, np.ndarray]:
         rows = [jax.tree.leaves((record.args, record.fields)) for record in records]
         leaves = [[row[i] for row in rows] for i in range(len(site.leaves))]
         return {name: np.stack(leaf) for name, leaf in zip(site.leaf_names, leaves, strict=True)}
-    data, operands = (
-        b"".join(record._payload for record in records),
-        iter(zip(site.operands, site.offsets, strict=True)),
-    )
+    data = b"".join(record._payload for record in records)
+    operands = iter(zip(site.operands, site.offsets, strict=True))
     columns = {}
     for name, leaf in zip(site.leaf_names, site.leaves, strict=True):
         if isinstance(leaf, Static):

@@ -61,6 +61,7 @@ __all__ = [
     "discharge_state",
     "equation_context",
     "evaluate",
+    "forget_failed_tokens",
     "hide_frames_in",
     "inlined_calls",
     "is_reference",
@@ -153,6 +154,20 @@ def block_until_token(token: Any) -> None:
     """Waits for a token of JAX's. What its program raised, the program's results say."""
     with contextlib.suppress(Exception):
         token.block_until_ready()
+
+
+def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
+    """Drops this thread's tokens of programs that have failed with an error that is told otherwise.
+
+    JAX would raise it in the next program that takes the token, and again when the process ends.
+    """
+    for tokens in (jax_tokens.current_tokens, jax_tokens.output_runtime_tokens):
+        for key, token in list(tokens.items()):
+            try:
+                token.block_until_ready()
+            except Exception as error:
+                if is_ours(str(error)):
+                    del tokens[key]
 
 
 def is_token_ready(token: Any) -> bool:

@@ -72,4 +72,4 @@ def log(event: str, /, *, level: int = logging.INFO, ordered: bool = True, **fie
         raise ValueError(errors.MSG_LOG_FIELD.format(where=where, names=names, first=taken[0]))
     operands, leaves, tree = take_arguments((), fields, "fx.log", where)
     effect = LOG if ordered else LOG.unordered()
-    effect_p.bind(*operands, site=Site(effect, Event(event, level), leaves, tree, where))
+    effect_p.bind(*operands, site=Site(effect, Event(event, level, tuple(fields)), leaves, tree, where))

@@ -74,7 +74,10 @@ class Record:
                     operand.of_lane(value, self.lane)
                     for operand, value in zip(self._site.operands, values, strict=True)
                 ]
-            self._values = self._site.arguments(values)
+            args, kwargs = self._site.arguments(values)
+            if isinstance(content := self._site.content, Event):
+                kwargs = {name: kwargs[name] for name in content.fields}  # as they were written
+            self._values = args, kwargs
         return self._values
 
     @property
@@ -123,6 +126,9 @@ class Record:
 
 def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> Iterator[Record]:
     """One record for each lane, in order; one without lanes."""
+    if not site.lanes:
+        yield Record(site, token, device, (), payload)
+        return
     for lane in np.ndindex(*site.lanes):
         yield Record(site, token, device, lane, payload)
 
@@ -131,6 +137,7 @@ HEADER = struct.Struct("<IHHQ4IiIQ")
 """How a record's header lies in memory, see `dispatch/native/record.h`: size, kind, flags, site, token (four), device,
 reply, size of the payload."""
 _SITE_AT = 8
+_SITE_AND_SIZE = struct.Struct("<8xQ24xQ")
 
 
 class Records(Sequence[Record]):
@@ -140,20 +147,20 @@ class Records(Sequence[Record]):
         self._data = data
         self._count = count  # headers in `data`; a record with lanes is one
         self._find_site = find_site
-        self._parts: list[tuple[Site, tuple[int, ...], int, Any]] | None = None
+        self._one: tuple[Site, tuple[int, ...], int, Any] | None = None
 
     @classmethod
     def of_one(cls, site: Site, token: tuple[int, ...], device: int, payload: Any) -> Records:
         """One record that travelled by itself."""
         records = cls(b"", 1, lambda _: site)
-        records._parts = [(site, token, device, payload)]
+        records._one = site, token, device, payload
         return records
 
     @property
     def only_site(self) -> Site | None:
         """The one site that all are of, if it is so."""
-        if self._parts is not None and len(self._parts) == 1:
-            return self._parts[0][0]
+        if self._one is not None:
+            return self._one[0]
         site = self._find_site(int.from_bytes(self._data[_SITE_AT : _SITE_AT + 8], "little"))
         if len(self._data) != self._count * (HEADER.size + site.payload_size):
             return None
@@ -176,23 +183,35 @@ class Records(Sequence[Record]):
         columns, offsets = {}, iter(site.offsets)
         for name, leaf in zip(site.leaf_names, site.leaves, strict=True):
             if isinstance(leaf, Static):
-                columns[name] = np.full(self._count, leaf.value)
+                value = leaf.value
+                cut = isinstance(value, (str, bytes)) and value[-1:] in ("\0", b"\0")  # by NumPy's text
+                columns[name] = np.full(self._count, value, object if cut else None)
             else:
                 columns[name] = self._column(leaf.shape, leaf.stored, HEADER.size + next(offsets), site)
                 if leaf.stored != leaf.dtype:
                     columns[name] = columns[name].astype(leaf.dtype)
         return columns
 
-    def parts(self) -> list[tuple[Site, tuple[int, ...], int, Any]]:
+    def sites(self) -> set[Site]:
+        """The sites that these are of."""
+        if (site := self.only_site) is not None:
+            return {site}
+        ids, at = set(), 0
+        while at < len(self._data):
+            site_id, size = _SITE_AND_SIZE.unpack_from(self._data, at)
+            ids.add(site_id)
+            at += HEADER.size + size
+        return set(map(self._find_site, ids))
+
+    def parts(self) -> Iterator[tuple[Site, tuple[int, ...], int, Any]]:
         """(site, token, device, payload) of each, lanes together."""
-        if self._parts is None:
-            parts, at = [], 0
-            while at < len(self._data):
-                _, _, _, site, *token, device, _, size = HEADER.unpack_from(self._data, at)
-                start, at = at + HEADER.size, at + HEADER.size + size
-                parts.append((self._find_site(site), tuple(token), device, self._data[start:at]))
-            self._parts = parts
-        return self._parts
+        if self._one is not None:
+            yield self._one
+        at = 0
+        while at < len(self._data):
+            _, _, _, site, *token, device, _, size = HEADER.unpack_from(self._data, at)
+            start, at = at + HEADER.size, at + HEADER.size + size
+            yield self._find_site(site), tuple(token), device, self._data[start:at]
 
     def __iter__(self) -> Iterator[Record]:
         for part in self.parts():

@@ -169,7 +169,10 @@ class Site:
     def leaf_names(self) -> tuple[str, ...]:
         """What each leaf is called: the name or position of its argument, and the way into it."""
         paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(self.tree, range(len(self.leaves))))
-        return tuple(jax.tree_util.keystr(path[1:], simple=True, separator=".") for path, _ in paths)
+        names = [jax.tree_util.keystr(path[1:], simple=True, separator=".") for path, _ in paths]
+        if len(set(names)) < len(names):  # a key of the user's has a dot in it
+            names = [jax.tree_util.keystr(path[1:]) for path, _ in paths]
+        return tuple(names)
 
     @functools.cached_property
     def _is_flat(self) -> bool:

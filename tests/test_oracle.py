@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import random
 import sys
@@ -13,7 +14,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests import oracle
-from tests.oracle import Assign, Binary, Call, Cond, Effect, Fori, Function, Less, Literal, Name, Program, Run, Scan
+from tests.oracle import (
+    Assign,
+    Binary,
+    Call,
+    Callback,
+    Case,
+    Cond,
+    Effect,
+    Fori,
+    Function,
+    Less,
+    Literal,
+    Log,
+    Name,
+    Program,
+    Run,
+    Scan,
+    Vmap,
+)
 
 
 def test_jit_random_programs_keep_program_order() -> None:
@@ -62,6 +81,99 @@ def test_check_small_program_agrees_with_lines_written_by_hand() -> None:
     """The library keeps its promise for a program whose lines were written down by hand."""
     outcome = oracle.check([Run(SMALL, (5, 2, 7))])
     assert outcome.lines == SMALL_LINES
+
+
+MIXED = Program(
+    functions=(),
+    body=(
+        Log("log", "event", "INFO", (A, B), True),
+        Callback("queued", "later", (A,), "tree", True, ("print", "effects_jit"), True),
+        Callback(
+            *("sync", "asks", (A, B), "flat", False, ("jit",), True),
+            target="a",
+            results=(("int32", 2), ("bool", 0)),
+            structure="tuple",
+        ),
+        Cond(Less(A, Literal(48)), (), (Effect("ordered", "not less", ()),)),
+        Vmap(
+            *("l", (1, 2), B),
+            (
+                Callback("sync", "lane", (Name("l"),), "array", False, (), False, 0, "b", (("float16", 0),)),
+                Effect("ordered", "at", (Name("l"), B)),
+            ),
+            *(B, "c"),
+        ),
+        Effect("ordered", "end", (A, B, Name("c"))),
+    ),
+)
+MIXED_LINES = [
+    "event x0=5 x1=2 y=[5 2] INFO",
+    *("later 5 @0", "later.print 5", "o.nested 5 0", "o.nested 5 1"),
+    *("asks 5 2 @0", "asks.jit 19"),  # it remembers 31 * 6 + 10, which is 2: its numbers begin at 9 + 2 + 7
+    "not less",
+    *("lane 3 @0", "lane 4 @0", "at 3 12", "at 4 13"),
+    "end 73 2 45",
+]
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_check_mixed_program_agrees_with_lines_written_by_hand(capture: bool) -> None:
+    """Events, callbacks and lanes mean what was worked out by hand; the library and its records say the same."""
+    assert oracle.interpret(MIXED, (5, 2, 7)) == ((73, 2, 45), MIXED_LINES)
+    assert oracle.check(Case((Run(MIXED, (5, 2, 7)),), capture=capture)).lines == MIXED_LINES
+
+
+def _failing(kind: str, **parameters: Any) -> Program:
+    bad = Callback(kind, "bad", (A,), "flat", False, (), False, 2, **parameters)
+    return Program(
+        (), (Fori("i", 3, 4, (Effect("ordered", "before", (N, Name("i"))), bad)), Effect("ordered", "after", ()))
+    )
+
+
+FAILING = _failing("queued")
+FAILING_SYNC = _failing("sync", target="a", results=(("int32", 0),))
+
+
+def test_check_goes_on_after_queued_callback_that_raises() -> None:
+    """What a queued callback raises is the barrier's, and nothing else changes."""
+    outcome = oracle.check([Run(FAILING, (1, 2, 3)), Run(SMALL, (5, 2, 7))])
+    turns = [line for i in range(3) for line in (f"before 0 {i}", "bad 1 @0")]
+    assert outcome.lines == [*turns, "after", *(line.replace("start 0", "start 1") for line in SMALL_LINES)]
+    assert outcome.errors == ["bad"]
+
+
+def test_check_ends_program_whose_callback_raises() -> None:
+    """What a sync callback raises is the call's; the program ends there, and the next one goes on from before."""
+    outcome = oracle.check([Run(FAILING_SYNC, (1, 2, 3)), Run(FAILING_SYNC, None)])
+    assert outcome.states == ["bad", (57, 2, 3)]
+    assert outcome.lines[:4] == ["before 0 0", "bad 1 @0", "before 0 1", "bad 9 @0"]
+    assert outcome.lines[4:6] == ["before 1 0", "bad 1 @0"] and outcome.lines[-1] == "after"
+    assert outcome.errors == []
+
+
+def test_check_reports_swallowed_error() -> None:
+    """An error that no barrier raises is reported."""
+
+    def barrier() -> None:
+        with contextlib.suppress(right.error):
+            right.barrier()
+
+    right = oracle.library()
+    with pytest.raises(AssertionError, match=r"raised what \[\] raised and should have raised \['bad'\]"):
+        oracle.check([Run(FAILING, (1, 2, 3))], dataclasses.replace(right, barrier=barrier))
+
+
+def test_check_reports_error_of_the_library() -> None:
+    """An error that no callback raised on purpose is reported with its traceback."""
+
+    def callback(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return right.callback(lambda *args, **kwargs: 1 / 0, *args, **kwargs)
+
+    right = oracle.library()
+    for program in (FAILING, FAILING_SYNC):
+        with pytest.raises(AssertionError, match="ZeroDivisionError"):
+            oracle.check([Run(program, (1, 2, 3))], dataclasses.replace(right, callback=callback))
+    right.barrier()
 
 
 def test_check_agrees_with_ordered_effects_of_jax() -> None:
@@ -118,6 +230,12 @@ def test_check_lets_unordered_lines_stand_anywhere() -> None:
         lines.insert(0, "aside 7")
 
     oracle.check([Run(SMALL, (5, 2, 7))], _after(move))
+
+
+def test_check_reports_records_in_another_order() -> None:
+    """What was captured must have the order of the output."""
+    with pytest.raises(AssertionError, match="records captured"):
+        oracle.check(Case((Run(SMALL, (5, 2, 7)),), capture=True), _after(lambda lines: _swap(lines, 1, 2)))
 
 
 def test_check_reports_programs_in_wrong_order() -> None:

@@ -1,10 +1,10 @@
 // The consumer's side: takes records out of the rings, restores their order and turns them into a batch for Python.
 //
 // One host thread leads: it calls next_batch() in a loop and replays what it gets. It holds no Python lock while it
-// waits; what it gets is text that only has to be written, records that Python must see, and records whose replay runs
-// a function of the user's. While it runs such functions it offers the lead to a thread that stands by, so that a
-// function which waits for other effects does not wait in vain. A batch ends with the functions of one thread's
-// programs, and that thread's stream is held until they have run.
+// waits; what it gets is text that only has to be written, and records that Python must see, whose replay may run
+// functions of the user's. Meanwhile it offers the lead to a thread that stands by, so that a
+// function which waits for other effects does not wait in vain. A batch ends with such records of one
+// thread's programs, and that thread's stream is held until they have been replayed.
 #pragma once
 
 #include <algorithm>
@@ -39,18 +39,18 @@ struct Item {
   std::string data;   // the text, the records, or the large one's header
   Block block;        // the large one's payload
   uint64_t size = 0;  // of it
-  bool calls = false; // replaying it runs functions of the user's
+  bool calls = false; // some of them are of callbacks
   bool asked = false; // somebody waits for the last of these
 };
 
 struct Batch {
   std::vector<Item> items;
-  // Epochs that have ended: everything of theirs is in this batch, its callbacks too, or in an earlier one.
+  // Epochs that have ended: everything of theirs is in this batch or an earlier one.
   std::vector<Finished> finished;
   std::vector<uint64_t> forgotten;      // sites of which no record will come
   uint64_t plain_released = 0;          // plain records that have been replayed once this batch has
-  uint64_t plain_in_run = 0;            // and how many more once its callbacks have run and it is resumed
-  uint32_t run = ReleaseOrder::kNobody; // the thread of whose programs this batch has callbacks
+  uint64_t plain_in_run = 0;            // and how many more once those have been replayed and it is resumed
+  uint32_t run = ReleaseOrder::kNobody; // the thread of whose programs this batch has records for Python
   bool ordered_run = false;             // whether one of them is ordered
 
   // The thread that is held while they run, and to be resumed. Plain records wait for an ordered one only.
@@ -94,7 +94,7 @@ public:
     notify({Notice::kForget, {thread, 0, 0}, 0});
   }
 
-  // Host: the callbacks of a batch have run, `plain` of its plain records with them.
+  // Host: a batch's records for Python have been replayed, `plain` of them plain.
   void resume(uint32_t thread, uint64_t plain) { notify({Notice::kResume, {thread, 0, 0}, plain}); }
 
   // Host: programs that this thread dispatches are part of effects that are being replayed.
@@ -209,7 +209,7 @@ public:
         again = order_.advance([&](auto &&...args) { release(batch, std::forward<decltype(args)>(args)...); },
                                batch.finished) ||
                 moved;
-        if (batch.run != ReleaseOrder::kNobody) break; // the callbacks that are here had better run
+        if (batch.run != ReleaseOrder::kNobody) break; // what is here had better be replayed
       }
       adapt_parking();
       if (batch.run == ReleaseOrder::kNobody && !order_.any_held() && sites_.any_dying())
@@ -406,9 +406,13 @@ private:
   void release(Batch &batch, const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
     publisher_.stats.released.fetch_add(1, std::memory_order_relaxed);
     const bool callback = (header.flags & kCallback) != 0;
-    if (callback && batch.run == ReleaseOrder::kNobody) begin_run(batch, info.thread);
-    if (callback && header.kind == Kind::kOrdered) batch.ordered_run = true;
-    // Nothing of another thread's is to wait behind the callbacks of one: what is unordered goes into the next batch.
+    const bool native = !callback && info.sink != 0 && !python_sees_all_.load(std::memory_order_relaxed);
+    const Plan *const plan = native ? plan_of(header.site) : nullptr;
+    if (plan == nullptr) { // handlers, like callbacks, are functions of the user's
+      if (batch.run == ReleaseOrder::kNobody) begin_run(batch, info.thread);
+      if (header.kind == Kind::kOrdered) batch.ordered_run = true;
+    }
+    // Nothing of another thread's is to wait behind the functions of one: what is unordered goes into the next batch.
     const bool carry = batch.run != ReleaseOrder::kNobody && (run_closed_ || batch.run != info.thread);
     if (!carry) count_plain(batch, info, 1);
     auto &items = carry ? carried_ : batch.items;
@@ -421,18 +425,15 @@ private:
       item.info = info;
       return item;
     };
-    const bool native = !callback && info.sink != 0 && !python_sees_all_.load(std::memory_order_relaxed);
-    if (const Plan *plan = native ? plan_of(header.site) : nullptr) {
+    if (plan != nullptr) {
       Item &item = has(Item::kText) && items.back().info.sink == info.sink ? items.back() : begin(Item::kText);
       const size_t before = item.data.size();
       Format(item.data, *plan, payload.data);
       batch_bytes_ += item.data.size() - before;
     } else {
       const bool large = static_cast<bool>(payload.block);
-      // A callback does not join what was there before the run began.
       const bool joins = !large && has(Item::kRecords) && items.back().info.epoch == info.epoch &&
-                         !items.back().asked && items.back().info.failed == info.failed &&
-                         (!callback || items.back().calls);
+                         !items.back().asked && items.back().info.failed == info.failed;
       Item &item = joins ? items.back() : begin(large ? Item::kLarge : Item::kRecords);
       item.data.append(reinterpret_cast<const char *>(&header), sizeof header);
       if (large) {
@@ -449,7 +450,7 @@ private:
     ++items.back().count;
   }
 
-  // The batch has callbacks of this thread's programs. It ends with them.
+  // The batch has records for Python of this thread's programs. It ends with them.
   void begin_run(Batch &batch, uint32_t thread) {
     batch.run = thread;
     order_.only(thread);
@@ -479,7 +480,7 @@ private:
         rest.push_back(std::move(item));
         continue;
       }
-      if (item.calls && batch.run == ReleaseOrder::kNobody) begin_run(batch, item.info.thread);
+      if (item.what != Item::kText && batch.run == ReleaseOrder::kNobody) begin_run(batch, item.info.thread);
       if (item.asked) close_run();
       count_plain(batch, item.info, item.count);
       batch.items.push_back(std::move(item));

@@ -1,0 +1,178 @@
+"""What a call of Python costs inside a compiled loop, and a log record, and a large operand on its way to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+
+import effects as fx
+from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._measure import Figure, interleave, timed
+
+STEPS = 1000
+EVENTS = 10_000  # a record is so cheap that a thousand of them are measured with the call's own cost
+LARGE = 256 << 20
+SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+class _Counted:
+    """Calls of a function, and a check that there were as many as there should have been."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, x: Any) -> Any:
+        self.count += 1
+        return x
+
+    def expect(self, count: int) -> None:
+        if self.count != count:
+            raise AssertionError(f"{self.count} calls came, {count} should have. The measurement is void.")
+        self.count = 0
+
+
+def _loop(step: Callable[[Any, Any], Any], steps: int = STEPS) -> Callable[[Any], Any]:
+    return lambda x: jax.lax.fori_loop(0, steps, step, x)
+
+
+def _per_step(figures: dict[str, Figure], steps: int = STEPS) -> dict[str, Figure]:
+    return {name: Figure(x.median / steps, x.low / steps, x.high / steps) for name, x in figures.items()}
+
+
+def _measuring(
+    run: Callable[[Any], Any], barrier: Callable[[], None], check: Callable[[], None]
+) -> Callable[[], float]:
+    """Until the result is there, and all that the program asked of the host is done."""
+    x = jnp.float32(0)
+
+    def program() -> None:
+        run(x).block_until_ready()
+        barrier()
+
+    def measure() -> float:
+        seconds = timed(program)
+        check()
+        return seconds
+
+    return measure
+
+
+def _against_io_callback(
+    ours: Callable[[Any, Any], Any], jaxs: Callable[[Any, Any], Any], calls: _Counted, at_least: float, repeats: int
+) -> Result:
+    def check() -> None:
+        calls.expect(STEPS)
+
+    contenders = {
+        "fx.callback": _measuring(fx.jit(_loop(ours)), fx.effects_barrier, check),
+        "io_callback": _measuring(jax.jit(_loop(jaxs)), jax.effects_barrier, check),
+    }
+    figures = interleave(contenders, repeats)
+    ratio = figures["io_callback"].median / figures["fx.callback"].median
+    target = Target(at_least, at_least=True)
+    return Result("step", [Ratio("io_callback(ordered=True) / fx.callback", ratio, target)], _per_step(figures))
+
+
+@case("sync", f"an ordered callback whose result the program waits for, in fori_loop({STEPS:,})")
+def sync(repeats: int) -> Result:
+    """The device waits for its turn and for the function."""
+    calls = _Counted()
+    return _against_io_callback(
+        lambda i, x: fx.callback(calls, SCALAR, x),
+        lambda i, x: io_callback(calls, SCALAR, x, ordered=True),
+        calls,
+        4,
+        repeats,
+    )
+
+
+@case("queued", f"an ordered callback without results, in fori_loop({STEPS:,}), until all have run")
+def queued(repeats: int) -> Result:
+    """The device waits for nothing."""
+    calls = _Counted()
+
+    def without_result(x: Any) -> None:
+        calls(x)
+
+    def ours(i: Any, x: Any) -> Any:
+        fx.callback(without_result, None, x)
+        return x + 1
+
+    def jaxs(i: Any, x: Any) -> Any:
+        io_callback(without_result, None, x, ordered=True)
+        return x + 1
+
+    return _against_io_callback(ours, jaxs, calls, 8, repeats)
+
+
+@case("log", f"an event with three scalars in fori_loop({EVENTS:,}), until all is in memory on the host")
+def log(repeats: int) -> Result:
+    """Into the in-memory handler, its columns read out; and a callback that appends to a list."""
+    handler = fx.ListHandler()
+    appended: list[Any] = []
+
+    def ours(i: Any, x: Any) -> Any:
+        fx.log("step", x=x, i=i, twice=2 * x)
+        return x + 1
+
+    def jaxs(i: Any, x: Any) -> Any:
+        jax.debug.callback(lambda *values: appended.append(values), x, i, 2 * x)
+        return x + 1
+
+    def read_columns() -> None:
+        fx.effects_barrier()
+        handler.columns("step")
+
+    def check_ours() -> None:
+        columns = handler.columns("step")
+        if columns["i"].tolist() != list(range(EVENTS)) or columns["twice"][-1] != 2 * (EVENTS - 1):
+            raise AssertionError("Not all events came as they should. The measurement is void.")
+        handler.clear()
+
+    def check_jaxs() -> None:
+        if len(appended) != EVENTS:
+            raise AssertionError("Not all calls came. The measurement is void.")
+        appended.clear()
+
+    token = fx.add_handler(handler, effects="log")
+    try:
+        contenders = {
+            "fx.log": _measuring(fx.jit(_loop(ours, EVENTS)), read_columns, check_ours),
+            "jax.debug.callback": _measuring(jax.jit(_loop(jaxs, EVENTS)), jax.effects_barrier, check_jaxs),
+        }
+        figures = interleave(contenders, repeats)
+    finally:
+        fx.remove_handler(token)
+    ratio = figures["jax.debug.callback"].median / figures["fx.log"].median
+    return Result(
+        "step", [Ratio("jax.debug.callback / fx.log", ratio, Target(100, at_least=True))], _per_step(figures, EVENTS)
+    )
+
+
+@case("operand", f"a callback with an operand of {LARGE >> 20} MiB, and a copy of as much in memory")
+def operand(repeats: int) -> Result:
+    """From the call to the end of the callback, which looks at the last value."""
+    x = jnp.ones(LARGE // 4, jnp.float32).block_until_ready()
+    host = np.asarray(x)
+    seen: list[float] = []
+    program = fx.jit(lambda x: fx.callback(lambda x: seen.append(float(x[-1])), None, x))
+
+    def call() -> None:
+        program(x)
+        fx.effects_barrier()
+
+    def measure() -> float:
+        seconds = timed(call)
+        if seen != [1.0]:
+            raise AssertionError("The operand did not come. The measurement is void.")
+        seen.clear()
+        return seconds
+
+    figures = interleave({"fx.callback": measure, "a copy": lambda: timed(lambda: host.copy())}, repeats)
+    ratio = figures["fx.callback"].median / figures["a copy"].median
+    return Result("call", [Ratio("fx.callback / a copy", ratio, Target(2))], figures)
