@@ -117,6 +117,59 @@ def _devices() -> None:
     work(*jax.device_put((2, 2, 1), short))
 
 
+def _calls() -> None:
+    @fx.jit
+    def guess(low: Any, high: Any) -> None:
+        def ask(middle: Any) -> Any:
+            print(f"Python is asked about {middle}")
+            return middle < 5
+
+        def halve(bounds: Any) -> Any:
+            low, high = bounds
+            middle = (low + high) // 2
+            is_low = fx.callback(ask, jax.ShapeDtypeStruct((), "bool"), middle)
+            fx.print("{} is {}", middle, jax.numpy.where(is_low, -1, 1))
+            return jax.lax.cond(is_low, lambda: (middle + 1, high), lambda: (low, middle))
+
+        low, _ = jax.lax.while_loop(lambda bounds: bounds[0] < bounds[1], halve, (low, high))
+        fx.callback(lambda x: print(f"Python is told {x}"), None, low)
+
+    guess(0, 8)
+
+
+def _records() -> None:
+    @fx.jit
+    def train(x: Any) -> Any:
+        def step(x: Any, i: Any) -> Any:
+            fx.log("step", i=i, x=x)
+            return x / 2, None
+
+        return jax.lax.scan(step, x, jax.numpy.arange(1000))[0]
+
+    handler = fx.ListHandler()
+    token = fx.add_handler(handler, effects="log")
+    train(1.0)
+    fx.remove_handler(token)
+    columns = handler.columns("step")
+    print(len(handler), "events; i from", columns["i"].min(), "to", columns["i"].max(), "in order")
+
+
+def _errors() -> None:
+    def check(x: Any) -> None:
+        if x == 2:
+            raise ValueError(f"{x} is too much")
+
+    @fx.jit
+    def count(n: Any) -> None:
+        jax.lax.fori_loop(0, n, lambda i, _: fx.callback(check, None, i), None)
+
+    count(4)
+    try:
+        fx.effects_barrier()
+    except fx.EffectError as error:
+        print("caught", repr(error.__cause__))
+
+
 _PARTS: tuple[tuple[str, str, Callable[[], None]], ...] = (
     (
         "A loop",
@@ -139,11 +192,27 @@ _PARTS: tuple[tuple[str, str, Callable[[], None]], ...] = (
         "the other; the lines still come in the order of the calls.",
         _devices,
     ),
+    (
+        "Callbacks",
+        "A program asks Python and waits for the answer; then it tells Python something and does not wait. Prints and "
+        "calls come in one order.",
+        _calls,
+    ),
+    (
+        "Events",
+        "A thousand events with two fields, kept in memory on the host as columns.",
+        _records,
+    ),
+    (
+        "Errors",
+        "A callback that raises does so where you wait for it, once, with its own exception as the cause.",
+        _errors,
+    ),
 )
 
 
 def _demo(options: argparse.Namespace) -> int:
-    """Prints in order through a loop, a branch, a nested jit and two devices."""
+    """Prints in order through a loop, a branch, a nested jit and two devices; callbacks, events and errors."""
     if not _make_two_devices():
         print(
             f"`effects demo` found {len(jax.devices())} device: JAX was already running in this process, or "
@@ -185,6 +254,10 @@ def _body_of(part: Callable[[], None]) -> str:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("demo", "A short tour: prints in order through a loop, a branch, a nested jit and two devices.", _demo),
+    Command(
+        "demo",
+        "A short tour: prints, callbacks and events in order, through loops and branches and on two devices.",
+        _demo,
+    ),
 )
 """All subcommands, in the order in which `effects --help` lists them."""

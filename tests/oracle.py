@@ -1394,12 +1394,13 @@ def check(case: Case | Sequence[Run], runner: Runner | None = None) -> Outcome:
       What was expected, and seen.
     """
     case = case if isinstance(case, Case) else Case(tuple(case))
+    runner = library() if runner is None else runner
     expected = expect(case)
     try:
-        seen = observe(case, library() if runner is None else runner)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
+        seen = observe(case, runner)
+    except Exception as error:
+        with contextlib.suppress(Exception):
+            runner.barrier()  # what else has failed is not the next one's
         raise AssertionError(f"the sequence failed\n\n{traceback.format_exc()}\n{describe(case)}") from error
     complaints = compare(case, expected, seen)
     if complaints:

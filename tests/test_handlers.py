@@ -810,3 +810,68 @@ def test_texts_of_handlers_have_three_sentences():
     """What happened, which rule it broke, what to do."""
     for text in (_handlers.MSG_NO_EVENT, _handlers.MSG_COLUMNS):
         assert len(re.findall(r"\.(?: [A-Z]|$)", text.replace("fx.", ""))) == 3, text
+
+
+# What a handler may do
+
+_F32 = jax.ShapeDtypeStruct((), jnp.float32)
+_logs = fx.jit(lambda x: fx.log("nested", x=x))
+_calls = fx.jit(lambda x: fx.callback(lambda x: None, None, x))
+_waits = fx.jit(lambda x: fx.callback(lambda x: x + 1, _F32, x))
+
+
+def _captures(x):
+    with fx.capture(suppress=True) as records:
+        _logs(x)
+    assert [record.event for record in records] == ["nested"]
+
+
+@pytest.mark.parametrize("via", ["handler", "logging"])
+@pytest.mark.parametrize("use", [_waits, _calls, _captures], ids=["waits", "calls", "captures"])
+def test_handler_may_use_effects(use, via):
+    """A handler, ours or one of Python's logging, may call programs with effects, and wait for them."""
+    seen = []
+
+    def handle(x):
+        if x < 10:
+            seen.append(x)
+            use(jnp.float32(x + 10))
+
+    class PythonHandler(logging.Handler):
+        def emit(self, record):
+            handle(float(record.x))
+
+    logger, python_handler = logging.getLogger("effects"), PythonHandler()
+    program = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.log("outer", x=i.astype(jnp.float32)), None))
+    if via == "handler":
+        token = fx.add_handler(lambda record: handle(float(record.fields["x"])), effects="log")
+    else:
+        before = logger.level
+        logger.addHandler(python_handler)
+        logger.setLevel(logging.INFO)
+    try:
+        program(5)
+        fx.effects_barrier(timeout=60)
+    finally:
+        if via == "handler":
+            fx.remove_handler(token)
+        else:
+            logger.removeHandler(python_handler)
+            logger.setLevel(before)
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_barrier_waits_for_what_a_handler_issues(lines):
+    """What a handler prints through a program of its own is out when the barrier returns."""
+    inner = fx.jit(lambda x: fx.print("nested {}", x))
+    token = fx.add_handler(lambda record: inner(record.fields["x"]), effects="log")
+    try:
+        assert lines(fx.jit(lambda x: fx.log("outer", x=x)), 1) == ["nested 1"]
+    finally:
+        fx.remove_handler(token)
+
+
+def test_class_is_no_handler():
+    """A class makes handlers and is none; the message says what one is."""
+    with pytest.raises(TypeError, match="method `handle`"):
+        fx.add_handler(fx.ListHandler)
