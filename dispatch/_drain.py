@@ -100,7 +100,7 @@ class Drain:
         """
         items, finished, forgotten, plain_released, run, plain_in_run, stopped = native.next_batch(_PATIENCE)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
-        work = deque([(item, *_call_of(item[1], item[2])) for item in items])
+        work = deque([(item, *self._call_of(item[1], item[2])) for item in items])
         while work and work[0][0][0] == _TEXT:
             self._show(*work.popleft())
         leads = True
@@ -201,7 +201,7 @@ class Drain:
                 failures.count_after_end(place, count + (not failed or not reply), int(failed and bool(reply)))
             if failed and reply:
                 native.note_cancelled()
-                answer = reply, errors.MSG_CANCELLED.format(name=site.content.function.name, where=site.where)
+                answer = reply, errors.MSG_CANCELLED.format(effect=site.effect.name, where=site.where)
             else:
                 payload, block = (data[start:end], None) if block is None else (block, None)
                 token = first, epoch, phase, index
@@ -222,6 +222,17 @@ class Drain:
         for failure in failures.take({nested.thread}):
             failures.add(place, failure)
 
+    def _call_of(self, thread: int, number: int) -> tuple[Any, Site | None]:
+        """What was in force when a program was called, and the site of an effect outside of programs."""
+        stream = streams.get(thread)
+        if stream is None:
+            return None, None
+        call = stream.calls.get(number)
+        if call is not None and thread in self.held:
+            # What is unordered passes a function that runs in this context, and no two threads can be in one.
+            call = (*call[:2], call[2].copy())
+        return call, (stream.eager.get(number) if stream.eager else None)
+
     def _close_failed(self) -> None:
         """Ends epochs whose programs have failed, which never close themselves."""
         for stream in list(streams.values()):
@@ -232,19 +243,11 @@ class Drain:
                 if not running.output_token.is_ready():
                     break  # what waits behind it waits for it
                 stream.running.pop(number, None)
-                if _failed(running.output_token):
+                if has_failed(running.output_token):
                     stream.fail(number)
 
 
-def _call_of(thread: int, number: int) -> tuple[Any, Site | None]:
-    """What was in force when a program was called, and the site of an effect outside of programs."""
-    stream = streams.get(thread)
-    if stream is None:
-        return None, None
-    return stream.calls.get(number), (stream.eager.get(number) if stream.eager else None)
-
-
-def _failed(output_token: Any) -> bool:
+def has_failed(output_token: Any) -> bool:
     """Whether the program that returned a ready output token failed. Why, the program's own results say."""
     try:
         output_token.block_until_ready()

@@ -58,6 +58,11 @@ class Failures:
             self.any_ended = True
             self.plain_ended = self.plain_ended or place[0] == native.PLAIN_THREAD
 
+    def has_ended(self, place: Place) -> bool:
+        """Whether a callback has ended this program, and nobody has been told."""
+        program = self._programs.get(place)
+        return program is not None and program.awaited is not None
+
     def count_after_end(self, place: Place, replayed: int, cancelled: int = 0) -> None:
         """Counts what became of records of a program that a callback has ended."""
         with self._lock:

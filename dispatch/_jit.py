@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from dispatch._barrier import effects_barrier, wait_for_plain_programs
-from dispatch._drain import drain
+from dispatch._drain import drain, has_failed
 from dispatch._failures import failures
 from dispatch._options import jit_with_tokens
 from dispatch._streams import Issued, Stream, current_stream
@@ -96,21 +96,38 @@ class _Dispatcher:
             dispatching.pop()
         except BaseException as error:
             stream.abandon(depth)
-            if isinstance(error, jax.errors.JaxRuntimeError) and failures:
-                _raise_what_ended(stream, number)  # JAX may have waited for the program, and says only that it failed
+            if failures and isinstance(error, Exception):
+                # JAX may have waited for the program, and says only that it failed.
+                _raise_what_ended(stream, number)  # pyright: ignore[reportPossiblyUnboundVariable]
             raise
         if awaits:
-            _raise_what_ended(stream, number)
+            _wait_for_answers(stream, number, output_tokens)
         if config.sync and not dispatching:
             effects_barrier()
         return outs
 
 
+def _wait_for_answers(stream: Stream, number: int, output_tokens: dict[Issued, Any]) -> None:
+    """Waits until a program has got what it waits for. What is only recorded may still be to come."""
+    [output_token] = output_tokens.values()
+    # The drain tells when epochs end. A program may be over long before, if its last effects take their time.
+    while not drain.wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
+        pass
+    if output_token.is_ready() and has_failed(output_token):
+        _raise_what_ended(stream, number)
+
+
+_LOOK = 0.005
+"""Seconds after which a call looks whether its program is over."""
+
+
 def _raise_what_ended(stream: Stream, number: int) -> None:
-    """Waits for a program's effects. Raises what a callback raised for whose results it waited."""
-    drain.wait(lambda: number not in stream.calls)
-    if failures and (failure := failures.take_awaited((stream.thread, number))) is not None:
-        raise failure
+    """Raises what a callback raised for whose results the program waited, once its other effects are done."""
+    place = stream.thread, number
+    if failures.has_ended(place):
+        drain.wait(lambda: number not in stream.calls)
+        if (failure := failures.take_awaited(place)) is not None:
+            raise failure
 
 
 _GUARDED = f"Disallowed host-to-device transfer: aval=ShapedArray(uint32[{TOKEN_LENGTH}])"
@@ -249,7 +266,7 @@ def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options
     return threaded
 
 
-def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[tuple[str, ...], Any]]:
+def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[Issued, Any]]:
     """Evaluates a whole program with tokens that begin at the runtime token."""
     effects = effects_of(jaxpr.effects)
     keys = token_keys(effects)

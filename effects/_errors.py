@@ -201,8 +201,7 @@ NOTE_PROGRAM_ENDED = (
 )
 NOTE_MANY_FAILURES = "{count} more effects of this program could not be carried out either."
 MSG_CANCELLED = (
-    "The callback `{name}` at {where} did not run. Its program had failed before its turn came. See the error of that "
-    "program."
+    "The {effect} at {where} did not run. Its program had failed before its turn came. See the error of that program."
 )
 MSG_PROCESS_ENDS = (
     "A callback did not run. The process ends, and no effects are replayed any more. Call `fx.effects_barrier()` first."

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax._src import (
     ad_checkpoint,
+    ad_util,
     compute_on,
     core,
     custom_batching,
@@ -91,6 +92,7 @@ __all__ = [
     "weakref_lru_cache",
     "while_p",
     "with_scan_tokens",
+    "zero_tangent",
 ]
 
 Primitive = core.Primitive
@@ -99,6 +101,8 @@ Tracer = core.Tracer
 JaxEffect = jax_effects.Effect
 abstract_token = core.abstract_token
 typeof = core.typeof
+zero_tangent = ad_util.zero_from_primal
+"""The tangent of a value that does not depend on what is differentiated."""
 
 scan_p = loops.scan_p
 while_p = loops.while_p

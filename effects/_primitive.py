@@ -39,7 +39,7 @@ def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], 
             errors.MSG_NOT_DIFFERENTIABLE.format(function=site.content.function.name, where=site.where)
         )
     outs = effect_p.bind(*primals, site=site)
-    return outs, [compat.ad.Zero.from_primal_value(out) for out in outs]
+    return outs, [compat.zero_tangent(out) for out in outs]
 
 
 def _effect_batch(operands: Any, dims: Any, *, site: Site) -> tuple[list[Any], list[Any]]:

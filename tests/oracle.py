@@ -98,11 +98,8 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
 
 # What a runner may be able to do; programs are made of what it can.
 FEATURES = frozenset(
-    {"log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process", "capture"}
+    "log callback record nested nested_in_lanes vmap grad devices context failures process capture captured_lanes".split()
 )
-# What the library does not keep its promise for; add these to `FEATURES` to see it. The effects of what a callback
-# calls for one lane come after all its lanes; a lane that did not run, because the one before it failed, is captured.
-FAULTS = frozenset({"nested_in_lanes", "captured_lanes"})
 JAX_FEATURES = frozenset({"log", "callback"})
 
 DISPATCH: contextvars.ContextVar[int] = contextvars.ContextVar("dispatch", default=0)

@@ -58,6 +58,22 @@ def test_queued_callback_does_not_hold_the_program_up():
     assert seen == [True]
 
 
+def test_call_waits_for_results_and_not_for_what_is_queued():
+    """A call whose program waits for a callback returns when it has its result, whatever is queued after it."""
+    gate, seen = threading.Event(), []
+
+    @fx.jit
+    def f(x):
+        y = fx.callback(lambda x: x + 1, F32, x)
+        fx.callback(lambda x: seen.append(gate.wait(60)), None, x)
+        return y
+
+    assert f(jnp.float32(1)) == 2 and seen == []
+    gate.set()
+    _barrier()
+    assert seen == [True]
+
+
 def test_unordered_callbacks_all_come():
     """Unordered calls come in some order, each once."""
     seen = []
@@ -270,6 +286,20 @@ def test_results_have_no_derivative():
     assert seen == [3]
 
 
+def test_what_does_not_depend_on_the_input_may_be_differentiated_around():
+    """Arguments whose tangents are zero, such as integers, do not ask for a derivative."""
+
+    def f(x, i):
+        return x * fx.callback(lambda i: np.float32(i) + 1, F32, i)
+
+    assert fx.jit(jax.grad(f))(jnp.float32(2), 3) == 4
+
+    def g(x, i):
+        return jax.lax.scan(lambda c, i: (f(c, i), None), x, i)[0]
+
+    assert fx.jit(jax.grad(g))(jnp.float32(2), jnp.arange(3)) == 6
+
+
 def test_custom_jvp_gives_a_callback_a_derivative():
     """The way that the message tells."""
 
@@ -318,6 +348,27 @@ def test_context_of_the_call_is_in_force():
     f()
     _barrier()
     assert seen == ["one", "two", "two", "unset"]
+
+
+def test_unordered_print_passes_a_callback_that_runs(capsys):
+    """A line without order does not wait for a callback, and both have the context of their calls."""
+    gate, begun = threading.Event(), threading.Event()
+
+    def slow(x):
+        begun.set()
+        gate.wait(60)
+
+    @fx.jit
+    def f(x):
+        fx.callback(slow, None, x)
+        fx.print("unordered {}", x, ordered=False)
+
+    f(1)
+    assert begun.wait(60)
+    f(2)
+    gate.set()
+    _barrier()
+    assert sorted(capsys.readouterr().out.splitlines()) == ["unordered 1", "unordered 2"]
 
 
 def test_reference_passes_its_value():

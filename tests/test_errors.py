@@ -162,6 +162,20 @@ def test_recorded_effects_after_a_failure_are_replayed_and_the_rest_is_counted()
     _good_program_runs()
 
 
+@pytest.mark.parametrize("turn", [0, 1, 2, 5])
+def test_error_is_of_one_type_whatever_the_turn(turn):
+    """The first call, which compiles, and later ones, which JAX dispatches by itself, raise the same."""
+    fn = _raise_at(turn)
+    f = fx.jit(lambda x: _callback(fn, F32, x) + 1)
+    for _ in range(turn):
+        f(jnp.float32(0))
+    with pytest.raises(fx.EffectError) as info:
+        f(jnp.float32(0))
+    _check(info.value, _line_of_callback())
+    fx.effects_barrier(timeout=60)
+    _good_program_runs()
+
+
 def test_later_program_does_not_hide_an_error():
     """An error waits for the barrier, whatever succeeds meanwhile."""
     f = fx.jit(lambda x: _callback(_raise_at(0), None, x))
