@@ -98,7 +98,7 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
 
 # What a runner may be able to do; programs are made of what it can.
 FEATURES = frozenset(
-    "log callback record nested nested_in_lanes vmap grad devices context failures process capture captured_lanes".split()
+    {"log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process", "capture"}
 )
 JAX_FEATURES = frozenset({"log", "callback"})
 
@@ -1704,8 +1704,7 @@ class _Generator:
         layout = self.draw.choice(("flat", "keywords", "array", "tree"))
         pass_record = "record" in self.features and self.draw.integer(0, 3) == 3
         actions: tuple[str, ...] = ()
-        quiet = place.lanes and "nested_in_lanes" not in self.features
-        if "nested" in self.features and not quiet and self.draw.integer(0, 2) == 2:
+        if "nested" in self.features and self.draw.integer(0, 2) == 2:
             actions = tuple(self.draw.choice(tuple(ACTIONS)) for _ in range(self.draw.choice((1, 1, 2, 3))))
         remembers = EFFECTS[kind] and not place.lanes and self.failure != "loose" and self.draw.integer(0, 1) == 1
         fails_at = 0
@@ -1877,13 +1876,10 @@ def _case(draw: Draw, size: int, features: frozenset[str]) -> Case:
         runs.append(run(chosen, number == 0 or draw.integer(0, 1) == 0))
     if any(isinstance(s, Callback) and s.fails_at for s in statements(tuple(programs))):
         runs.append(run(draw.choice(programs), False))
-    of_lanes = tuple(s for s in statements(tuple(programs)) if isinstance(s, Vmap))
-    fails_in_lanes = any(isinstance(s, Callback) and s.awaited and s.fails_at for s in statements(of_lanes))
-    may_capture = "capture" in features and ("captured_lanes" in features or not fails_in_lanes)
     return Case(
         tuple(runs),
         "process" if "process" in features and draw.integer(0, 9) == 9 else "thread",
-        draw.integer(0, 9) == 9 and may_capture,
+        draw.integer(0, 9) == 9 and "capture" in features,
         "context" in features and draw.integer(0, 1) == 1,
     )
 
