@@ -87,7 +87,7 @@ def _wait(
     # The newest epoch that counts, of each stream: a stream's epochs end in their order.
     last = []
     for stream in which:
-        if nested and stream.thread in drain.held:
+        if nested and stream is not own and stream.thread in drain.held:
             continue  # it goes on when the effects that are being replayed are done, and we may be one of them
         numbers = list(stream.calls)
         outermost = stream.dispatching[:1]
@@ -95,8 +95,8 @@ def _wait(
             # That call has not returned, and is ours or may never: what it opened and what came after waits for it.
             numbers = numbers[: numbers.index(outermost[0])]
         for number in reversed(numbers):
-            running = stream.running.get(number)  # without, it is not known, or has published its end
-            if names is None or running is None or names & set(running.effects):
+            effects = _effects_of(stream, number)
+            if names is None or effects is None or names & set(effects):
                 last.append((stream, number))
                 break
     plain = native.plain_published() if for_plain else 0
@@ -113,14 +113,24 @@ def _wait(
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
     if done() or drain.wait(done, left, for_plain=for_plain):
         return []
-    outstanding = []
+    outstanding = [f"the callback `{name}` at {where}, which runs" for name, where in drain.running.copy().values()]
     for stream, number in last:
         for earlier in list(stream.calls):
             if number in stream.calls and (call := stream.calls.get(earlier)) is not None:
-                running = stream.running.get(earlier)
-                effects = ", ".join(running.effects) if running is not None else "effects"
-                outstanding.append(f"{effects} of `{call[0]}` (thread {stream.thread}, dispatch {earlier})")
+                effects = ", ".join(_effects_of(stream, earlier) or ["effects"])
+                outstanding.append(f"{effects} of `{call[0].name}` (thread {stream.thread}, dispatch {earlier})")
     return outstanding or ["records that are not replayed yet"]
+
+
+def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:
+    """Names of the effects of an epoch that has not ended, if they are known."""
+    if (running := stream.running.get(number)) is not None:
+        return running.effects
+    if (site := stream.eager.get(number)) is not None:
+        return (site.effect.name,)
+    call = stream.calls.get(number)
+    issued = call[0].issued if call is not None else None
+    return issued.effects if issued is not None else None
 
 
 def forget_plain_failures() -> None:

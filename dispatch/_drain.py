@@ -21,7 +21,7 @@ from dispatch._sink import native, to_bytes
 from dispatch._streams import Stream, current_stream, is_nested, nest_this_thread, streams
 from effects import _errors as errors
 from effects._record import HEADER, Records
-from effects._sites import Site
+from effects._sites import Site, Where
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
@@ -41,23 +41,32 @@ class Drain:
         self.plain_released = 0  # how many records without an epoch have been replayed
         self.plain_in_runs = 0  # how many more are part of runs of functions that are under way
         self.held: dict[int, int] = {}  # numbers of threads -> how many runs of functions of theirs are under way
+        self.running: dict[int, tuple[str, Where]] = {}  # by drain thread: its function
         self.ended = False  # the process is about to end, and nothing runs in the background any more
         self._batches = 0  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
 
     def start(self) -> None:
-        """Starts a thread, if none runs yet."""
-        if self._threads:
+        """Starts a thread that leads and one that stands by, if none runs yet."""
+        if self._threads or self.ended:
             return
         with self._start_lock:
-            if not self._threads:
-                self._start_thread()
+            if not self._threads and not self.ended:
+                if self._start_thread():
+                    self._start_thread()
+                else:
+                    self.ended = True
 
-    def _start_thread(self) -> None:
+    def _start_thread(self) -> bool:
+        """Whether a thread could be started. When the interpreter ends, none can."""
         thread = threading.Thread(target=self._run, name="effects-drain", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
         self._threads = [*(other for other in self._threads if other.is_alive()), thread]
-        thread.start()
+        return True
 
     def stop(self) -> None:
         """Ends the threads after what was published has been replayed."""
@@ -143,11 +152,15 @@ class Drain:
         answer = None
         while work:
             item, call, site = work.popleft()
-            if item[_CALLS]:
-                answer = self._call(item, call, site, settle)
-            else:
-                self._show(item, call, site)
-                settle((item[1], item[2]))
+            place = item[1], item[2]
+            try:
+                if item[_CALLS]:
+                    answer = self._call(item, call, site, settle)
+                else:
+                    self._show(item, call, site)
+                    settle(place)
+            except BaseException as error:  # ours: the others go on all the same
+                failures.add(place, error)
             del item
         if self.held[run] == 1:
             del self.held[run]
@@ -185,7 +198,7 @@ class Drain:
         place = thread, number
         replay = Replay(call or outside_epochs(), place, settle)
         find = find_site if eager_site is None else lambda _: eager_site
-        answer = None
+        answer, me = None, threading.get_ident()
         at, shown, count = 0, 0, 0  # where we are; from where records wait to be shown, and how many
         while at < len(data):
             _, _, flags, site_id, first, epoch, phase, index, device, reply, size = HEADER.unpack_from(data, at)
@@ -205,8 +218,9 @@ class Drain:
             else:
                 payload, block = (data[start:end], None) if block is None else (block, None)
                 token = first, epoch, phase, index
+                self.running[me] = site.content.function.name, site.where  # type: ignore[union-attr]
                 result = replay.function(site, token, device, payload, reply != 0)
-                del payload
+                del self.running[me], payload
                 if reply:
                     answer = reply, result
             at = shown = end
@@ -259,7 +273,7 @@ def has_failed(output_token: Any) -> bool:
 def answer_with(reply: int, result: Any) -> None:
     """Tells a device what a callback returned, or why it did not."""
     if isinstance(result, (str, BaseException)):
-        native.answer_error(reply, str(result))
+        native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
     else:
         native.answer(reply, [to_bytes(x) for x in result or ()])
 

@@ -12,9 +12,11 @@ from dispatch._drain import drain
 from dispatch._failures import failures
 from dispatch._host_sink import publish_and_wait
 from dispatch._sink import native, publish
-from dispatch._streams import Stream, current_stream
+from dispatch._streams import Caller, Stream, current_stream
 from effects._primitive import effect_p
 from effects._sites import Site
+
+_EAGER = Caller("an eager call")
 
 
 @effect_p.def_impl
@@ -25,7 +27,7 @@ def _effect_impl(*operands: Any, site: Site) -> list[Any]:
     stream = current_stream()
     depth = len(stream.dispatching)
     try:
-        number, runtime_token = stream.open("an eager call")
+        number, runtime_token = stream.open(_EAGER)
         stream.eager[number] = site
         stream_of_token, epoch, phase, index = map(int, runtime_token)
         token = (stream_of_token, epoch, phase, index)

@@ -21,10 +21,11 @@ from dispatch._barrier import effects_barrier, wait_for_plain_programs
 from dispatch._drain import drain, has_failed
 from dispatch._failures import failures
 from dispatch._options import jit_with_tokens
-from dispatch._streams import Issued, Stream, current_stream
+from dispatch._streams import Caller, Issued, Stream, current_stream
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
+from effects._content import HostCall
 from effects._jax_compat import jax_tokens, runs_now
 from effects._sites import Site
 from lowering._record import TOKEN_LENGTH, close_p
@@ -71,6 +72,7 @@ class _Dispatcher:
 
     def __init__(self, name: str, plain: Any, threaded: Any):
         self._name = name
+        self._caller = Caller(name)
         self._plain = plain  # the function without tokens: what it is under another trace, and without jit
         self._threaded = threaded  # (runtime token, *args) -> (results, {Issued: output token})
 
@@ -81,10 +83,12 @@ class _Dispatcher:
         if jax_tokens.current_tokens:
             wait_for_plain_programs()
         stream = current_stream()
+        if stream.newest_calling in stream.calls and (self._caller.issued is None or self._caller.issued.awaits):
+            _wait_for_callbacks(stream)
         dispatching = stream.dispatching
         depth = len(dispatching)
         try:
-            number, token = stream.open(self._name)
+            number, token = stream.open(self._caller)
             try:
                 outs, output_tokens = self._threaded(token, *args, **kwargs)
             except RuntimeError as error:
@@ -92,7 +96,7 @@ class _Dispatcher:
                     raise
                 # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
                 outs, output_tokens = self._threaded(jax.device_put(token), *args, **kwargs)
-            awaits = stream.keep(number, output_tokens)
+            awaits = stream.keep(number, output_tokens, self._caller)
             dispatching.pop()
         except BaseException as error:
             stream.abandon(depth)
@@ -105,6 +109,17 @@ class _Dispatcher:
         if config.sync and not dispatching:
             effects_barrier()
         return outs
+
+
+def _wait_for_callbacks(stream: Stream) -> None:
+    """Before a program that waits for callbacks, on several devices: waits for those of programs before it.
+
+    They would come first in any case. But one of them may use several devices, which run one such program at a time,
+    and that would be ours.
+    """
+    if jax.device_count() > 1 and not stream.dispatching:
+        newest = stream.newest_calling
+        drain.wait(lambda: newest not in stream.calls)
 
 
 def _wait_for_answers(stream: Stream, number: int, output_tokens: dict[Issued, Any]) -> None:
@@ -278,8 +293,10 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     if not tokens:
         return outs, {}
     names = tuple(sorted({effect.name for effect in effects}))
-    awaits = any(site.results is not None for site in sites_in(jaxpr))
-    return outs, {Issued(names, awaits): tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
+    sites = sites_in(jaxpr)
+    calls = any(isinstance(site.content, HostCall) for site in sites)
+    awaits = any(site.results is not None for site in sites)
+    return outs, {Issued(names, calls, awaits): tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
 
 
 def sites_in(jaxpr: Any) -> set[Site]:

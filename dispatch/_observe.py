@@ -74,7 +74,7 @@ def add_handler(handler: Any, effects: Any = None) -> Handler:
     """
     takes_records = callable(getattr(handler, "handle", None)) or callable(handler)
     if not takes_records or isinstance(handler, type):  # a class makes handlers
-        raise TypeError(errors.MSG_HANDLER.format(handler=handler))
+        raise TypeError(errors.MSG_HANDLER.format(handler=errors.shown(handler)))
     added = Handler(handler, None if effects is None else effect_names(effects))
     wait_for_thread()
     observers.add(added)
@@ -97,5 +97,5 @@ def remove_handler(token: Handler) -> None:
     """
     wait_for_thread()
     if not isinstance(token, Handler) or not observers.remove(token):
-        raise ValueError(errors.MSG_HANDLER_TOKEN.format(token=token))
+        raise ValueError(errors.MSG_HANDLER_TOKEN.format(token=errors.shown(token)))
     token.close()

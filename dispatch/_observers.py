@@ -53,23 +53,23 @@ class Handler:
         if self._many is not None:
             try:
                 self._many(records)
-            except Exception as error:
+            except BaseException as error:
                 self._report(error, None, report)
             return
         for record in records:
             try:
                 self._one(record)
-            except Exception as error:
+            except BaseException as error:
                 self._report(error, record, report)
 
-    def _report(self, error: Exception, record: Record | None, report: Callable[[BaseException], None]) -> None:
+    def _report(self, error: BaseException, record: Record | None, report: Callable[[BaseException], None]) -> None:
         if self._has_failed:
             return
         self._has_failed = True
         effect, where = (record.effect, record.where) if record is not None else ("several effects", "several places")
         failure = errors.EffectError(
             errors.MSG_HANDLER_FAILED.format(
-                handler=self.handler, error=errors.shown(error), effect=effect, where=where
+                handler=errors.shown(self.handler), error=errors.shown(error), effect=effect, where=where
             )
         )
         failure.__cause__ = error

@@ -15,6 +15,7 @@ import numpy as np
 from dispatch._failures import Place, failures
 from dispatch._observers import Capture, captures, observers
 from dispatch._sink import native
+from dispatch._streams import Caller
 from effects import _errors as errors
 from effects._callback import take_results
 from effects._content import Event, HostCall, Line
@@ -26,14 +27,17 @@ from effects._sites import Site
 class Call(NamedTuple):
     """What was in force when a program was called. A plain tuple where it is made, since that is at every dispatch."""
 
-    function: str  # the jitted function's name, for messages
+    caller: Caller  # the jitted function
     stdout: TextIO | None  # where its lines go
     context: contextvars.Context  # in which its effects are replayed
 
 
+_OUTSIDE = Caller("a program outside fx.jit")
+
+
 def outside_epochs() -> Call:
     """What is in force for a record of a program that JAX dispatched: the present."""
-    return Call("a program outside fx.jit", sys.stdout, contextvars.copy_context())
+    return Call(_OUTSIDE, sys.stdout, contextvars.copy_context())
 
 
 class Replay:
@@ -41,7 +45,7 @@ class Replay:
 
     def __init__(
         self,
-        call: tuple[str, TextIO | None, contextvars.Context],
+        call: tuple[Caller, TextIO | None, contextvars.Context],
         place: Place,
         settle: Callable[[Place], None] | None = None,
     ):
@@ -67,27 +71,29 @@ class Replay:
         self, site: Site, token: tuple[int, ...], device: int, payload: Any, awaited: bool
     ) -> list[np.ndarray] | BaseException | None:
         """Runs a callback, once or lane by lane. Returns its results, or what it raised if a program waits for it."""
-        context = self._call[2] if site.effect.ordered else self._call[2].copy()
         try:
-            return context.run(self._run, site, token, device, payload)
+            # A copy: what a function sets in its context is its own.
+            return self._call[2].copy().run(self._run, site, token, device, payload)
         except BaseException as error:
             if not awaited:
                 self._fail(error, site)
                 return None
-            failure = _failure(errors.MSG_AWAITED_CALLBACK, error, self._call[0], site)
+            failure = _failure(errors.MSG_AWAITED_CALLBACK, error, self._call[0].name, site)
             failures.end_program(self._place, failure, token[3])
             return failure
 
     # In the context of the call.
 
-    def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray] | None:
+    def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray]:
         content: Any = site.content
         fn = content.function.fn
         if fn is None:
             raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=content.function.name))
         observed = bool(observers.handlers or observers.captures)
         values = site.read(payload)
-        lanes = []
+        results: list[np.ndarray] = []
+        if site.lanes:
+            results = [np.empty(result.shape, result.stored) for result in site.results or ()]
         for lane, of_lane in site.each_lane(values) if site.lanes else (((), values),):
             args, kwargs = site.arguments(of_lane)
             if observed or content.pass_record:
@@ -103,21 +109,15 @@ class Replay:
                     raise
                 self._fail(error, site)  # the other lanes go on
             else:
-                if content.results is not None:
-                    lanes.append(take_results(site, returned))
+                if content.results is not None and not site.lanes:
+                    results = take_results(site, returned)
+                elif content.results is not None:  # at once: the function may have one array for all lanes
+                    for all_lanes, of_one in zip(results, take_results(site, returned), strict=True):
+                        all_lanes[lane] = of_one
             finally:
                 if self._settle is not None:
                     self._settle(self._place)
-        if site.results is None:
-            return None
-        if not site.lanes:
-            return lanes[0]
-        return [
-            np.stack([results[i] for results in lanes]).reshape(result.shape)
-            if lanes
-            else np.empty(result.shape, result.stored)
-            for i, result in enumerate(site.results)
-        ]
+        return results
 
     def _show(self, records: Records) -> None:
         if observers.handlers or observers.captures:
@@ -160,7 +160,7 @@ class Replay:
     def _fail(self, error: BaseException, site: Site | None) -> None:
         is_call = site is not None and isinstance(site.content, HostCall)
         message = errors.MSG_CALLBACK if is_call else errors.MSG_REPLAY
-        failures.add(self._place, _failure(message, error, self._call[0], site))
+        failures.add(self._place, _failure(message, error, self._call[0].name, site))
 
 
 def _failure(message: str, error: BaseException, function: str, site: Site | None) -> errors.EffectError:
@@ -189,7 +189,6 @@ def _log(record: Record) -> None:
     """Hands an event to Python's logging, as if the user's line had."""
     where = record.where
     level: Any = record.level
+    name = where.function.rpartition(".")[2]  # as Python's logging has it
     extra = {**record.fields, "event": record.event, "effects_record": record}
-    LOGGER.handle(
-        LOGGER.makeRecord(LOGGER.name, level, where.file, where.line, record.text, (), None, where.function, extra)
-    )
+    LOGGER.handle(LOGGER.makeRecord(LOGGER.name, level, where.file, where.line, record.text, (), None, name, extra))

@@ -26,7 +26,18 @@ class Issued(NamedTuple):
     """What is known of a program's effects. Every call returns it, beside the output token."""
 
     effects: tuple[str, ...]  # their names
-    awaits: bool  # whether the program waits for what callbacks return
+    calls: bool  # whether it calls back
+    awaits: bool  # whether it waits for what callbacks return
+
+
+class Caller:
+    """A jitted function, as far as its calls are concerned."""
+
+    __slots__ = ("issued", "name")
+
+    def __init__(self, name: str):
+        self.name = name
+        self.issued: Issued | None = None  # by the newest of its programs that has returned
 
 
 class Running(NamedTuple):
@@ -55,19 +66,20 @@ class Stream:
 
     def __init__(self, thread: int):
         self.thread = thread
-        self.calls: dict[int, tuple[str, TextIO | None, contextvars.Context]] = {}
+        self.calls: dict[int, tuple[Caller, TextIO | None, contextvars.Context]] = {}
         self.running: dict[int, Running] = {}
         self.eager: dict[int, Site] = {}
         self.dispatching: list[int] = []
+        self.newest_calling = -1  # the number of the newest epoch whose program calls back
         self._next = 0  # the number that the next epoch will have
         # The newest call. Those that follow share it while nothing has changed, and their text is written in one go.
-        self._call: tuple[str, TextIO | None, contextvars.Context] = ("", None, contextvars.Context())
+        self._call: tuple[Caller, TextIO | None, contextvars.Context] = (Caller(""), None, contextvars.Context())
         self._tokens: list[np.ndarray] = []  # runtime tokens of the block of epochs that is being handed out
         self._block = -1
 
     def open(
         self,
-        function: str,
+        caller: Caller,
         # Defaults, so that a dispatch does not look them up.
         _sys: Any = sys,
         _open: Any = native.open,
@@ -76,8 +88,8 @@ class Stream:
         """Gives a program its place. Returns the number of its epoch and its runtime token."""
         stdout, context = _sys.stdout, _copy_context()
         call = self._call
-        if call[1] is not stdout or call[0] is not function or not _same(call[2], context):
-            call = self._call = (function, stdout, context)
+        if call[1] is not stdout or call[0] is not caller or not _same(call[2], context):
+            call = self._call = (caller, stdout, context)
         self.dispatching.append(self._next)
         number = self.dispatching[-1] = _open(self.thread, id(call))
         self._next = (number + 1) & 0xFFFFFFFF
@@ -86,9 +98,19 @@ class Stream:
         self.calls[number] = call
         return number, self._tokens[number & _BLOCK_MASK]
 
-    def keep(self, number: int, output_tokens: Mapping[Issued, Any], _has_closed: Any = native.has_closed) -> bool:
+    def keep(
+        self,
+        number: int,
+        output_tokens: Mapping[Issued, Any],
+        caller: Caller,
+        _has_closed: Any = native.has_closed,
+    ) -> bool:
         """Keeps what a program returned, unless it has published its end by now: then nothing can fail any more.
         Returns whether it may still be waiting for a callback."""
+        for issued in output_tokens:
+            caller.issued = issued
+            if issued.calls:
+                self.newest_calling = number
         if _has_closed(self.thread, number):
             return False
         awaits = False
@@ -160,9 +182,9 @@ class _SharedStream(Stream):
     def dispatching(self, value: list[int]) -> None:
         self._own.dispatching = value
 
-    def open(self, function: str) -> tuple[int, np.ndarray]:  # type: ignore[override]
+    def open(self, caller: Caller) -> tuple[int, np.ndarray]:  # type: ignore[override]
         with self._lock:
-            return super().open(function)
+            return super().open(caller)
 
 
 streams: dict[int, Stream] = {}

@@ -69,7 +69,7 @@ def callback(
     """
     where = where_called()
     if not callable(fn):
-        raise TypeError(errors.MSG_CALLBACK_NOT_CALLABLE.format(where=where, fn=fn))
+        raise TypeError(errors.MSG_CALLBACK_NOT_CALLABLE.format(where=where, fn=errors.shown(fn)))
     if vmap_method not in _VMAP_METHODS:
         known = ", ".join(map(repr, _VMAP_METHODS))
         raise ValueError(errors.MSG_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
@@ -126,16 +126,30 @@ def _take_result(leaf: Any, result: Operand, site: Site) -> np.ndarray:
         kind = result.dtype.kind if result.dtype.kind in "biufc" else ("f" if _is_float(result.dtype) else "i")
         if result.shape or kind not in kinds or (kind == "b" and leaf not in (0, 1)):
             raise _wrong_return(site, f"the Python number {leaf!r}", _describe(result))
-        try:
-            return np.asarray(leaf, result.dtype).astype(result.stored)
-        except OverflowError:
-            raise _wrong_return(site, f"the Python number {leaf!r}", _describe(result)) from None
+        if kind in "iu":
+            bounds = jnp.iinfo(result.dtype)
+            fits = bounds.min <= leaf <= bounds.max
+        else:
+            fits = _fits_float(leaf, result.dtype)
+        if not fits:
+            raise _wrong_return(site, f"the Python number {leaf!r}", _describe(result))
+        return np.asarray(leaf, result.dtype).astype(result.stored)
     if not isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
         raise _wrong_return(site, f"{leaf!r} of type `{type(leaf).__name__}`", _describe(result))
     if leaf.shape != result.shape or leaf.dtype != result.dtype:
         raise _wrong_return(site, f"an array of {leaf.dtype}{list(leaf.shape)}", _describe(result))
     value = np.asarray(leaf)
     return value if result.stored == result.dtype else value.astype(result.stored)
+
+
+def _fits_float(number: Any, dtype: np.dtype) -> bool:
+    """Whether a number that is finite stays so."""
+    try:
+        with np.errstate(all="ignore"):
+            value = np.asarray(number, dtype).astype(np.complex128)
+        return bool(np.isfinite(value)) or not np.isfinite(complex(number))
+    except OverflowError:
+        return False
 
 
 def _is_float(dtype: np.dtype) -> bool:

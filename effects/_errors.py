@@ -23,12 +23,12 @@ class BarrierTimeout(TimeoutError):
     """`effects_barrier` gave up waiting."""
 
 
-def shown(error: BaseException) -> str:
-    """An exception's text, whatever its `__repr__` does."""
+def shown(thing: object) -> str:
+    """What `repr` says of something, whatever it does."""
     try:
-        return repr(error)
-    except Exception:
-        return type(error).__name__
+        return repr(thing)
+    except BaseException:
+        return f"an object of type {type(thing).__qualname__}"
 
 
 MSG_EFFECT_NAME = (
@@ -90,7 +90,7 @@ MSG_ARGUMENT = (
 )
 
 MSG_CALLBACK_NOT_CALLABLE = (
-    "`fx.callback` at {where} was given {fn!r} as its function. What is called back is a function, or anything else "
+    "`fx.callback` at {where} was given {fn} as its function. What is called back is a function, or anything else "
     "that can be called. Pass the function first: `fx.callback(fn, None, x)`."
 )
 MSG_VMAP_METHOD = (
@@ -109,6 +109,10 @@ MSG_RESULT_64 = (
 MSG_RETURNED = (
     "The callback `{name}` returned {got}, where {expected} was expected. What it returns must have the structure, "
     "shapes and dtypes of the `result_shape_dtypes` given at {where}. Change what it returns, or what was asked for."
+)
+MSG_UNORDERED_SHARDED = (
+    "The unordered callback `{name}` at {where} has results and is in a program that is sharded over several devices. "
+    "It is called once for all of them, and only ordered calls can be told to be the same. Leave out `ordered=False`."
 )
 MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program. Compile "
@@ -131,15 +135,15 @@ MSG_LOG_FIELD = (
     "Choose other names, say `{first}_`."
 )
 MSG_HANDLER = (
-    "`add_handler` was given {handler!r}, which has no method `handle` and cannot be called. A handler takes one "
+    "`add_handler` was given {handler}, which has no method `handle` and cannot be called. A handler takes one "
     "`Record` at a time. Pass a function of a record, or an object with `handle(record)`."
 )
 MSG_HANDLER_TOKEN = (
-    "`remove_handler` was given {token!r}, which is no handler that is there. A handler is removed once, by what "
+    "`remove_handler` was given {token}, which is no handler that is there. A handler is removed once, by what "
     "`add_handler` returned for it. Keep that, and pass it."
 )
 MSG_HANDLER_FAILED = (
-    "The handler {handler!r} raised {error} for a record of `{effect}` at {where}. A handler's error is reported once; "
+    "The handler {handler} raised {error} for a record of `{effect}` at {where}. A handler's error is reported once; "
     "it gets the records after it all the same, as do the other handlers. Correct what the cause below says."
 )
 

@@ -37,7 +37,7 @@ from jax._src.pjit import jit_p
 from jax._src.sharding_impls import UNSPECIFIED
 from jax._src.state import discharge
 from jax._src.state.types import AbstractRef
-from jax._src.util import weakref_lru_cache
+from jax._src.util import weakref_cache_key_types, weakref_lru_cache
 from jax.extend.core import ClosedJaxpr
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "evaluate",
     "forget_failed_tokens",
     "hide_frames_in",
+    "hold_weakly_in_caches",
     "inlined_calls",
     "is_reference",
     "is_token_ready",
@@ -132,6 +133,11 @@ def hide_frames_in(folder: str) -> None:
 def is_reference(x: Any) -> bool:
     """Whether this is a mutable reference, such as `jax.new_ref` makes."""
     return isinstance(getattr(x, "aval", None), AbstractRef)
+
+
+def hold_weakly_in_caches(type_: type) -> None:
+    """Lets JAX's caches refer weakly to parameters of this type, as they do to functions and jaxprs."""
+    weakref_cache_key_types.add(type_)
 
 
 # Effects

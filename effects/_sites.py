@@ -207,6 +207,9 @@ class Site:
         return self.offsets[-1] + -(-self.operands[-1].size // 8) * 8 if self.operands else 0
 
 
+compat.hold_weakly_in_caches(Site)  # it may have a function of the user's
+
+
 def take_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], call: str, where: Where
 ) -> tuple[list[Any], tuple[Operand | Static, ...], Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
 from effects._content import HostCall
@@ -52,6 +53,10 @@ def _custom_call(ctx: Any, target: str, args: Any, attributes: Any) -> Any:
 def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
     if not config.native:
         return _record_callback_lowering(ctx, token, *operands, site=site, call=call, closes=closes)
+    if site.results is not None and not site.effect.ordered and compat.automatic_devices(ctx):
+        # Every device asks for itself, and which calls are copies of each other only their order tells.
+        name = site.content.function.name if isinstance(site.content, HostCall) else site.effect.name
+        raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
     _meet(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
     return _custom_call(ctx, target, (token, *operands), lambda devices: _site_attributes(site, devices, call, closes))

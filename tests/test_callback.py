@@ -248,6 +248,17 @@ def test_vmap_calls_lane_by_lane(ordered):
     assert out.tolist() == [[0, 1], [3, 4]]
 
 
+def test_lanes_may_come_from_one_array():
+    """A function may return the same array at each call."""
+    buffer = np.zeros((), np.float32)
+
+    def fill(x):
+        buffer[...] = x
+        return buffer
+
+    assert fx.jit(jax.vmap(lambda x: fx.callback(fill, F32, x)))(jnp.arange(4.0)).tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("method", "shapes"),
     [("expand_dims", [(3, 2), (1,)]), ("broadcast_all", [(3, 2), (3,)]), ("sequential", [(2,), ()])],
@@ -369,6 +380,22 @@ def test_unordered_print_passes_a_callback_that_runs(capsys):
     gate.set()
     _barrier()
     assert sorted(capsys.readouterr().out.splitlines()) == ["unordered 1", "unordered 2"]
+
+
+def test_context_is_each_functions_own():
+    """What one function sets in its context, no other sees."""
+    variable = contextvars.ContextVar("variable", default=0)
+    seen = []
+
+    def count():
+        seen.append(variable.get())
+        variable.set(variable.get() + 1)
+
+    f = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.callback(count, None), None))
+    f(3)
+    f(3)
+    _barrier()
+    assert seen == [0] * 6
 
 
 def test_reference_passes_its_value():
@@ -629,6 +656,10 @@ def test_wrong_calls_are_refused_while_tracing(make, error, message):
         ((F32, F32), np.float32(1), "structure"),
         (F32, "text", "'text'"),
         (F32, 1j, "1j"),
+        (F32, 1e300, "1e\\+300"),
+        (F32, 10**400, "1000"),
+        (jax.ShapeDtypeStruct((), "int4"), 100, "100"),
+        (jax.ShapeDtypeStruct((), "uint4"), -1, "-1"),
     ],
 )
 def test_wrong_results_are_an_error_that_names_all(asked, returned, got, jit):
@@ -665,6 +696,20 @@ def test_arguments_are_not_kept():
         f(jnp.ones(size))
     _barrier()
     assert [ref() for ref in seen] == [None, None]
+
+
+def test_traces_keep_no_function():
+    """A function that was traced and not compiled is not kept by any cache."""
+
+    def trace(jit) -> weakref.ref:
+        fn = _Dies()
+        f = lambda x: fx.callback(fn, None, x)  # noqa: E731
+        jax.make_jaxpr(f)(1.0) if jit is None else jit(f).trace(1.0)
+        return weakref.ref(fn)
+
+    refs = [trace(jit) for jit in (None, jax.jit, fx.jit) for _ in range(3)]
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 9
 
 
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit])

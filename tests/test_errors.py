@@ -332,6 +332,22 @@ def test_interrupts_and_exits_of_a_callback_are_errors_of_it():
     _good_program_runs()
 
 
+def test_error_whose_text_cannot_be_encoded():
+    """Whatever characters an error's text has, whoever waits is told."""
+
+    class Odd(Exception):
+        def __repr__(self):
+            return "Odd(\udc80)"
+
+    def raises(x):
+        raise Odd
+
+    with pytest.raises(fx.EffectError) as info:
+        fx.jit(lambda x: fx.callback(raises, F32, x))(jnp.float32(1))
+    assert type(info.value.__cause__) is Odd
+    _good_program_runs()
+
+
 @pytest.mark.parametrize(("setting", "code"), [(None, 1), ("0", 0), ("7", 7)])
 def test_unseen_error_at_exit(setting, code):
     """An error that nobody saw is printed at exit, and the process ends with a code that says so."""

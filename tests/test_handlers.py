@@ -871,6 +871,35 @@ def test_barrier_waits_for_what_a_handler_issues(lines):
         fx.remove_handler(token)
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+def test_handler_that_fails_however_stops_nothing(error, lines):
+    """What a handler raises keeps no record from the others, nor from the output; nor does one that cannot be shown."""
+
+    class Bad:
+        def __repr__(self):
+            raise error
+
+        def handle(self, record):
+            raise error
+
+    def program(x):
+        fx.print("{}", x)
+        fx.log("event", x=x)
+        fx.callback(lambda x: None, None, x)
+
+    program = fx.jit(program)
+    seen = []
+    tokens = [fx.add_handler(Bad()), fx.add_handler(lambda record: seen.append(record.effect))]
+    try:
+        with pytest.raises(fx.EffectError) as info:
+            lines(program, 1)
+    finally:
+        for token in tokens:
+            fx.remove_handler(token)
+    assert type(info.value.__cause__) is error
+    assert seen == ["print", "log", "callback"]
+
+
 def test_class_is_no_handler():
     """A class makes handlers and is none; the message says what one is."""
     with pytest.raises(TypeError, match="method `handle`"):

@@ -70,7 +70,7 @@ def test_log_goes_to_pythons_logging_as_if_the_users_line_had(logged, jit):
     assert (record.name, record.levelno, record.levelname) == ("effects", logging.WARNING, "WARNING")
     assert record.pathname == __file__ and record.filename == "test_log.py"
     assert record.lineno == program.__code__.co_firstlineno + 1
-    assert record.funcName == program.__qualname__
+    assert record.funcName == program.__name__
     assert (record.event, record.phase, record.rate) == ("step", "train", 0.25)
     assert record.loss.dtype == np.float32 and record.loss == 0.5
     assert record.exc_info is None

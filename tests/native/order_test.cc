@@ -684,6 +684,53 @@ void test_held_plain_records() {
   CHECK_SEEN(other.take(), {"2.0.0.0"});
 }
 
+// A run that holds no thread counts as held, and nothing waits for it.
+void test_held_no_thread() {
+  Play play;
+  play.order.expect_plain();
+  play.order.hold(ReleaseOrder::kNoThread);
+  play.order.hold(ReleaseOrder::kNoThread);
+  play.plain(0, 0);
+  CHECK_SEEN(play.take(), {"plain.0"});
+  play.open(1, 0);
+  play.record(1, 0, 0);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"1.0.0.0"});
+  CHECK(play.order.any_held());
+  play.order.resume(ReleaseOrder::kNoThread);
+  CHECK(play.order.any_held());
+  play.order.hold(1);
+  play.order.resume(ReleaseOrder::kNoThread);
+  CHECK(play.order.any_held()); // streams of threads are held apart from it
+  play.order.resume(1);
+  CHECK(!play.order.any_held());
+}
+
+// releasable() knows that plain records are held, that none is let, and who hurries them past it.
+void test_held_plain_records_are_not_releasable() {
+  Play play;
+  const auto next = [&] { return play.order.releasable(Header(kPlainThread, 0, 0)); };
+  CHECK(next());
+  play.order.hold(ReleaseOrder::kNoThread);
+  CHECK(next());
+  play.order.hold(kPlainThread);
+  CHECK(!next());
+  play.order.impatient(true);
+  CHECK(next());
+  play.order.impatient(false);
+  CHECK(!next());
+  play.order.resume(kPlainThread);
+  CHECK(next());
+  play.order.only(1);
+  CHECK(!next());
+  play.order.only(kPlainThread);
+  CHECK(next());
+  play.order.only(ReleaseOrder::kNoThread);
+  CHECK(!next());
+  play.order.only(ReleaseOrder::kNobody);
+  CHECK(next());
+}
+
 // accept() says of a record whose epoch has failed and ended, or never was, that nobody will ever want it, and of every
 // other that somebody does: one that leaves, is parked, is a copy, or comes before a failed epoch has ended.
 void test_accept_says_whether_a_record_is_wanted() {
@@ -1080,6 +1127,8 @@ int main() {
   RUN(test_awaited_plain_record_passes_held_streams);
   RUN(test_impatient_plain_records_pass_held_streams);
   RUN(test_held_plain_records);
+  RUN(test_held_no_thread);
+  RUN(test_held_plain_records_are_not_releasable);
   RUN(test_accept_says_whether_a_record_is_wanted);
   RUN(test_replicated_records_leave_once);
   RUN(test_failed_epochs_records_say_so);

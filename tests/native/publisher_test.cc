@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -39,11 +41,55 @@ std::string BytesOf(const Token &token, size_t size) {
 constexpr uint64_t kSite = 7;
 constexpr int32_t kDevice = 3;
 
+// What a payload begins with, so that the text of a record says which one it is.
+struct Preface {
+  uint64_t size; // of what follows
+  uint32_t stream, epoch, index;
+  uint32_t kind;
+};
+
 bool Publish(Publisher &publisher, Kind kind, const Token &token, size_t size, uint16_t flags = 0, uint32_t reply = 0) {
   const std::string bytes = BytesOf(token, size);
-  const uint64_t length = size;
-  const Span spans[] = {{&length, sizeof length}, {bytes.data(), bytes.size()}};
+  const Preface preface{size, token.stream, token.epoch, token.index, static_cast<uint32_t>(kind)};
+  const Span spans[] = {{&preface, sizeof preface}, {bytes.data(), bytes.size()}};
   return publisher.publish(kind, kSite, token, kDevice, spans, 2, flags, reply);
+}
+
+// The plan with which native code formats such records: a line each, long enough that many fill a batch.
+constexpr char kLine[] = "size, stream, epoch, index and kind of a record:";
+constexpr uint64_t kSink = 1; // that of plain records, too
+Plan LinePlan() {
+  Plan plan(6);
+  const std::pair<Scalar, size_t> fields[] = {{Scalar::kUint64, offsetof(Preface, size)},
+                                              {Scalar::kUint32, offsetof(Preface, stream)},
+                                              {Scalar::kUint32, offsetof(Preface, epoch)},
+                                              {Scalar::kUint32, offsetof(Preface, index)},
+                                              {Scalar::kUint32, offsetof(Preface, kind)}};
+  for (size_t i = 0; i < 5; ++i) {
+    plan[i].literal = i == 0 ? std::string(kLine) + " " : " ";
+    plan[i].has_field = true;
+    plan[i].type = fields[i].first;
+    plan[i].offset = fields[i].second;
+  }
+  plan[5].literal = "\n";
+  return plan;
+}
+
+// Calls `visit(preface)` for every record that a text stands for, which LinePlan() formatted.
+template <typename Visit>
+void ForEachLine(const Item &item, Visit &&visit) {
+  CHECK(item.what == Item::kText);
+  CHECK(!item.calls && !item.asked);
+  uint64_t count = 0;
+  std::istringstream lines(item.data);
+  for (std::string line; std::getline(lines, line); ++count) {
+    CHECK(line.compare(0, sizeof kLine - 1, kLine) == 0);
+    std::istringstream fields(line.substr(sizeof kLine - 1));
+    Preface preface{};
+    CHECK(fields >> preface.size >> preface.stream >> preface.epoch >> preface.index >> preface.kind);
+    visit(preface);
+  }
+  CHECK_EQ(item.count, count);
 }
 
 // Calls `visit(header, payload)` for every record that an item stands for. The item is not text.
@@ -114,6 +160,13 @@ public:
     publisher.ring_bytes = ring_bytes;
   }
 
+  // From now on native code formats the records that are not of callbacks, those of the programs that are opened with
+  // the returned sink and plain ones.
+  uint64_t show_text() {
+    sites.set_plan(kSite, LinePlan());
+    return kSink;
+  }
+
   // Publishes as handlers.cc does.
   bool plain(bool ordered, size_t size, uint16_t flags = 0, uint32_t reply = 0) {
     Token place{kPlainThread << kDomainBits,
@@ -125,11 +178,38 @@ public:
   }
 
   // Takes one batch and checks it: payloads are whole, every thread's records come by epoch, domain and index, nothing
-  // follows the end of its epoch, and ends come in order.
+  // follows the end of its epoch, and ends come in order. From the first record for Python on, all is of one thread,
+  // and that is the batch's run.
   Batch step(milliseconds patience = kPatience) {
     Batch batch = drain.next_batch(patience);
-    for (const Item &item : batch.items)
-      ForEachRecord(item, [&](const RecordHeader &header, const std::string &payload) { see(item, header, payload); });
+    bool runs = false;
+    bool ordered = false;
+    uint64_t plain_in_run = 0;
+    for (const Item &item : batch.items) {
+      runs = runs || item.what != Item::kText;
+      if (runs) CHECK_EQ(item.info.thread, batch.run);
+      if (runs && item.info.thread == kPlainThread) plain_in_run += item.count;
+      if (item.what == Item::kText) {
+        ForEachLine(item, [&](const Preface &preface) {
+          const Token token{preface.stream, preface.epoch, 0, preface.index};
+          see(item, static_cast<Kind>(preface.kind), token);
+        });
+        continue;
+      }
+      ForEachRecord(item, [&](const RecordHeader &header, const std::string &payload) {
+        ordered = ordered || header.kind == Kind::kOrdered;
+        check_payload(header, payload);
+        if (header.reply != 0) ++awaited_seen;
+        see(item, header.kind, header.token);
+      });
+    }
+    CHECK_EQ(runs, batch.run != ReleaseOrder::kNobody);
+    CHECK_EQ(batch.ordered_run, ordered);
+    CHECK_EQ(batch.plain_in_run, plain_in_run);
+    if (batch.run == kPlainThread)
+      CHECK_EQ(batch.held(), ordered ? kPlainThread : ReleaseOrder::kNoThread);
+    else
+      CHECK_EQ(batch.held(), batch.run);
     for (const Finished &one : batch.finished) {
       Seen &seen = seen_of(one.thread);
       CHECK_EQ(one.epoch, seen.ended);
@@ -138,11 +218,19 @@ public:
     }
     return batch;
   }
-  // As the host does when the callbacks of a batch have run.
-  void resume(const Batch &batch) { drain.resume(batch.run, batch.plain_in_run); }
+  // As the host does when a batch's records for Python have been replayed.
+  void resume(const Batch &batch) {
+    CHECK(batch.run != ReleaseOrder::kNobody);
+    drain.resume(batch.held(), batch.plain_in_run);
+  }
+  // Takes one batch, and all of it has been replayed.
+  Batch play(milliseconds patience = kPatience) {
+    Batch batch = step(patience);
+    if (batch.run != ReleaseOrder::kNobody) resume(batch);
+    return batch;
+  }
   void until_finished(size_t epochs) {
-    while (finished < epochs)
-      if (const Batch batch = step(); batch.run != ReleaseOrder::kNobody) resume(batch);
+    while (finished < epochs) play();
     CHECK_EQ(finished, epochs);
   }
   void check_nothing_lost(uint64_t attempts) {
@@ -167,26 +255,27 @@ private:
     uint32_t ended = 0;                // how many epochs have
     std::map<uint32_t, uint32_t> next; // by stream
   };
-  void see(const Item &item, const RecordHeader &header, const std::string &payload) {
+  static void check_payload(const RecordHeader &header, const std::string &payload) {
     const Token &token = header.token;
     CHECK_EQ(header.site, kSite);
     CHECK_EQ(header.device, kDevice);
-    uint64_t size;
-    CHECK(payload.size() >= sizeof size);
-    std::memcpy(&size, payload.data(), sizeof size);
-    CHECK_EQ(payload.size(), 8 + RoundUp8(size));
-    CHECK(payload.compare(8, size, BytesOf(token, size)) == 0);
+    Preface preface;
+    CHECK(payload.size() >= sizeof preface);
+    std::memcpy(&preface, payload.data(), sizeof preface);
+    CHECK_EQ(payload.size(), sizeof preface + RoundUp8(preface.size));
+    CHECK(payload.compare(sizeof preface, preface.size, BytesOf(token, preface.size)) == 0);
+  }
+  void see(const Item &item, Kind kind, const Token &token) {
     const uint32_t thread = ThreadOf(token);
     CHECK_EQ(item.info.thread, thread);
-    if (header.reply != 0) ++awaited_seen;
     if (thread == kPlainThread) {
       ++plain_seen;
       return;
     }
-    CHECK(item.info.epoch == token.epoch);
+    if (item.what != Item::kText) CHECK_EQ(item.info.epoch, token.epoch); // a text may be of several
     Seen &seen = seen_of(thread);
     CHECK(token.epoch >= seen.ended);
-    if (header.kind == Kind::kUnordered) {
+    if (kind == Kind::kUnordered) {
       ++unordered_seen;
       return;
     }
@@ -215,8 +304,11 @@ void InThread(Body &&body) {
 }
 
 // `threads` threads, each of which dispatches programs with random effects and publishes them itself.
-void PublishAndDrain(WhenFull when_full, uint64_t seed, uint32_t threads, uint32_t epochs, size_t largest) {
+// Python sees the records, or native code formats them, or one half each.
+void PublishAndDrain(WhenFull when_full, uint64_t seed, uint32_t threads, uint32_t epochs, size_t largest, bool text,
+                     bool python) {
   World world(when_full);
+  const uint64_t sink = text ? world.show_text() : 0;
   std::atomic<uint64_t> attempts{0};
   std::vector<std::thread> producers;
   for (uint32_t thread = 1; thread <= threads; ++thread)
@@ -225,7 +317,8 @@ void PublishAndDrain(WhenFull when_full, uint64_t seed, uint32_t threads, uint32
       Random random(seed * 100 + thread);
       uint64_t mine = 0;
       for (uint32_t epoch = 0; epoch < epochs; ++epoch) {
-        CHECK_EQ(world.drain.open(thread, 0), epoch);
+        const bool formatted = text && (!python || random.one_in(2));
+        CHECK_EQ(world.drain.open(thread, formatted ? sink : 0), epoch);
         Program program(world.publisher, thread, epoch);
         for (uint64_t left = random.below(80); left > 0; --left) {
           const size_t size = random.one_in(20) ? random.below(largest) : random.below(100);
@@ -243,6 +336,11 @@ void PublishAndDrain(WhenFull when_full, uint64_t seed, uint32_t threads, uint32
   for (std::thread &producer : producers) producer.join();
   world.check_nothing_lost(attempts);
   if (when_full == WhenFull::kWait) CHECK_EQ(world.publisher.stats.dropped.load(), uint64_t{0});
+}
+void PublishAndDrain(WhenFull when_full, uint64_t seed, uint32_t threads, uint32_t epochs, size_t largest) {
+  PublishAndDrain(when_full, seed, threads, epochs, largest, /*text=*/true, /*python=*/false);
+  PublishAndDrain(when_full, seed, threads, epochs, largest, /*text=*/false, /*python=*/true);
+  PublishAndDrain(when_full, seed, threads, epochs, largest, /*text=*/true, /*python=*/true);
 }
 
 // Under `wait`, many threads with tiny rings lose nothing and every thread's order is kept.
@@ -366,7 +464,7 @@ void test_stop_releases_a_waiting_producer() {
     world.drain.stop();
     producer.join();
     CHECK(world.publisher.stats.dropped.load() > 0);
-    while (!world.step().stopped || world.finished == 0) {
+    while (!world.play().stopped || world.finished == 0) {
     }
     world.gaps_allowed = true;
     world.check_nothing_lost(kRecords);
@@ -403,7 +501,7 @@ void test_open_wakes_the_drain() {
     }
   });
   while (world.finished < kEpochs) {
-    world.step(std::chrono::hours(1));
+    world.play(std::chrono::hours(1));
     {
       std::lock_guard lock(mutex);
       epochs_ended = world.finished;
@@ -413,30 +511,34 @@ void test_open_wakes_the_drain() {
   host.join();
 }
 
-// So does a plain record.
+// So does a plain record, which Python sees or native code formats.
 void test_plain_record_wakes_the_drain() {
-  World world;
-  constexpr uint64_t kRecords = 2000;
-  std::mutex mutex;
-  std::condition_variable left;
-  uint64_t records_left = 0;
-  std::thread host([&] {
-    for (uint64_t i = 0; i < kRecords; ++i) {
-      CHECK(world.plain(i % 3 != 0, 8));
-      std::unique_lock lock(mutex);
-      left.wait(lock, [&] { return records_left > i; });
+  for (bool text : {true, false}) {
+    World world;
+    if (text) world.show_text();
+    constexpr uint64_t kRecords = 1000;
+    std::mutex mutex;
+    std::condition_variable left;
+    uint64_t records_left = 0;
+    std::thread host([&] {
+      for (uint64_t i = 0; i < kRecords; ++i) {
+        CHECK(world.plain(i % 3 != 0, 8));
+        std::unique_lock lock(mutex);
+        left.wait(lock, [&] { return records_left > i; });
+      }
+    });
+    while (world.plain_seen < kRecords) {
+      const Batch batch = world.play(std::chrono::hours(1));
+      CHECK_EQ(batch.plain_released + batch.plain_in_run, world.plain_seen);
+      if (text) CHECK_EQ(batch.plain_released, world.plain_seen);
+      {
+        std::lock_guard lock(mutex);
+        records_left = world.plain_seen;
+      }
+      left.notify_one();
     }
-  });
-  while (world.plain_seen < kRecords) {
-    const Batch batch = world.step(std::chrono::hours(1));
-    CHECK_EQ(batch.plain_released, world.plain_seen);
-    {
-      std::lock_guard lock(mutex);
-      records_left = world.plain_seen;
-    }
-    left.notify_one();
+    host.join();
   }
-  host.join();
 }
 
 // A producer that finds its ring full wakes the drain, though no program is open: here an ended program's late records.
@@ -493,6 +595,7 @@ void test_flood_beside_a_busy_thread() {
     done = true;
   });
   std::atomic<size_t> others{0};
+  std::atomic<bool> over{false};
   std::thread busy([&] {
     for (uint32_t epoch = 0; !done; ++epoch) {
       world.drain.open(2, 0);
@@ -501,8 +604,9 @@ void test_flood_beside_a_busy_thread() {
       program.close();
       ++others;
     }
+    over = true;
   });
-  while (!done) world.step();
+  while (!over) world.play(); // it may wait for room
   busy.join();
   world.until_finished(2 + others);
   device.join();
@@ -510,10 +614,11 @@ void test_flood_beside_a_busy_thread() {
 
 // A batch has a size, but an unordered record does not fall behind its program's end because another ring filled the
 // batch, and a thread's flood does not keep the drain from the other rings.
-void test_full_batch_loses_no_unordered_record() {
+void FullBatch(bool text) {
   World world(WhenFull::kWait, size_t{1} << 20);
-  world.drain.open(1, 0);
-  world.drain.open(2, 0);
+  const uint64_t sink = text ? world.show_text() : 0;
+  world.drain.open(1, sink);
+  world.drain.open(2, sink);
   std::mutex mutex;
   std::condition_variable turn_changed;
   int turn = 0;
@@ -546,6 +651,9 @@ void test_full_batch_loses_no_unordered_record() {
   world.until_finished(2);
   CHECK_EQ(world.unordered_seen, uint64_t{8002});
 }
+void test_full_batch_loses_no_unordered_record() {
+  for (bool text : {true, false}) FullBatch(text);
+}
 
 // Records that must wait in their ring, because too much is parked, hold up nothing that stands behind them: neither a
 // record without order nor what is left of a failed program.
@@ -553,7 +661,7 @@ void test_full_parking_loses_nothing_behind_it() {
   World world;
   for (int i = 0; i < 3; ++i) world.drain.open(1, 0);
   world.step(milliseconds(1)); // the limit now follows the small rings' size; the one below is larger than the limit
-  world.publisher.ring_bytes = 16 * kSmallest;
+  world.publisher.ring_bytes = 32 * kSmallest;
   InThread([&] {
     Program flood(world.publisher, 1, 2);
     for (int i = 0; i < 600; ++i) flood.record(32);
@@ -619,14 +727,15 @@ void test_large_close_is_never_dropped() {
 
 // A plain record never leaves before the programs that were dispatched before it, though the drain may see it before it
 // has read of them.
-void test_plain_record_follows_earlier_programs() {
+void PlainRecordsFollow(bool text) {
   World world;
-  constexpr uint32_t kEpochs = 1500;
+  const uint64_t sink = text ? world.show_text() : 0;
+  constexpr uint32_t kEpochs = 1000;
   std::atomic<uint32_t> settled{0};
   std::thread host([&] {
     for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
       while (settled < epoch) std::this_thread::yield(); // no earlier program holds the plain record back
-      world.drain.open(1, 0);
+      world.drain.open(1, sink);
       CHECK(world.plain(/*ordered=*/true, 8));
       Program program(world.publisher, 1, epoch);
       program.record(8);
@@ -643,7 +752,7 @@ void test_plain_record_follows_earlier_programs() {
   uint32_t programs = 0;
   uint32_t plain = 0;
   while (settled < kEpochs) {
-    const Batch batch = world.step();
+    const Batch batch = world.play();
     for (const Item &item : batch.items) {
       if (item.info.thread == 1)
         programs += static_cast<uint32_t>(item.count);
@@ -655,20 +764,25 @@ void test_plain_record_follows_earlier_programs() {
   host.join();
   waker.join();
 }
+void test_plain_record_follows_earlier_programs() {
+  for (bool text : {true, false}) PlainRecordsFollow(text);
+}
 
 // A plain record that was dropped as the oldest counts as gone, so that who waits for all plain records ends waiting.
 void test_dropped_plain_records_are_not_waited_for() {
-  for (bool ordered : {true, false}) {
-    World world(WhenFull::kDropOldest);
-    InThread([&] {
-      for (int i = 0; i < 200; ++i) CHECK(world.plain(ordered, 100));
-    });
-    uint64_t released = 0;
-    while (released < world.publisher.plain_published.load()) released = world.step().plain_released;
-    CHECK_EQ(released, uint64_t{200});
-    CHECK(world.publisher.stats.dropped.load() > 0);
-    world.check_nothing_lost(200);
-  }
+  for (bool text : {true, false})
+    for (bool ordered : {true, false}) {
+      World world(WhenFull::kDropOldest);
+      if (text) world.show_text();
+      InThread([&] {
+        for (int i = 0; i < 200; ++i) CHECK(world.plain(ordered, 100));
+      });
+      uint64_t released = 0;
+      while (released < world.publisher.plain_published.load()) released = world.play().plain_released;
+      CHECK_EQ(released, uint64_t{200});
+      CHECK(world.publisher.stats.dropped.load() > 0);
+      world.check_nothing_lost(200);
+    }
 }
 
 // The drain does not fall into its deep sleep while a plain record is parked: if the one before it is dropped, nobody
@@ -686,7 +800,7 @@ void test_parked_plain_record_keeps_the_drain_awake() {
     filler.close();
   });
   world.until_finished(1);
-  while (world.plain_seen == 0) world.step();
+  while (world.plain_seen == 0) world.play();
   CHECK_EQ(world.plain_seen, uint64_t{1});
 }
 
@@ -725,18 +839,29 @@ void test_text_is_formatted_in_order() {
 
 // A batch's items, one string each: "thread.epoch:indices" of records that came together, "large" or "text" before it
 // where it is that; before an index "c" if it is a callback's and "u" if it is unordered. Plain records have no epoch:
-// "plain:indices".
+// "plain:indices". A text's epoch is that of its first record; of one that another plan made than LinePlan() there is
+// only the number of its records.
 std::vector<std::string> Items(const Batch &batch) {
   std::vector<std::string> items;
   for (const Item &item : batch.items) {
     std::string one = item.info.thread == kPlainThread
                           ? "plain:"
                           : std::to_string(item.info.thread) + "." + std::to_string(item.info.epoch) + ":";
+    const auto add = [&](const char *marks, uint32_t index) {
+      one += std::string(one.back() == ':' ? "" : ",") + marks + std::to_string(index);
+    };
     if (item.what == Item::kText) {
       CHECK(!item.calls && !item.asked);
-      items.push_back("text " + one + std::to_string(item.count));
+      if (item.data.compare(0, sizeof kLine - 1, kLine) == 0)
+        ForEachLine(item, [&](const Preface &preface) {
+          add(static_cast<Kind>(preface.kind) == Kind::kUnordered ? "u" : "", preface.index);
+        });
+      else
+        one += "#" + std::to_string(item.count);
+      items.push_back("text " + one);
       continue;
     }
+    CHECK_EQ(item.info.thread, batch.run);
     bool calls = false;
     bool asked = false;
     ForEachRecord(item, [&](const RecordHeader &header, const std::string &) {
@@ -744,12 +869,12 @@ std::vector<std::string> Items(const Batch &batch) {
       CHECK(!asked); // only the last of an item is
       calls = calls || (header.flags & kCallback) != 0;
       asked = header.reply != 0;
-      one += std::string(one.back() == ':' ? "" : ",") + ((header.flags & kCallback) != 0 ? "c" : "") +
-             (header.kind == Kind::kUnordered ? "u" : "") + std::to_string(header.token.index);
+      const std::string marks =
+          std::string((header.flags & kCallback) != 0 ? "c" : "") + (header.kind == Kind::kUnordered ? "u" : "");
+      add(marks.c_str(), header.token.index);
     });
     CHECK_EQ(item.calls, calls);
     CHECK_EQ(item.asked, asked);
-    CHECK(!item.calls || item.info.thread == batch.run);
     items.push_back((item.what == Item::kLarge ? "large " : "") + one);
   }
   return items;
@@ -762,33 +887,56 @@ std::vector<std::string> Ends(const Batch &batch) {
   return ends;
 }
 
-// Records without callbacks come together, one item for each stretch of one epoch's, headers included.
+// Records without callbacks come together, one item for each stretch of one epoch's, headers included; text in one for
+// each stretch of one thread's. What is unordered does not wait, what is in order waits for the epoch before, and what
+// is for Python for that of its thread that is being replayed.
 void test_consecutive_records_come_together() {
-  World world(WhenFull::kWait, size_t{1} << 20);
-  for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
-  world.drain.open(2, 0);
-  Program other(world.publisher, 2, 0);
-  InThread([&] {
-    for (uint32_t epoch = 0; epoch < 2; ++epoch) {
-      Program program(world.publisher, 1, epoch);
-      for (int i = 0; i < 3; ++i) program.record(static_cast<size_t>(10 * i));
-      program.unordered(20);
-      program.close();
+  for (bool text : {true, false}) {
+    World world(WhenFull::kWait, size_t{1} << 20);
+    const uint64_t sink = text ? world.show_text() : 0;
+    for (int i = 0; i < 2; ++i) world.drain.open(1, sink);
+    world.drain.open(2, sink);
+    Program other(world.publisher, 2, 0);
+    InThread([&] {
+      for (uint32_t epoch = 0; epoch < 2; ++epoch) {
+        Program program(world.publisher, 1, epoch);
+        for (int i = 0; i < 3; ++i) program.record(static_cast<size_t>(10 * i));
+        program.unordered(20);
+        program.close();
+      }
+    });
+    InThread([&] {
+      other.record(8);
+      other.record(8);
+    });
+    Batch batch = world.step();
+    std::vector<std::string> ends = Ends(batch);
+    if (text) {
+      CHECK_SEEN(Items(batch), {"text 1.0:0,1,2,u0,u0", "text 2.0:0,1", "text 1.1:0,1,2"});
+      CHECK_EQ(batch.run, ReleaseOrder::kNobody);
+    } else {
+      CHECK_SEEN(Items(batch), {"1.0:0,1,2,u0", "1.1:u0"});
+      CHECK_EQ(batch.run, 1u);
+      for (const Item &item : batch.items) CHECK(item.what == Item::kRecords);
+      Batch next = world.step();
+      CHECK_SEEN(Items(next), {"2.0:0,1"});
+      CHECK_EQ(next.run, 2u);
+      CHECK(ends.empty() && next.finished.empty());
+      CHECK(world.step(milliseconds(1)).items.empty());
+      world.resume(batch); // and the other one not
+      do {
+        batch = world.step();
+        for (const std::string &one : Ends(batch)) ends.push_back(one);
+      } while (batch.items.empty());
+      CHECK_SEEN(Items(batch), {"1.1:0,1,2"});
+      CHECK(!ends.empty()); // the epoch before
+      world.resume(batch);
+      world.resume(next);
     }
-  });
-  InThread([&] {
-    other.record(8);
-    other.record(8);
-  });
-  // What is unordered does not wait, what is in order waits for the epoch before.
-  Batch batch = world.step();
-  CHECK_SEEN(Items(batch), {"1.0:0,1,2,u0", "1.1:u0", "2.0:0,1", "1.1:0,1,2"});
-  for (const Item &item : batch.items) CHECK(item.what == Item::kRecords);
-  CHECK_EQ(batch.run, ReleaseOrder::kNobody);
-  std::vector<std::string> ends = Ends(batch);
-  while (ends.size() < 2)
-    for (const std::string &one : Ends(world.step())) ends.push_back(one);
-  CHECK_SEEN(ends, {"1.0", "1.1"});
+    while (ends.size() < 2)
+      for (const std::string &one : Ends(world.step())) ends.push_back(one);
+    CHECK_SEEN(ends, {"1.0", "1.1"});
+  }
 }
 
 // A large record stands between the others by itself, with its own memory.
@@ -801,16 +949,18 @@ void test_large_record_comes_by_itself() {
   });
   const Batch batch = world.step();
   CHECK_SEEN(Items(batch), {"1.0:0,1", "large 1.0:2", "1.0:3"});
+  CHECK_EQ(batch.run, 1u);
   CHECK(batch.items.at(1).block != nullptr);
 }
 
 // A batch ends with the callbacks of one thread: it says whose, all that follows them in their program comes with them,
-// and nothing of another thread's does, whose callbacks come in the next batch, though the first have not run yet.
+// and nothing of another thread's does, whose callbacks come in the next batch, though the first have not run yet. Text
+// that came before stays ahead of them.
 void test_batch_ends_with_one_threads_callbacks() {
   World world(WhenFull::kWait, size_t{1} << 20);
   world.drain.open(1, 0);
   world.drain.open(2, 0);
-  world.drain.open(3, 0);
+  world.drain.open(3, world.show_text());
   for (uint32_t thread : {3u, 1u, 2u})
     InThread([&] {
       Program program(world.publisher, thread, 0);
@@ -823,12 +973,12 @@ void test_batch_ends_with_one_threads_callbacks() {
       program.close();
     });
   const Batch first = world.step();
-  CHECK_SEEN(Items(first), {"3.0:0", "1.0:0", "1.0:c1,2,c3"});
+  CHECK_SEEN(Items(first), {"text 3.0:0", "1.0:0,c1,2,c3"});
   CHECK_EQ(first.run, 1u);
   CHECK(first.finished.empty());
 
   const Batch second = world.step();
-  CHECK_SEEN(Items(second), {"2.0:0", "2.0:c1,2,c3"});
+  CHECK_SEEN(Items(second), {"2.0:0,c1,2,c3"});
   CHECK_EQ(second.run, 2u);
 
   // The first thread's epoch ends when it is resumed; the others' do meanwhile.
@@ -874,92 +1024,272 @@ void test_held_thread_waits_for_its_resumption() {
 }
 
 // What is unordered and comes behind another thread's callbacks is in the next batch, before they are resumed; nothing
-// of it is lost, and its epoch ends after it.
+// of it is lost, and its epoch ends after it. Records for Python are in one of their own for each thread.
 void test_unordered_records_do_not_wait_behind_callbacks() {
+  for (bool text : {true, false}) {
+    World world;
+    const uint64_t sink = text ? world.show_text() : 0;
+    world.drain.open(1, sink);
+    world.drain.open(2, sink);
+    InThread([&] { Program(world.publisher, 1, 0).unordered_callback(); });
+    InThread([&] {
+      Program program(world.publisher, 2, 0);
+      program.unordered(8);
+      program.unordered(2000);
+      program.record(8);
+      program.close();
+      CHECK(world.plain(/*ordered=*/false, 8));
+    });
+    const Batch first = world.step();
+    CHECK_SEEN(Items(first), {"1.0:cu0"});
+    CHECK_EQ(first.run, 1u);
+    CHECK_EQ(first.plain_released, uint64_t{0});
+    CHECK_EQ(first.plain_in_run, uint64_t{0});
+    std::vector<uint32_t> runs;
+    std::vector<std::string> items;
+    std::vector<std::string> ends;
+    uint64_t plain_released = 0;
+    while (ends.empty() || plain_released == 0) {
+      const Batch next = world.play();
+      if (!next.items.empty()) runs.push_back(next.run);
+      for (const std::string &one : Items(next)) items.push_back(one);
+      for (const std::string &one : Ends(next)) ends.push_back(one);
+      plain_released = next.plain_released;
+      CHECK(!text || plain_released == 1); // at once
+    }
+    if (text) {
+      CHECK_SEEN(items, {"text 2.0:u0,u0", "text plain:u0", "text 2.0:0"});
+      for (const uint32_t run : runs) CHECK_EQ(run, ReleaseOrder::kNobody);
+    } else {
+      CHECK_SEEN(items, {"2.0:u0", "large 2.0:u0", "2.0:0", "plain:u0"});
+      CHECK((runs == std::vector<uint32_t>{2, kPlainThread}));
+    }
+    CHECK_EQ(plain_released, uint64_t{1});
+    CHECK_SEEN(ends, {"2.0"});
+    world.resume(first);
+  }
+}
+
+// Records without a plan begin a run as callbacks do: the batch is their thread's, other threads' unordered ones come
+// in the next one, before it is resumed, and those in order stay.
+void test_records_without_a_plan_begin_a_run() {
+  for (bool ordered : {true, false})
+    for (size_t size : {size_t{8}, size_t{2000}}) { // together with others or by itself
+      World world;
+      world.drain.open(1, 0);
+      world.drain.open(2, world.show_text());
+      world.drain.open(3, 0);
+      InThread([&] {
+        Program program(world.publisher, 1, 0);
+        if (ordered)
+          program.record(size);
+        else
+          program.unordered(size);
+      });
+      InThread([&] {
+        Program text(world.publisher, 2, 0);
+        text.unordered(8);
+        text.record(8);
+        Program python(world.publisher, 3, 0);
+        python.unordered(8);
+        python.record(8);
+        Program(world.publisher, 1, 0).unordered(8);
+      });
+      const Batch first = world.step();
+      CHECK_EQ(first.run, 1u);
+      CHECK_EQ(first.held(), 1u);
+      const std::string one = ordered ? "0" : "u0";
+      if (size == 8)
+        CHECK_SEEN(Items(first), {"1.0:" + one + ",u0"});
+      else
+        CHECK_SEEN(Items(first), {"large 1.0:" + one, "1.0:u0"});
+      for (const Item &item : first.items) CHECK(!item.calls && !item.asked);
+
+      const Batch second = world.step();
+      CHECK_SEEN(Items(second), {"text 2.0:u0", "3.0:u0,0"});
+      CHECK_EQ(second.run, 3u);
+      const Batch third = world.step();
+      CHECK_SEEN(Items(third), {"text 2.0:0"});
+      CHECK_EQ(third.run, ReleaseOrder::kNobody);
+
+      // The thread is held as by callbacks.
+      InThread([&] {
+        Program program(world.publisher, 1, 0);
+        if (ordered)
+          CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 1), 8));
+        else
+          program.record(8);
+      });
+      CHECK(world.step(milliseconds(1)).items.empty());
+      world.resume(first);
+      Batch last = world.step();
+      while (last.items.empty()) last = world.step();
+      CHECK_SEEN(Items(last), {ordered ? "1.0:1" : "1.0:0"});
+    }
+}
+
+// All the text that came before the first record for Python stays in the batch, whosever it is, ahead of it; after it
+// only the text of its own thread.
+void test_text_stays_ahead_of_a_run() {
   World world;
+  const uint64_t sink = world.show_text();
+  for (uint32_t thread : {1u, 2u, 3u}) world.drain.open(thread, sink);
   world.drain.open(1, 0);
-  world.drain.open(2, 0);
-  InThread([&] { Program(world.publisher, 1, 0).unordered_callback(); });
   InThread([&] {
-    Program program(world.publisher, 2, 0);
-    program.unordered(8);
-    program.unordered(2000);
-    program.record(8);
-    program.close();
     CHECK(world.plain(/*ordered=*/false, 8));
+    for (uint32_t thread : {1u, 2u}) Program(world.publisher, thread, 0).unordered(8);
+    Program(world.publisher, 1, 1).unordered(8); // for Python
+    CHECK(world.plain(/*ordered=*/false, 8));
+    for (uint32_t thread : {3u, 1u}) Program(world.publisher, thread, 0).unordered(8);
   });
   const Batch first = world.step();
-  CHECK_SEEN(Items(first), {"1.0:cu0"});
+  CHECK_SEEN(Items(first), {"text plain:u0", "text 1.0:u0", "text 2.0:u0", "1.1:u0", "text 1.0:u0"});
   CHECK_EQ(first.run, 1u);
-  CHECK_EQ(first.plain_released, uint64_t{0});
+  CHECK_EQ(first.plain_released, uint64_t{1});
   CHECK_EQ(first.plain_in_run, uint64_t{0});
-  Batch next = world.step();
-  CHECK_EQ(next.run, ReleaseOrder::kNobody);
-  CHECK_EQ(next.plain_released, uint64_t{1});
-  std::vector<std::string> items = Items(next);
-  for (bool ended = !next.finished.empty(); !ended; ended = !next.finished.empty()) {
-    next = world.step();
-    for (const std::string &one : Items(next)) items.push_back(one);
-  }
-  CHECK_SEEN(items, {"2.0:u0", "large 2.0:u0", "plain:u0", "2.0:0"});
-  CHECK_SEEN(Ends(next), {"2.0"});
-  world.resume(first);
+  const Batch second = world.step();
+  CHECK_SEEN(Items(second), {"text plain:u0", "text 3.0:u0"});
+  CHECK_EQ(second.run, ReleaseOrder::kNobody);
+  CHECK_EQ(second.plain_released, uint64_t{2});
 }
 
 // Unordered callbacks of several threads that come together are run one thread's a batch, and nothing of another
 // thread's is behind them.
 void test_carried_callbacks_are_run_one_threads_a_batch() {
-  World world;
-  for (uint32_t thread = 1; thread <= 4; ++thread) world.drain.open(thread, 0);
-  InThread([&] {
-    for (uint32_t thread = 1; thread <= 3; ++thread) Program(world.publisher, thread, 0).unordered_callback();
-    Program(world.publisher, 4, 0).unordered(8);
-    Program(world.publisher, 2, 0).unordered_callback();
-    Program(world.publisher, 1, 0).unordered(8);
-  });
-  uint64_t callbacks = 0;
-  while (world.unordered_seen < 6) {
-    const Batch batch = world.step();
-    bool runs = false;
-    for (const Item &item : batch.items) {
-      runs = runs || item.calls;
-      if (runs) CHECK_EQ(item.info.thread, batch.run); // nothing of another thread's waits for these
-    }
-    CHECK_EQ(runs, batch.run != ReleaseOrder::kNobody);
-    if (runs) ++callbacks;
+  for (bool text : {true, false}) {
+    World world;
+    const uint64_t sink = text ? world.show_text() : 0;
+    for (uint32_t thread = 1; thread <= 4; ++thread) world.drain.open(thread, sink);
+    InThread([&] {
+      for (uint32_t thread = 1; thread <= 3; ++thread) Program(world.publisher, thread, 0).unordered_callback();
+      Program(world.publisher, 4, 0).unordered(8);
+      Program(world.publisher, 2, 0).unordered_callback();
+      Program(world.publisher, 1, 0).unordered(8);
+    });
+    // step() sees that nothing of another thread's waits for a run.
+    const Batch first = world.step();
+    CHECK_EQ(first.run, 1u);
+    if (text)
+      CHECK_SEEN(Items(first), {"1.0:cu0", "text 1.0:u0"});
+    else
+      CHECK_SEEN(Items(first), {"1.0:cu0,u0"});
+    const Batch second = world.step();
+    CHECK_EQ(second.run, 2u);
+    CHECK_SEEN(Items(second), {"2.0:cu0", "2.0:cu0"});
+    const Batch third = world.step();
+    CHECK_EQ(third.run, 3u);
+    CHECK_SEEN(Items(third), {"3.0:cu0"});
+    const Batch last = world.step();
+    CHECK_EQ(last.run, text ? ReleaseOrder::kNobody : 4u);
+    CHECK_SEEN(Items(last), {text ? "text 4.0:u0" : "4.0:u0"});
+    CHECK_EQ(world.unordered_seen, uint64_t{6});
   }
-  CHECK(callbacks >= 3);
 }
 
-// Plain records that come with callbacks of plain records count as replayed when these are resumed, those before them
-// at once.
+// Plain records that come with records of plain programs for Python count as replayed when these are resumed, those
+// before them at once.
 void test_plain_records_in_a_run_count_when_it_is_resumed() {
-  World world;
-  InThread([&] {
-    CHECK(world.plain(true, 8));
-    CHECK(world.plain(true, 8, kCallback));
-    CHECK(world.plain(true, 8));
-    CHECK(world.plain(false, 8));
-    CHECK(world.plain(false, 8, kCallback));
-  });
-  const Batch first = world.step();
-  CHECK_SEEN(Items(first), {"plain:0", "plain:c1,2,u0,cu0"});
-  CHECK_EQ(first.run, kPlainThread);
-  CHECK_EQ(first.plain_released, uint64_t{1});
-  CHECK_EQ(first.plain_in_run, uint64_t{4});
-  world.drain.open(1, 0); // keeps the drain awake
-  CHECK_EQ(world.step(milliseconds(1)).plain_released, uint64_t{1});
-  world.resume(first);
-  const Batch resumed = world.step();
-  CHECK_EQ(resumed.plain_released, uint64_t{5});
-  CHECK_EQ(resumed.plain_in_run, uint64_t{0});
+  for (bool text : {true, false}) {
+    World world;
+    if (text) world.show_text();
+    InThread([&] {
+      CHECK(world.plain(true, 8));
+      CHECK(world.plain(true, 8, kCallback));
+      CHECK(world.plain(true, 8));
+      CHECK(world.plain(false, 8));
+      CHECK(world.plain(false, 8, kCallback));
+    });
+    const Batch first = world.step();
+    if (text)
+      CHECK_SEEN(Items(first), {"text plain:0", "plain:c1", "text plain:2,u0", "plain:cu0"});
+    else
+      CHECK_SEEN(Items(first), {"plain:0,c1,2,u0,cu0"});
+    const uint64_t before = text ? 1 : 0;
+    CHECK_EQ(first.run, kPlainThread);
+    CHECK_EQ(first.plain_released, before);
+    CHECK_EQ(first.plain_in_run, 5 - before);
+    world.drain.open(1, 0); // keeps the drain awake
+    CHECK_EQ(world.step(milliseconds(1)).plain_released, before);
+    world.resume(first);
+    const Batch resumed = world.step();
+    CHECK_EQ(resumed.plain_released, uint64_t{5});
+    CHECK_EQ(resumed.plain_in_run, uint64_t{0});
+  }
+}
+
+// A run of plain records none of which is ordered holds no stream, only the forgetting of sites: what is plain and in
+// order, and a program dispatched behind it, go on. As soon as one of its records is ordered, they wait.
+void test_run_of_unordered_plain_records_holds_nothing() {
+  for (uint16_t flags : {uint16_t{0}, uint16_t{kCallback}})
+    for (bool ordered : {false, true}) {
+      World world;
+      world.sites.retain(kSite);
+      InThread([&] {
+        CHECK(world.plain(false, 8, flags));
+        if (ordered) CHECK(world.plain(true, 8, flags));
+        CHECK(world.plain(false, 8, flags));
+      });
+      world.drain.release_site(kSite);
+      const Batch first = world.step();
+      CHECK_EQ(first.items.size(), size_t{1});
+      CHECK_EQ(first.items.at(0).calls, flags == kCallback);
+      CHECK_EQ(first.run, kPlainThread);
+      CHECK_EQ(first.ordered_run, ordered);
+      CHECK_EQ(first.held(), ordered ? kPlainThread : ReleaseOrder::kNoThread);
+      CHECK_EQ(first.plain_in_run, uint64_t{ordered ? 3u : 2u});
+
+      InThread([&] { CHECK(world.plain(true, 8)); });
+      if (ordered) {
+        world.drain.open(1, 0); // keeps the drain awake
+        InThread([&] {
+          Program program(world.publisher, 1, 0);
+          program.record(8);
+          program.close();
+        });
+        for (int i = 0; i < 4; ++i) {
+          const Batch none = world.step(milliseconds(1));
+          CHECK(none.items.empty() && none.finished.empty() && none.forgotten.empty());
+        }
+        world.resume(first);
+        Batch next = world.step();
+        while (next.items.empty()) next = world.step();
+        CHECK_SEEN(Items(next), {"plain:1"});
+        CHECK_EQ(next.plain_released, uint64_t{3});
+        world.resume(next);
+        next = world.step();
+        while (next.items.empty()) next = world.step();
+        CHECK_SEEN(Items(next), {"1.0:0"});
+        world.resume(next);
+        world.until_finished(1);
+        continue;
+      }
+      Batch next = world.step();
+      CHECK_SEEN(Items(next), {"plain:0"});
+      CHECK_EQ(next.held(), kPlainThread);
+      CHECK_EQ(next.plain_released, uint64_t{0});
+      world.resume(next);
+      world.drain.open(1, 0);
+      InThread([&] {
+        Program program(world.publisher, 1, 0);
+        program.record(8);
+        program.close();
+      });
+      while (world.finished == 0) CHECK(world.play().forgotten.empty());
+      CHECK_EQ(world.ordered_seen, uint64_t{1});
+      CHECK(world.sites.holders(kSite) == 0 && world.sites.any_dying());
+      world.resume(first);
+      next = world.step();
+      CHECK_EQ(next.plain_released, uint64_t{3});
+      CHECK((next.forgotten == std::vector<uint64_t>{kSite}));
+    }
 }
 
 // A resumption is progress: it wakes the drain, and who waits for plain records hears of it by a batch of its own.
 void test_resume_wakes_the_drain() {
   for (int i = 0; i < 100; ++i) {
     World world;
-    InThread([&] { CHECK(world.plain(true, 8, kCallback)); });
+    const bool ordered = i % 2 == 0; // and holds something, or not
+    InThread([&] { CHECK(world.plain(ordered, 8, static_cast<uint16_t>(i % 4 < 2 ? kCallback : 0))); });
     const Batch batch = world.step();
     CHECK_EQ(batch.plain_released, uint64_t{0});
     std::thread host([&] { world.resume(batch); });
@@ -987,8 +1317,8 @@ void test_site_is_forgotten_when_its_programs_have_ended() {
       program.record(8);
       program.close();
     });
-    Batch batch = world.step();
-    for (; batch.finished.empty(); batch = world.step()) CHECK(batch.forgotten.empty());
+    Batch batch = world.play();
+    for (; batch.finished.empty(); batch = world.play()) CHECK(batch.forgotten.empty());
     if (thread == 2) {
       CHECK(batch.forgotten.empty());
     } else {
@@ -999,22 +1329,32 @@ void test_site_is_forgotten_when_its_programs_have_ended() {
   CHECK(world.step(milliseconds(1)).forgotten.empty());
 }
 
-// Nor is it forgotten while a plain record that was published by then has not left.
+// Nor is it forgotten while a plain record that was published by then has not left, or is being replayed.
 void test_site_is_forgotten_when_its_plain_records_have_left() {
-  World world;
-  world.sites.retain(kSite);
-  const uint32_t missing = world.publisher.plain_index.fetch_add(1);
-  InThread([&] { CHECK(world.plain(true, 8)); });
-  world.drain.release_site(kSite);
-  const Batch none = world.step(milliseconds(1));
-  CHECK(none.items.empty() && none.forgotten.empty());
-  InThread([&] {
-    CHECK(Publish(world.publisher, Kind::kOrdered, {kPlainThread << kDomainBits, 0, 0, missing}, 8));
-    world.drain.plain_published();
-  });
-  const Batch batch = world.step();
-  CHECK_SEEN(Items(batch), {"plain:0,1"});
-  CHECK((batch.forgotten == std::vector<uint64_t>{kSite}));
+  for (bool text : {true, false}) {
+    World world;
+    if (text) world.show_text();
+    world.sites.retain(kSite);
+    const uint32_t missing = world.publisher.plain_index.fetch_add(1);
+    InThread([&] { CHECK(world.plain(true, 8)); });
+    world.drain.release_site(kSite);
+    const Batch none = world.step(milliseconds(1));
+    CHECK(none.items.empty() && none.forgotten.empty());
+    InThread([&] {
+      CHECK(Publish(world.publisher, Kind::kOrdered, {kPlainThread << kDomainBits, 0, 0, missing}, 8));
+      world.drain.plain_published();
+    });
+    Batch batch = world.step();
+    if (text) {
+      CHECK_SEEN(Items(batch), {"text plain:0,1"});
+    } else {
+      CHECK_SEEN(Items(batch), {"plain:0,1"});
+      CHECK(batch.forgotten.empty());
+      world.resume(batch);
+      batch = world.step();
+    }
+    CHECK((batch.forgotten == std::vector<uint64_t>{kSite}));
+  }
 }
 
 // While any stream is held, and with callbacks that have not run, no site is forgotten.
@@ -1093,17 +1433,19 @@ Batch DuringScan(World &world, const std::function<void()> &first, const std::fu
 // meanwhile, of which the drain has not read yet.
 void test_site_outlives_a_program_dispatched_during_a_scan() {
   World world(WhenFull::kWait, size_t{1} << 20);
+  const uint64_t sink = world.show_text(); // so that no run keeps the site
   world.sites.retain(kSite);
   Batch batch = DuringScan(
       world, [&] { CHECK(world.plain(/*ordered=*/false, 8)); },
       [&] { // fills the batch, so that this scan is its last
-        for (int i = 0; i < 5000; ++i) CHECK(world.plain(/*ordered=*/false, 8));
+        for (int i = 0; i < 6000; ++i) CHECK(world.plain(/*ordered=*/false, 8));
       },
       [&] {
-        world.drain.open(1, 0);
+        world.drain.open(1, sink);
         world.drain.release_site(kSite);
       },
       [] {});
+  CHECK_EQ(batch.run, ReleaseOrder::kNobody);
   CHECK(batch.forgotten.empty());
   InThread([&] {
     Program program(world.publisher, 1, 0);
@@ -1120,55 +1462,102 @@ void test_site_outlives_a_program_dispatched_during_a_scan() {
 // A program's records leave after the plain records that were published before its dispatch, though a scan may see only
 // the program's, because it had passed the ring of the others.
 void test_program_follows_earlier_plain_records() {
-  World world;
-  const Batch batch = DuringScan(
-      world, [&] { CHECK(world.plain(/*ordered=*/false, 8)); }, [&] { CHECK(world.plain(/*ordered=*/false, 8)); },
-      [&] { CHECK(world.plain(/*ordered=*/true, 8)); },
-      [&] {
-        world.drain.open(1, 0);
-        Program program(world.publisher, 1, 0);
-        program.record(8);
-        program.close();
-      });
-  std::vector<std::string> items = Items(batch);
-  while (world.finished == 0)
-    for (const std::string &one : Items(world.step())) items.push_back(one);
-  CHECK_SEEN(items, {"plain:u0,u0,0", "1.0:0"});
+  for (bool text : {true, false}) {
+    World world;
+    const uint64_t sink = text ? world.show_text() : 0;
+    const Batch batch = DuringScan(
+        world, [&] { CHECK(world.plain(/*ordered=*/false, 8)); }, [&] { CHECK(world.plain(/*ordered=*/false, 8)); },
+        [&] { CHECK(world.plain(/*ordered=*/true, 8)); },
+        [&] {
+          world.drain.open(1, sink);
+          Program program(world.publisher, 1, 0);
+          program.record(8);
+          program.close();
+        });
+    std::vector<std::string> items = Items(batch);
+    if (batch.run != ReleaseOrder::kNobody) world.resume(batch);
+    while (world.finished == 0)
+      for (const std::string &one : Items(world.play())) items.push_back(one);
+    if (text)
+      CHECK_SEEN(items, {"text plain:u0,u0,0", "text 1.0:0"});
+    else
+      CHECK_SEEN(items, {"plain:u0,u0", "plain:0", "1.0:0"});
+  }
+}
+
+// What was recorded before a program's failure was known and what comes after it do not come together, even in one
+// batch: only of the latter the host is told that its program had failed.
+void test_records_before_and_after_a_failure_are_apart() {
+  for (uint16_t flags : {uint16_t{kCallback}, uint16_t{0}}) {
+    World world;
+    world.drain.open(1, 0);
+    const auto publish = [&](uint32_t index) {
+      CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, index), 8, flags));
+    };
+    const Batch batch = DuringScan(
+        world, [&] { publish(0); }, [&] { publish(1); }, [] {},
+        [&] {
+          world.drain.fail(1, 0);
+          world.drain.open(2, 0);
+          Program(world.publisher, 2, 0).unordered(8); // of which the drain has not heard: it reads what it was told
+          publish(2);
+          publish(3);
+        });
+    if (flags == kCallback)
+      CHECK_SEEN(Items(batch), {"1.0:c0,c1", "1.0:c2,c3"});
+    else
+      CHECK_SEEN(Items(batch), {"1.0:0,1", "1.0:2,3"});
+    CHECK(!batch.items.at(0).info.failed);
+    CHECK(batch.items.at(1).info.failed);
+    CHECK_EQ(batch.run, 1u);
+    const Batch carried = world.step();
+    CHECK_SEEN(Items(carried), {"2.0:u0"});
+    CHECK(!carried.items.at(0).info.failed);
+    world.resume(carried);
+    world.resume(batch);
+    world.until_finished(1);
+  }
 }
 
 // A callback that somebody waits for is the last of its batch: what follows it in its program comes when it is resumed,
 // in as many batches as there are such callbacks.
 void test_awaited_callback_is_the_last_of_its_batch() {
-  World world;
-  world.drain.open(1, 0);
-  InThread([&] {
-    Program program(world.publisher, 1, 0);
-    program.callback();
-    program.record(8);
-    program.callback(8, /*reply=*/1);
-    program.record(8);
-    program.callback(8, /*reply=*/2);
-    program.record(8);
-    program.close();
-  });
-  const std::vector<std::vector<std::string>> expected{{"1.0:c0,1,c2"}, {"1.0:3", "1.0:c4"}, {"1.0:5"}};
-  for (const std::vector<std::string> &items : expected) {
-    const Batch batch = world.step();
-    CHECK(Items(batch) == items);
-    CHECK(batch.finished.empty() || items == expected.back());
-    const Batch none = world.step(milliseconds(1));
-    CHECK(none.items.empty());
-    if (batch.run != ReleaseOrder::kNobody) world.resume(batch);
+  for (bool text : {true, false}) {
+    World world;
+    world.drain.open(1, text ? world.show_text() : 0);
+    InThread([&] {
+      Program program(world.publisher, 1, 0);
+      program.callback();
+      program.record(8);
+      program.callback(8, /*reply=*/1);
+      program.record(8);
+      program.callback(8, /*reply=*/2);
+      program.record(8);
+      program.close();
+    });
+    std::vector<std::vector<std::string>> expected{{"1.0:c0,1,c2"}, {"1.0:3,c4"}, {"1.0:5"}};
+    if (text) expected = {{"1.0:c0", "text 1.0:1", "1.0:c2"}, {"text 1.0:3", "1.0:c4"}, {"text 1.0:5"}};
+    for (const std::vector<std::string> &items : expected) {
+      const Batch batch = world.step();
+      CHECK_SEEN(Items(batch), (items));
+      CHECK(batch.finished.empty() || items == expected.back());
+      const Batch none = world.step(milliseconds(1));
+      CHECK(none.items.empty());
+      CHECK(batch.run == 1 || items == expected.back());
+      if (batch.run != ReleaseOrder::kNobody) world.resume(batch);
+    }
+    world.until_finished(1);
   }
-  world.until_finished(1);
 }
 
 // The same for records that were parked, across domains, with a failure over gaps, and for plain ones.
 void test_parked_awaited_callbacks_come_one_by_one() {
-  for (bool fails : {false, true}) {
+  for (int mode = 0; mode < 4; ++mode) {
+    const bool fails = mode % 2 != 0;
+    const bool text = mode / 2 != 0;
     World world;
     world.gaps_allowed = true;
-    world.drain.open(1, 0);
+    world.drain.open(1, text ? world.show_text() : 0);
     InThread([&] {
       // Early: with the failure, 0 never comes.
       for (uint32_t domain : {0u, 1u})
@@ -1185,16 +1574,17 @@ void test_parked_awaited_callbacks_come_one_by_one() {
       const Batch batch = world.step();
       size_t here = 0;
       for (const Item &item : batch.items) {
-        CHECK_EQ(here, size_t{0}); // nothing behind a callback
+        CHECK_EQ(here, size_t{0}); // nothing behind one that somebody waits for
         if (item.asked) ++here;
         CHECK_EQ(item.info.failed, fails);
       }
       callbacks += here;
-      CHECK_EQ(batch.run, here == 0 ? ReleaseOrder::kNobody : 1u);
+      if (text || fails) CHECK_EQ(batch.run, here == 0 ? ReleaseOrder::kNobody : 1u);
       if (here != 0) {
         CHECK(batch.finished.empty());
-        world.resume(batch);
+        CHECK_EQ(batch.run, 1u);
       }
+      if (batch.run != ReleaseOrder::kNobody) world.resume(batch);
     }
     CHECK_EQ(callbacks, size_t{4});
   }
@@ -1244,7 +1634,7 @@ void test_what_is_formatted() {
       if (thread == 3) program.callback();
     });
   const Batch first = world.drain.next_batch(kPatience);
-  CHECK_SEEN(Items(first), {"text 1.0:2", "text 2.0:2", "large 3.0:0", "large 3.0:1", "3.0:c2"});
+  CHECK_SEEN(Items(first), {"text 1.0:#2", "text 2.0:#2", "large 3.0:0", "large 3.0:1", "3.0:c2"});
   CHECK(first.items.at(0).data == "x\nx\n");
   world.resume(first);
   world.drain.show_python(true);
@@ -1253,6 +1643,8 @@ void test_what_is_formatted() {
   Batch batch = world.drain.next_batch(kPatience);
   while (batch.items.empty()) batch = world.drain.next_batch(kPatience);
   CHECK_SEEN(Items(batch), {"4.0:0"});
+  CHECK_EQ(batch.run, 4u);
+  world.resume(batch);
   world.drain.show_python(false);
   world.drain.open(5, /*sink=*/3);
   InThread([&] {
@@ -1262,7 +1654,7 @@ void test_what_is_formatted() {
   });
   batch = world.drain.next_batch(kPatience);
   while (batch.items.empty()) batch = world.drain.next_batch(kPatience);
-  CHECK_SEEN(Items(batch), {"5.0:c0", "text 5.0:1"});
+  CHECK_SEEN(Items(batch), {"5.0:c0", "text 5.0:#1"});
 }
 
 // A record that somebody waits for and nobody will ever want is answered with a failure, and counted; what comes before
@@ -1295,6 +1687,42 @@ void test_late_awaited_record_is_answered() {
   world.drain.fail_replies("the end");
   CHECK_SEEN(heard, {"1", "0"});
   CHECK(world.replies.open().empty());
+}
+
+// A failure answers who waits for what several devices ask for alike, at once and by the thread that tells of it, and
+// only those of that program: the others' answer may never come.
+void test_failure_answers_replicated_waiters() {
+  World world;
+  std::vector<std::string> heard;
+  const auto ask = [&](uint32_t thread, uint32_t epoch) {
+    const std::string name = std::to_string(thread) + "." + std::to_string(epoch);
+    return world.replies.ask_replicated(MakeToken(thread, 0, epoch, 0), 2, [&heard, name](const Answer &answer) {
+      heard.push_back(name + (answer.error.empty() ? "" : "!"));
+    });
+  };
+  for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
+  world.drain.open(2, 0);
+  const uint32_t failing = ask(1, 0);
+  const uint32_t next = ask(1, 1);
+  const uint32_t other = ask(2, 0);
+  CHECK(failing != 0 && next != 0 && other != 0);
+  InThread([&] {
+    CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 0), 8, kCallback | kReplicated, failing));
+  });
+  world.drain.fail(1, 0);
+  CHECK_SEEN(heard, {"1.0!"});
+  // Its record comes all the same, and the host's answer is for nobody.
+  const Batch batch = world.step();
+  CHECK_SEEN(Items(batch), {"1.0:c0"});
+  CHECK(batch.items.at(0).info.failed);
+  world.replies.fail(failing, "why");
+  world.resume(batch);
+  world.until_finished(1);
+  CHECK_SEEN(heard, {"1.0!"});
+  world.replies.answer(next, {});
+  world.replies.answer(other, {});
+  CHECK_EQ(ask(1, 1), 0u);
+  CHECK_SEEN(heard, {"1.0!", "1.1", "2.0", "1.1"});
 }
 
 // Who is answered so is called with no lock held: it may run the rest of its program, which may publish from here.
@@ -1675,8 +2103,11 @@ int main() {
   RUN(test_batch_ends_with_one_threads_callbacks);
   RUN(test_held_thread_waits_for_its_resumption);
   RUN(test_unordered_records_do_not_wait_behind_callbacks);
+  RUN(test_records_without_a_plan_begin_a_run);
+  RUN(test_text_stays_ahead_of_a_run);
   RUN(test_carried_callbacks_are_run_one_threads_a_batch);
   RUN(test_plain_records_in_a_run_count_when_it_is_resumed);
+  RUN(test_run_of_unordered_plain_records_holds_nothing);
   RUN(test_resume_wakes_the_drain);
   RUN(test_site_is_forgotten_when_its_programs_have_ended);
   RUN(test_site_is_forgotten_when_its_plain_records_have_left);
@@ -1684,11 +2115,13 @@ int main() {
   RUN(test_release_site_wakes_the_drain);
   RUN(test_site_outlives_a_program_dispatched_during_a_scan);
   RUN(test_program_follows_earlier_plain_records);
+  RUN(test_records_before_and_after_a_failure_are_apart);
   RUN(test_awaited_callback_is_the_last_of_its_batch);
   RUN(test_parked_awaited_callbacks_come_one_by_one);
   RUN(test_carried_records_leave_before_their_epoch_ends);
   RUN(test_what_is_formatted);
   RUN(test_late_awaited_record_is_answered);
+  RUN(test_failure_answers_replicated_waiters);
   RUN(test_late_awaited_record_is_answered_without_a_lock);
   RUN(test_awaited_record_is_never_dropped);
   RUN(test_awaited_record_outlives_the_end);

@@ -181,6 +181,109 @@ void test_replicated_answer_is_forgotten() {
   }
 }
 
+// When a program fails, all who wait for what its devices ask for alike hear so, and nothing of it is remembered: an
+// answer that comes later is for nobody, and who asks later asks anew. Others wait on: of another program, or alone.
+void test_forget_replicated() {
+  Replies replies;
+  Heard heard;
+  const Token token = MakeToken(1, 2, 3, 4);
+  const uint32_t number = replies.ask_replicated(token, 3, heard.waiter("a"));
+  CHECK_EQ(replies.ask_replicated(token, 3, heard.waiter("b")), 0u);
+  const uint32_t sibling = replies.ask_replicated(MakeToken(1, 0, 3, 0), 2, heard.waiter("c"));
+  const uint32_t thread = replies.ask_replicated(MakeToken(2, 2, 3, 4), 2, heard.waiter("thread"));
+  const uint32_t epoch = replies.ask_replicated(MakeToken(1, 2, 4, 4), 2, heard.waiter("epoch"));
+  const uint32_t alone = replies.ask(heard.waiter("alone"));
+  replies.forget_replicated(3, 3);
+  CHECK_SEEN(heard.take(), {});
+  replies.forget_replicated(1, 3);
+  std::vector<std::string> told = heard.take();
+  std::sort(told.begin(), told.end());
+  const std::string why = "!The program has failed on another device.";
+  CHECK_SEEN(told, {"a" + why, "b" + why, "c" + why});
+  CHECK((Open(replies) == std::set<uint32_t>{thread, epoch, alone}));
+  AnswerWith(replies, number, {"x"});
+  replies.fail(sibling, "late");
+  replies.forget_replicated(1, 3);
+  CHECK_SEEN(heard.take(), {});
+
+  const uint32_t anew = replies.ask_replicated(token, 1, heard.waiter("anew"));
+  CHECK(anew != 0 && anew != number);
+  AnswerWith(replies, anew, {"y"});
+  CHECK_SEEN(heard.take(), {"anew:y"});
+  AnswerWith(replies, thread, {"z"});
+  AnswerWith(replies, epoch, {"z"});
+  AnswerWith(replies, alone, {"z"});
+  CHECK_SEEN(heard.take(), {"thread:z", "epoch:z", "alone:z"});
+}
+
+// An answer that was given and is kept for the devices that have not come is forgotten with its program, and who has
+// had it hears nothing more.
+void test_forget_replicated_answer() {
+  Replies replies;
+  Heard heard;
+  const Token token = MakeToken(1, 0, 0, 0);
+  const uint32_t number = replies.ask_replicated(token, 2, heard.waiter("a"));
+  AnswerWith(replies, number, {"old"});
+  replies.forget_replicated(1, 0);
+  CHECK_SEEN(heard.take(), {"a:old"});
+  CHECK(Open(replies).empty());
+  CHECK(replies.ask_replicated(token, 2, heard.waiter("b")) != 0); // not the old answer
+  CHECK_SEEN(heard.take(), {});
+}
+
+// Who is told of the failure is called with no lock held, and what he holds is freed.
+void test_forget_replicated_calls_without_a_lock() {
+  Replies replies;
+  Heard heard;
+  const auto held = std::make_shared<int>(0);
+  const Token token = MakeToken(1, 0, 0, 0);
+  replies.ask_replicated(token, 2, [&, held](const Answer &answer) {
+    CHECK(!answer.error.empty() && answer.results.empty());
+    CHECK(Open(replies).empty()); // forgotten before he is told
+    replies.forget_replicated(1, 0);
+    replies.fail(replies.ask_replicated(token, 1, heard.waiter("inner")), "why");
+  });
+  CHECK_EQ(held.use_count(), 2l);
+  replies.forget_replicated(1, 0);
+  CHECK_EQ(held.use_count(), 1l);
+  CHECK_SEEN(heard.take(), {"inner!why"});
+}
+
+// Programs fail while their devices ask and a thread answers: every waiter is called once.
+void test_programs_fail_while_devices_ask() {
+  constexpr uint32_t kDevices = 3;
+  constexpr uint32_t kEpochs = 300;
+  constexpr uint32_t kEach = 5;
+  Replies replies;
+  std::vector<std::atomic<int>> told(kDevices * kEpochs * kEach);
+  std::atomic<uint32_t> asking{kDevices};
+  std::vector<std::thread> threads;
+  for (uint32_t device = 0; device < kDevices; ++device)
+    threads.emplace_back([&, device] {
+      for (uint32_t at = 0; at < kEpochs * kEach; ++at) {
+        std::atomic<int> &mine = told[device * kEpochs * kEach + at];
+        replies.ask_replicated(MakeToken(1, 0, at / kEach, at % kEach), kDevices,
+                               [&mine](const Answer &) { mine.fetch_add(1); });
+      }
+      --asking;
+    });
+  threads.emplace_back([&] {
+    for (bool last = false; !last;) {
+      last = asking == 0;
+      for (uint32_t epoch = 0; epoch < kEpochs; epoch += 2) replies.forget_replicated(1, epoch);
+    }
+  });
+  threads.emplace_back([&] {
+    for (bool last = false; !last;) {
+      last = asking == 0;
+      for (const uint32_t number : replies.open()) AnswerWith(replies, number, {"x"});
+    }
+  });
+  for (std::thread &thread : threads) thread.join();
+  CHECK(replies.open().empty());
+  for (const std::atomic<int> &times : told) CHECK_EQ(times.load(), 1);
+}
+
 // A waiter is called with no lock held: it may ask, answer and fail, and be late for itself.
 void test_waiter_may_ask_again() {
   Replies replies;
@@ -283,6 +386,10 @@ int main() {
   RUN(test_replicated_devices_share_a_failure);
   RUN(test_tokens_are_asked_for_apart);
   RUN(test_replicated_answer_is_forgotten);
+  RUN(test_forget_replicated);
+  RUN(test_forget_replicated_answer);
+  RUN(test_forget_replicated_calls_without_a_lock);
+  RUN(test_programs_fail_while_devices_ask);
   RUN(test_waiter_may_ask_again);
   RUN(test_waiter_is_freed_with_its_answer);
   RUN(test_many_threads_ask_and_answer);

@@ -120,13 +120,49 @@ void test_dying_site_may_be_retained_again() {
   CHECK(sites.plan(1) != nullptr);
   sites.release(1, 2, 0);
   sites.retain(1);
-  sites.release(1, 7, 0); // now it is twice among the dying
+  sites.release(1, 7, 0); // it is among the dying already
   CHECK_SEEN(Forgotten(sites, 7, 0), {});
   CHECK_SEEN(Forgotten(sites, 8, 0), {"1"});
   CHECK(!sites.any_dying());
   sites.retain(1);
   CHECK_EQ(sites.holders(1), uint64_t{1});
   CHECK(sites.description(1).empty());
+}
+
+// A site that was released as the last and retained again many times is told once, and it dies anew after it was found
+// alive.
+void test_site_that_dies_often_is_told_once() {
+  Sites sites;
+  for (uint64_t i = 0; i < 5; ++i) {
+    sites.retain(1);
+    sites.release(1, i, 0);
+  }
+  CHECK_SEEN(Forgotten(sites, 4, 0), {});
+  sites.retain(1);
+  CHECK(sites.any_dying());
+  CHECK_SEEN(Forgotten(sites, kNoneOpen, 0), {});
+  CHECK(!sites.any_dying());
+  sites.release(1, 4, 0);
+  CHECK(sites.any_dying());
+  CHECK_SEEN(Forgotten(sites, 5, 0), {"1"});
+  CHECK(!sites.any_dying());
+}
+
+// A release too many changes nothing, before the site is forgotten and after.
+void test_release_without_a_holder() {
+  Sites sites;
+  sites.retain(1);
+  sites.release(1, 2, 0);
+  sites.release(1, 9, 9);
+  CHECK_EQ(sites.holders(1), uint64_t{0});
+  CHECK_SEEN(Forgotten(sites, 3, 0), {"1"});
+  sites.release(1, 0, 0);
+  CHECK(!sites.any_dying());
+  sites.set_plan(2, Named("plan")); // a site that nobody has retained yet
+  sites.release(2, 0, 0);
+  CHECK_EQ(sites.holders(2), uint64_t{0});
+  CHECK(!sites.any_dying());
+  CHECK(sites.plan(2) != nullptr);
 }
 
 // A release of a site that is not known, or forgotten, changes nothing.
@@ -199,6 +235,8 @@ int main() {
   RUN(test_site_outlives_the_plain_records_before_its_release);
   RUN(test_dying_sites_are_independent);
   RUN(test_dying_site_may_be_retained_again);
+  RUN(test_site_that_dies_often_is_told_once);
+  RUN(test_release_without_a_holder);
   RUN(test_release_of_an_unknown_site);
   RUN(test_plan_outlives_its_site_with_whom_it_serves);
   RUN(test_many_threads_hold_and_release);
