@@ -554,6 +554,58 @@ def test_queued_callback_runs_a_multi_device_computation():
     assert seen == [2 * (28 + 8 * i) for i in range(5)]
 
 
+def _sharded():
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P("x")))
+
+
+def test_sharded_program_calls_once_for_all_devices():
+    """In a program that is sharded over several devices a callback runs once, on the whole value, for all of them."""
+    seen = []
+
+    @fx.jit
+    def f(x):
+        fx.callback(lambda x: seen.append(x.tolist()), None, x)
+        return fx.callback(lambda x: (seen.append("sync"), x + 1)[1], jax.ShapeDtypeStruct((8,), jnp.float32), x) * 2
+
+    for _ in range(3):
+        assert f(_sharded()).tolist() == [2.0 * (i + 1) for i in range(8)]
+    assert seen == [[float(i) for i in range(8)], "sync"] * 3
+    g = fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x, ordered=False))
+    with pytest.raises(NotImplementedError, match="Leave out `ordered=False`"):
+        g(_sharded())
+    _barrier()
+
+
+def test_sharded_program_that_waits_lets_earlier_callbacks_use_the_devices():
+    """Devices run one program over several of them at a time; one that waits for its turn does not keep them busy."""
+    seen = []
+    queued = fx.jit(lambda x: fx.callback(lambda: seen.append(float(jax.jit(lambda y: y.sum())(_sharded()))), None))
+    waits = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
+    for _ in range(5):
+        queued(1.0)
+        assert waits(_sharded())[0] == 1
+    _barrier()
+    assert seen == [28.0] * 5
+
+
+def test_barrier_that_gives_up_names_the_callback_that_runs():
+    """The message of the timeout says which function keeps it waiting, and whose effects are outstanding."""
+    gate = threading.Event()
+
+    def slow():
+        gate.wait(60)
+
+    f = fx.jit(lambda x: (fx.callback(slow, None), fx.print("{}", x)))
+    f(1)
+    with pytest.raises(fx.BarrierTimeout) as info:
+        fx.effects_barrier(timeout=0.2)
+    assert "slow" in str(info.value) and "callback, print of" in str(info.value) and __file__ in str(info.value)
+    fx.effects_barrier(timeout=0.2, effects="log")  # none are outstanding
+    gate.set()
+    _barrier()
+
+
 def test_callbacks_of_several_threads_and_devices():
     """Each thread drives a device of its own; every thread's callbacks keep their order, and none hangs."""
     seen: dict[int, list[int]] = {k: [] for k in range(4)}
