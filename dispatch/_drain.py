@@ -9,9 +9,10 @@ those of several threads' may, as the threads themselves do.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from dispatch import _streams
 from dispatch._failures import Place, failures
@@ -19,9 +20,10 @@ from dispatch._known_sites import find_site, forget
 from dispatch._replay import Replay, outside_epochs
 from dispatch._sink import native, to_bytes
 from dispatch._streams import Stream, current_stream, is_nested, nest_this_thread, streams
+from dispatch._stuck import is_stuck
 from effects import _errors as errors
 from effects._record import HEADER, Records
-from effects._sites import Site, Where
+from effects._sites import Site
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
@@ -30,7 +32,20 @@ _TEXT, _RECORDS, _LARGE = range(3)
 """What the items of a batch are; see `Item` in `dispatch/native/drain.h`."""
 
 _CALLS = 6  # of an item: whether some of its records are of callbacks
-_CALLBACK = 4  # of a record's flags; see `dispatch/native/record.h`
+_REPLICATED, _CALLBACK = 2, 4  # of a record's flags; see `dispatch/native/record.h`
+
+
+class Running(NamedTuple):
+    """A function of the user's that runs."""
+
+    site: Site
+    place: Place
+    token: tuple[int, ...]
+    reply: int  # under which several devices wait for it; 0 if they do not
+    since: float  # by `time.monotonic`, if they do
+
+    def __str__(self) -> str:
+        return f"the callback `{self.site.content.function.name}` at {self.site.where}, which runs"  # type: ignore[union-attr]
 
 
 class Drain:
@@ -41,7 +56,7 @@ class Drain:
         self.plain_released = 0  # how many records without an epoch have been replayed
         self.plain_in_runs = 0  # how many more are part of runs of functions that are under way
         self.held: dict[int, int] = {}  # numbers of threads -> how many runs of functions of theirs are under way
-        self.running: dict[int, tuple[str, Where]] = {}  # by drain thread: its function
+        self.running: dict[int, Running] = {}  # by the identity of a drain thread: the function that it runs
         self.ended = False  # the process is about to end, and nothing runs in the background any more
         self._batches = 0  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
@@ -126,6 +141,7 @@ class Drain:
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
+            self._free_stuck()
             _streams.forget_ended()
         return leads, bool(items or finished), stopped
 
@@ -218,7 +234,8 @@ class Drain:
             else:
                 payload, block = (data[start:end], None) if block is None else (block, None)
                 token = first, epoch, phase, index
-                self.running[me] = site.content.function.name, site.where  # type: ignore[union-attr]
+                shared = reply if flags & _REPLICATED else 0
+                self.running[me] = Running(site, place, token, shared, time.monotonic() if shared else 0.0)
                 result = replay.function(site, token, device, payload, reply != 0)
                 del self.running[me], payload
                 if reply:
@@ -246,6 +263,16 @@ class Drain:
             # What is unordered passes a function that runs in this context, and no two threads can be in one.
             call = (*call[:2], call[2].copy())
         return call, (stream.eager.get(number) if stream.eager else None)
+
+    def _free_stuck(self) -> None:
+        """Fails programs that wait for a function which waits for their devices."""
+        for thread, function in list(self.running.items()):
+            if function.reply and is_stuck(thread, function.since):
+                name = function.site.content.function.name  # type: ignore[union-attr]
+                failure = errors.EffectError(errors.MSG_STUCK.format(name=name, where=function.site.where))
+                self.running[thread] = function._replace(reply=0)
+                failures.end_program(function.place, failure, function.token[3])
+                answer_with(function.reply, failure)
 
     def _close_failed(self) -> None:
         """Ends epochs whose programs have failed, which never close themselves."""

@@ -204,6 +204,11 @@ NOTE_PROGRAM_ENDED = (
     "{cancelled} callbacks that had been asked for did not run, and what the program would have done later never was."
 )
 NOTE_MANY_FAILURES = "{count} more effects of this program could not be carried out either."
+MSG_STUCK = (
+    "The callback `{name}` at {where} waits for a computation over several devices, and its own program keeps these "
+    "waiting for it. Devices run one program over several of them at a time, so neither could go on: the program was "
+    "ended. Compute in the callback with NumPy or on one device, or ask for no results."
+)
 MSG_CANCELLED = (
     "The {effect} at {where} did not run. Its program had failed before its turn came. See the error of that program."
 )

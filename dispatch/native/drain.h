@@ -209,7 +209,7 @@ public:
         again = order_.advance([&](auto &&...args) { release(batch, std::forward<decltype(args)>(args)...); },
                                batch.finished) ||
                 moved;
-        if (batch.run != ReleaseOrder::kNobody) break; // what is here had better be replayed
+        if (run_closed_) break; // somebody waits for what is here
       }
       adapt_parking();
       if (batch.run == ReleaseOrder::kNobody && !order_.any_held() && sites_.any_dying())
@@ -508,10 +508,9 @@ private:
   // their producers wait. If then nothing of their thread's leaves for a while, the program whose turn it is may need
   // the very threads that wait: the limit is raised, so that memory is the price and never a hang.
   void adapt_parking() {
-    if (order_.parked_bytes() <= parking_limit_) {
+    if (order_.parked_bytes() == 0) {
       held_.clear();
-      if (order_.parked_bytes() == 0)
-        parking_limit_ = kParkingFactor * publisher_.ring_bytes.load(std::memory_order_relaxed);
+      parking_limit_ = kParkingFactor * publisher_.ring_bytes.load(std::memory_order_relaxed);
       return;
     }
     const auto now = std::chrono::steady_clock::now();
@@ -527,8 +526,9 @@ private:
   void hold(uint32_t thread) {
     const uint64_t progress = order_.progress(thread);
     auto [it, inserted] = held_.try_emplace(thread);
+    const bool still = !inserted && it->second.scan + 1 >= scans_; // the scan before found it so, too
     it->second.scan = scans_;
-    if (!inserted && it->second.progress == progress) return;
+    if (still && it->second.progress == progress) return;
     it->second.progress = progress;
     it->second.since = std::chrono::steady_clock::now();
   }

@@ -182,15 +182,15 @@ public:
     }
     Sequence &sequence = epoch->domains[domain_of(header.token)];
     const int64_t ahead = offset(sequence, header.token);
-    if (ahead < 0) return true; // another device's copy
+    if (ahead < 0) return header.reply == 0; // another device's copy; who waits has come too late
     if (ahead == 0 && may_release(*epoch)) {
       release(header, std::move(payload), epoch->info);
       ++sequence.next;
       if (!sequence.parked.empty()) flush(sequence, epoch->info, release);
       return true;
     }
-    park(sequence, sequence.next + static_cast<uint64_t>(ahead), header, std::move(payload));
-    return true;
+    return park(sequence, sequence.next + static_cast<uint64_t>(ahead), header, std::move(payload)) ||
+           header.reply == 0;
   }
 
   void accept_drop(const DropRange &range) {
@@ -333,12 +333,13 @@ private:
     return true;
   }
 
-  void park(Sequence &sequence, uint64_t index, const RecordHeader &header, Payload &&payload) {
+  bool park(Sequence &sequence, uint64_t index, const RecordHeader &header, Payload &&payload) {
     auto [it, inserted] = sequence.parked.try_emplace(index);
-    if (!inserted) return; // another device's copy
+    if (!inserted) return false; // another device's copy
     it->second.header = header;
     it->second.payload = std::move(payload).keep();
     parked_bytes_ += sizeof(Parked) + header.payload_size;
+    return true;
   }
 
   // Gaps of several devices may overlap each other, and what has left.

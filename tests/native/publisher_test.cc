@@ -1725,6 +1725,86 @@ void test_failure_answers_replicated_waiters() {
   CHECK_SEEN(heard, {"1.0!", "1.1", "2.0", "1.1"});
 }
 
+// A device that comes for an answer when its program has failed already, and the record that the first one asked with
+// has left, or is parked, is answered all the same.
+void test_late_replicated_device_is_answered() {
+  for (uint32_t index : {0u, 1u}) { // leaves at once, is parked
+    World world;
+    world.gaps_allowed = true;
+    std::vector<std::string> heard;
+    const auto publish = [&](const std::string &name) {
+      const Token token = MakeToken(1, 0, 0, index);
+      const uint32_t number = world.replies.ask_replicated(token, 2, [&heard, name](const Answer &answer) {
+        heard.push_back(name + (answer.error.empty() ? "" : "!"));
+      });
+      CHECK(number != 0);
+      InThread([&] { CHECK(Publish(world.publisher, Kind::kOrdered, token, 8, kCallback | kReplicated, number)); });
+      return number;
+    };
+    world.drain.open(1, 0);
+    const uint32_t number = publish("first");
+    Batch run = world.step(milliseconds(1));
+    if (index == 0) world.replies.answer(number, {});
+    world.drain.fail(1, 0);
+    CHECK_SEEN(heard, {index == 0 ? "first" : "first!"});
+    publish("late");
+    for (int i = 0; i < 4; ++i) {
+      Batch batch = world.step(milliseconds(1));
+      if (batch.run != ReleaseOrder::kNobody) run = std::move(batch);
+    }
+    CHECK_SEEN(heard, {index == 0 ? "first" : "first!", "late!"});
+    world.resume(run);
+    world.until_finished(1);
+  }
+}
+
+// A device whose record waits in its ring, because too much is parked, gets on though what is parked falls below the
+// limit between any two scans, as another thread's programs come and go.
+void test_parking_grows_beside_a_steady_thread() {
+  World world;
+  for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
+  world.publisher.barriers = 1; // the drain does not pace itself
+  world.step(milliseconds(1));
+  std::atomic<uint32_t> wanted{0};
+  std::atomic<uint32_t> there{0};
+  std::atomic<bool> over{false};
+  std::thread steady([&] { // one program more between two batches
+    while (!over)
+      if (const uint32_t epoch = there; epoch < wanted) {
+        world.drain.open(2, 0);
+        Program program(world.publisher, 2, epoch);
+        program.record(8);
+        program.close();
+        ++there;
+      } else {
+        std::this_thread::yield();
+      }
+  });
+  const auto one_more = [&] {
+    ++wanted;
+    while (there < wanted) std::this_thread::yield();
+  };
+  for (int i = 0; i < 10; ++i) one_more();
+  std::atomic<bool> done{false};
+  std::thread device([&] {
+    Program later(world.publisher, 1, 1);
+    for (int i = 0; i < 800; ++i) later.record(16);
+    later.close();
+    Program(world.publisher, 1, 0).close();
+    done = true;
+  });
+  const auto start = std::chrono::steady_clock::now();
+  while (!done) {
+    world.play();
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+    one_more();
+  }
+  over = true;
+  steady.join();
+  device.join();
+  world.until_finished(2 + there);
+}
+
 // Who is answered so is called with no lock held: it may run the rest of its program, which may publish from here.
 void test_late_awaited_record_is_answered_without_a_lock() {
   World world;
@@ -2090,6 +2170,7 @@ int main() {
   RUN(test_full_ring_wakes_the_drain);
   RUN(test_later_program_floods_before_the_earlier);
   RUN(test_flood_beside_a_busy_thread);
+  RUN(test_parking_grows_beside_a_steady_thread);
   RUN(test_full_batch_loses_no_unordered_record);
   RUN(test_full_parking_loses_nothing_behind_it);
   RUN(test_failed_programs_do_not_hold_up_others);
@@ -2122,6 +2203,7 @@ int main() {
   RUN(test_what_is_formatted);
   RUN(test_late_awaited_record_is_answered);
   RUN(test_failure_answers_replicated_waiters);
+  RUN(test_late_replicated_device_is_answered);
   RUN(test_late_awaited_record_is_answered_without_a_lock);
   RUN(test_awaited_record_is_never_dropped);
   RUN(test_awaited_record_outlives_the_end);
