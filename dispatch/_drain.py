@@ -61,6 +61,7 @@ class Drain:
         self._batches = 0  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
+        self._runs_lock = threading.Lock()  # for `held` and `plain_in_runs`, since runs may end while others begin
 
     def start(self) -> None:
         """Starts a thread that leads and one that stands by, if none runs yet."""
@@ -93,6 +94,9 @@ class Drain:
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None, *, for_plain: bool = False) -> bool:
         """Waits until `done()`, looked at when epochs end, or records without one. False if the time ran out."""
+        if self.ended:
+            self.finish(done)
+            return True
         nested = is_nested()
         native.barrier_begins(nested, for_plain)
         try:
@@ -104,7 +108,9 @@ class Drain:
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""
         while not done():
-            self._step()
+            _, replayed, _ = self._step()
+            if not replayed:
+                self._close_failed()
 
     def _run(self) -> None:
         nest_this_thread()
@@ -155,14 +161,15 @@ class Drain:
     def _replay_run(self, work: deque[Any], run: int, plain: int, finished: list[tuple[int, int, int]]) -> bool:
         """Replays records of one thread's programs, which may run functions of the user's. Returns whether we still
         lead."""
-        nested = current_stream()
+        nested = current_stream() if is_nested() else None  # none of its own after the threads have ended
 
         def settle(place: Place) -> None:
-            if nested.calls or failures:
+            if nested is not None and (nested.calls or failures):
                 self._wait_for_nested(nested, place)
 
-        self.held[run] = self.held.get(run, 0) + 1
-        self.plain_in_runs += plain
+        with self._runs_lock:
+            self.held[run] = self.held.get(run, 0) + 1
+            self.plain_in_runs += plain
         if native.offer() == 0:
             self._start_thread()
         answer = None
@@ -177,12 +184,14 @@ class Drain:
                     settle(place)
             except BaseException as error:  # ours: the others go on all the same
                 failures.add(place, error)
+                if (reply := _last_reply(item)) != 0:
+                    answer = reply, error
             del item
-        if self.held[run] == 1:
-            del self.held[run]
-        else:
+        with self._runs_lock:
             self.held[run] -= 1
-        self.plain_in_runs -= plain
+            if self.held[run] == 0:
+                del self.held[run]
+            self.plain_in_runs -= plain
         native.resume(run, plain)
         if finished:
             self._end_epochs(finished, 0)
@@ -286,6 +295,15 @@ class Drain:
                 stream.running.pop(number, None)
                 if has_failed(running.output_token):
                     stream.fail(number)
+
+
+def _last_reply(item: Any) -> int:
+    """Under which number somebody waits for the last record of an item; 0 if nobody does."""
+    at, reply, (kind, data) = 0, 0, (item[0], item[4])
+    while kind != _TEXT and at < len(data):
+        *_, reply, size = HEADER.unpack_from(data, at)
+        at += HEADER.size + (0 if kind == _LARGE else size)
+    return reply
 
 
 def has_failed(output_token: Any) -> bool:

@@ -829,6 +829,37 @@ def test_traces_of_fresh_functions_leave_nothing():
     assert done.returncode == 0, done.stderr
 
 
+def test_in_a_later_exit_handler():
+    """When the drain has ended, a barrier replays what is only recorded; who would wait for results is told."""
+    code = (
+        "import atexit, logging, sys, jax, jax.numpy as jnp, numpy as np\n"  # JAX's own handler comes last
+        "def later():\n"
+        "    f(2); fx.effects_barrier()\n"
+        "    for call in (g, lambda x: fx.callback(called, F, x)):\n"
+        "        try: call(3)\n"
+        "        except Exception as error: sys.stdout.write(str(error)[-65:] + '\\n')\n"
+        "    fx.effects_barrier(); sys.stdout.write('the end\\n')\n"
+        "atexit.register(later)\n"
+        "import effects as fx\n"
+        "log = logging.getLogger('effects')\n"
+        "log.setLevel(logging.INFO); log.addHandler(logging.StreamHandler(sys.stdout))\n"
+        "F = jax.ShapeDtypeStruct((), jnp.int32)\n"
+        "def called(x): sys.stdout.write(f'called {x}\\n'); return x + 1\n"
+        "@fx.jit\n"
+        "def f(x):\n"
+        "    fx.print('{}', jnp.ones(2))\n"
+        "    fx.log('event', x=x)\n"
+        "    fx.callback(called, None, x)\n"
+        "g = fx.jit(lambda x: fx.callback(called, F, x))\n"
+        "f(1); g(1)\n"
+    )
+    done = run_python(code, timeout=100)
+    assert done.returncode == 0, done.stderr
+    refused = "or register the exit handler that does after importing `effects`."
+    expected = ["[1. 1.]", "event x=1", "called 1", "called 1", "[1. 1.]", "event x=2", "called 2"]
+    assert done.stdout.splitlines() == [*expected, refused, refused, "the end"]
+
+
 def test_without_native_code():
     """On a platform without native handlers the same comes out through JAX's callbacks."""
     code = (

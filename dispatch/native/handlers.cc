@@ -128,6 +128,11 @@ ffi::Future GuardFuture(Body &&body) {
   }
 }
 
+// When the process ends nobody is there to answer.
+constexpr char kStopped[] =
+    "A callback with results did not run. The process ends, and nothing that is waited for is replayed any more. Call "
+    "its program earlier, or register the exit handler that does after importing `effects`.";
+
 // The program whose tokens these are has published all it will.
 void PublishClose(const Span *tokens, size_t count, const Token &first, int32_t device, bool replicated) {
   publisher().publish(Kind::kClose, 0, first, device, tokens, count, replicated ? kReplicated : 0);
@@ -168,7 +173,7 @@ ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
     const bool shared = site->replicated != 0 && site->kind == Kind::kOrdered;
     const uint32_t reply = shared ? replies().ask_replicated(place, site->replicated, std::move(waiting))
                                   : replies().ask(std::move(waiting));
-    if (reply != 0) {
+    if (reply != 0 && !FailIfStopped(reply)) {
       Spans spans(args, 1);
       publisher().publish(site->kind, site->site, place, device, spans.data(), spans.size(), site->flags, reply);
     }
@@ -205,8 +210,9 @@ ffi::Future PlainCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Re
     Spans spans(operands, ordered ? 1 : 0);
     Waiting waiting(rets, ordered ? 1 : 0);
     ffi::Future future = waiting.future();
-    PublishPlain(site->site, ordered, device, spans.data(), spans.size(), site->flags,
-                 replies().ask(std::move(waiting)));
+    const uint32_t reply = replies().ask(std::move(waiting));
+    if (FailIfStopped(reply)) return future;
+    PublishPlain(site->site, ordered, device, spans.data(), spans.size(), site->flags, reply);
     return future;
   });
 }
@@ -279,6 +285,12 @@ void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans
   if (ordered) place.index = publisher().plain_index.fetch_add(1, std::memory_order_relaxed);
   if (publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, site, place, device, spans, count, flags, reply))
     drain().plain_published();
+}
+
+bool FailIfStopped(uint32_t reply) {
+  if (reply == 0 || !publisher().stopped.load()) return false;
+  replies().fail(reply, kStopped);
+  return true;
 }
 
 void *LoadedSiteTypeId() { return &LoadedSite::id; }

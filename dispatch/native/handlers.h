@@ -20,6 +20,9 @@ Replies &replies();
 void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags = 0,
                   uint32_t reply = 0);
 
+// When the process ends nobody answers any more: says so to who waits under this number.
+bool FailIfStopped(uint32_t reply);
+
 // The type of what a loaded program keeps of each of its sites; XLA wants to know it before the handlers.
 void *LoadedSiteTypeId();
 void *LoadedSiteTypeInfo();

@@ -231,6 +231,7 @@ NB_MODULE(_token_effects, m) {
         const uint16_t flags = callback ? kCallback : 0;
         const auto &spans = buffers.spans();
         nb::gil_scoped_release release; // a full ring makes us wait, and the drain may need the lock to empty it
+        if (FailIfStopped(reply)) return;
         if (ThreadOf(place) == kPlainThread)
           PublishPlain(site, ordered, device, spans.data(), spans.size(), flags, reply);
         else
