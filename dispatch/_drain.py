@@ -87,8 +87,9 @@ class Drain:
     def stop(self) -> None:
         """Ends the threads after what was published has been replayed."""
         native.stop()
-        for thread in self._threads:
-            thread.join()
+        while threads := [thread for thread in self._threads if thread.is_alive()]:  # one may start another
+            for thread in threads:
+                thread.join()
         native.fail_replies(errors.MSG_PROCESS_ENDS)
         self.ended = True
 
@@ -170,7 +171,7 @@ class Drain:
         with self._runs_lock:
             self.held[run] = self.held.get(run, 0) + 1
             self.plain_in_runs += plain
-        if native.offer() == 0:
+        if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
         while work:
