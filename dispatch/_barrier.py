@@ -102,8 +102,13 @@ def _wait(
     plain = native.plain_published() if for_plain else 0
 
     def done() -> bool:
-        # What is replayed right now is not what one of the functions in it waits for.
-        plain_released = drain.plain_released + (drain.plain_in_runs if nested else 0)
+        # What is replayed right now is not what one of the functions in it waits for. Whoever else waits for records
+        # without an epoch waits for that too: later ones may have passed it, so that their number alone does not tell.
+        plain_released = drain.plain_released
+        if nested:
+            plain_released += drain.plain_in_runs
+        elif plain and drain.plain_in_runs:
+            return False
         return plain_released >= plain and not any(number in stream.calls for stream, number in last)
 
     if drain.ended:
