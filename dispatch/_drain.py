@@ -49,11 +49,11 @@ class Running(NamedTuple):
 
 
 class Drain:
-    """The threads and what others may know of them. Fields are written by drain threads under `progress`."""
+    """The threads and what others may know of them. Fields are written by drain threads, under the lock that is named."""
 
     def __init__(self) -> None:
         self.progress = threading.Condition()  # notified when epochs have ended
-        self.plain_released = 0  # how many records without an epoch have been replayed
+        self.plain_released = 0  # under `progress`: how many records without an epoch have been replayed
         self.plain_in_runs = 0  # how many more are part of runs of functions that are under way
         self.held: dict[int, int] = {}  # numbers of threads -> how many runs of functions of theirs are under way
         self.running: dict[int, Running] = {}  # by the identity of a drain thread: the function that it runs

@@ -51,11 +51,11 @@ class Stream:
     """One thread's epochs.
 
     `calls` is keyed by epoch number and holds the epochs that have not ended. The owning thread adds (it alone
-    dispatches), the drain thread removes. A number is not met again while it is a key, since numbers are handed out in
+    dispatches), drain threads remove. A number is not met again while it is a key, since numbers are handed out in
     turn and wrap around after four billion.
 
     `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail. The owning thread
-    adds after its call has returned; the drain thread removes.
+    adds after its call has returned; drain threads remove.
 
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
@@ -131,7 +131,7 @@ class Stream:
             self.fail(self.dispatching.pop())
 
     def drop(self, first: int, count: int) -> None:
-        """These epochs have ended. The drain thread calls it."""
+        """These epochs have ended. A drain thread calls it."""
         for number in range(first, first + count):
             number &= 0xFFFFFFFF
             self.calls.pop(number, None)  # a call that was interrupted may not have got here
@@ -237,7 +237,7 @@ _ended: list[int] = []  # numbers of threads that are gone; the drain forgets th
 
 
 def forget_ended() -> None:
-    """Drops the streams of threads that are gone and have nothing open. The drain thread calls it."""
+    """Drops the streams of threads that are gone and have nothing open. The leader of the drain calls it."""
     for thread in _ended[:]:
         if not streams[thread].calls:
             _ended.remove(thread)
