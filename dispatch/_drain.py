@@ -49,7 +49,7 @@ class Running(NamedTuple):
 
 
 class Drain:
-    """The threads and what others may know of them. Fields are written by drain threads, under the lock that is named."""
+    """The threads and what others may know of them. Drain threads write its fields, under the lock that is named."""
 
     def __init__(self) -> None:
         self.progress = threading.Condition()  # notified when epochs have ended
