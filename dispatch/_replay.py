@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
@@ -22,6 +22,9 @@ from effects._content import Event, HostCall, Line
 from effects._log import LOGGER
 from effects._record import Record, Records, records_of
 from effects._sites import Site
+
+_ONCE = ((),)
+"""The lanes of what has none."""
 
 
 class Call(NamedTuple):
@@ -91,11 +94,16 @@ class Replay:
             raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=content.function.name))
         observed = bool(observers.handlers or observers.captures)
         values = site.read(payload)
+        lanes: Iterable[tuple[int, ...]] = _ONCE
         results: list[np.ndarray] = []
-        if site.lanes:
-            results = [np.empty(result.shape, result.stored) for result in site.results or ()]
-        for lane, of_lane in site.each_lane(values) if site.lanes else (((), values),):
-            args, kwargs = site.arguments(of_lane)
+        calls_lanes = bool(site.lanes) and not (content.is_vectorized and site.active(payload) is None)
+        if calls_lanes:
+            lanes = site.lanes_of(payload)
+            results = [np.zeros(result.shape, result.stored) for result in site.results or ()]
+        elif site.lanes:
+            values = site.all_lanes(values, content.vmap_method)
+        for lane in lanes:
+            args, kwargs = site.arguments(site.of_lane(values, lane) if calls_lanes else values)
             if observed or content.pass_record:
                 record = Record(site, token, device, lane, payload)
                 if observed:
@@ -109,10 +117,10 @@ class Replay:
                     raise
                 self._fail(error, site)  # the other lanes go on
             else:
-                if content.results is not None and not site.lanes:
-                    results = take_results(site, returned)
+                if content.results is not None and not calls_lanes:
+                    results = take_results(site, returned, site.results)
                 elif content.results is not None:  # at once: the function may have one array for all lanes
-                    for all_lanes, of_one in zip(results, take_results(site, returned), strict=True):
+                    for all_lanes, of_one in zip(results, take_results(site, returned, content.results), strict=True):
                         all_lanes[lane] = of_one
             finally:
                 if self._settle is not None:

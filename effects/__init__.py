@@ -28,6 +28,7 @@ from effects._handlers import ListHandler as ListHandler
 from effects._handlers import NpzHandler as NpzHandler
 from effects._log import log as log
 from effects._print import print as print
+from effects._print_grad import print_grad as print_grad
 from effects._record import Record as Record
 from effects._registry import register_effect as register_effect
 from effects._registry import registered_effects as registered_effects
@@ -58,6 +59,7 @@ __all__ = [
     "jit",
     "log",
     "print",
+    "print_grad",
     "register_effect",
     "registered_effects",
     "remove_handler",

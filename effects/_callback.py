@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -45,7 +45,8 @@ def callback(
         *args: Its positional arguments: pytrees of arrays; strings, numbers and None as they are. A mutable reference
             passes its value.
         ordered: Whether the call must come in program order. Unordered calls come when they come.
-        vmap_method: As for `jax.pure_callback`; None calls lane by lane.
+        vmap_method: As for `jax.pure_callback`; None calls lane by lane. Where a predicate that differs between lanes
+            leaves some out, the function is called lane by lane for the others.
         pass_record: Whether the function also gets the `Record`, as the keyword argument `record`.
         **kwargs: Its keyword arguments, likewise.
 
@@ -101,8 +102,8 @@ def _result_type(shape: Any, name: str, where: Where) -> Operand:
     return Operand(dims, dtype, stored_dtype(dtype))
 
 
-def take_results(site: Site, returned: Any) -> list[np.ndarray]:
-    """What a callback returned for one lane, as arrays in the types in which they travel.
+def take_results(site: Site, returned: Any, types: Sequence[Operand]) -> list[np.ndarray]:
+    """What a callback returned, for one lane or for all, as arrays of these types as they travel.
 
     Raises:
         TypeError: if structure, shapes or dtypes are not those that were asked for.
@@ -110,11 +111,11 @@ def take_results(site: Site, returned: Any) -> list[np.ndarray]:
     content = site.content
     assert isinstance(content, HostCall) and content.results is not None
     if content.is_one and isinstance(returned, (np.ndarray, np.generic)):
-        return [_take_result(returned, content.results[0], site)]
+        return [_take_result(returned, types[0], site)]
     leaves, tree = jax.tree.flatten(returned)
     if tree != content.tree:
         raise _wrong_return(site, f"the structure {tree}", f"the structure {content.tree}")
-    return [_take_result(leaf, result, site) for leaf, result in zip(leaves, content.results, strict=True)]
+    return [_take_result(leaf, result, site) for leaf, result in zip(leaves, types, strict=True)]
 
 
 def _take_result(leaf: Any, result: Operand, site: Site) -> np.ndarray:

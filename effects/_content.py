@@ -60,6 +60,11 @@ class HostCall:
         """Whether it returns one array by itself."""
         return self.tree == _ONE
 
+    @property
+    def is_vectorized(self) -> bool:
+        """Whether it is called once for all lanes."""
+        return self.vmap_method is not None and not self.vmap_method.startswith("sequential")
+
     def describe(self) -> dict[str, Any]:
         return {"function": self.function.key, "name": self.function.name, "awaited": self.results is not None}
 

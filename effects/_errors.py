@@ -152,15 +152,10 @@ MSG_MISSING_RULE = (
     "unbroken chain of tokens through the program, and it would break here. Move the effect out of `{primitive}`, or "
     "register a rule with `@lowering.register_token_rule({primitive}_p)`."
 )
-MSG_BATCHED_WHILE = (
-    "A `while` loop whose condition differs between the lanes of a `vmap` has the effect {effects}, at {where}. "
-    "Effects of a lane must end when the lane does, which has no rule yet. Move the effect out of the loop, or loop "
-    "over the lanes with `jax.lax.map`."
-)
-MSG_BATCHED_COND = (
-    "A `cond` or `switch` whose predicate differs between the lanes of a `vmap` has the effect {effects} in a branch. "
-    "Effects of a branch happen for the lanes that take it, which has no rule yet. Move the effect out of the branch, "
-    "or loop over the lanes with `jax.lax.map`."
+MSG_MISSING_MASK = (
+    "Effect {effects} reached the primitive `{primitive}` at {where}, under a predicate that differs between the lanes "
+    "of a `vmap`. There only some lanes have the effect, and there is no rule by which `{primitive}` could tell. Move "
+    "the effect out of `{primitive}`, or loop over the lanes with `jax.lax.map`."
 )
 MSG_UNKNOWN_IN_PROGRAM = (
     "The program has the effect {effect!r} at {where}, which is not registered. Order domains are settled when an "

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import jax
@@ -23,6 +25,7 @@ from jax._src import (
     pjit,
     source_info_util,
     traceback_util,
+    tree_util,
     xla_metadata,
 )
 from jax._src import callback as jax_callback
@@ -66,6 +69,7 @@ __all__ = [
     "hide_frames_in",
     "hold_weakly_in_caches",
     "inlined_calls",
+    "interpret",
     "is_reference",
     "is_token_ready",
     "jax_tokens",
@@ -76,7 +80,6 @@ __all__ = [
     "lower_as_callback",
     "mark_replicated",
     "mlir",
-    "on_batched_cond",
     "open_jaxpr",
     "owner_of",
     "physical_key_data",
@@ -230,6 +233,22 @@ def bind(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
     return out if eqn.primitive.multiple_results else [out]
 
 
+def interpret(jaxpr: Any, args: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
+    """Evaluates a jaxpr with constants, with `apply(equation, operands)` for each equation under its own context."""
+    environment = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+    environment.update(zip(jaxpr.jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if hasattr(atom, "val") else environment[atom]
+
+    for eqn in jaxpr.jaxpr.eqns:
+        operands = [read(atom) for atom in eqn.invars]
+        with equation_context(eqn):
+            outs = apply(eqn, operands)
+        environment.update(zip(eqn.outvars, outs, strict=True))
+    return [read(atom) for atom in jaxpr.jaxpr.outvars]
+
+
 @contextlib.contextmanager
 def equation_context(eqn: Any) -> Iterator[None]:
     """Under it, what is bound has the source line, name stack and settings of the equation."""
@@ -270,6 +289,16 @@ def with_scan_tokens(params: dict[str, Any], jaxpr: Any, tokens: int) -> dict[st
     }
 
 
+def with_scan_const(params: dict[str, Any], jaxpr: Any) -> dict[str, Any]:
+    """A scan's parameters for a body that takes one more constant, ahead of everything else."""
+    if "num_consts" in params:
+        return {**params, "jaxpr": jaxpr, "num_consts": params["num_consts"] + 1}
+    from jax._src import flattree as ft  # since 0.12
+
+    consts, carry, xs = params["ft_in"].unpack()
+    return {**params, "jaxpr": jaxpr, "ft_in": ft.pack(((ft.nones(1), consts), carry, xs))}
+
+
 def discharge_state(jaxpr: Any, args: Sequence[Any], is_initialized: Sequence[bool]) -> tuple[Any, list[Any]]:
     """The pure jaxpr of a `run_state`, and its arguments, with the references that come uninitialized made up."""
     discharged = discharge.discharge_state(closed_jaxpr(jaxpr))
@@ -294,19 +323,6 @@ def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:
     return calls
 
 
-def on_batched_cond(check: Callable[[Any], None]) -> None:
-    """Calls `check` with every branch of a `cond` whose predicate `vmap` is about to batch."""
-    batch = batching.fancy_primitive_batchers[cond_p]
-
-    def checked(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
-        if dims[0] is not None:
-            for branch in params["branches"]:
-                check(branch)
-        return batch(axis_data, args, dims, **params)
-
-    batching.fancy_primitive_batchers[cond_p] = checked
-
-
 def annotated_calls() -> list[Primitive]:
     """Primitives that call their jaxpr as jit does, with a note to the compiler. Not every version has all."""
     modules = [compute_on, xla_metadata, pjit]
@@ -323,6 +339,112 @@ def annotated_calls() -> list[Primitive]:
 
 
 DEVICE_MEMORY = core.MemorySpace.Device
+
+
+# Functions with rules of their own for differentiation
+
+
+def is_value(x: Any) -> bool:
+    """Whether JAX traces this, and does not just know it."""
+    return not isinstance(x, (bool, custom_derivatives.SymbolicZero, ad.Zero))
+
+
+def bind_custom_jvp(
+    params: dict[str, Any], args: Sequence[Any], with_fun: Callable[..., Any], with_rule: Callable[..., Any]
+) -> Sequence[Any]:
+    """Binds a `custom_jvp_call` to new arguments, with its functions of flat values changed."""
+    bind_params = custom_jvp_call_p.get_bind_params(params)
+    fun, rule = bind_params.pop("subfuns")
+    subfuns = _changed(fun, with_fun), _changed(rule, with_rule)
+    return custom_jvp_call_p.bind(*args, subfuns=subfuns, **bind_params)
+
+
+def bind_custom_vjp(
+    params: dict[str, Any],
+    args: Sequence[Any],
+    with_fun: Callable[..., Any],
+    with_forward: Callable[..., Any],
+    with_backward: Callable[..., Any],
+) -> Sequence[Any]:
+    """Binds a `custom_vjp_call` to arguments with one more ahead, which the backward rule gets ahead too."""
+    bind_params = custom_vjp_call_p.get_bind_params(params)
+    fun, forward, backward = bind_params.pop("subfuns")
+    out_trees = bind_params.pop("out_trees")
+
+    def out_trees_with_first() -> tuple[Any, Any, list[int | None]]:
+        out, residuals, from_inputs = out_trees()
+        residuals = jax.tree.structure((0,) * (1 + residuals.num_leaves))
+        return out, residuals, [0, *(None if i is None else i + 1 for i in from_inputs)]
+
+    def backward_with_first(backward: Callable[..., Any]) -> Callable[..., Any]:
+        def rule(first: Any, *rest: Any) -> Any:
+            logs: list[Any] = []
+
+            def cotangents(*flat: Any) -> Any:
+                outs = backward(*flat)
+                if not isinstance(outs, tuple):
+                    return outs
+                outs, *logs[:] = outs  # since 0.12, what the rule wants to tell
+                return outs
+
+            outs = [ad.Zero(typeof(first).to_tangent_aval()), *with_backward(cotangents)(first, *rest)]
+            return (outs, *logs) if logs else outs
+
+        return rule
+
+    subfuns = _changed(fun, with_fun), _changed(forward, with_forward), _changed(backward, backward_with_first)
+    return custom_vjp_call_p.bind(*args, subfuns=subfuns, out_trees=out_trees_with_first, **bind_params)
+
+
+def custom_vmap_arguments(count: int) -> Any:
+    """The structure of this many arrays as arguments of a `custom_vmap`."""
+    if hasattr(tree_util, "treedef_tuple_tracing_registry"):  # since 0.11
+        return tree_util.tracing_registry.flatten((0,) * count)[1]
+    return jax.tree.structure((0,) * count)
+
+
+def _changed(fun: Any, change: Callable[..., Any]) -> Any:
+    return lu.wrap_init(change(fun.call_wrapped), debug_info=fun.debug_info)
+
+
+# `vmap`
+
+
+def is_axis_of_tangents(axis_data: Any) -> bool:
+    """Whether `jax.jacfwd` maps a function's tangents along this axis. What is primal is there once.
+
+    It is an axis as any other to JAX, so we look who made it: its maker is still at work when the rules for it are.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    maker = None
+    while frame is not None:
+        if frame.f_locals.get("axis_data") is axis_data:
+            maker = frame
+        frame = frame.f_back
+    frame = maker.f_back if maker is not None else None
+    while frame is not None and frame.f_code.co_filename == traceback_util.__file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_qualname == "jacfwd.<locals>.jacfun"
+
+
+def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequence[bool]) -> tuple[Any, list[bool]]:
+    """A jaxpr for all lanes at once, in the leading axis of those inputs that have them; and which results have them:
+    at least these."""
+    instantiate = outs if isinstance(outs, bool) else list(outs)
+    jaxpr, outs_batched = batching.batch_jaxpr(closed_jaxpr(jaxpr), axis_data, list(which), instantiate)
+    return closed_jaxpr(jaxpr), list(outs_batched)
+
+
+def lanes_at_front(x: Any, dim: int | None, axis_data: Any) -> Any:
+    """A value with its lanes in the leading axis, made if there is none."""
+    return batching.bdim_at_front(x, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis)
+
+
+select = conditionals._bcast_select
+"""`select(predicate, x, y)`, with a predicate for the leading axes."""
+
+select_n = conditionals._bcast_select_n
+"""`select_n(index, *cases)`, with an index for the leading axes."""
 
 
 # Lowering

@@ -70,10 +70,7 @@ class Record:
         if self._values is None:
             values = self._site.read(self._payload)
             if self.lane:
-                values = [
-                    operand.of_lane(value, self.lane)
-                    for operand, value in zip(self._site.operands, values, strict=True)
-                ]
+                values = self._site.of_lane(values, self.lane)
             args, kwargs = self._site.arguments(values)
             if isinstance(content := self._site.content, Event):
                 kwargs = {name: kwargs[name] for name in content.fields}  # as they were written
@@ -125,12 +122,15 @@ class Record:
 
 
 def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> Iterator[Record]:
-    """One record for each lane, in order; one without lanes."""
-    if not site.lanes:
-        yield Record(site, token, device, (), payload)
-        return
-    for lane in np.ndindex(*site.lanes):
+    """One record for each lane that has the effect, in order; one without lanes."""
+    for lane in site.lanes_of(payload):
         yield Record(site, token, device, lane, payload)
+
+
+def _lanes_in(site: Site, payload: Any) -> int:
+    """How many lanes of a record have the effect."""
+    active = site.active(payload)
+    return math.prod(site.lanes) if active is None else int(active.sum())
 
 
 HEADER = struct.Struct("<IHHQ4IiIQ")
@@ -219,9 +219,9 @@ class Records(Sequence[Record]):
 
     def __len__(self) -> int:
         site = self.only_site
-        if site is not None:
+        if site is not None and site.mask is None:
             return self._count * math.prod(site.lanes)
-        return sum(math.prod(site.lanes) for site, *_ in self.parts())
+        return sum(_lanes_in(site, payload) for site, _, _, payload in self.parts())
 
     @overload
     def __getitem__(self, index: int) -> Record: ...

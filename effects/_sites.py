@@ -92,6 +92,7 @@ class Site:
     tree: Any  # the treedef of (args, kwargs)
     where: Where
     lanes: tuple[int, ...] = ()  # sizes of the `vmap`s around the call, the outermost first
+    mask: Operand | None = None  # travels ahead of the leaves, and says which lanes have the effect; None: all
 
     @functools.cached_property
     def description(self) -> str:
@@ -105,6 +106,7 @@ class Site:
                 "structure": str(self.tree),  # with all that tells trees apart: types of keys and nodes, their own data
                 "where": dataclasses.astuple(self.where),
                 "lanes": self.lanes,
+                "mask": None if self.mask is None else _describe_leaf(self.mask),
             }
         )
 
@@ -136,8 +138,9 @@ class Site:
 
     @functools.cached_property
     def operands(self) -> tuple[Operand, ...]:
-        """The leaves that travel in the record."""
-        return tuple(leaf for leaf in self.leaves if isinstance(leaf, Operand))
+        """What travels in the record: the mask, if there is one, and the leaves that are arrays."""
+        leaves = tuple(leaf for leaf in self.leaves if isinstance(leaf, Operand))
+        return leaves if self.mask is None else (self.mask, *leaves)
 
     @functools.cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -151,19 +154,51 @@ class Site:
     def with_lanes(self, size: int, batched: Sequence[bool]) -> Site:
         """The site under one more `vmap`: its batched operands get a leading axis."""
         flags = iter(batched)
-        leaves = []
-        for leaf in self.leaves:
-            if isinstance(leaf, Operand):
-                differs = next(flags)
-                shape = (size, *leaf.shape) if differs else leaf.shape
-                leaf = dataclasses.replace(leaf, shape=shape, lanes=(differs, *leaf.lanes))
-            leaves.append(leaf)
-        return dataclasses.replace(self, leaves=tuple(leaves), lanes=(size, *self.lanes))
 
-    def each_lane(self, values: Sequence[np.ndarray]) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
-        """Each lane, in order, with the operands' values in it; once without lanes."""
-        for lane in np.ndindex(*self.lanes):
-            yield lane, [operand.of_lane(value, lane) for operand, value in zip(self.operands, values, strict=True)]
+        def with_lane(operand: Operand) -> Operand:
+            differs = next(flags)
+            shape = (size, *operand.shape) if differs else operand.shape
+            return dataclasses.replace(operand, shape=shape, lanes=(differs, *operand.lanes))
+
+        mask = None if self.mask is None else with_lane(self.mask)
+        leaves = tuple(with_lane(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
+        return dataclasses.replace(self, leaves=leaves, lanes=(size, *self.lanes), mask=mask)
+
+    def with_mask(self) -> Site:
+        """The site with a mask ahead of its operands that is the same in all the lanes that it has by now."""
+        boolean = np.dtype(bool)
+        return dataclasses.replace(self, mask=Operand((), boolean, boolean, (False,) * len(self.lanes)))
+
+    def active(self, payload: Any) -> np.ndarray | None:
+        """Which lanes have the effect, as a record's payload says; None: all."""
+        if self.mask is None:
+            return None
+        mask = self.mask.read(payload, 0)
+        shape = tuple(size if differs else 1 for size, differs in zip(self.lanes, self.mask.lanes, strict=True))
+        active = np.broadcast_to(mask.reshape(shape), self.lanes)
+        return None if active.all() else active
+
+    def lanes_of(self, payload: Any) -> Iterator[tuple[int, ...]]:
+        """The lanes that have the effect, in order; one that is empty without lanes."""
+        if (active := self.active(payload)) is None:
+            return np.ndindex(*self.lanes)
+        return map(tuple, np.argwhere(active).tolist())
+
+    def of_lane(self, values: Sequence[np.ndarray], lane: tuple[int, ...]) -> list[np.ndarray]:
+        """What one lane sees of the values that were read from a payload."""
+        return [operand.of_lane(value, lane) for (operand, _), value in zip(self._places, values, strict=True)]
+
+    def all_lanes(self, values: Sequence[np.ndarray], vmap_method: str) -> list[np.ndarray]:
+        """What a function that is called once for all lanes sees of the values that were read from a payload."""
+        if vmap_method == "legacy_vectorized":
+            return list(values)
+        shown = []
+        for (operand, _), value in zip(self._places, values, strict=True):
+            inner = value.shape[sum(operand.lanes) :]
+            lanes = tuple(size if differs else 1 for size, differs in zip(self.lanes, operand.lanes, strict=True))
+            value = value.reshape(*lanes, *inner)
+            shown.append(np.broadcast_to(value, self.lanes + inner) if vmap_method == "broadcast_all" else value)
+        return shown
 
     @functools.cached_property
     def leaf_names(self) -> tuple[str, ...]:
@@ -183,7 +218,7 @@ class Site:
     @functools.cached_property
     def _is_plain(self) -> bool:
         """Whether the operands are the positional arguments, one by one."""
-        return self._is_flat and len(self.operands) == len(self.leaves)
+        return self._is_flat and all(isinstance(leaf, Operand) for leaf in self.leaves)
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in the operands' places."""
@@ -194,12 +229,13 @@ class Site:
         return (tuple(leaves), {}) if self._is_flat else jax.tree.unflatten(self.tree, leaves)
 
     def read(self, payload: Any) -> list[np.ndarray]:
-        """The operands' values from a record's payload; read-only."""
+        """The arguments' values from a record's payload, without the mask; read-only."""
         return [operand.read(payload, at) for operand, at in self._places]
 
     @functools.cached_property
     def _places(self) -> list[tuple[Operand, int]]:
-        return list(zip(self.operands, self.offsets, strict=True))
+        places = list(zip(self.operands, self.offsets, strict=True))
+        return places if self.mask is None else places[1:]
 
     @functools.cached_property
     def payload_size(self) -> int:
@@ -349,6 +385,7 @@ def site_from(text: str) -> Site:
         tree=jax.tree.structure(_read_tree(content["tree"], 0)),
         where=Where(*content["where"]),
         lanes=tuple(content["lanes"]),
+        mask=_read_leaf(content["mask"]) if content["mask"] is not None else None,  # type: ignore[arg-type]
     )
     site.__dict__["description"] = text  # a class of the user's reads back as a list, and would hash otherwise
     return site

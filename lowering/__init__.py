@@ -11,6 +11,7 @@ def _my_primitive_token_rule(ctx, tokens, *args, **params):
 import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch
 
 from effects import _jax_compat
+from lowering import _batched as _batched
 from lowering import _call as _call
 from lowering import _cond as _cond
 from lowering import _emit as _emit

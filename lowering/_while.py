@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from effects import _errors as errors
 from effects import _jax_compat as compat
 from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule
 from lowering._signature import consts_first
@@ -29,9 +28,6 @@ def _while_token_rule(
     body_consts = args[cond_nconsts : cond_nconsts + body_nconsts]
     carry = args[cond_nconsts + body_nconsts :]
     keys = tuple(tokens)
-    if cond_jaxpr.out_avals[0].shape:
-        names = ", ".join(sorted(map(str, ctx.effects)))
-        raise errors.MissingTokenRule(errors.MSG_BATCHED_WHILE.format(effects=names, where=ctx.where))
 
     def keep(first: dict[str, Any], carried: Any) -> list[Any]:
         return [*(first[key] for key in keys), *carried]
