@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import string
 from typing import Any
 
+import jax
 import numpy as np
 
 from effects import _errors as errors
@@ -52,8 +54,6 @@ def check_format(call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...],
         raise TypeError(errors.MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
     if _TRACER.search(fmt):
         raise errors.FormatError(errors.MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
-    import jax
-
     leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
     args, kwargs = jax.tree.unflatten(tree, leaves)
     fields = _Fields()
@@ -69,8 +69,9 @@ def check_format(call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...],
         )
     if fields.computed_spec:
         return  # what a field's specification will be is known with the values
+    is_large = any(isinstance(leaf, Operand) and leaf.shape for leaf in site_leaves)
     try:
-        with np.printoptions(threshold=8):
+        with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
             fmt.format(*args, **kwargs)
     except Exception as error:
         raise _cannot_fill(call, fmt, where, error) from None

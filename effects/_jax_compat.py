@@ -53,6 +53,7 @@ __all__ = [
     "abstract_token",
     "ad",
     "annotated_calls",
+    "attributes",
     "automatic_devices",
     "batching",
     "bind",
@@ -455,6 +456,19 @@ def automatic_devices(ctx: Any) -> int:
     axis_context = ctx.module_context.axis_context
     devices = getattr(axis_context, "num_devices", 1)
     return devices if devices > 1 and not getattr(axis_context, "manual_axes", None) else 0
+
+
+def attributes(**values: bool | int | str) -> dict[str, Any]:
+    """Attributes of a custom call."""
+    return {name: _attribute(value) for name, value in values.items()}
+
+
+def _attribute(value: bool | int | str) -> Any:
+    if isinstance(value, bool):
+        return mlir.ir.BoolAttr.get(value)
+    if isinstance(value, int):
+        return mlir.ir.IntegerAttr.get(mlir.ir.IntegerType.get_signless(64), value)
+    return mlir.ir.StringAttr.get(value)
 
 
 def mark_replicated(ctx: Any, op: Any) -> None:

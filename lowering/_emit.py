@@ -27,24 +27,22 @@ def _meet(ctx: Any, site: Site) -> None:
         compat.keep_with_program(ctx, kept)
 
 
+_ORDERED, _CLOSES, _CALLBACK, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 32
+"""The traits of a call of the native sink, in one number; see `dispatch/native/handlers.cc`."""
+
+
 def _site_attributes(site: Site, devices: int = 0, call: int = 0, closes: bool = False) -> dict[str, Any]:
-    return {
-        "site": np.int64(site.id),
-        "ordered": np.bool_(site.effect.ordered),
-        "closes": np.bool_(closes),
-        "callback": np.bool_(isinstance(site.content, HostCall)),
-        "replicated": np.int32(devices),
-        "call": np.int32(call),
-        "description": site.description,
-    }
+    traits = _ORDERED * site.effect.ordered | _CLOSES * closes | _CALLBACK * isinstance(site.content, HostCall)
+    traits |= devices << _DEVICES_SHIFT | call << _CALL_SHIFT
+    return compat.attributes(site=site.id, traits=traits, description=site.description)
 
 
 def _custom_call(ctx: Any, target: str, args: Any, attributes: Any) -> Any:
     # XLA's partitioner wants to know what to do with a side effect, and refuses to replicate one. In its regions the
     # flag stays off: the token, which the program returns, keeps the call alive and in its place.
     devices = compat.automatic_devices(ctx)
-    lower = jax.ffi.ffi_lowering(target, has_side_effect=devices == 0, operand_output_aliases={0: 0})
-    outs = lower(ctx, *args, **attributes(devices))
+    lower = jax.ffi.ffi_lowering(target, has_side_effect=devices == 0, backend_config=attributes(devices))
+    outs = lower(ctx, *args)
     if devices:
         compat.mark_replicated(ctx, compat.owner_of(outs))
     return outs
@@ -65,7 +63,7 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
 def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
-    return _custom_call(ctx, "effects_close", tokens, lambda devices: {"replicated": np.bool_(devices != 0)})
+    return _custom_call(ctx, "effects_close", tokens, lambda devices: compat.attributes(replicated=devices != 0))
 
 
 def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
@@ -74,15 +72,14 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
         return _effect_callback_lowering(ctx, *operands, site=site)
     _meet(ctx, site)
     target = "effects_plain" if site.results is None else "effects_plain_call"
-    lower = jax.ffi.ffi_lowering(target, has_side_effect=True)
-    attributes = _site_attributes(site)
+    lower = jax.ffi.ffi_lowering(target, has_side_effect=True, backend_config=_site_attributes(site))
     if not site.effect.ordered:
-        return lower(ctx, *operands, **attributes)
+        return lower(ctx, *operands)
     token_ctx = ctx.replace(
         avals_in=[compat.abstract_token, *ctx.avals_in], avals_out=[compat.abstract_token, *ctx.avals_out]
     )
     order = Order(site.effect.domain)
-    token, *results = lower(token_ctx, ctx.tokens_in.get(order), *operands, **attributes)
+    token, *results = lower(token_ctx, ctx.tokens_in.get(order), *operands)
     ctx.set_tokens_out(compat.mlir.TokenSet({order: token}))
     return results
 
@@ -121,9 +118,9 @@ def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
 
 
 for _platform in NATIVE_PLATFORMS:
-    compat.mlir.register_lowering(record_p, _record_native_lowering, platform=_platform)
-    compat.mlir.register_lowering(close_p, _close_native_lowering, platform=_platform)
-    compat.mlir.register_lowering(effect_p, _effect_native_lowering, platform=_platform)
+    compat.mlir.register_lowering(record_p, _record_native_lowering, platform=_platform, cacheable=False)
+    compat.mlir.register_lowering(close_p, _close_native_lowering, platform=_platform, cacheable=False)
+    compat.mlir.register_lowering(effect_p, _effect_native_lowering, platform=_platform, cacheable=False)
 compat.mlir.register_lowering(record_p, _record_callback_lowering)
 compat.mlir.register_lowering(close_p, _close_callback_lowering)
 compat.mlir.register_lowering(effect_p, _effect_callback_lowering)

@@ -40,7 +40,6 @@ class TokenContext:
     Attributes:
         primitive: The equation's primitive.
         effects: The equation's effects, those that are ours.
-        where: The user's line that made the equation, as text.
         outs: How many results the equation has.
         call: A number that no other equation of the same jaxpr has.
         closes: Whether the program's one token ends here: what publishes last says so too.
@@ -52,7 +51,6 @@ class TokenContext:
 
     primitive: Any
     effects: frozenset[Effect]
-    where: str
     outs: int
     call: int
     closes: bool

@@ -102,9 +102,7 @@ def _apply_rule(
     rule = find_rule(eqn.primitive)
     if rule is None:
         raise _missing_rule(eqn, effects)
-    ctx = TokenContext(
-        eqn.primitive, effects, compat.source_of(eqn), len(eqn.outvars), call, closes, _thread, _threaded
-    )
+    ctx = TokenContext(eqn.primitive, effects, len(eqn.outvars), call, closes, _thread, _threaded)
     result = rule(ctx, tokens, *operands, **eqn.params)
     if (
         not isinstance(result, tuple)
