@@ -36,6 +36,7 @@ class Record:
     __slots__ = ("_payload", "_site", "_values", "device", "lane", "token")
 
     def __init__(self, site: Site, token: tuple[int, ...], device: int, lane: tuple[int, ...], payload: Any):
+        """`payload` may be read already: the values of all lanes."""
         self._site = site
         self._payload = payload
         self._values: tuple[tuple[Any, ...], dict[str, Any]] | None = None
@@ -68,7 +69,7 @@ class Record:
     @property
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._values is None:
-            values = self._site.read(self._payload)
+            values = self._payload if isinstance(self._payload, list) else self._site.read(self._payload)
             if self.lane:
                 values = self._site.of_lane(values, self.lane)
             args, kwargs = self._site.arguments(values)
@@ -123,8 +124,9 @@ class Record:
 
 def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> Iterator[Record]:
     """One record for each lane that has the effect, in order; one without lanes."""
+    values = site.read(payload) if site.lanes else payload  # once for all lanes
     for lane in site.lanes_of(payload):
-        yield Record(site, token, device, lane, payload)
+        yield Record(site, token, device, lane, values)
 
 
 def _lanes_in(site: Site, payload: Any) -> int:

@@ -72,7 +72,9 @@ class Operand:
 
     def of_lane(self, value: np.ndarray, lane: tuple[int, ...]) -> np.ndarray:
         """What one lane sees of the operand."""
-        return value[(*(i for i, differs in zip(lane, self.lanes, strict=True) if differs), ...)]
+        if not all(self.lanes):
+            lane = tuple(i for i, differs in zip(lane, self.lanes, strict=True) if differs)
+        return value[(*lane, ...)]
 
 
 @dataclasses.dataclass(frozen=True)
