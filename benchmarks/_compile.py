@@ -51,7 +51,7 @@ def compile(repeats: int) -> Result:
 
 @case("lanes", f"tracing, lowering and compiling a print under vmap over {LANES:,} and over {FEW} lanes")
 def lanes(repeats: int) -> Result:
-    """One record has all lanes. JAX has an equation for each, and takes minutes for the many, so it only has the few."""
+    """One record has all lanes. JAX has an equation for each, and takes minutes for the many: it only has the few."""
 
     def contender(jit: Any, emit: Callable[[str, Any], None], count: int) -> Callable[[], float]:
         xs = jnp.arange(float(count))
