@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
@@ -67,6 +67,11 @@ class Effect(compat.JaxEffect):
     def unordered(self) -> Effect:
         """The same effect without its order."""
         return dataclasses.replace(self, ordered=False)
+
+
+def describe_effect(effect: Effect) -> dict[str, Any]:
+    """The effect's fields, as JSON has them."""
+    return {**vars(effect), "allowed_in": sorted(effect.allowed_in)}
 
 
 @dataclasses.dataclass(frozen=True)

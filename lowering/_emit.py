@@ -23,11 +23,12 @@ NATIVE_PLATFORMS = ("cpu",)
 
 def _meet(ctx: Any, site: Site) -> None:
     """Makes the site known for as long as the program may bring its records."""
-    if (kept := host_sink().meet(site)) is not None:
+    if (kept := host_sink().meet(site.portable)) is not None:
         compat.keep_with_program(ctx, kept)
 
 
 def _site_attributes(site: Site, devices: int = 0, call: int = 0, closes: bool = False) -> dict[str, Any]:
+    site = site.portable
     return {
         "site": np.int64(site.id),
         "ordered": np.bool_(site.effect.ordered),
@@ -94,7 +95,7 @@ def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, close
     _meet(ctx, site)
 
     def record(token: Any, *operands: Any) -> list[Any]:
-        outs = host_sink().record(site, np.asarray(token), [np.asarray(x) for x in operands])
+        outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
         return [host_sink().close(outs)] if closes else outs
 
     return _callback(ctx, record, result_avals(site), args)
