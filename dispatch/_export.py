@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -75,6 +76,8 @@ def export(
             _check_platforms(name, platforms or (jax.export.default_export_platform(),))
         for site in sites:
             _check_site(name, site)
+        if any(map(compat.is_reference_type, jaxpr.in_avals)) or any(map(compat.is_reference, jaxpr.consts)):
+            raise NotImplementedError(errors.MSG_EXPORT_REFERENCE.format(program=name))
         keys = token_keys(effects)
         do_export = jax.export.export(
             jit_with_all_tokens(function, keys), platforms=platforms, disabled_checks=(*disabled_checks, *_CHECKS)
@@ -137,7 +140,7 @@ class Exported:
                 )
             if not self._effects:
                 return jax.tree.unflatten(self.out_tree, self._run([], flat)[0])
-            return jax.tree.unflatten(self.out_tree, call_exported_p.bind(*flat, program=self, sites=self._sites))
+            return jax.tree.unflatten(self.out_tree, exported_program_p.bind(*flat, program=self, sites=self._sites))
 
         call.__name__ = call.__qualname__ = threaded.fun_name
         self.call = jit(call)
@@ -198,7 +201,10 @@ class Exported:
     def _run(self, tokens: Sequence[Any], flat: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
         """The results and the tokens after the program."""
         args, kwargs = jax.tree.unflatten(self._threaded.in_tree, [*tokens, *flat])
-        outs, tokens = self._threaded.call(*args, **kwargs)
+        try:
+            outs, tokens = self._threaded.call(*args, **kwargs)
+        except ValueError as error:  # JAX counts the tokens among the arguments
+            raise ValueError(re.sub(r"\bargs\[(\d+)\]", lambda i: f"args[{int(i[1]) - 1}]", str(error))) from None
         return jax.tree.leaves(outs), tokens
 
 
@@ -254,12 +260,12 @@ def deserialize(data: bytes | bytearray) -> Exported:
 
 # The call of an exported program with effects inside another.
 
-call_exported_p = compat.Primitive("call_exported")
-call_exported_p.multiple_results = True
+exported_program_p = compat.Primitive("exported_program")
+exported_program_p.multiple_results = True
 
 
-@call_exported_p.def_effectful_abstract_eval
-def _call_exported_abstract_eval(*avals: Any, program: Exported, sites: Any) -> tuple[list[Any], set[Any]]:
+@exported_program_p.def_effectful_abstract_eval
+def _exported_program_abstract_eval(*avals: Any, program: Exported, sites: Any) -> tuple[list[Any], set[Any]]:
     tokens = [RUNTIME_TOKEN] * len(program._keys)
     args = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     outs, _ = jax.eval_shape(program._run, tokens, args)
@@ -269,28 +275,42 @@ def _call_exported_abstract_eval(*avals: Any, program: Exported, sites: Any) -> 
     return shaped, effects
 
 
-@call_exported_p.def_impl
-def _call_exported_impl(*flat: Any, program: Exported, sites: Any) -> list[Any]:
+@exported_program_p.def_impl
+def _exported_program_impl(*flat: Any, program: Exported, sites: Any) -> list[Any]:
     args, kwargs = jax.tree.unflatten(program.in_tree, flat)
     with jax.disable_jit(False):
         return jax.tree.leaves(program.call(*args, **kwargs))
 
 
-@register_token_rule(call_exported_p)
-def _call_exported_token_rule(
+@register_token_rule(exported_program_p)
+def _exported_program_token_rule(
     ctx: TokenContext, tokens: Tokens, *flat: Any, program: Exported, sites: Any
 ) -> tuple[Tokens, list[Any]]:
-    outs, after = program._run(list(tokens.values()), flat)
+    on_devices = (one_device_p.bind(token, program=program) for token in tokens.values())
+    outs, after = program._run(list(on_devices if program.nr_devices == 1 else tokens.values()), flat)
     return dict(zip(tokens, after, strict=True)), outs
 
 
-def _call_exported_jvp(primals: Any, tangents: Any, *, program: Exported, sites: Any) -> Any:
+one_device_p = compat.Primitive("one_device")
+"""token -> token: what follows was lowered for one device."""
+one_device_p.def_abstract_eval(lambda token, program: token)
+
+
+def _one_device_lowering(ctx: Any, token: Any, *, program: Exported) -> list[Any]:
+    # JAX runs what was exported for one device over several too, but its records would come from each of them.
+    if devices := compat.automatic_devices(ctx):
+        raise NotImplementedError(errors.MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
+    return [token]
+
+
+def _exported_program_jvp(primals: Any, tangents: Any, *, program: Exported, sites: Any) -> Any:
     raise errors.NotDifferentiable(errors.MSG_EXPORT_VJP.format(program=program.fun_name))
 
 
-def _call_exported_lowering(ctx: Any, *flat: Any, program: Exported, sites: Any) -> Any:
+def _exported_program_lowering(ctx: Any, *flat: Any, program: Exported, sites: Any) -> Any:
     raise errors.MissingTokenRule(errors.MSG_EXPORTED_IN_JAX_JIT.format(program=program.fun_name))
 
 
-compat.ad.primitive_jvps[call_exported_p] = _call_exported_jvp
-compat.mlir.register_lowering(call_exported_p, _call_exported_lowering)
+compat.ad.primitive_jvps[exported_program_p] = _exported_program_jvp
+compat.mlir.register_lowering(exported_program_p, _exported_program_lowering)
+compat.mlir.register_lowering(one_device_p, _one_device_lowering)

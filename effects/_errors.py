@@ -154,6 +154,14 @@ MSG_EXPORT_VJP = (
     "derivative computes the program anew, and its effects would happen again. Export the derivative as a function of "
     "its own: `fx.export(jax.grad(f))`."
 )
+MSG_EXPORT_REFERENCE = (
+    "The program `{program}` cannot be exported: it takes a mutable reference. JAX exports functions of values only. "
+    "Pass `ref[...]`, and return what is to be written back."
+)
+MSG_EXPORTED_FOR_ONE = (
+    "The program `{program}` was exported for one device, has effects, and is called over {devices} devices. Every "
+    "device would have the effects. Export it for as many devices: `fx.export(fx.jit(f, in_shardings=...))`."
+)
 MSG_EXPORTED_STRUCTURE = (
     "The exported program `{program}` was called with {got}, where {expected} was expected. Arguments have the "
     "structure with which the program was exported. Call it with the same arguments, by position and by name."
