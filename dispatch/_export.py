@@ -146,6 +146,8 @@ class Exported:
         self.call = jit(call)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(self._threaded, name)
 
     def __repr__(self) -> str:
@@ -153,40 +155,48 @@ class Exported:
 
     @functools.cached_property
     def in_tree(self) -> Any:
+        """The structure of `(args, kwargs)`."""
         tree = self._threaded.in_tree
         (_, *args), kwargs = jax.tree.unflatten(tree, [0] * tree.num_leaves)
         return jax.tree.structure((tuple(args), kwargs))
 
     @functools.cached_property
     def out_tree(self) -> Any:
+        """The structure of the results."""
         tree = self._threaded.out_tree
         outs, _ = jax.tree.unflatten(tree, [0] * tree.num_leaves)
         return jax.tree.structure(outs)
 
     @property
     def in_avals(self) -> tuple[Any, ...]:
+        """The types of the arguments."""
         return self._threaded.in_avals[len(self._keys) :]
 
     @property
     def out_avals(self) -> tuple[Any, ...]:
+        """The types of the results."""
         return self._threaded.out_avals[: self.out_tree.num_leaves]
 
     def in_shardings_jax(self, mesh: Any = None) -> Sequence[Any]:
+        """How the arguments are to be sharded."""
         return self._threaded.in_shardings_jax(mesh)[len(self._keys) :]
 
     def out_shardings_jax(self, mesh: Any = None) -> Sequence[Any]:
+        """How the results are sharded."""
         return self._threaded.out_shardings_jax(mesh)[: self.out_tree.num_leaves]
 
     def has_vjp(self) -> bool:
+        """Whether the program has a derivative: one with effects has none."""
         return not self._effects and self._threaded.has_vjp()
 
     def vjp(self) -> Any:
+        """The derivative, as `jax.export.Exported.vjp`."""
         if self._effects:
             raise NotImplementedError(errors.MSG_EXPORT_VJP.format(program=self.fun_name))
         return self._threaded.vjp()
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
-        """The program as bytes, for `fx.deserialize`."""
+        """The program as bytes, for `fx.deserialize`; with as many of its derivatives."""
         if vjp_order:
             self.vjp()
         header = json.dumps(
@@ -202,10 +212,10 @@ class Exported:
         """The results and the tokens after the program."""
         args, kwargs = jax.tree.unflatten(self._threaded.in_tree, [*tokens, *flat])
         try:
-            outs, tokens = self._threaded.call(*args, **kwargs)
+            outs, after = self._threaded.call(*args, **kwargs)
         except ValueError as error:  # JAX counts the tokens among the arguments
             raise ValueError(re.sub(r"\bargs\[(\d+)\]", lambda i: f"args[{int(i[1]) - 1}]", str(error))) from None
-        return jax.tree.leaves(outs), tokens
+        return jax.tree.leaves(outs), list(after)
 
 
 _FORMAT = b"token-effects program "

@@ -118,6 +118,8 @@ class Traced(_Stage):
         self._arguments = args, kwargs
 
     def lower(self, **options: Any) -> Lowered:
+        if "_private_parameters" in options:  # of `jax.export`, which would take the tokens for arguments
+            raise NotImplementedError(errors.MSG_JAX_EXPORT.format(program=self._function._name))
         args, kwargs = self._arguments
         threaded = self._function._threaded.trace(RUNTIME_TOKEN, *args, **kwargs)
         return Lowered(self._function, threaded.lower(**options))

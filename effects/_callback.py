@@ -93,7 +93,7 @@ def callback(
 
 def _result_type(shape: Any, name: str, where: Where) -> Operand:
     try:
-        dims = tuple(n if jax.export.is_symbolic_dim(n) else int(n) for n in shape.shape)
+        dims: tuple[Any, ...] = tuple(n if jax.export.is_symbolic_dim(n) else int(n) for n in shape.shape)
         dtype = np.dtype(shape.dtype)
         is_number = jnp.issubdtype(dtype, np.number) or dtype.kind == "b"
         if not is_number or any(isinstance(n, int) and n < 0 for n in dims):

@@ -154,6 +154,10 @@ MSG_EXPORT_VJP = (
     "derivative computes the program anew, and its effects would happen again. Export the derivative as a function of "
     "its own: `fx.export(jax.grad(f))`."
 )
+MSG_JAX_EXPORT = (
+    "`jax.export` was given `{program}`, which `fx.jit` compiled. It knows nothing of the tokens that such a function "
+    "takes and returns. Write `fx.export` in place of `jax.export.export`."
+)
 MSG_EXPORT_REFERENCE = (
     "The program `{program}` cannot be exported: it takes a mutable reference. JAX exports functions of values only. "
     "Pass `ref[...]`, and return what is to be written back."

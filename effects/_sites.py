@@ -181,8 +181,8 @@ class Site:
         come first in a record."""
         if not self.symbols:
             return self
-        places = {size: -1 - place for place, size in enumerate(self.symbols)}
-        return self._resized(lambda size: places.get(size, size), len(places))
+        places = {size: place for place, size in enumerate(self.symbols)}
+        return self._resized(lambda size: size if isinstance(size, int) else -1 - places[size], len(places))
 
     def of_record(self, payload: Any) -> Site:
         """The site with the sizes that a record has."""
@@ -392,8 +392,8 @@ def _describe_tree(tree: Any) -> Any:
         return {type_.__name__: [[_describe_key(key) for key in keys], children]}
     if type_ in (list, tuple):
         return {type_.__name__: children}
-    if issubclass(type_, tuple) and hasattr(type_, "_fields"):
-        return {"namedtuple": [type_.__name__, type_._fields, children]}
+    if issubclass(type_, tuple) and (fields := getattr(type_, "_fields", None)) is not None:
+        return {"namedtuple": [type_.__name__, fields, children]}
     return "none" if type_ is type(None) else {"other": [type_.__qualname__, children]}
 
 

@@ -22,7 +22,7 @@ import effects as fx
 from effects._content import Line
 from effects._primitive import effect_p
 from effects._sites import Site, take_arguments, where_called
-from tests.helpers import run_python
+from tests.helpers import ROOT, run_python
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")
 X = jnp.arange(3.0)
@@ -425,6 +425,14 @@ def test_large_operand_of_symbolic_shape():
     assert float(program.call(jnp.ones(2_000_000))) == 2e6
 
 
+def test_readme_example_prints_what_it_says():
+    """The README's example of an exported program prints exactly what stands below it."""
+    blocks = re.findall(r"```\w*\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    program = next(i for i, code in enumerate(blocks) if "fx.deserialize" in code)
+    done = run_python(blocks[program])
+    assert done.stdout == blocks[program + 1], done.stderr
+
+
 # What cannot be exported
 
 
@@ -495,6 +503,11 @@ REFUSED = {
         lambda: fx.export(lambda x: fx.print("{}", x))(X).call(X[1:]),
         ValueError,
         r"args\[0\].shape\[0\]",
+    ),
+    "jax.export": (
+        lambda: jax.export.export(fx.jit(lambda x: fx.print("{}", x)))(1.0),
+        NotImplementedError,
+        "Write `fx.export`",
     ),
     "other data": (lambda: fx.deserialize(b"nothing"), ValueError, "was given something else"),
     "other version": (
