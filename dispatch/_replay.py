@@ -88,6 +88,7 @@ class Replay:
     # In the context of the call.
 
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray]:
+        site = site.of_record(payload)
         content: Any = site.content
         fn = content.function.fn
         if fn is None:

@@ -115,8 +115,77 @@ MSG_UNORDERED_SHARDED = (
     "It is called once for all of them, and only ordered calls can be told to be the same. Leave out `ordered=False`."
 )
 MSG_FOREIGN_CALLBACK = (
-    "The program calls back the function `{name}` of another process. A function cannot travel with a program. Compile "
-    "the program in this process."
+    "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
+    "name can. Register it under one name in both processes, with `@fx.register_callback('some.name')`."
+)
+MSG_CALLBACK_NAME = (
+    "`register_callback` was given the name {name}. A name is a non-empty string, the same in every process. Write, "
+    "say, `@fx.register_callback('training.save')`."
+)
+MSG_CALLBACK_REGISTERED = (
+    "`register_callback({name!r})` was given {fn} as its function. What is called back is a function, or anything else "
+    "that can be called. Use it as a decorator of a function."
+)
+MSG_CALLBACK_TAKEN = (
+    "The name {name!r} is taken: {known!r} is registered under it, and {fn!r} cannot be. A name means one function for "
+    "the whole process, because programs carry it. Choose another name."
+)
+MSG_EXPORT_CALLBACK = (
+    "The program `{program}` cannot leave this process: it calls back the function `{name}` at {where}. A function "
+    "cannot travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where "
+    "the program will run."
+)
+MSG_SERIALIZE_CALLBACK = (
+    "The compiled program cannot leave this process: it calls back the function `{name}` at {where}. A function cannot "
+    "travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where the "
+    "program will run."
+)
+MSG_EXPORT_PLATFORM = (
+    "The program `{program}` has effects and cannot be exported for {platforms}. A program takes its effects along "
+    "only where there are native handlers ({known}, with the setting `native` on). Export it for these platforms, or "
+    "without its effects."
+)
+MSG_EXPORT_NODE = (
+    "The program `{program}` cannot be exported: {effect} at {where} is given a {types}. Another process knows only "
+    "dictionaries, lists, tuples and named tuples. Pass it as one of these."
+)
+MSG_EXPORT_VJP = (
+    "The derivative of the exported program `{program}` was asked for, and the program has effects. An exported "
+    "derivative computes the program anew, and its effects would happen again. Export the derivative as a function of "
+    "its own: `fx.export(jax.grad(f))`."
+)
+MSG_JAX_EXPORT = (
+    "`jax.export` was given `{program}`, which `fx.jit` compiled. It knows nothing of the tokens that such a function "
+    "takes and returns. Write `fx.export` in place of `jax.export.export`."
+)
+MSG_EXPORT_REFERENCE = (
+    "The program `{program}` cannot be exported: it takes a mutable reference. JAX exports functions of values only. "
+    "Pass `ref[...]`, and return what is to be written back."
+)
+MSG_EXPORTED_FOR_ONE = (
+    "The program `{program}` was exported for one device, has effects, and is called over {devices} devices. Every "
+    "device would have the effects. Export it for as many devices: `fx.export(fx.jit(f, in_shardings=...))`."
+)
+MSG_EXPORTED_STRUCTURE = (
+    "The exported program `{program}` was called with {got}, where {expected} was expected. Arguments have the "
+    "structure with which the program was exported. Call it with the same arguments, by position and by name."
+)
+MSG_EXPORTED_IN_JAX_JIT = (
+    "The exported program `{program}`, which has effects, is part of a program that plain `jax.jit` compiles. Its "
+    "effects are ordered by tokens, which `fx.jit` supplies. Compile the outer function with `fx.jit`."
+)
+MSG_DESERIALIZE = (
+    "`fx.deserialize` was given {what}. It reads what the `serialize` of an exported program returned, in this version "
+    "of the format ({version}). Export with `fx.export(f)(*args).serialize()`, and with this version of token-effects."
+)
+MSG_MISSING_CALLBACKS = (
+    "The exported program `{program}` calls back functions that are not registered here: {names}. A program carries "
+    "the names of its callbacks, and each process its own functions. Decorate them with `@fx.register_callback(name)` "
+    "before `fx.deserialize`."
+)
+MSG_LOADED_IN_TRACE = (
+    "The compiled program `{program}` was called while another function is traced. It is compiled and cannot become "
+    "part of another. Call it outside, or call the function that it was compiled from."
 )
 MSG_NOT_DIFFERENTIABLE = (
     "A derivative was asked of the results of the callback `{function}` at {where}. JAX cannot look into a Python "

@@ -104,7 +104,7 @@ def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, i
     Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
     precision. None where Python must do it.
     """
-    if site.lanes or not isinstance(site.content, Line):
+    if site.lanes or site.unknown or not isinstance(site.content, Line):
         return None
     index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
     args, kwargs = site.arguments(site.operands)

@@ -72,6 +72,7 @@ __all__ = [
     "inlined_calls",
     "interpret",
     "is_reference",
+    "is_reference_type",
     "is_token_ready",
     "jax_tokens",
     "jaxprs_in",
@@ -136,7 +137,12 @@ def hide_frames_in(folder: str) -> None:
 
 def is_reference(x: Any) -> bool:
     """Whether this is a mutable reference, such as `jax.new_ref` makes."""
-    return isinstance(getattr(x, "aval", None), AbstractRef)
+    return is_reference_type(getattr(x, "aval", None))
+
+
+def is_reference_type(aval: Any) -> bool:
+    """Whether this is the type of a mutable reference."""
+    return isinstance(aval, AbstractRef)
 
 
 def hold_weakly_in_caches(type_: type) -> None:

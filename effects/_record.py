@@ -155,7 +155,7 @@ class Records(Sequence[Record]):
     def of_one(cls, site: Site, token: tuple[int, ...], device: int, payload: Any) -> Records:
         """One record that travelled by itself."""
         records = cls(b"", 1, lambda _: site)
-        records._one = site, token, device, payload
+        records._one = site.of_record(payload), token, device, payload
         return records
 
     @property
@@ -164,6 +164,8 @@ class Records(Sequence[Record]):
         if self._one is not None:
             return self._one[0]
         site = self._find_site(int.from_bytes(self._data[_SITE_AT : _SITE_AT + 8], "little"))
+        if site.unknown:
+            return None
         if len(self._data) != self._count * (HEADER.size + site.payload_size):
             return None
         return site if (self._column((), np.dtype(np.uint64), _SITE_AT, site) == site.id).all() else None
@@ -213,7 +215,8 @@ class Records(Sequence[Record]):
         while at < len(self._data):
             _, _, _, site, *token, device, _, size = HEADER.unpack_from(self._data, at)
             start, at = at + HEADER.size, at + HEADER.size + size
-            yield self._find_site(site), tuple(token), device, self._data[start:at]
+            payload = self._data[start:at]
+            yield self._find_site(site).of_record(payload), tuple(token), device, payload
 
     def __iter__(self) -> Iterator[Record]:
         for part in self.parts():

@@ -23,7 +23,7 @@ NATIVE_PLATFORMS = ("cpu",)
 
 def _meet(ctx: Any, site: Site) -> None:
     """Makes the site known for as long as the program may bring its records."""
-    if (kept := host_sink().meet(site)) is not None:
+    if (kept := host_sink().meet(site.portable)) is not None:
         compat.keep_with_program(ctx, kept)
 
 
@@ -34,6 +34,7 @@ _ORDERED, _CLOSES, _CALLBACK, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 32
 def _site_attributes(site: Site, devices: int = 0, call: int = 0, closes: bool = False) -> dict[str, Any]:
     traits = _ORDERED * site.effect.ordered | _CLOSES * closes | _CALLBACK * isinstance(site.content, HostCall)
     traits |= devices << _DEVICES_SHIFT | call << _CALL_SHIFT
+    site = site.portable
     return compat.attributes(site=site.id, traits=traits, description=site.description)
 
 
@@ -91,7 +92,7 @@ def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, close
     _meet(ctx, site)
 
     def record(token: Any, *operands: Any) -> list[Any]:
-        outs = host_sink().record(site, np.asarray(token), [np.asarray(x) for x in operands])
+        outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
         return [host_sink().close(outs)] if closes else outs
 
     return _callback(ctx, record, result_avals(site), args)

@@ -1,7 +1,7 @@
 """`while`: tokens join what is carried.
 
 A condition with effects runs before the loop and at the end of the body, so that the loop's own condition is only the
-predicate that the body left behind.
+predicate that the body left behind. So does one that reads references, since JAX would give it their first values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _while_token_rule(
     def keep(first: dict[str, Any], carried: Any) -> list[Any]:
         return [*(first[key] for key in keys), *carried]
 
-    if not effects_of(cond_jaxpr.effects):
+    if not effects_of(cond_jaxpr.effects) and not any(map(compat.is_reference, cond_consts)):
         avals = [compat.typeof(x) for x in carry]
         token_avals = [compat.typeof(tokens[key]) for key in keys]
 
@@ -56,11 +56,13 @@ def _while_token_rule(
         return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
 
     tokens, [predicate] = ctx.thread(cond_jaxpr, tokens, [*cond_consts, *carry])
-    consts = [*cond_consts, *body_consts]
+    # What both have is one constant: a reference that the body writes is the one that the condition reads.
+    consts = [*{id(x): x for x in (*cond_consts, *body_consts)}.values()]
+    places = {id(x): place for place, x in enumerate(consts)}
     state = [predicate, *keep(tokens, carry)]
 
     def body(*flat: Any) -> list[Any]:
-        c_consts, b_consts = flat[:cond_nconsts], flat[cond_nconsts : len(consts)]
+        c_consts, b_consts = ([flat[places[id(x)]] for x in given] for given in (cond_consts, body_consts))
         inner = dict(zip(keys, flat[len(consts) + 1 :], strict=False))
         inner, carried = ctx.thread(body_jaxpr, inner, [*b_consts, *flat[len(consts) + 1 + len(keys) :]])
         inner, [again] = ctx.thread(cond_jaxpr, inner, [*c_consts, *carried])
