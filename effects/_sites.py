@@ -62,14 +62,6 @@ class Operand:
         """Bytes in the record, without padding."""
         return self.stored.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
-    def read(self, payload: Any, offset: int) -> np.ndarray:
-        """The value that lies at this byte of a payload; read-only."""
-        value = np.ndarray(self.shape, self.stored, payload, offset)
-        if self.stored is not self.dtype and self.stored != self.dtype:
-            value = value.astype(self.dtype)
-            value.flags.writeable = False
-        return value
-
     def of_lane(self, value: np.ndarray, lane: tuple[int, ...]) -> np.ndarray:
         """What one lane sees of the operand."""
         return value[(*(i for i, differs in zip(lane, self.lanes, strict=True) if differs), ...)]
@@ -195,11 +187,21 @@ class Site:
 
     def read(self, payload: Any) -> list[np.ndarray]:
         """The operands' values from a record's payload; read-only."""
-        return [operand.read(payload, at) for operand, at in self._places]
+        values = [np.ndarray(shape, stored, payload, at) for shape, stored, at in self._places]
+        for i, dtype in self._shown_otherwise:
+            values[i] = values[i].astype(dtype)
+            values[i].flags.writeable = False
+        return values
 
     @functools.cached_property
-    def _places(self) -> list[tuple[Operand, int]]:
-        return list(zip(self.operands, self.offsets, strict=True))
+    def _places(self) -> list[tuple[tuple[int, ...], np.dtype, int]]:
+        """Shape, type and first byte of each operand in a payload."""
+        return [(operand.shape, operand.stored, at) for operand, at in zip(self.operands, self.offsets, strict=True)]
+
+    @functools.cached_property
+    def _shown_otherwise(self) -> list[tuple[int, np.dtype]]:
+        """The operands that are not shown in the type in which they travel."""
+        return [(i, operand.dtype) for i, operand in enumerate(self.operands) if operand.stored != operand.dtype]
 
     @functools.cached_property
     def payload_size(self) -> int:
