@@ -118,7 +118,7 @@ def _wait(
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
     if done() or drain.wait(done, left, for_plain=for_plain):
         return []
-    outstanding = list(map(str, drain.running.copy().values()))
+    outstanding = list(map(str, drain.functions().values()))
     for stream, number in last:
         for earlier in list(stream.calls):
             if number in stream.calls and (call := stream.calls.get(earlier)) is not None:

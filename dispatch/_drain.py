@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from dispatch import _streams
 from dispatch._failures import Place, failures
 from dispatch._known_sites import find_site, forget
-from dispatch._replay import Replay, outside_epochs
+from dispatch._replay import Replay, Settle, outside_epochs
 from dispatch._sink import native, to_bytes
-from dispatch._streams import Stream, current_stream, is_nested, nest_this_thread, streams
+from dispatch._streams import Stream, is_nested, nest_this_thread, streams
 from dispatch._stuck import is_stuck
 from effects import _errors as errors
 from effects._record import HEADER, Records
@@ -36,7 +36,7 @@ _REPLICATED, _CALLBACK = 2, 4  # of a record's flags; see `dispatch/native/recor
 
 
 class Running(NamedTuple):
-    """A function of the user's that runs."""
+    """A function of the user's that runs. A plain tuple where it is made, since that is at every callback."""
 
     site: Site
     place: Place
@@ -56,12 +56,17 @@ class Drain:
         self.plain_released = 0  # under `progress`: how many records without an epoch have been replayed
         self.plain_in_runs = 0  # how many more are part of runs of functions that are under way
         self.held: dict[int, int] = {}  # numbers of threads -> how many runs of functions of theirs are under way
-        self.running: dict[int, Running] = {}  # by the identity of a drain thread: the function that it runs
+        # By the identity of a drain thread: the function that it runs, as a `Running` is.
+        self.running: dict[int, tuple[Site, Place, tuple[int, ...], int, float]] = {}
         self.ended = False  # the process is about to end, and nothing runs in the background any more
         self._batches = 0  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
         self._runs_lock = threading.Lock()  # for `held` and `plain_in_runs`, since runs may end while others begin
+
+    def functions(self) -> dict[int, Running]:
+        """The functions that run, by the identities of their drain threads."""
+        return {thread: Running(*function) for thread, function in self.running.copy().items()}
 
     def start(self) -> None:
         """Starts a thread that leads and one that stands by, if none runs yet."""
@@ -109,21 +114,26 @@ class Drain:
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""
         while not done():
-            _, replayed, _ = self._step()
+            _, replayed, _ = self._step(None)  # nobody's streams are nested any more
             if not replayed:
                 self._close_failed()
 
     def _run(self) -> None:
-        nest_this_thread()
+        nested = nest_this_thread()
+
+        def settle(place: Place) -> None:
+            if nested.calls or failures:
+                self._wait_for_nested(nested, place)
+
         while native.stand_by():
             leads, replayed, stopped = True, False, False
             while leads and (replayed or not stopped):
-                leads, replayed, stopped = self._step()
+                leads, replayed, stopped = self._step(settle)
             if leads:
                 native.leave()
                 return
 
-    def _step(self) -> tuple[bool, bool, bool]:
+    def _step(self, settle: Settle | None) -> tuple[bool, bool, bool]:
         """Replays a batch.
 
         Returns whether this thread still leads, whether there was anything in the batch, and whether the drain is to
@@ -144,7 +154,7 @@ class Drain:
             if finished or plain_released != self.plain_released:
                 self._end_epochs([each for each in finished if each[0] != run], plain_released)
                 finished = [each for each in finished if each[0] == run]
-            leads = self._replay_run(work, run, plain_in_run, finished)
+            leads = self._replay_run(work, run, plain_in_run, finished, settle)
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
@@ -159,15 +169,16 @@ class Drain:
             self.plain_released = max(self.plain_released, plain_released)
             self.progress.notify_all()
 
-    def _replay_run(self, work: deque[Any], run: int, plain: int, finished: list[tuple[int, int, int]]) -> bool:
+    def _replay_run(
+        self,
+        work: deque[Any],
+        run: int,
+        plain: int,
+        finished: list[tuple[int, int, int]],
+        settle: Settle | None,
+    ) -> bool:
         """Replays records of one thread's programs, which may run functions of the user's. Returns whether we still
         lead."""
-        nested = current_stream() if is_nested() else None  # none of its own after the threads have ended
-
-        def settle(place: Place) -> None:
-            if nested is not None and (nested.calls or failures):
-                self._wait_for_nested(nested, place)
-
         with self._runs_lock:
             self.held[run] = self.held.get(run, 0) + 1
             self.plain_in_runs += plain
@@ -182,7 +193,8 @@ class Drain:
                     answer = self._call(item, call, site, settle)
                 else:
                     self._show(item, call, site)
-                    settle(place)
+                    if settle is not None:
+                        settle(place)
             except BaseException as error:  # ours: the others go on all the same
                 failures.add(place, error)
                 if (reply := _last_reply(item)) != 0:
@@ -214,7 +226,7 @@ class Drain:
             _, _, _, site_id, *token, device, _, _ = HEADER.unpack(data)
             replay.records(Records.of_one(site or find_site(site_id), tuple(token), device, block))
 
-    def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Any) -> tuple[int, Any] | None:
+    def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Settle | None) -> tuple[int, Any] | None:
         """Runs the functions of an item, and replays what stands between them.
 
         Returns what to answer, if somebody waits: always for the last of them.
@@ -245,7 +257,7 @@ class Drain:
                 payload, block = (data[start:end], None) if block is None else (block, None)
                 token = first, epoch, phase, index
                 shared = reply if flags & _REPLICATED else 0
-                self.running[me] = Running(site, place, token, shared, time.monotonic() if shared else 0.0)
+                self.running[me] = site, place, token, shared, time.monotonic() if shared else 0.0
                 result = replay.function(site, token, device, payload, reply != 0)
                 del self.running[me], payload
                 if reply:
@@ -276,7 +288,7 @@ class Drain:
 
     def _free_stuck(self) -> None:
         """Fails programs that wait for a function which waits for their devices."""
-        for thread, function in list(self.running.items()):
+        for thread, function in self.functions().items():
             if function.reply and is_stuck(thread, function.since):
                 name = function.site.content.function.name  # type: ignore[union-attr]
                 failure = errors.EffectError(errors.MSG_STUCK.format(name=name, where=function.site.where))

@@ -35,6 +35,9 @@ class Call(NamedTuple):
     context: contextvars.Context  # in which its effects are replayed
 
 
+Settle = Callable[[Place], None]
+"""Waits for the effects of what a function of the user's has called, on behalf of the program that called it."""
+
 _OUTSIDE = Caller("a program outside fx.jit")
 
 
@@ -50,11 +53,11 @@ class Replay:
         self,
         call: tuple[Caller, TextIO | None, contextvars.Context],
         place: Place,
-        settle: Callable[[Place], None] | None = None,
+        settle: Settle | None = None,
     ):
         self._call = call
         self._place = place
-        self._settle = settle  # waits for the effects of what a function of the user's has called
+        self._settle = settle
 
     def text(self, text: str) -> None:
         """Lines that native code has formatted."""

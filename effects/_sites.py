@@ -65,18 +65,10 @@ class Operand:
         return self.stored.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
     def describe(self) -> str:
-        """All of it as text: `float32[2,3]`, `int4[2]/int8`, or `float32[9,2]@10` with lanes of the outer of two `vmap`s."""
+        """All of it as text: `float32[2,3]`, `int4[2]/int8`, `float32[9,2]@10` (lanes of the outer of two `vmap`s)."""
         stored = "" if self.stored == self.dtype else f"/{dtype_name(self.stored)}"
         lanes = "@" + "".join("01"[differs] for differs in self.lanes) if self.lanes else ""
         return f"{dtype_name(self.dtype)}[{','.join(map(str, self.shape))}]{stored}{lanes}"
-
-    def read(self, payload: Any, offset: int) -> np.ndarray:
-        """The value that lies at this byte of a payload; read-only."""
-        value = np.ndarray(self.shape, self.stored, payload, offset)
-        if self.stored is not self.dtype and self.stored != self.dtype:
-            value = value.astype(self.dtype)
-            value.flags.writeable = False
-        return value
 
     def of_lane(self, value: np.ndarray, lane: tuple[int, ...]) -> np.ndarray:
         """What one lane sees of the operand."""
@@ -153,8 +145,12 @@ class Site:
     @functools.cached_property
     def operands(self) -> tuple[Operand, ...]:
         """What travels in the record: the mask, if there is one, and the leaves that are arrays."""
-        leaves = tuple(leaf for leaf in self.leaves if isinstance(leaf, Operand))
-        return leaves if self.mask is None else (self.mask, *leaves)
+        return self._arrays if self.mask is None else (self.mask, *self._arrays)
+
+    @functools.cached_property
+    def _arrays(self) -> tuple[Operand, ...]:
+        """The leaves that are arrays."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, Operand))
 
     @functools.cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -187,7 +183,7 @@ class Site:
         """Which lanes have the effect, as a record's payload says; None: all."""
         if self.mask is None:
             return None
-        mask = self.mask.read(payload, self.offsets[0])
+        mask = np.ndarray(self.mask.shape, self.mask.stored, payload, self.offsets[0])
         shape = tuple(size if differs else 1 for size, differs in zip(self.lanes, self.mask.lanes, strict=True))
         active = np.broadcast_to(mask.reshape(shape), self.lanes)
         return None if active.all() else active
@@ -200,14 +196,14 @@ class Site:
 
     def of_lane(self, values: Sequence[np.ndarray], lane: tuple[int, ...]) -> list[np.ndarray]:
         """What one lane sees of the values that were read from a payload."""
-        return [operand.of_lane(value, lane) for (operand, _), value in zip(self._places, values, strict=True)]
+        return [operand.of_lane(value, lane) for operand, value in zip(self._arrays, values, strict=True)]
 
     def all_lanes(self, values: Sequence[np.ndarray], vmap_method: str) -> list[np.ndarray]:
         """What a function that is called once for all lanes sees of the values that were read from a payload."""
         if vmap_method == "legacy_vectorized":
             return list(values)
         shown = []
-        for (operand, _), value in zip(self._places, values, strict=True):
+        for operand, value in zip(self._arrays, values, strict=True):
             inner = value.shape[sum(operand.lanes) :]
             lanes = tuple(size if differs else 1 for size, differs in zip(self.lanes, operand.lanes, strict=True))
             value = value.reshape(*lanes, *inner)
@@ -284,12 +280,22 @@ class Site:
 
     def read(self, payload: Any) -> list[np.ndarray]:
         """The arguments' values from a record's payload, without the mask; read-only."""
-        return [operand.read(payload, at) for operand, at in self._places]
+        values = [np.ndarray(shape, stored, payload, at) for shape, stored, at in self._places]
+        for i, dtype in self._shown_otherwise:
+            values[i] = values[i].astype(dtype)
+            values[i].flags.writeable = False
+        return values
 
     @functools.cached_property
-    def _places(self) -> list[tuple[Operand, int]]:
-        places = list(zip(self.operands, self.offsets, strict=True))
-        return places if self.mask is None else places[1:]
+    def _places(self) -> list[tuple[tuple[int, ...], np.dtype, int]]:
+        """Shape, type and first byte of each argument in a payload."""
+        offsets = self.offsets[len(self.operands) - len(self._arrays) :]
+        return [(operand.shape, operand.stored, at) for operand, at in zip(self._arrays, offsets, strict=True)]
+
+    @functools.cached_property
+    def _shown_otherwise(self) -> list[tuple[int, np.dtype]]:
+        """The arguments that are not shown in the type in which they travel."""
+        return [(i, operand.dtype) for i, operand in enumerate(self._arrays) if operand.stored != operand.dtype]
 
     @functools.cached_property
     def payload_size(self) -> int:
