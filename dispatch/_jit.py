@@ -28,6 +28,7 @@ from effects._config import config
 from effects._content import HostCall
 from effects._jax_compat import jax_tokens, runs_now
 from effects._sites import Site
+from lowering._jax_callbacks import jax_calls_in
 from lowering._record import TOKEN_LENGTH, close_p
 from lowering._rules import effects_of, token_keys
 from lowering._thread import ends_with_record, thread_tokens
@@ -294,8 +295,9 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
         return outs, {}
     names = tuple(sorted({effect.name for effect in effects}))
     sites = sites_in(jaxpr)
-    calls = any(isinstance(site.content, HostCall) for site in sites)
-    awaits = any(site.results is not None for site in sites)
+    calls, awaits = jax_calls_in(jaxpr)
+    calls = calls or any(isinstance(site.content, HostCall) for site in sites)
+    awaits = awaits or any(site.results is not None for site in sites)
     return outs, {Issued(names, calls, awaits): tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
 
 

@@ -109,7 +109,9 @@ class Replay:
                     raise
                 self._fail(error, site)  # the other lanes go on
             else:
-                if content.results is not None and not site.lanes:
+                if content.prints:
+                    self._write(returned)
+                elif content.results is not None and not site.lanes:
                     results = take_results(site, returned)
                 elif content.results is not None:  # at once: the function may have one array for all lanes
                     for all_lanes, of_one in zip(results, take_results(site, returned), strict=True):

@@ -14,6 +14,7 @@ from effects import _jax_compat
 from lowering import _call as _call
 from lowering import _cond as _cond
 from lowering import _emit as _emit
+from lowering import _jax_callbacks as _jax_callbacks
 from lowering import _scan as _scan
 from lowering import _while as _while
 from lowering._rules import TokenContext as TokenContext

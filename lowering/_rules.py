@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from effects._registry import OF_JAX
 from effects._types import Effect
 
 Tokens = dict[str, Any]
@@ -23,9 +24,14 @@ def token_key(effect: Effect) -> str:
     return effect.domain if effect.ordered else UNORDERED
 
 
-def effects_of(effects: Any) -> frozenset[Effect]:
+def own_effects(effects: Any) -> frozenset[Effect]:
     """Ours among a jaxpr's or an equation's effects."""
     return frozenset(effect for effect in effects if isinstance(effect, Effect))
+
+
+def effects_of(effects: Any) -> frozenset[Effect]:
+    """Those of a jaxpr's or an equation's effects that tokens are threaded for: ours, and JAX's own callbacks'."""
+    return own_effects(effects) | {OF_JAX[type(effect)] for effect in effects if type(effect) in OF_JAX}
 
 
 def token_keys(effects: Any) -> tuple[str, ...]:
@@ -39,7 +45,7 @@ class TokenContext:
 
     Attributes:
         primitive: The equation's primitive.
-        effects: The equation's effects, those that are ours.
+        effects: The equation's effects, those that tokens are threaded for.
         where: The user's line that made the equation, as text.
         outs: How many results the equation has.
         call: A number that no other equation of the same jaxpr has.
