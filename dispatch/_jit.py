@@ -41,7 +41,8 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Effects appear on the host in program order: within the program, and after those of the programs that the same
     thread called before. Calls return as early as those of `jax.jit` do. Under another transformation the function is
-    transparent, and its effects are the outer program's.
+    transparent, and its effects are the outer program's. JAX's own callbacks, such as `jax.debug.print` and
+    `io_callback`, take part as if they were ours.
 
     Args:
         fun: The function. Without it, a decorator is returned.

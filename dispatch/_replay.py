@@ -110,7 +110,8 @@ class Replay:
                 self._fail(error, site)  # the other lanes go on
             else:
                 if content.prints:
-                    self._write(returned)
+                    if not (observed and any(capture.suppress for capture in self._captures())):
+                        self._write(returned)
                 elif content.results is not None and not site.lanes:
                     results = take_results(site, returned)
                 elif content.results is not None:  # at once: the function may have one array for all lanes
