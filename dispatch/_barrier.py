@@ -81,7 +81,7 @@ def _wait(
     # Records of programs that JAX dispatched do not say which thread that was. One that runs functions of effects knows
     # whether it has dispatched any.
     for_plain = not nested or bool(compat.jax_tokens.current_tokens)
-    if not wait_for_plain_programs(deadline):
+    if not wait_for_plain_programs(deadline) or not _wait_for_unordered(deadline):
         return ["programs with effects that were not dispatched by fx.jit"]
     own = current_stream()
     # The newest epoch that counts, of each stream: a stream's epochs end in their order.
@@ -162,3 +162,20 @@ def wait_for_plain_programs(deadline: float | None = None) -> bool:
         if isinstance(effect, Order):
             del tokens[effect]  # nothing is left to wait for; the next program begins anew
     return True
+
+
+def _wait_for_unordered(deadline: float | None) -> bool:
+    """Waits for unordered effects that were left to JAX. False if the time ran out."""
+    tokens = compat.unordered_tokens()
+    if not tokens or deadline is None:
+        for token in tokens:
+            compat.block_until_token(token)
+        return True
+    # These tokens do not say whether they are ready.
+    waiting = threading.Thread(target=lambda: [*map(compat.block_until_token, tokens)], daemon=True)
+    waiting.start()
+    waiting.join(max(0.0, deadline - time.monotonic()))
+    return not waiting.is_alive()
+
+
+compat.on_barrier(effects_barrier)  # `jax.effects_barrier()` covers what went through us

@@ -26,6 +26,7 @@ from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
 from effects._sites import Site
+from lowering._jax_callbacks import jax_calls_in
 from lowering._record import TOKEN_LENGTH, close_p
 from lowering._rules import effects_of, token_keys
 from lowering._thread import ends_with_record, thread_tokens
@@ -38,7 +39,8 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Effects appear on the host in program order: within the program, and after those of the programs that the same
     thread called before. Calls return as early as those of `jax.jit` do. Under another transformation the function is
-    transparent, and its effects are the outer program's.
+    transparent, and its effects are the outer program's. JAX's own callbacks, such as `jax.debug.print` and
+    `io_callback`, take part as if they were ours.
 
     Args:
         fun: The function. Without it, a decorator is returned.
@@ -244,8 +246,9 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
         return outs, {}
     names = tuple(sorted({effect.name for effect in effects}))
     sites = sites_in(jaxpr)
-    calls = any(isinstance(site.content, HostCall) for site in sites)
-    awaits = any(site.results is not None for site in sites)
+    calls, awaits = jax_calls_in(jaxpr)
+    calls = calls or any(isinstance(site.content, HostCall) for site in sites)
+    awaits = awaits or any(site.results is not None for site in sites)
     return outs, {Issued(names, calls, awaits): tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
 
 

@@ -121,7 +121,10 @@ class Replay:
                     raise
                 self._fail(error, site)  # the other lanes go on
             else:
-                if content.results is not None and not calls_lanes:
+                if content.prints:
+                    if not (observed and any(capture.suppress for capture in self._captures())):
+                        self._write(returned)
+                elif content.results is not None and not calls_lanes:
                     results = take_results(site, returned, site.results)
                 elif content.results is not None:  # at once: the function may have one array for all lanes
                     for all_lanes, of_one in zip(results, take_results(site, returned, content.results), strict=True):

@@ -9,21 +9,35 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from effects._functions import HostFunction
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line of `fx.print`."""
+    """A line of `fx.print`, or of `jax.debug.print`, which knows NumPy's print options when it is traced."""
 
     fmt: str
+    options: tuple[tuple[str, Any], ...] | None = None  # NumPy's print options; None: those in force at the call
 
     def describe(self) -> dict[str, Any]:
-        return {"line": self.fmt}
+        return {"line": self.fmt} if self.options is None else {"line": self.fmt, "options": self.options}
 
     def text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        return self.fmt.format(*args, **kwargs)
+        return self.fmt.format(*args, **kwargs) if self.options is None else fill(self.fmt, self._options, args, kwargs)
+
+    @functools.cached_property
+    def _options(self) -> dict[str, Any]:
+        return dict(self.options or ())
+
+
+def fill(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The text of a format under NumPy's print options."""
+    if options == np.get_printoptions():  # setting them takes longer than asking
+        return fmt.format(*args, **kwargs)
+    with np.printoptions(**options):
+        return fmt.format(*args, **kwargs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +61,15 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class HostCall:
-    """A call of `fx.callback`."""
+    """A call of `fx.callback`, or of a callback of JAX's."""
 
     function: HostFunction
     results: tuple[Any, ...] | None = None  # types of the results in one lane; None: nobody waits for any
     tree: Any = None  # their treedef, or its text in a process that has no more
     pass_record: bool = False
     vmap_method: str | None = None  # as for `jax.pure_callback`; None: lane by lane
+    prints: bool = False  # whether the function returns text to print
+    otherwise: Callable[..., Any] | None = None  # JAX's own way from operands to results, where there is none of ours
 
     @functools.cached_property
     def is_one(self) -> bool:
@@ -92,7 +108,8 @@ Content = Line | Event | HostCall
 def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], Any]) -> Content:
     """The content that describes itself so. A function is known by its name only."""
     if "line" in description:
-        return Line(description["line"])
+        options = description.get("options")
+        return Line(description["line"], options and tuple((name, value) for name, value in options))
     if "event" in description:
         return Event(description["event"], description["level"], tuple(description["fields"]))
     function = HostFunction(None, description["function"], description["name"], description["registered"])

@@ -110,6 +110,10 @@ MSG_RETURNED = (
     "The callback `{name}` returned {got}, where {expected} was expected. What it returns must have the structure, "
     "shapes and dtypes of the `result_shape_dtypes` given at {where}. Change what it returns, or what was asked for."
 )
+MSG_RETURNED_SOME = (
+    "The callback `{name}` returned values, where none were expected. A callback without `result_shape_dtypes` returns "
+    "None. Return nothing, or describe what is returned."
+)
 MSG_UNORDERED_SHARDED = (
     "The unordered callback `{name}` at {where} has results and is in a program that is sharded over several devices. "
     "It is called once for all of them, and only ordered calls can be told to be the same. Leave out `ordered=False`."

@@ -69,7 +69,7 @@ class HostFunction:
     ):
         self._fn = fn
         self.key = key or f"{_PROCESS}-{next(_numbers)}"
-        self.name = name or getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
+        self.name = name or function_name(fn)
         self.registered = registered
 
     @classmethod
@@ -82,6 +82,11 @@ class HostFunction:
     def fn(self) -> Callable[..., Any] | None:
         """The function, if this process has it."""
         return _registered.get(self.key) if self.registered else self._fn
+
+
+def function_name(fn: Any) -> str:
+    """What a function is called in messages."""
+    return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
 
 
 _PROCESS = uuid.uuid4().hex

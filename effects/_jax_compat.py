@@ -7,6 +7,7 @@ does one thing on every supported version.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +22,10 @@ from jax._src import (
     core,
     custom_batching,
     custom_derivatives,
+    debugging,
     dispatch,
     pjit,
+    sharding_impls,
     source_info_util,
     traceback_util,
     tree_util,
@@ -32,6 +35,7 @@ from jax._src import callback as jax_callback
 from jax._src import config as jax_config
 from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
+from jax._src import mesh as jax_mesh
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import conditionals, loops, solves
@@ -58,11 +62,14 @@ __all__ = [
     "batching",
     "bind",
     "block_until_token",
+    "callback_context",
     "closed_jaxpr",
     "cond_p",
     "custom_jvp_call_p",
     "custom_vjp_call_p",
     "custom_vmap_p",
+    "debug_callback_p",
+    "debug_print_p",
     "discharge_state",
     "equation_context",
     "evaluate",
@@ -70,18 +77,24 @@ __all__ = [
     "hide_frames_in",
     "hold_weakly_in_caches",
     "inlined_calls",
+    "inspect_sharding_p",
     "interpret",
+    "io_callback_p",
     "is_reference",
     "is_reference_type",
     "is_token_ready",
+    "jax_callback_effects",
     "jax_tokens",
     "jaxprs_in",
     "jit_p",
     "keep_with_program",
     "linear_solve_p",
+    "log_callback",
     "lower_as_callback",
     "mark_replicated",
+    "merge_arguments",
     "mlir",
+    "on_barrier",
     "open_jaxpr",
     "owner_of",
     "physical_key_data",
@@ -95,6 +108,9 @@ __all__ = [
     "source_of",
     "trace_to_jaxpr",
     "typeof",
+    "unordered_tokens",
+    "user_frame",
+    "user_function",
     "weakref_lru_cache",
     "while_p",
     "with_scan_tokens",
@@ -190,9 +206,28 @@ def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
                     del tokens[key]
 
 
+def unordered_tokens() -> list[Any]:
+    """The newest token of each device, of the programs that this thread dispatched with unordered effects of JAX's."""
+    return list(jax_tokens.output_runtime_tokens.values())
+
+
 def is_token_ready(token: Any) -> bool:
     """Whether a token of JAX's is there."""
     return token._buf.is_ready()
+
+
+def on_barrier(wait: Callable[[], None]) -> None:
+    """Calls `wait` at the end of every `jax.effects_barrier`, also when that raises."""
+    tokens = type(jax_tokens)
+    block = tokens.block_until_ready
+
+    def block_until_ready(self: Any) -> None:
+        try:
+            block(self)
+        finally:
+            wait()
+
+    tokens.block_until_ready = block_until_ready  # type: ignore[method-assign]
 
 
 # Jaxprs. In 0.12 a jaxpr holds its constants; before, a ClosedJaxpr did.
@@ -267,6 +302,81 @@ def equation_context(eqn: Any) -> Iterator[None]:
 def source_of(eqn: Any) -> str:
     """`file:line (function)` of the user's code that made an equation."""
     return source_info_util.summarize(eqn.source_info)
+
+
+def user_frame() -> tuple[str, int, str] | None:
+    """File, line and function of the user's code that made the equation in whose context this is called."""
+    frame = source_info_util.user_frame(source_info_util.current().traceback)
+    return None if frame is None else (frame.file_name, frame.start_line, frame.function_name)
+
+
+# JAX's own callbacks
+
+debug_callback_p = debugging.debug_callback_p
+debug_print_p = debugging.debug_print_p
+inspect_sharding_p = debugging.inspect_sharding_p
+io_callback_p = jax_callback.io_callback_p
+
+jax_callback_effects = (
+    (debugging.DebugEffect, debugging.OrderedDebugEffect),
+    (jax_callback.IOEffect, jax_callback.OrderedIOEffect),
+)
+"""Types of the effects of `jax.debug` and of `io_callback`: (unordered, ordered) of each."""
+
+
+@contextlib.contextmanager
+def callback_context(x64: bool) -> Iterator[Callable[[Any], jax.Array]]:
+    """What JAX puts around the function of a callback, and what makes an array of JAX's of a NumPy array for it."""
+    device = jax.local_devices(backend="cpu")[0]
+    with (
+        jax_config.enable_x64(x64),
+        jax_config.default_device(device),
+        sharding_impls._internal_use_concrete_mesh(jax_mesh.empty_concrete_mesh),
+        jax_mesh.use_abstract_mesh(jax_mesh.empty_abstract_mesh),
+    ):
+        yield _putting_on(device)
+
+
+@functools.lru_cache(1)
+def _putting_on(device: Any) -> Callable[[Any], jax.Array]:
+    sharding = jax.sharding.SingleDeviceSharding(device)
+
+    def put(x: Any) -> jax.Array:  # `jax.device_put` takes six times as long to get there
+        return xla_client.batched_device_put(_aval(x.shape, x.dtype), sharding, [x], [device])
+
+    return put
+
+
+@functools.lru_cache(4096)
+def _aval(shape: tuple[int, ...], dtype: Any) -> Any:
+    return core.ShapedArray(shape, dtype)
+
+
+def user_function(callback: Any) -> Any:
+    """The user's function in the flat one that JAX made of it, or that one."""
+    if isinstance(callback, jax_callback._FlatCallback):
+        return callback.callback_func
+    code, cells = getattr(callback, "__code__", None), getattr(callback, "__closure__", None)
+    if code is not None and "callback" in code.co_freevars:
+        return cells[code.co_freevars.index("callback")].cell_contents
+    return callback
+
+
+def merge_arguments(tree: Any, values: Sequence[Any], static: Sequence[tuple[int, Any]]) -> tuple[Any, Any]:
+    """`(args, kwargs)` of `jax.debug.print`, from those that are arrays and those that were known while tracing."""
+    return debugging.merge_callback_args(tree, values, static)
+
+
+def log_callback(params: dict[str, Any]) -> Callable[..., Any]:
+    """The flat function by which JAX logs what `jax.debug.log` says, from the equation's parameters."""
+    log = functools.partial(
+        debugging._format_print_callback,
+        params["fmt"],
+        dict(params["np_printoptions"]),
+        params["has_placeholders"],
+        params["logging_record"],
+    )
+    return debugging._make_flat_callback(params["in_tree"], log, params["static_args"])
 
 
 # Control flow
@@ -527,7 +637,7 @@ def lower_as_callback(
         returns_token=ordered,
     )
     if ordered:
-        ctx.set_tokens_out(mlir.TokenSet({order: token}))
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({order: token})))
     return results
 
 

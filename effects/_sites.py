@@ -338,13 +338,14 @@ def take_arguments(
             leaf = leaf[...]  # what it holds now
         if not isinstance(leaf, (jax.Array, np.ndarray)):
             raise _bad_argument(leaf, path, call, where, "an array, or the text you want to see, say `str(x)`")
-        value, operand = _take_array(leaf, path, call, where)
+        value, operand = take_array(leaf, path, call, where)
         values.append(value)
         leaves.append(operand)
     return values, tuple(leaves), tree
 
 
-def _take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand]:
+def take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand]:
+    """An array as it travels, and its description. What has no numbers is refused."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = compat.physical_key_data(x)
     if x.dtype == jax.dtypes.float0:  # the tangent of an integer: it has no value

@@ -54,11 +54,22 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
         return _record_callback_lowering(ctx, token, *operands, site=site, call=call, closes=closes)
     if site.results is not None and not site.effect.ordered and compat.automatic_devices(ctx):
         # Every device asks for itself, and which calls are copies of each other only their order tells.
+        if isinstance(site.content, HostCall) and (otherwise := site.content.otherwise) is not None:
+            return _otherwise(ctx, otherwise, token, operands)
         name = site.content.function.name if isinstance(site.content, HostCall) else site.effect.name
         raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
     _meet(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
     return _custom_call(ctx, target, (token, *operands), lambda devices: _site_attributes(site, devices, call, closes))
+
+
+def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
+    """The call as JAX has it; the token waits for its results."""
+
+    def bind(token: Any, *operands: Any) -> list[Any]:
+        return jax.lax.optimization_barrier([token, *call(*operands)])
+
+    return compat.mlir.lower_fun(bind)(ctx, token, *operands)
 
 
 def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
@@ -81,7 +92,7 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     )
     order = Order(site.effect.domain)
     token, *results = lower(token_ctx, ctx.tokens_in.get(order), *operands)
-    ctx.set_tokens_out(compat.mlir.TokenSet({order: token}))
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: token})))
     return results
 
 

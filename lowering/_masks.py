@@ -18,7 +18,7 @@ from effects import _jax_compat as compat
 from effects._primitive import effect_p
 from effects._print_grad import print_grad_p
 from effects._sites import Site
-from lowering._rules import effects_of
+from lowering._rules import own_effects
 from lowering._signature import with_mask
 
 _MaskRule = Callable[..., Sequence[Any]]
@@ -43,7 +43,7 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
         if not _is_masked(eqn):
             return compat.bind(eqn, operands)
         if (rule := _mask_rules.get(eqn.primitive)) is None:
-            names = ", ".join(sorted(f"`{effect}`" for effect in effects_of(eqn.effects))) or "of a backward pass"
+            names = ", ".join(sorted(f"`{effect}`" for effect in own_effects(eqn.effects))) or "of a backward pass"
             raise errors.MissingTokenRule(
                 errors.MSG_MISSING_MASK.format(effects=names, primitive=eqn.primitive, where=compat.source_of(eqn))
             )
@@ -61,7 +61,7 @@ def needs_masks(jaxpr: Any) -> bool:
 def _is_masked(eqn: Any) -> bool:
     return (
         eqn.primitive is print_grad_p
-        or bool(effects_of(eqn.effects))
+        or bool(own_effects(eqn.effects))
         or any(needs_masks(inner) for inner in compat.jaxprs_in(eqn.params))
     )
 

@@ -39,6 +39,11 @@ def _close_abstract_eval(*tokens: Any) -> Any:
 
 @register_token_rule(effect_p)
 def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site) -> tuple[Tokens, list[Any]]:
+    return bind_record(ctx, tokens, operands, site)
+
+
+def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site: Site) -> tuple[Tokens, list[Any]]:
+    """Publishes a record in place of an equation."""
     key = token_key(site.effect)
     # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call

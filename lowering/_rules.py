@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from effects import _jax_compat as compat
+from effects._registry import OF_JAX
 from effects._types import Effect
 
 Tokens = dict[str, Any]
@@ -23,9 +25,15 @@ def token_key(effect: Effect) -> str:
     return effect.domain if effect.ordered else UNORDERED
 
 
-def effects_of(effects: Any) -> frozenset[Effect]:
+def own_effects(effects: Any) -> frozenset[Effect]:
     """Ours among a jaxpr's or an equation's effects."""
     return frozenset(effect for effect in effects if isinstance(effect, Effect))
+
+
+def effects_of(effects: Any) -> frozenset[Effect]:
+    """Those of a jaxpr's or an equation's effects that tokens are threaded for: ours, and JAX's own callbacks'."""
+    threaded = (effect if isinstance(effect, Effect) else OF_JAX.get(type(effect)) for effect in effects)
+    return frozenset(effect for effect in threaded if effect is not None)
 
 
 def token_keys(effects: Any) -> tuple[str, ...]:
@@ -38,8 +46,10 @@ class TokenContext:
     """What a rule may need to know of its equation.
 
     Attributes:
-        primitive: The equation's primitive.
-        effects: The equation's effects, those that are ours.
+        eqn: The equation.
+        primitive: Its primitive.
+        where: The user's line that made it, as text.
+        effects: The equation's effects, those that tokens are threaded for.
         outs: How many results the equation has.
         call: A number that no other equation of the same jaxpr has.
         closes: Whether the program's one token ends here: what publishes last says so too.
@@ -49,13 +59,21 @@ class TokenContext:
             outputs. Made once and cached, so that one function stays one function.
     """
 
-    primitive: Any
+    eqn: Any
     effects: frozenset[Effect]
     outs: int
     call: int
     closes: bool
     thread: Callable[[Any, Tokens, Sequence[Any]], tuple[Tokens, list[Any]]]
     threaded: Callable[[Any, Tokens], Any]
+
+    @property
+    def primitive(self) -> Any:
+        return self.eqn.primitive
+
+    @property
+    def where(self) -> str:
+        return compat.source_of(self.eqn)
 
 
 class TokenRule(Protocol):

@@ -16,18 +16,19 @@ from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._primitive import effect_p
 from effects._registry import registered_effects
-from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, find_rule, token_keys
+from lowering._jax_callbacks import is_ordered_record
+from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, find_rule, own_effects, token_keys
 
 
 def ends_with_record(jaxpr: Any) -> bool:
     """Whether the last thing that a program publishes is a record of its outermost jaxpr, under its only token."""
     *_, last = (eqn for eqn in jaxpr.jaxpr.eqns if effects_of(eqn.effects))
-    return (
-        len(token_keys(jaxpr.effects)) == 1
-        and last.primitive is effect_p
-        and last.params["site"].effect.ordered
-        and last.params["site"].results is None  # else the program goes on when they are there
-    )
+    if len(token_keys(jaxpr.effects)) > 1:
+        return False
+    if last.primitive is not effect_p:
+        return is_ordered_record(last)
+    site = last.params["site"]
+    return site.effect.ordered and site.results is None  # else the program goes on when they are there
 
 
 def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bool = False) -> tuple[Tokens, list[Any]]:
@@ -55,7 +56,7 @@ def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bo
         operands = [read(atom) for atom in eqn.invars]
         effects = effects_of(eqn.effects)
         with compat.equation_context(eqn):
-            if not effects:
+            if not effects or _is_left_to_jax(eqn):
                 refuse_hidden_effects(eqn)
                 outs = compat.bind(eqn, operands)
             else:
@@ -102,7 +103,7 @@ def _apply_rule(
     rule = find_rule(eqn.primitive)
     if rule is None:
         raise _missing_rule(eqn, effects)
-    ctx = TokenContext(eqn.primitive, effects, len(eqn.outvars), call, closes, _thread, _threaded)
+    ctx = TokenContext(eqn, effects, len(eqn.outvars), call, closes, _thread, _threaded)
     result = rule(ctx, tokens, *operands, **eqn.params)
     if (
         not isinstance(result, tuple)
@@ -117,6 +118,11 @@ def _apply_rule(
             )
         )
     return dict(result[0]), result[1]
+
+
+def _is_left_to_jax(eqn: Any) -> bool:
+    """Whether an equation has no rule, and no effects but those of JAX's own callbacks, which JAX can lower."""
+    return find_rule(eqn.primitive) is None and not own_effects(eqn.effects)
 
 
 def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
@@ -135,7 +141,7 @@ def refuse_hidden_effects(eqn: Any) -> None:
 
 @compat.weakref_lru_cache
 def _effects_inside(jaxpr: Any) -> frozenset[Any]:
-    found = effects_of(jaxpr.effects)
+    found = own_effects(jaxpr.effects)
     for eqn in jaxpr.eqns:
         for inner in compat.jaxprs_in(eqn.params):
             found |= _effects_inside(inner)

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from effects import _errors as errors
 from effects import _jax_compat as compat
 from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule
 from lowering._signature import consts_first
@@ -28,6 +32,14 @@ def _while_token_rule(
     body_consts = args[cond_nconsts : cond_nconsts + body_nconsts]
     carry = args[cond_nconsts + body_nconsts :]
     keys = tuple(tokens)
+    if cond_jaxpr.out_avals[0].shape:  # by JAX: under `vmap`, loops with effects of ours have been given masks
+        if any(effect.ordered for effect in effects_of(cond_jaxpr.effects)):
+            names = ", ".join(sorted(map(str, ctx.effects)))
+            raise errors.MissingTokenRule(
+                errors.MSG_MISSING_MASK.format(effects=names, primitive="while", where=ctx.where)
+            )
+        cond_jaxpr, body_jaxpr = _without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
+        body_consts, body_nconsts = [*cond_consts, *body_consts], cond_nconsts + body_nconsts
 
     def keep(first: dict[str, Any], carried: Any) -> list[Any]:
         return [*(first[key] for key in keys), *carried]
@@ -79,3 +91,29 @@ def _while_token_rule(
         **params,
     )
     return dict(zip(keys, outs[1:], strict=False)), list(outs[1 + len(keys) :])
+
+
+def _without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int) -> tuple[Any, Any]:
+    """A loop whose condition differs between lanes as JAX lowers it: while any lane goes on, the body runs for all of
+    them, effects included, and what it makes of those that have ended is dropped.
+
+    The body then takes the condition's constants ahead of its own.
+    """
+
+    def condition(*flat: Any) -> list[Any]:
+        return [compat.evaluate(cond_jaxpr, flat)[0].any()]
+
+    def body(*flat: Any) -> list[Any]:
+        consts, rest, carry = flat[:cond_nconsts], flat[cond_nconsts:], flat[cond_nconsts + body_nconsts :]
+        after = compat.evaluate(body_jaxpr, rest)
+        [goes_on] = compat.evaluate(cond_jaxpr, [*consts, *carry])
+        return [
+            jnp.where(jax.lax.expand_dims(goes_on, range(goes_on.ndim, new.ndim)), new, old)
+            for new, old in zip(after, carry, strict=True)
+        ]
+
+    avals = [*cond_jaxpr.in_avals[:cond_nconsts], *body_jaxpr.in_avals]
+    return (
+        compat.trace_to_jaxpr(condition, cond_jaxpr.in_avals, like=cond_jaxpr),
+        compat.trace_to_jaxpr(body, avals, like=body_jaxpr),
+    )
