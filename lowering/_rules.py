@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from effects import _jax_compat as compat
 from effects._types import Effect
 
 Tokens = dict[str, Any]
@@ -26,6 +27,16 @@ def token_key(effect: Effect) -> str:
 def effects_of(effects: Any) -> frozenset[Effect]:
     """Ours among a jaxpr's or an equation's effects."""
     return frozenset(effect for effect in effects if isinstance(effect, Effect))
+
+
+@compat.weakref_lru_cache
+def effects_inside(jaxpr: Any) -> frozenset[Effect]:
+    """Ours in a jaxpr, and in those inside of it whose equations do not show them."""
+    found = effects_of(jaxpr.effects)
+    for eqn in jaxpr.eqns:
+        for inner in compat.jaxprs_in(eqn.params):
+            found |= effects_inside(inner)
+    return found
 
 
 def token_keys(effects: Any) -> tuple[str, ...]:
