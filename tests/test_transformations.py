@@ -117,16 +117,18 @@ def test_cell(construct, transformation, expected):
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize(("construct", "transformation", "expected"), _only("`vmap`"))
+@pytest.mark.parametrize(
+    ("construct", "transformation", "expected"), [cell for cell in _only("`vmap`") if not cell.values[0].only]
+)
 def test_cell_of_every_kind(construct, transformation, expected, name):
-    """The same for every kind of effect; and the results are those of the program without effects."""
+    """The same for every kind of effect; and what depends on a callback is what it would be without."""
     kind = KINDS[name]()
     shown, out = _run(fx.jit, _program(construct, transformation, kind.show), transformation.argument, kind)
     if name == "unordered":
         assert sorted(shown) == sorted(expected.split())
     else:
         assert " ".join(shown) == expected
-    if construct.name != "`run_state`":  # JAX has no `vmap` of it
+    if name == "callback with results" and construct.name != "`run_state`":  # JAX has no `vmap` of that
         silent = transformation.apply(lambda x: construct.program(lambda _, x: x, x))
         np.testing.assert_allclose(out, jax.jit(silent)(transformation.argument), rtol=1e-6)
 

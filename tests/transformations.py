@@ -238,6 +238,17 @@ NOT_MAPPED = "`vmap`, x not mapped"
 _ONE, _TWO = jnp.float32(1), jnp.array([1.0, 2.0])
 _TWO_TANGENTS = jnp.array([1.0, 0.0])
 
+
+def _in_one_lane(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """For x = 1 and x = 2: only the second lane takes the branch, with the number 1."""
+    return lambda x: jax.lax.cond(x > 1, lambda x: f(x - 1), lambda x: x * 3, x)
+
+
+def _turn_of_one_lane(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """For x = 1 and x = 2: only the second lane runs the loop, once, with the number 1."""
+    return lambda x: jax.lax.while_loop(lambda c: c[0] > 1, lambda c: (c[0] - 1, f(c[0] - 1)), (x, x))[1]
+
+
 TRANSFORMATIONS = [
     Transformation("`jit`", lambda f: f, _ONE),
     Transformation("`vmap`", jax.vmap, _TWO, lanes=True),
@@ -254,16 +265,36 @@ TRANSFORMATIONS = [
     Transformation(
         "`grad` of `vmap`", lambda f: jax.grad(lambda x: jax.vmap(f)(x).sum()), _TWO, lanes=True, passes="both"
     ),
+    Transformation("`vmap`, in a branch of one lane", lambda f: jax.vmap(_in_one_lane(f)), _TWO),
+    Transformation("`vmap`, in a loop of one lane", lambda f: jax.vmap(_turn_of_one_lane(f)), _TWO),
+    Transformation(
+        "`vmap` of `grad`, in a branch of one lane", lambda f: jax.vmap(jax.grad(_in_one_lane(f))), _TWO, passes="both"
+    ),
+    Transformation(
+        "`vmap` of `jvp`, in a loop of one lane",
+        lambda f: jax.vmap(lambda x: jax.jvp(_turn_of_one_lane(f), (x,), (x,))),
+        _TWO,
+        passes="forward",
+    ),
     Transformation("`checkify`", lambda f: lambda x: checkify.checkify(f, checkify.all_checks)(x)[1], _ONE),
     Transformation("`eval_shape`", lambda f: lambda x: (jax.eval_shape(f, x), x)[1], _ONE, passes="none"),
 ]
 """What is done to each construct."""
 
 _REVERSE = [t.name for t in TRANSFORMATIONS if t.passes == "both"] + ["`linearize`"]
-_FORWARD = ["`jvp`", "`linearize`", "`jacfwd`"]
+_FORWARD = ["`jvp`", "`linearize`", "`jacfwd`", "`vmap` of `jvp`, in a loop of one lane"]
 _BASIC = ["`jit`", "`vmap`", "`grad`", "`hessian`", "`vmap` of `grad`"]
 
-_TANGENTS_TOO = {"`jvp`": "s1 s1", "`linearize`": "s1 s1", "`jacfwd`": "s1 s1 s1", "`hessian`": "s1 s1 s1 s1"}
+_RULE_FOR_ALL = dict.fromkeys([t.name for t in TRANSFORMATIONS if "one lane" in t.name] + ["`jacfwd`"], "r1")
+"""The rule of a `custom_vmap` is for all lanes together, also those of tangents."""
+
+_TANGENTS_TOO = {
+    "`jvp`": "s1 s1",
+    "`linearize`": "s1 s1",
+    "`jacfwd`": "s1 s1 s1",
+    "`hessian`": "s1 s1 s1 s1",
+    "`vmap` of `jvp`, in a loop of one lane": "s1 s2",
+}
 """A linear solve's derivative solves for the tangents, with the same function."""
 
 CONSTRUCTS = [
@@ -333,7 +364,7 @@ CONSTRUCTS = [
         backward=("b1 b2", "b1 b1 b2 b2"),
         refused=_FORWARD,
     ),
-    Construct("`custom_vmap`", _custom_vmap, "i1", "r3", others={"`jacfwd`": "r1"}, refused=_REVERSE),
+    Construct("`custom_vmap`", _custom_vmap, "i1", "r3", others=_RULE_FOR_ALL, refused=_REVERSE),
     Construct("`custom_linear_solve`", _linear_solve, "s1", "s1 s2", backward=("s1", "s1 s1"), others=_TANGENTS_TOO),
     Construct("mutable references", _references, "r2 r3", "r2 r3 r3 r4", refused=["`jacfwd`", "`hessian`"]),
     Construct("`run_state`", _run_state, "r1 r2", "r1 r2 r2 r3", refused=_REVERSE),
