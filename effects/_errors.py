@@ -118,6 +118,10 @@ MSG_UNORDERED_SHARDED = (
     "The unordered callback `{name}` at {where} has results and is in a program that is sharded over several devices. "
     "It is called once for all of them, and only ordered calls can be told to be the same. Leave out `ordered=False`."
 )
+MSG_PLAIN_SHARDED = (
+    "Effect `{effect}` at {where} is in a program of `jax.jit` for several devices. JAX keeps the order of effects on "
+    "one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of `jax.jit`."
+)
 MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
     "name can. Register it under one name in both processes, with `@fx.register_callback('some.name')`."
@@ -195,6 +199,11 @@ MSG_NOT_DIFFERENTIABLE = (
     "A derivative was asked of the results of the callback `{function}` at {where}. JAX cannot look into a Python "
     "function. Wrap the call in `jax.custom_jvp` or `jax.custom_vjp`, or its arguments in `jax.lax.stop_gradient`."
 )
+MSG_TRANSPOSED = (
+    "Effect `{effect}` at {where} has an operand that depends on the argument of a linear function which is "
+    "transposed. The transposed function gets a cotangent, and the argument never has a value there. Use "
+    "`fx.print_grad` to see the cotangent, or move the effect out of the function."
+)
 MSG_LOG_EVENT = (
     "`fx.log` at {where} was given {event!r} as its event. An event is named by a non-empty string, and values are its "
     "fields. Write, say, `fx.log('step', loss=loss)`."
@@ -229,6 +238,11 @@ MSG_MISSING_MASK = (
     "Effect {effects} reached the primitive `{primitive}` at {where}, under a predicate that differs between the lanes "
     "of a `vmap`. There only some lanes have the effect, and there is no rule by which `{primitive}` could tell. Move "
     "the effect out of `{primitive}`, or loop over the lanes with `jax.lax.map`."
+)
+MSG_MASKED_STATE = (
+    "A {control} whose predicate differs between the lanes of a `vmap` has effects and uses a mutable reference from "
+    "outside. It runs for all lanes together, and what a lane that is not there would write cannot be held back. "
+    "Carry the value in place of the reference, or loop over the lanes with `jax.lax.map`."
 )
 MSG_UNKNOWN_IN_PROGRAM = (
     "The program has the effect {effect!r} at {where}, which is not registered. Order domains are settled when an "

@@ -7,7 +7,9 @@ does one thing on every supported version.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +20,7 @@ import jax
 from jax._src import (
     ad_checkpoint,
     ad_util,
+    checkify,
     compute_on,
     core,
     custom_batching,
@@ -43,7 +46,7 @@ from jax._src.lib import xla_client
 from jax._src.pjit import jit_p
 from jax._src.sharding_impls import UNSPECIFIED
 from jax._src.state import discharge
-from jax._src.state.types import AbstractRef
+from jax._src.state.types import AbstractRef, RefEffect
 from jax._src.util import weakref_cache_key_types, weakref_lru_cache
 from jax.extend.core import ClosedJaxpr
 
@@ -161,6 +164,11 @@ def is_reference_type(aval: Any) -> bool:
     return isinstance(aval, AbstractRef)
 
 
+def has_state(jaxpr: Any) -> bool:
+    """Whether a jaxpr reads or writes references of the function around it."""
+    return any(isinstance(effect, RefEffect) for effect in jaxpr.effects)
+
+
 def hold_weakly_in_caches(type_: type) -> None:
     """Lets JAX's caches refer weakly to parameters of this type, as they do to functions and jaxprs."""
     weakref_cache_key_types.add(type_)
@@ -177,6 +185,7 @@ def register_effect_types(
         jax_effects.lowerable_effects.add_type(type_)
         jax_effects.partial_eval_kept_effects.add_type(type_)
     jax_effects.ordered_effects.add_type(ordered)
+    jax_effects.shardable_ordered_effects.add_type(ordered)  # else JAX refuses before our lowering can
     jax_effects.control_flow_allowed_effects.add_type(control_flow)
     jax_effects.custom_derivatives_allowed_effects.add_type(custom_derivatives)
     jax_effects.remat_allowed_effects.add_type(remat)
@@ -301,7 +310,7 @@ def equation_context(eqn: Any) -> Iterator[None]:
 
 def source_of(eqn: Any) -> str:
     """`file:line (function)` of the user's code that made an equation."""
-    return source_info_util.summarize(eqn.source_info)
+    return source_info_util.summarize(eqn.source_info) or "a line that JAX does not know"
 
 
 def user_frame() -> tuple[str, int, str] | None:
@@ -530,8 +539,12 @@ def _changed(fun: Any, change: Callable[..., Any]) -> Any:
 def is_axis_of_tangents(axis_data: Any) -> bool:
     """Whether `jax.jacfwd` maps a function's tangents along this axis. What is primal is there once.
 
+    The same goes for the axis along which the derivative of a `custom_vmap` has what is not mapped in all it takes.
+
     It is an axis as any other to JAX, so we look who made it: its maker is still at work when the rules for it are.
     """
+    if isinstance(axis_data, _AxisOfTangents):
+        return True
     frame: FrameType | None = sys._getframe(1)
     maker = None
     while frame is not None:
@@ -541,7 +554,21 @@ def is_axis_of_tangents(axis_data: Any) -> bool:
     frame = maker.f_back if maker is not None else None
     while frame is not None and frame.f_code.co_filename == traceback_util.__file__:
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_qualname == "jacfwd.<locals>.jacfun"
+    return frame is not None and frame.f_code.co_qualname in (
+        "jacfwd.<locals>.jacfun",
+        "custom_vmap_jvp.<locals>.jvp_of_rule_rule",
+    )
+
+
+class _AxisOfTangents(batching.AxisData):
+    """One that is known to be so. It is equal to no other axis, so that JAX's caches tell them apart."""
+
+
+def axis_that_tells(axis_data: Any) -> Any:
+    """The axis, such that what is cached for it is not taken for another."""
+    if isinstance(axis_data, _AxisOfTangents) or not is_axis_of_tangents(axis_data):
+        return axis_data
+    return _AxisOfTangents(*(getattr(axis_data, field.name) for field in dataclasses.fields(axis_data)))
 
 
 def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequence[bool]) -> tuple[Any, list[bool]]:
@@ -562,6 +589,23 @@ select = conditionals._bcast_select
 
 select_n = conditionals._bcast_select_n
 """`select_n(index, *cases)`, with an index for the leading axes."""
+
+
+# `checkify`
+
+
+def change_checkified_while(change: Callable[[dict[str, Any]], Any]) -> None:
+    """Lets `checkify` take another jaxpr in place of a loop: `change(params)` gives it, or None to leave the loop."""
+    check = checkify.error_checks[while_p]
+    context = list(inspect.signature(check).parameters).index("error")  # since 0.11 there is one
+
+    def rule(*args: Any, **params: Any) -> Any:
+        if (jaxpr := change(params)) is None:
+            return check(*args, **params)
+        error, enabled_errors, *operands = args[context:]
+        return checkify.checkify_jaxpr(*args[:context], jaxpr, enabled_errors, error, *operands)
+
+    checkify.error_checks[while_p] = rule
 
 
 # Lowering
@@ -585,6 +629,14 @@ def _attribute(value: bool | int | str) -> Any:
     if isinstance(value, int):
         return mlir.ir.IntegerAttr.get(mlir.ir.IntegerType.get_signless(64), value)
     return mlir.ir.StringAttr.get(value)
+
+
+def is_for_several_devices(ctx: Any) -> bool:
+    """Whether several devices run this program."""
+    axis_context = ctx.module_context.axis_context
+    mesh, axis_env = getattr(axis_context, "mesh", None), getattr(axis_context, "axis_env", None)
+    devices = mesh.size if mesh is not None else axis_env.nreps if axis_env is not None else axis_context.num_devices
+    return devices is not None and devices > 1
 
 
 def mark_replicated(ctx: Any, op: Any) -> None:

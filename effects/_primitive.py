@@ -54,5 +54,11 @@ def _effect_batch(
     return outs, [0] * len(outs)
 
 
+def _effect_transpose(cotangents: Any, *operands: Any, site: Site) -> Any:
+    """What is linear has no value in a transposed function; all else has been evaluated."""
+    raise errors.NotDifferentiable(errors.MSG_TRANSPOSED.format(effect=site.effect, where=site.where))
+
+
+compat.ad.primitive_transposes[effect_p] = _effect_transpose
 compat.ad.primitive_jvps[effect_p] = _effect_jvp
 compat.batching.fancy_primitive_batchers[effect_p] = _effect_batch

@@ -78,8 +78,15 @@ def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     return _custom_call(ctx, "effects_close", tokens, lambda devices: compat.attributes(replicated=devices != 0))
 
 
+def _refuse_several_devices(ctx: Any, site: Site) -> None:
+    """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
+    if compat.automatic_devices(ctx) or (site.effect.ordered and compat.is_for_several_devices(ctx)):
+        raise NotImplementedError(errors.MSG_PLAIN_SHARDED.format(effect=site.effect, where=site.where))
+
+
 def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
+    _refuse_several_devices(ctx, site)
     if not config.native:
         return _effect_callback_lowering(ctx, *operands, site=site)
     _meet(ctx, site)
@@ -122,6 +129,7 @@ def _callback(ctx: Any, callback: Any, results: Sequence[Any], args: Any) -> Any
 
 
 def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
+    _refuse_several_devices(ctx, site)
     _meet(ctx, site)
     order = Order(site.effect.domain) if site.effect.ordered else None
     return compat.lower_as_callback(

@@ -18,8 +18,9 @@ from effects import _jax_compat as compat
 from effects._primitive import effect_p
 from effects._print_grad import print_grad_p
 from effects._sites import Site
-from lowering._rules import own_effects
+from lowering._rules import effects_inside, own_effects
 from lowering._signature import with_mask
+from lowering._state import run_discharged
 
 _MaskRule = Callable[..., Sequence[Any]]
 """`(primitive, active, *args, **params) -> outs`: binds an equation so that its effects happen where `active` holds."""
@@ -43,7 +44,8 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
         if not _is_masked(eqn):
             return compat.bind(eqn, operands)
         if (rule := _mask_rules.get(eqn.primitive)) is None:
-            names = ", ".join(sorted(f"`{effect}`" for effect in own_effects(eqn.effects))) or "of a backward pass"
+            effects = own_effects(eqn.effects).union(*map(effects_inside, compat.jaxprs_in(eqn.params)))
+            names = ", ".join(sorted(f"`{effect}`" for effect in effects)) or "of a backward pass"
             raise errors.MissingTokenRule(
                 errors.MSG_MISSING_MASK.format(effects=names, primitive=eqn.primitive, where=compat.source_of(eqn))
             )
@@ -136,6 +138,13 @@ def _mask_remat(primitive: Any, active: Any, *args: Any, jaxpr: Any, **params: A
 @_register(*compat.inlined_calls())
 def _mask_inlined(primitive: Any, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
     return mask_effects(compat.closed_jaxpr(compat.inlined_calls()[primitive](params)), active, args)
+
+
+@_register(compat.run_state_p)
+def _mask_run_state(
+    primitive: Any, active: Any, *args: Any, jaxpr: Any, is_initialized: Any, **params: Any
+) -> Sequence[Any]:
+    return run_discharged(lambda pure, values: mask_effects(pure, active, values), args, jaxpr, is_initialized)
 
 
 @_register(compat.linear_solve_p)

@@ -36,6 +36,16 @@ def effects_of(effects: Any) -> frozenset[Effect]:
     return frozenset(effect for effect in threaded if effect is not None)
 
 
+@compat.weakref_lru_cache
+def effects_inside(jaxpr: Any) -> frozenset[Effect]:
+    """Ours in a jaxpr, and in those inside of it whose equations do not show them."""
+    found = own_effects(jaxpr.effects)
+    for eqn in jaxpr.eqns:
+        for inner in compat.jaxprs_in(eqn.params):
+            found |= effects_inside(inner)
+    return found
+
+
 def token_keys(effects: Any) -> tuple[str, ...]:
     """The keys that a jaxpr or an equation with these effects needs, in the order in which its tokens are passed."""
     return tuple(sorted({token_key(effect) for effect in effects_of(effects)}))

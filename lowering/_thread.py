@@ -17,7 +17,16 @@ from effects import _jax_compat as compat
 from effects._primitive import effect_p
 from effects._registry import registered_effects
 from lowering._jax_callbacks import is_ordered_record
-from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, find_rule, own_effects, token_keys
+from lowering._rules import (
+    UNORDERED,
+    TokenContext,
+    Tokens,
+    effects_inside,
+    effects_of,
+    find_rule,
+    own_effects,
+    token_keys,
+)
 
 
 def ends_with_record(jaxpr: Any) -> bool:
@@ -135,17 +144,8 @@ def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
 def refuse_hidden_effects(eqn: Any) -> None:
     """Raises if a jaxpr inside an equation has effects that the equation does not show."""
     for inner in compat.jaxprs_in(eqn.params):
-        if hidden := _effects_inside(inner):
+        if hidden := effects_inside(inner):
             raise _missing_rule(eqn, hidden)
-
-
-@compat.weakref_lru_cache
-def _effects_inside(jaxpr: Any) -> frozenset[Any]:
-    found = own_effects(jaxpr.effects)
-    for eqn in jaxpr.eqns:
-        for inner in compat.jaxprs_in(eqn.params):
-            found |= _effects_inside(inner)
-    return found
 
 
 def _join(tokens: Sequence[Any]) -> Any:

@@ -117,3 +117,30 @@ def _without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nco
         compat.trace_to_jaxpr(condition, cond_jaxpr.in_avals, like=cond_jaxpr),
         compat.trace_to_jaxpr(body, avals, like=body_jaxpr),
     )
+
+
+def _asked_once(params: dict[str, Any]) -> Any:
+    """A loop whose condition has effects, as a jaxpr that carries the predicate. `checkify` would ask the condition
+    twice at each turn."""
+    cond, body, split = params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"]
+    if not effects_of(cond.effects):
+        return None
+
+    def loop(*args: Any) -> list[Any]:
+        cond_consts, body_consts = args[:split], args[split : split + params["body_nconsts"]]
+
+        def asks(carry: Any) -> Any:
+            return compat.evaluate(cond, [*cond_consts, *carry])[0]
+
+        def step(state: Any) -> Any:
+            carry = compat.evaluate(body, [*body_consts, *state[1]])
+            return asks(carry), carry
+
+        carry = list(args[split + len(body_consts) :])
+        return jax.lax.while_loop(lambda state: state[0], step, (asks(carry), carry))[1]
+
+    avals = [*cond.in_avals[:split], *body.in_avals]
+    return compat.trace_to_jaxpr(loop, avals, like=body)
+
+
+compat.change_checkified_while(_asked_once)

@@ -116,11 +116,11 @@ def test_primitive_without_rule_is_named_with_line_and_remedy(name):
 def test_primitive_without_mask_is_named_with_line_and_remedy():
     """Where some lanes have an effect and others do not, a primitive that cannot tell is refused."""
 
-    def accumulate(x):
-        return pl.run_state(lambda ref: fx.print("{}", ref[...]))(x)
-
-    with pytest.raises(fx.MissingTokenRule, match=r"`run_state`.*lanes of a `vmap`.*jax.lax.map") as caught:
-        fx.jit(jax.vmap(lambda x: jax.lax.cond(x > 1, accumulate, lambda x: x, x)))(X)
+    inside = jax.lax.composite(lambda x: (fx.print("{}", x), x)[1], name="my.op")
+    with pytest.raises(
+        fx.MissingTokenRule, match=r"`print` reached the primitive `composite`.*lanes of a `vmap`.*jax.lax.map"
+    ) as caught:
+        fx.jit(jax.vmap(lambda x: jax.lax.cond(x > 1, lambda x: inside(x), lambda x: x, x)))(X)
     assert f"{__file__}:" in str(caught.value)
 
 
