@@ -59,6 +59,8 @@ REGISTERS = ("a", "b", "c")
 
 # Python source that every rendered program starts with; `ordered`, `unordered`, ... come from EFFECTS.
 PRELUDE = """\
+from itertools import count
+
 def fold(values, register):
     return (sum((j + 1) * y for j, y in enumerate(values)) + register) % 97
 """
@@ -138,9 +140,9 @@ class Host:
         self.calls: collections.Counter[str] = collections.Counter()
         self.raised: list[Failure] = []
 
-    def call(self, callback: Callback, values: Sequence[int]) -> list[int]:
+    def call(self, callback: Callback, values: Sequence[int], lane: tuple[int, ...]) -> list[int]:
         """Runs a callback. Returns the numbers of which its results are made."""
-        self.write(" ".join([callback.label, *map(str, values), f"@{DISPATCH.get()}"]))
+        self.write(f"{' '.join([callback.label, *map(str, values), f'@{DISPATCH.get()}'])}{_in_lane(lane)}")
         value = sum((j + 1) * y for j, y in enumerate(values)) % MODULUS
         who = "o" if EFFECTS[callback.kind] else "u"
         for action in callback.actions:
@@ -153,6 +155,11 @@ class Host:
             self.memory = (31 * self.memory + value + 1) % MODULUS
             value += self.memory
         return callback.numbers(value)
+
+
+def _in_lane(lane: tuple[int, ...]) -> str:
+    """How a line says in which lane it is; nothing outside of any `vmap`."""
+    return f" lane {lane}" if lane else ""
 
 
 @dataclass(frozen=True)
@@ -201,6 +208,10 @@ class Source:
     def body(self, body: Block_) -> None:
         for statement in body:
             statement.python(self)
+
+    def branch(self, head: str, number: int, body: Block_) -> None:
+        with self.block(head), self.block(f"with branch({number}):"):
+            self.body(body)
 
 
 def run_body(body: Block_, scope: Scope, state: State) -> State:
@@ -459,10 +470,12 @@ class Callback:
         host = scope.host
 
         def function(*args: Any, **kwargs: Any) -> Any:
+            lane: tuple[int, ...] = ()
             if self.pass_record:
                 record = kwargs.pop("record")
                 assert record.effect == "callback" and record.text.startswith(f"{self.label}("), record
-            return self._returned(host.call(self, [int(leaf) for leaf in self._leaves(args, kwargs)]))
+                lane = record.lane
+            return self._returned(host.call(self, [int(leaf) for leaf in self._leaves(args, kwargs)], lane))
 
         function.__qualname__ = function.__name__ = self.label
         args, kwargs = self._arguments([operand.jax(scope, state) for operand in self.operands])
@@ -554,7 +567,7 @@ class Fori:
 
     def python(self, out: Source) -> None:
         trips = self.trips if isinstance(self.trips, int) else f"({self.trips.python()}) % {self.limit}"
-        with out.block(f"for {self.variable} in range({trips}):"):
+        with out.block(f"for {self.variable} in turns(range({trips})):"):
             out.body(self.body)
 
     def jax(self, scope: Scope, state: State) -> State:
@@ -582,10 +595,10 @@ class While:
     def python(self, out: Source) -> None:
         test = out.fresh("test")
         out.function(test, self.test, "k, a, b, c", f"k < {self.limit} and {self.condition.python()}")
-        out.line(f"{self.variable} = 0")
-        with out.block(f"while {test}({self.variable}, a, b, c):"):
+        with out.block(f"for {self.variable} in turns(count()):  # while"):
+            with out.block(f"if not {test}({self.variable}, a, b, c):"):
+                out.line("break")
             out.body(self.body)
-            out.line(f"{self.variable} += 1")
 
     def jax(self, scope: Scope, state: State) -> State:
         def test(carry: State) -> Any:
@@ -708,10 +721,8 @@ class Cond:
         return ("cond",)
 
     def python(self, out: Source) -> None:
-        with out.block(f"if {self.test.python()}:"):
-            out.body(self.then)
-        with out.block("else:"):
-            out.body(self.orelse)
+        out.branch(f"if {self.test.python()}:", 1, self.then)
+        out.branch("else:", 0, self.orelse)
 
     def jax(self, scope: Scope, state: State) -> State:
         def branch(body: Block_) -> Callable[..., State]:
@@ -732,8 +743,7 @@ class Switch:
         index = out.fresh("index")
         out.line(f"{index} = ({self.index.python()}) % {len(self.branches)}")
         for number, body in enumerate(self.branches):
-            with out.block(f"{'elif' if number else 'if'} {index} == {number}:"):
-                out.body(body)
+            out.branch(f"{'elif' if number else 'if'} {index} == {number}:", number, body)
 
     def jax(self, scope: Scope, state: State) -> State:
         def branch(body: Block_) -> Callable[..., State]:
@@ -1042,8 +1052,10 @@ class Reading:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.failures: list[str] = []  # labels of queued callbacks that raised
-        # Of each lane around: what is to happen at each point of it.
-        self._lanes: list[list[tuple[Callable[[], object], ...]]] = []
+        # The lane of each `vmap` around, what is to happen in lanes, and where we are: see `_at_this_point`.
+        self._lane: tuple[int, ...] = ()
+        self._points: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[], object]]] = []
+        self._position = [0]
 
         def act(action: str) -> Callable[[str, str, int], None]:
             return lambda *about: self.lines.extend(ACTIONS[action](*about))
@@ -1057,48 +1069,74 @@ class Reading:
             self._at_this_point(lambda: self.lines.append(" ".join(map(str, words))))
 
         def log(label: str, level: str, **fields: Any) -> None:
-            text = " ".join([label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level])
+            words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
+            text = f"{' '.join(words)}{_in_lane(self._lane)}"
             self._at_this_point(lambda: level == "DEBUG" or self.lines.append(text))
 
-        def queued(label: str, *values: int) -> None:
-            self._at_this_point(lambda: self._queued(callbacks[label], values))
-
-        def sync(label: str, *values: int) -> list[int]:
-            callback = callbacks[label]
-            if not self._lanes:
-                return self.host.call(callback, values)
-            assert not callback.remembers  # what it returns is known before its turn comes
-            self._at_this_point(lambda: self.host.call(callback, values))
+        def call(label: str, *values: int) -> list[int]:
+            callback, lane = callbacks[label], self._lane if callbacks[label].pass_record else ()
+            if callback.remembers:
+                return self.host.call(callback, values, lane)
+            self._at_this_point(lambda: self._call(callback, values, lane))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
 
-        calls = {"log": log, "queued": queued, "sync": sync}
+        calls = {"log": log, "queued": call, "sync": call}
         namespace: dict[str, Any] = {kind: calls.get(kind.split("_")[0], write) for kind in EFFECTS}
-        namespace["lockstep"] = self._lockstep
+        namespace |= {"lockstep": self._lockstep, "branch": self._branch, "turns": self._turns}
         exec(_compiled(program), namespace)
+        self._lane, self._points, self._position = (), [], [0]
         return namespace["program"](number, *state)
 
-    def _queued(self, callback: Callback, values: Sequence[int]) -> None:
+    def _call(self, callback: Callback, values: Sequence[int], lane: tuple[int, ...]) -> None:
         try:
-            self.host.call(callback, values)
+            self.host.call(callback, values, lane)
         except Failure:
+            if callback.awaited:
+                raise
             self.failures.append(callback.label)
 
-    def _at_this_point(self, *what: Callable[[], object]) -> None:
-        if self._lanes:
-            self._lanes[-1].append(what)
+    # Under `vmap`, each lane is run by itself, and what it does happens afterwards: in the order of the places in the
+    # program, and at one place in the order of the lanes. A place is known by how many effects, branches and loops came
+    # before it in the same block, and by those of the blocks around it, with the branch or turn that the block is.
+
+    def _at_this_point(self, happens: Callable[[], object]) -> None:
+        self._position[-1] += 1
+        if self._lane:
+            self._points.append((tuple(self._position), self._lane, happens))
         else:
-            for happens in what:
-                happens()
+            happens()
+
+    @contextlib.contextmanager
+    def _branch(self, number: int) -> Iterator[None]:
+        """A branch: those of lower numbers come first, in all lanes that take them."""
+        self._position[-1] += 1
+        self._position += (number, 0)
+        yield
+        del self._position[-2:]
+
+    def _turns(self, values: Iterable[int]) -> Iterator[int]:
+        """A loop: each turn is made by all lanes that go on."""
+        position = self._position
+        position[-1] += 1
+        position += (0, 0)
+        try:
+            for turn, value in enumerate(values):
+                position[-2:] = turn, 0
+                yield value
+        finally:
+            del position[-2:]
 
     def _lockstep(self, lane: Callable[..., int], xs: Sequence[int], *state: int) -> list[int]:
-        """Runs lanes one after the other; what they do happens point by point."""
-        results, lanes = [], []
-        for x in xs:
-            self._lanes.append([])
+        self._position[-1] += 1
+        position, around, results = self._position, self._lane, []
+        for number, x in enumerate(xs):
+            self._position, self._lane = [*position, 0], (*around, number)
             results.append(lane(x, *state))
-            lanes.append(self._lanes.pop())
-        for point in zip(*lanes, strict=True):
-            self._at_this_point(*(happens for of_lane in point for happens in of_lane))
+        self._position, self._lane = position, around
+        if not around:
+            points, self._points = sorted(self._points, key=lambda point: point[:2]), []
+            for _, _, happens in points:
+                happens()
         return results
 
 
@@ -1284,7 +1322,7 @@ class _Lines(logging.Handler):
     """Where events become lines among the others."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        write_line(f"{record.getMessage()} {record.levelname}")
+        write_line(f"{record.getMessage()} {record.levelname}{_in_lane(record.effects_record.lane)}")
 
 
 @contextlib.contextmanager
@@ -1323,7 +1361,7 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
             if record.effect == "callback":
                 text = text.split("(", 1)[0]
             elif record.effect == "log":
-                text += f" {logging.getLevelName(record.level)}"
+                text += f" {logging.getLevelName(record.level)}{_in_lane(record.lane)}"
             outcome.records.append(text)
 
 
@@ -1537,18 +1575,18 @@ class Place:
     values: tuple[str, ...] = ("n",)
     refs: tuple[str, ...] = ()
     may_make: frozenset[str] = frozenset({"new_ref", "freeze", "run_state"})
-    lanes: tuple[str, ...] = ()  # values that differ between the lanes of the `vmap`s around, one for each
-    alike: tuple[str, ...] = ()  # under `vmap`: values that do not differ; a predicate around an effect may use these
+    lanes: bool = False  # whether a `vmap` is around
 
     def inside(self, *values: str) -> Place:
         return dataclasses.replace(self, depth=self.depth - 1, values=self.values + values)
 
-    def inside_loop(self, counter: str) -> Place:
-        return dataclasses.replace(self.inside(counter), alike=(*self.alike, counter) if self.lanes else ())
+    def inside_predicate(self, *values: str) -> Place:
+        """Under `vmap`, where it may differ between lanes, JAX takes no refs."""
+        inner = self.inside(*values)
+        return inner.without_refs(may_make=inner.may_make) if self.lanes else inner
 
     def inside_vmap(self, lane: str) -> Place:
-        inner = dataclasses.replace(self.inside(lane), lanes=(*self.lanes, lane))
-        return dataclasses.replace(inner, alike=self.alike if self.lanes else self.values).without_refs()
+        return dataclasses.replace(self.inside(lane), lanes=True).without_refs(may_make=self.may_make)
 
     def without_refs(self, *, may_make: Iterable[str] = ()) -> Place:
         return dataclasses.replace(self, refs=(), may_make=self.may_make & frozenset(may_make))
@@ -1659,13 +1697,7 @@ class _Generator:
         return Binary(operator, self.atom(place), self.atom(place)) if operator else self.atom(place)
 
     def less(self, place: Place) -> Less:
-        if place.lanes:
-            return Less(self.alike(place), self.draw.choice((self.alike(place), Literal(2), Literal(48))))
         return Less(Name(self.register()), self.draw.choice((self.atom(place), Literal(48))))
-
-    def alike(self, place: Place) -> Expression:
-        """Under `vmap`, a value that all lanes share; else any expression."""
-        return Name(self.draw.choice(place.alike)) if place.lanes else self.expression(place)
 
     def xs(self) -> tuple[int, ...]:
         return tuple(self.draw.integer(0, 9) for _ in range(self.draw.choice((2, 3, 1, 4, 0))))
@@ -1679,12 +1711,11 @@ class _Generator:
         return Effect(kind, self.label(), self.operands(place))
 
     def operands(self, place: Place, least: int = 0) -> tuple[Expression, ...]:
-        """Under `vmap`, something differs between the lanes: else JAX has no lanes, and the effect happens once."""
         count = max(least, self.draw.choice((1, 2, 2, 3, 0)))
         operands = tuple(self.expression(place) for _ in range(count))
         if place.refs and self.draw.integer(0, 1):
             operands += (self.draw.choice((Read, Read, Reference))(self.draw.choice(place.refs)),)
-        return (*operands, *map(Name, place.lanes))
+        return operands
 
     def ordered(self, place: Place) -> Statement:
         return self.effect(place, "ordered")
@@ -1748,9 +1779,7 @@ class _Generator:
         return Write(self.draw.choice(place.refs), self.expression(place))
 
     def callable_from(self, place: Place) -> list[str]:
-        """The functions that make no ref where JAX allows none. Under `vmap` none: their effects may have no lanes."""
-        if place.lanes:
-            return []
+        """The functions that make no ref where JAX allows none."""
         made = {f.name: {s.made_by for s in statements(f) if isinstance(s, RefBlock)} for f in self.functions}
         calls = {f.name: {s.function for s in statements(f) if isinstance(s, Call)} for f in self.functions}
         for name in made:  # in order of definition, so what is called is complete
@@ -1764,15 +1793,15 @@ class _Generator:
 
     def fori(self, place: Place) -> Statement:
         variable = self.variable("i")
-        trips = self.draw.choice((self.alike(place), self.draw.integer(0, 3)))
-        return Fori(variable, trips, 4, self.block(place.inside_loop(variable)))
+        trips = self.draw.choice((self.expression(place), self.draw.integer(0, 3)))
+        return Fori(variable, trips, 4, self.block(place.inside_predicate(variable)))
 
     def while_(self, place: Place) -> Statement:
         variable = self.variable("k")
         # JAX takes no ref of an enclosing block into a condition: it never sees what the body writes.
         test_place = dataclasses.replace(place.inside(), refs=())
         test = self.block(test_place, 2) if self.draw.integer(0, 1) else ()
-        return While(variable, test, self.less(test_place), 3, self.block(place.inside_loop(variable)))
+        return While(variable, test, self.less(test_place), 3, self.block(place.inside_predicate(variable)))
 
     def scan(self, place: Place) -> Statement:
         variable, constant = self.variable("x"), self.variable("q")
@@ -1790,11 +1819,12 @@ class _Generator:
         return Map(variable, xs, base, self.block(inner), self.expression(inner), self.register())
 
     def cond(self, place: Place) -> Statement:
-        return Cond(self.less(place), self.block(place.inside(), 2), self.block(place.inside(), 2))
+        inner = place.inside_predicate()
+        return Cond(self.less(place), self.block(inner, 2), self.block(inner, 2))
 
     def switch(self, place: Place) -> Statement:
-        branches = tuple(self.block(place.inside(), 2) for _ in range(self.draw.choice((2, 3))))
-        return Switch(self.alike(place), branches)
+        branches = tuple(self.block(place.inside_predicate(), 2) for _ in range(self.draw.choice((2, 3))))
+        return Switch(self.expression(place), branches)
 
     def wrapped(self, place: Place) -> Statement:
         wrapper = self.draw.choice(self.wrappers)
@@ -1811,8 +1841,6 @@ class _Generator:
         return Vmap(variable, xs, base, self.block(inner, effect=True), self.expression(inner), self.register())
 
     def solve(self, place: Place) -> Statement:
-        if place.lanes:
-            return self.wrapped(place)
         variable = self.variable("v")
         inner = place.inside().without_refs()  # JAX rejects it
         body = self.block(dataclasses.replace(inner, values=(*inner.values, variable)), 2, effect=True)
