@@ -1075,7 +1075,7 @@ class Reading:
 
         def call(label: str, *values: int) -> list[int]:
             callback, lane = callbacks[label], self._lane if callbacks[label].pass_record else ()
-            if callback.remembers:
+            if callback.awaited and not self._lane:
                 return self.host.call(callback, values, lane)
             self._at_this_point(lambda: self._call(callback, values, lane))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
@@ -1575,7 +1575,7 @@ class Place:
     values: tuple[str, ...] = ("n",)
     refs: tuple[str, ...] = ()
     may_make: frozenset[str] = frozenset({"new_ref", "freeze", "run_state"})
-    lanes: bool = False  # whether a `vmap` is around
+    lanes: bool = False  # whether a `vmap` may be around
 
     def inside(self, *values: str) -> Place:
         return dataclasses.replace(self, depth=self.depth - 1, values=self.values + values)
@@ -1586,7 +1586,8 @@ class Place:
         return inner.without_refs(may_make=inner.may_make) if self.lanes else inner
 
     def inside_vmap(self, lane: str) -> Place:
-        return dataclasses.replace(self.inside(lane), lanes=True).without_refs(may_make=self.may_make)
+        inner = dataclasses.replace(self.inside(lane), lanes=True)
+        return inner.without_refs(may_make=self.may_make - {"run_state"})  # which JAX cannot batch
 
     def without_refs(self, *, may_make: Iterable[str] = ()) -> Place:
         return dataclasses.replace(self, refs=(), may_make=self.may_make & frozenset(may_make))
@@ -1639,7 +1640,7 @@ class _Generator:
     def program(self, size: int) -> Program:
         for number in range(self.draw.choice((0, 0, 1, 2))):
             self.left = self.draw.integer(1, 3)
-            body = self.block(Place(depth=1), 3, effect=True)
+            body = self.block(Place(depth=1, lanes=True), 3, effect=True)
             self.functions.append(Function(f"f{number}", self.draw.choice(("jit", "jit", "effects_jit")), body))
         self.left = size
         body: Block_ = ()
@@ -1737,7 +1738,8 @@ class _Generator:
         actions: tuple[str, ...] = ()
         if "nested" in self.features and self.draw.integer(0, 2) == 2:
             actions = tuple(self.draw.choice(tuple(ACTIONS)) for _ in range(self.draw.choice((1, 1, 2, 3))))
-        remembers = EFFECTS[kind] and not place.lanes and self.failure != "loose" and self.draw.integer(0, 1) == 1
+        ordered = EFFECTS[kind] and not (place.lanes and kind == "sync")
+        remembers = ordered and self.failure != "loose" and self.draw.integer(0, 1) == 1
         fails_at = 0
         may_fail = (self.failure == "loose") == (kind == "sync_unordered")
         if self.fails and may_fail:
