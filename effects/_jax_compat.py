@@ -7,6 +7,7 @@ does one thing on every supported version.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -405,6 +406,11 @@ def custom_vmap_arguments(count: int) -> Any:
 
 def _changed(fun: Any, change: Callable[..., Any]) -> Any:
     return lu.wrap_init(change(fun.call_wrapped), debug_info=fun.debug_info)
+
+
+def linearize_by_jvp(primitive: Primitive) -> Callable[..., Any]:
+    """The rule for linearizing a primitive that is made from its rule for forward differentiation."""
+    return functools.partial(ad.fallback_linearize_rule, primitive)
 
 
 # `vmap`

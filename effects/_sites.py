@@ -164,6 +164,9 @@ class Site:
         leaves = tuple(with_lane(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
         return dataclasses.replace(self, leaves=leaves, lanes=(size, *self.lanes), mask=mask)
 
+    def without_mask(self) -> Site:
+        return dataclasses.replace(self, mask=None)
+
     def with_mask(self) -> Site:
         """The site with a mask ahead of its operands that is the same in all the lanes that it has by now."""
         boolean = np.dtype(bool)

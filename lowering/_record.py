@@ -40,6 +40,8 @@ def _close_abstract_eval(*tokens: Any) -> Any:
 @register_token_rule(effect_p)
 def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site) -> tuple[Tokens, list[Any]]:
     key = token_key(site.effect)
+    if site.mask is not None and not site.lanes:  # see `_differentiated`
+        operands, site = operands[1:], site.without_mask()
     # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
     token, *results = record_p.bind(tokens[key], *operands, site=site, call=call, closes=ctx.closes)
