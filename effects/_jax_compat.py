@@ -533,6 +533,11 @@ def _changed(fun: Any, change: Callable[..., Any]) -> Any:
     return lu.wrap_init(change(fun.call_wrapped), debug_info=fun.debug_info)
 
 
+def linearize_by_jvp(primitive: Primitive) -> Callable[..., Any]:
+    """The rule for linearizing a primitive that is made from its rule for forward differentiation."""
+    return functools.partial(ad.fallback_linearize_rule, primitive)
+
+
 # `vmap`
 
 

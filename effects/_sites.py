@@ -174,6 +174,12 @@ class Site:
         leaves = tuple(with_lane(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
         return dataclasses.replace(self, leaves=leaves, lanes=(size, *self.lanes), mask=mask)
 
+    def without_idle_mask(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Site]:
+        """Operands and site without a mask that has no lanes to choose from: it always holds."""
+        if self.mask is None or self.lanes:
+            return operands, self
+        return operands[1:], dataclasses.replace(self, mask=None)
+
     def with_mask(self) -> Site:
         """The site with a mask ahead of its operands that is the same in all the lanes that it has by now."""
         boolean = np.dtype(bool)

@@ -89,16 +89,18 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     _refuse_several_devices(ctx, site)
     if not config.native:
         return _effect_callback_lowering(ctx, *operands, site=site)
+    kept, site = site.without_idle_mask(operands)
+    avals_in = ctx.avals_in[len(operands) - len(kept) :]
     _meet(ctx, site)
     target = "effects_plain" if site.results is None else "effects_plain_call"
     lower = jax.ffi.ffi_lowering(target, has_side_effect=True, backend_config=_site_attributes(site))
     if not site.effect.ordered:
-        return lower(ctx, *operands)
+        return lower(ctx.replace(avals_in=avals_in), *kept)
     token_ctx = ctx.replace(
-        avals_in=[compat.abstract_token, *ctx.avals_in], avals_out=[compat.abstract_token, *ctx.avals_out]
+        avals_in=[compat.abstract_token, *avals_in], avals_out=[compat.abstract_token, *ctx.avals_out]
     )
     order = Order(site.effect.domain)
-    token, *results = lower(token_ctx, ctx.tokens_in.get(order), *operands)
+    token, *results = lower(token_ctx, ctx.tokens_in.get(order), *kept)
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: token})))
     return results
 
@@ -130,11 +132,14 @@ def _callback(ctx: Any, callback: Any, results: Sequence[Any], args: Any) -> Any
 
 def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     _refuse_several_devices(ctx, site)
-    _meet(ctx, site)
+    kept, plain = site.without_idle_mask(operands)
+    _meet(ctx, plain)
     order = Order(site.effect.domain) if site.effect.ordered else None
-    return compat.lower_as_callback(
-        ctx, lambda *args: host_sink().plain(site, [np.asarray(x) for x in args]), operands, order
-    )
+
+    def publish(*args: Any) -> Any:
+        return host_sink().plain(plain, [np.asarray(x) for x in args[len(args) - len(kept) :]])
+
+    return compat.lower_as_callback(ctx, publish, operands, order)
 
 
 for _platform in NATIVE_PLATFORMS:

@@ -45,6 +45,7 @@ def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: 
 def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site: Site) -> tuple[Tokens, list[Any]]:
     """Publishes a record in place of an equation."""
     key = token_key(site.effect)
+    operands, site = site.without_idle_mask(operands)
     # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
     token, *results = record_p.bind(

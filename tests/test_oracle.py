@@ -61,7 +61,7 @@ SMALL = Program(
         Fori("i", B, 4, (Effect("ordered", "loop", (Name("i"),)), Call("f0", True))),
         Effect("unordered", "aside", (A,)),
         Cond(Less(A, B), (Effect("ordered", "less", ()),), (Effect("ordered", "not less", ()),)),
-        Scan("x", "q", A, (1, 2), B, True, 1, (Effect("ordered", "scan", (Name("x"), Name("q"))),), Name("x"), "c"),
+        Scan("y", "q", A, (1, 2), B, True, 1, (Effect("ordered", "scan", (Name("y"), Name("q"))),), Name("y"), "c"),
         Call("f0", False),
         Effect("ordered", "end", (A, B, Name("c"))),
     ),
