@@ -12,7 +12,7 @@ from dispatch._sink import native
 from dispatch._streams import Stream, current_stream, is_nested, streams
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._registry import effect_names
+from effects._registry import OF_JAX, effect_names
 from effects._types import Order
 
 
@@ -81,7 +81,7 @@ def _wait(
     # Records of programs that JAX dispatched do not say which thread that was. One that runs functions of effects knows
     # whether it has dispatched any.
     for_plain = not nested or bool(compat.jax_tokens.current_tokens)
-    if not wait_for_plain_programs(deadline) or not _wait_for_unordered(deadline):
+    if not wait_for_plain_programs(deadline):
         return ["programs with effects that were not dispatched by fx.jit"]
     own = current_stream()
     # The newest epoch that counts, of each stream: a stream's epochs end in their order.
@@ -117,6 +117,8 @@ def _wait(
     drain.start()  # a program that failed while it was traced has an epoch too
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
     if done() or drain.wait(done, left, for_plain=for_plain):
+        if (names is None or names & _OF_JAX) and not _wait_for_unordered(deadline):
+            return ["programs with unordered effects that were left to JAX"]
         return []
     outstanding = list(map(str, drain.functions().values()))
     for stream, number in last:
@@ -162,6 +164,9 @@ def wait_for_plain_programs(deadline: float | None = None) -> bool:
         if isinstance(effect, Order):
             del tokens[effect]  # nothing is left to wait for; the next program begins anew
     return True
+
+
+_OF_JAX = frozenset(effect.name for effect in OF_JAX.values())
 
 
 def _wait_for_unordered(deadline: float | None) -> bool:
