@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import re
 import string
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects._content import Line
-from effects._sites import Operand, Site, Static, Where, dtype_name
+from effects._sites import Operand, Site, Static, Where, dtype_name, flat_arguments
 
 # How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
 _TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
@@ -48,12 +49,21 @@ class _Fields(string.Formatter):
         self.unused += [name for name in kwargs if name not in used_args]
 
 
+def _is_filled(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> bool:
+    """Whether there is one `{}` for each argument, and nothing else to be filled. Most formats are so."""
+    text = fmt.replace("{}", "")
+    fields = (len(fmt) - len(text)) // 2
+    return "{" not in text and "}" not in text and fields == len(leaves) and tree == flat_arguments(fields)
+
+
 def check_format(call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where) -> None:
     """Raises what is wrong with a format and its arguments, as far as it can be known before there are values."""
     if not isinstance(fmt, str):
         raise TypeError(errors.MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
     if _TRACER.search(fmt):
         raise errors.FormatError(errors.MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
+    if _is_filled(fmt, site_leaves, tree):
+        return
     leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
     args, kwargs = jax.tree.unflatten(tree, leaves)
     fields = _Fields()

@@ -74,7 +74,6 @@ __all__ = [
     "debug_callback_p",
     "debug_print_p",
     "discharge_state",
-    "equation_context",
     "evaluate",
     "forget_failed_tokens",
     "hide_frames_in",
@@ -285,7 +284,8 @@ def bind(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
 
 
 def interpret(jaxpr: Any, args: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
-    """Evaluates a jaxpr with constants, with `apply(equation, operands)` for each equation under its own context."""
+    """Evaluates a jaxpr with constants, with `apply(equation, operands)` for each equation. What that binds has the
+    source line, name stack and settings of the equation."""
     environment = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
     environment.update(zip(jaxpr.jaxpr.invars, args, strict=True))
 
@@ -294,18 +294,12 @@ def interpret(jaxpr: Any, args: Sequence[Any], apply: Callable[[Any, list[Any]],
 
     for eqn in jaxpr.jaxpr.eqns:
         operands = [read(atom) for atom in eqn.invars]
-        with equation_context(eqn):
+        source = eqn.source_info
+        name_stack = source_info_util.current_name_stack() + source.name_stack
+        with source_info_util.user_context(source.traceback, name_stack=name_stack), eqn.ctx.manager:
             outs = apply(eqn, operands)
         environment.update(zip(eqn.outvars, outs, strict=True))
     return [read(atom) for atom in jaxpr.jaxpr.outvars]
-
-
-@contextlib.contextmanager
-def equation_context(eqn: Any) -> Iterator[None]:
-    """Under it, what is bound has the source line, name stack and settings of the equation."""
-    name_stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
-    with source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack), eqn.ctx.manager:
-        yield
 
 
 def source_of(eqn: Any) -> str:

@@ -57,7 +57,8 @@ class Operand:
 
     def zeros(self) -> np.ndarray:
         """An array of this type that takes no memory, to try a format with."""
-        return np.broadcast_to(np.zeros((), self.dtype), [n if isinstance(n, int) else _MANY for n in self.shape])
+        zero = np.zeros((), self.dtype)
+        return np.broadcast_to(zero, [n if isinstance(n, int) else _MANY for n in self.shape]) if self.shape else zero
 
     @functools.cached_property
     def size(self) -> int:
@@ -104,7 +105,7 @@ class Site:
             "effect": describe_effect(self.effect),
             "content": self.content.describe(),
             "leaves": list(map(_describe_leaf, self.leaves)),
-            "where": dataclasses.astuple(self.where),
+            "where": [self.where.file, self.where.line, self.where.function],
         }
         if not self._is_flat:  # with all that tells trees apart: types of keys and nodes, their own data
             description |= {"tree": _describe_tree(self.tree), "structure": str(self.tree)}
@@ -114,7 +115,7 @@ class Site:
             description["mask"] = self.mask.describe()
         if self.unknown:
             description["unknown"] = self.unknown
-        return json.dumps(description, separators=(",", ":"), default=str)
+        return _to_json(description)
 
     @functools.cached_property
     def id(self) -> int:
@@ -268,8 +269,7 @@ class Site:
     @functools.cached_property
     def _is_flat(self) -> bool:
         """Whether the leaves are the positional arguments, one by one."""
-        leaves = tuple(range(len(self.leaves)))
-        return self.tree is None or jax.tree.unflatten(self.tree, leaves) == (leaves, {})
+        return self.tree is None or self.tree == flat_arguments(len(self.leaves))
 
     @functools.cached_property
     def _is_plain(self) -> bool:
@@ -308,6 +308,14 @@ class Site:
         """Bytes of a record's payload."""
         return self.offsets[-1] + _padded(self.operands[-1].size) if self.operands else 0
 
+
+@functools.cache
+def flat_arguments(count: int) -> Any:
+    """The structure of so many positional arguments, each of them a leaf."""
+    return jax.tree.structure(((0,) * count, {}))
+
+
+_to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 _SIZE = np.dtype(np.int32)
 """In which type a record has sizes that were not known before."""
@@ -512,12 +520,12 @@ def site_from(text: str) -> Site:
     """The site that describes itself so."""
     description = json.loads(text)
     leaves = tuple(map(_read_leaf, description["leaves"]))
-    tree = _read_tree(description["tree"], 0) if "tree" in description else ((0,) * len(leaves), {})
+    tree = jax.tree.structure(_read_tree(description["tree"], 0)) if "tree" in description else None
     site = Site(
         effect=Effect(**description["effect"]),
         content=content_from(description["content"], _read_operand),
         leaves=leaves,
-        tree=jax.tree.structure(tree),
+        tree=tree or flat_arguments(len(leaves)),
         where=Where(*description["where"]),
         lanes=tuple(description.get("lanes", ())),
         mask=_read_operand(description["mask"]) if "mask" in description else None,

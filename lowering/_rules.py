@@ -32,8 +32,10 @@ def own_effects(effects: Any) -> frozenset[Effect]:
 
 def effects_of(effects: Any) -> frozenset[Effect]:
     """Those of a jaxpr's or an equation's effects that tokens are threaded for: ours, and JAX's own callbacks'."""
-    threaded = (effect if isinstance(effect, Effect) else OF_JAX.get(type(effect)) for effect in effects)
-    return frozenset(effect for effect in threaded if effect is not None)
+    if not effects:
+        return frozenset()
+    threaded = [effect if isinstance(effect, Effect) else OF_JAX.get(type(effect)) for effect in effects]
+    return frozenset([effect for effect in threaded if effect is not None])
 
 
 @compat.weakref_lru_cache
@@ -51,7 +53,7 @@ def token_keys(effects: Any) -> tuple[str, ...]:
     return tuple(sorted({token_key(effect) for effect in effects_of(effects)}))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(slots=True)
 class TokenContext:
     """What a rule may need to know of its equation.
 
