@@ -60,6 +60,7 @@ __all__ = [
     "abstract_token",
     "ad",
     "annotated_calls",
+    "array_of",
     "attributes",
     "automatic_devices",
     "batching",
@@ -217,6 +218,12 @@ def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
 def unordered_tokens() -> list[Any]:
     """The newest token of each device, of the programs that this thread dispatched with unordered effects of JAX's."""
     return list(jax_tokens.output_runtime_tokens.values())
+
+
+def array_of(value: Any) -> Any:
+    """The array that a value is, or that a token of JAX's has; None if it is neither, or a tracer."""
+    value = value._buf if isinstance(value, core.Token) else value
+    return value if isinstance(value, jax.Array) and not isinstance(value, Tracer) else None
 
 
 def is_token_ready(token: Any) -> bool:

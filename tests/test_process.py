@@ -146,8 +146,8 @@ def _modules():
 
 @pytest.mark.parametrize("name", list(_modules()))
 def test_docstring_examples_run(name):
-    """Every example in a docstring gives what it says. What effects print may come before the barrier that waits for it,
-    so the lines of a docstring are compared as a whole."""
+    """Every example in a docstring gives what it says. What effects print may come before the barrier that waits for
+    it, so the lines of a docstring are compared as a whole."""
     for test in doctest.DocTestFinder().find(importlib.import_module(name)):
         expected = ""
         with contextlib.redirect_stdout(io.StringIO()) as printed:
