@@ -646,7 +646,9 @@ class While:
         test = out.fresh("test")
         out.function(test, self.test, f"k, {STATE}", f"k < {self.limit} and {self.condition.python()}")
         with held(out, self.holds), out.block(f"for {self.variable} in turns(count()):  # while"):
-            with out.block(f"if not {test}({self.variable}, {STATE}):"):
+            with out.block("with dropped():"):
+                out.line(f"again = {test}({self.variable}, {STATE})")
+            with out.block("if not again:"):
                 out.line("break")
             out.body(self.body)
 
@@ -1566,7 +1568,9 @@ def plain_jax() -> Runner:
                 given[j] = np.asarray(value)
             args, kwargs = jax.tree.unflatten(tree, given)
             returned = function(*args, **kwargs)
-            return jax.tree.map(lambda type_, value: np.asarray(value, type_.dtype), results, returned)
+            if results is None:
+                return None
+            return jax.tree.map(lambda shape, value: np.asarray(value, shape.dtype), results, returned)
 
         return io_callback(call, results, *(value_of(leaves[j]) for j in at), ordered=ordered)
 
