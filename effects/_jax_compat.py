@@ -534,9 +534,31 @@ def _changed(fun: Any, change: Callable[..., Any]) -> Any:
     return lu.wrap_init(change(fun.call_wrapped), debug_info=fun.debug_info)
 
 
-def linearize_by_jvp(primitive: Primitive) -> Callable[..., Any]:
-    """The rule for linearizing a primitive that is made from its rule for forward differentiation."""
-    return functools.partial(ad.fallback_linearize_rule, primitive)
+partial_eval_rules = pe.partial_eval_jaxpr_custom_rules
+"""How equations of rematerialized regions are divided into what runs forward and what runs backward."""
+
+
+def keep_in_scans(has_effects: Callable[[Any], bool]) -> None:
+    """Lets nothing be moved out of a `scan` whose body has effects when it is divided like that elsewhere.
+
+    JAX looks for values that are the same in every turn, and finds effects too.
+    """
+    hoist = loops._scan_known_hoisting
+
+    def hoist_no_effects(jaxpr: Any, consts: Any, num_residuals: int, *others: Any) -> Any:
+        if has_effects(jaxpr):
+            return jaxpr, consts, [False] * num_residuals, []
+        return hoist(jaxpr, consts, num_residuals, *others)
+
+    loops._scan_known_hoisting = hoist_no_effects
+
+
+def with_carry(eqn: Any, at: int, value: Any, params: dict[str, Any]) -> Any:
+    """A loop's equation with a constant more that is carried, ahead of all others; what comes of it is not used."""
+    aval = typeof(value)
+    carried = core.Literal(value, aval)
+    invars = [*eqn.invars[:at], carried, *eqn.invars[at:]]
+    return eqn.replace(invars=invars, outvars=[core.DropVar(aval), *eqn.outvars], params=params)
 
 
 # `vmap`

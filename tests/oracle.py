@@ -7,6 +7,10 @@ lines and errors. Ordered lines must agree one by one; unordered ones as a multi
 the ordered ones. Everything that happens ends as a line in one place: prints are written there by the library, events
 by a handler of Python's logging, and callbacks write their own.
 
+Under `vmap`, the reading in Python runs one lane after the other, and what they do happens afterwards, in the order of
+the places in the program and at one place in the order of the lanes. One value, `x`, can be differentiated: the reading
+notes what is made of it, and goes back over that where JAX would.
+
 Each statement holds its two readings side by side, `python` and `jax`, and nothing else knows what it means. What a
 callback does is the same for both readings: it stands in `Host`. To add a kind of effect, add an entry to `EFFECTS` and
 one to `library`; to add a statement, add a class and a production to `_Generator`; to add something that callbacks do,
@@ -646,7 +650,9 @@ class While:
         test = out.fresh("test")
         out.function(test, self.test, f"k, {STATE}", f"k < {self.limit} and {self.condition.python()}")
         with held(out, self.holds), out.block(f"for {self.variable} in turns(count()):  # while"):
-            with out.block(f"if not {test}({self.variable}, {STATE}):"):
+            with out.block("with dropped():"):
+                out.line(f"again = {test}({self.variable}, {STATE})")
+            with out.block("if not again:"):
                 out.line("break")
             out.body(self.body)
 
@@ -1566,7 +1572,9 @@ def plain_jax() -> Runner:
                 given[j] = np.asarray(value)
             args, kwargs = jax.tree.unflatten(tree, given)
             returned = function(*args, **kwargs)
-            return jax.tree.map(lambda type_, value: np.asarray(value, type_.dtype), results, returned)
+            if results is None:
+                return None
+            return jax.tree.map(lambda shape, value: np.asarray(value, shape.dtype), results, returned)
 
         return io_callback(call, results, *(value_of(leaves[j]) for j in at), ordered=ordered)
 
@@ -1907,7 +1915,7 @@ class Place:
         return dataclasses.replace(inner, lanes_back=False, may_go_back=True).without_refs()
 
     def inside_rule(self) -> Place:
-        """The rule of a function for how it is differentiated backward: it sees no more than the state."""
+        """A rule for differentiating: JAX may trace it after what is around it, so it sees the state alone."""
         return dataclasses.replace(
             self.inside(), values=(), lanes=True, forward=True, backward=True, lanes_back=False, may_call=False
         ).without_refs()
@@ -2167,7 +2175,8 @@ class _Generator:
     def wrapped(self, place: Place) -> Statement:
         wrapper = self.draw.choice([name for name in WRAPPERS if not (place.forward and name == "custom_vjp")])
         keep = bool(self.draw.choice((1, 1, 1, 0)))
-        inner = place.inside()
+        is_rule = wrapper in IDENTITIES and (place.forward or place.backward)
+        inner = place.inside_rule() if is_rule else place.inside()
         if wrapper == "custom_jvp":
             inner = inner.without_refs()  # JAX cannot discharge it
         return Wrapped(wrapper, keep, self.block(inner))
@@ -2194,8 +2203,8 @@ class _Generator:
         if place.forward or not place.may_go_back:
             return self.wrapped(place)
         label, inner = self.label(), place.inside().without_refs()
-        body, forward = self.block(inner, 2), self.block(dataclasses.replace(inner, forward=True), 2)
-        return CustomRule(label, body, forward, self.block(place.inside_rule(), 2), self.draw.choice((1, -1)))
+        body, forward, backward = (self.block(at, 2) for at in (inner, place.inside_rule(), place.inside_rule()))
+        return CustomRule(label, body, forward, backward, self.draw.choice((1, -1)))
 
     def solve(self, place: Place) -> Statement:
         if place.forward or place.backward:  # JAX solves for derivatives too, with the user's solver
