@@ -24,7 +24,7 @@ import numpy as np
 from dispatch._failures import Place
 from dispatch._streams import Stream
 from effects import _errors as errors
-from effects._jax_compat import array_of
+from effects._jax_compat import array_of, dispatches_to_several
 from effects._sites import Site
 
 _LOOK = 0.2
@@ -32,6 +32,9 @@ _LOOK = 0.2
 
 _PATIENCE = 1.0
 """Seconds for which a function must have stood at what cannot come."""
+
+_DISPATCH_PATIENCE = 1.0
+"""The same for one that stands where it dispatches, while nothing is computed."""
 
 _IDLE_PATIENCE = 8.0
 """The same where it might come, but nothing is computed. XLA aborts the process after 40."""
@@ -77,6 +80,7 @@ class _Wait(NamedTuple):
     since: float
     idle_since: float  # since when nothing has been computed
     cpu: float  # the time that had been computed by then
+    message: str = errors.MSG_STUCK
 
     def follow(self, first: _Wait | None) -> _Wait:
         """The wait as of when it began: `first` is what was seen before."""
@@ -120,8 +124,9 @@ class Watch:
             if not function.reply:
                 continue
             below = [self._waits[each] for each in _below(thread, running) if each in self._waits]
-            if function.several and any(now - wait.since >= wait.patience for wait in below):
-                yield thread, function, errors.MSG_STUCK
+            over = [wait for wait in below if now - wait.since >= wait.patience]
+            if function.several and over:
+                yield thread, function, over[0].message
             elif idle:
                 yield thread, function, errors.MSG_STARVED
 
@@ -142,7 +147,8 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
         return None
 
     def wait(awaited: list[Any], kept: bool, *where: int) -> _Wait:
-        on_cpu = all(device.platform == "cpu" for array in awaited for device in array.sharding.device_set)
+        devices = {device for array in awaited for device in array.sharding.device_set} or jax.local_devices()
+        on_cpu = all(device.platform == "cpu" for device in devices)
         patience = _PATIENCE if kept else float("inf")
         return _Wait(where or (id(innermost), innermost.f_lasti), patience, on_cpu, now, now, cpu)
 
@@ -150,6 +156,8 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
     while frame is not None and frame.f_code.co_filename.startswith(_WAITING):
         if awaited := _unready(_values(frame)):
             return wait(awaited, any(map(_is_over_several, awaited)))
+        if dispatches_to_several(frame.f_locals.get("self")):  # it is quick, if the devices take it
+            return wait([], True)
         frame = frame.f_back
     # Native code shows nothing but the line that called it.
     held = []
@@ -158,10 +166,14 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
         frame = frame.f_back
     names = _names(innermost.f_code, innermost.f_lasti, innermost.f_lineno)
     called = [innermost.f_locals.get(name, innermost.f_globals.get(name)) for name in names]
-    if held and any(isinstance(each, _JITTED) for each in called):  # so many may have been dispatched
+    dispatches = any(isinstance(each, _JITTED) for each in called)
+    if held and dispatches:  # so many may have been dispatched
         return wait(held, True)
     if "block_until_ready" in names and (awaited := _unready(jax.live_arrays())):
         return wait(awaited, all(map(_is_over_several, awaited)))
+    if dispatches:  # it is quick, if it does not compute at once, and if the devices take it
+        place = id(innermost), innermost.f_lasti, int(cpu / _IDLE)
+        return wait([], True, *place)._replace(patience=_DISPATCH_PATIENCE, message=errors.MSG_STARVED)
     if any(map(_is_of_numpy, called)):  # it reads arrays of one device where they lie
         awaited = [array for array in _unready(jax.live_arrays()) if not _is_over_several(array)]
         if awaited:

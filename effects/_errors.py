@@ -195,6 +195,11 @@ MSG_LOADED_IN_TRACE = (
     "The compiled program `{program}` was called while another function is traced. It is compiled and cannot become "
     "part of another. Call it outside, or call the function that it was compiled from."
 )
+MSG_AGAIN = (
+    "The callback `{name}` at {where} is in a `while` loop that is linearized. JAX runs such a loop once more for the "
+    "tangents, and a function whose results the loop needs would be called again. Use `jax.jvp`, which runs it once, "
+    "or `jax.lax.scan`."
+)
 MSG_NOT_DIFFERENTIABLE = (
     "A derivative was asked of the results of the callback `{function}` at {where}. JAX cannot look into a Python "
     "function. Wrap the call in `jax.custom_jvp` or `jax.custom_vjp`, or its arguments in `jax.lax.stop_gradient`."

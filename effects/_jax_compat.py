@@ -39,7 +39,7 @@ from jax._src import config as jax_config
 from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
 from jax._src import mesh as jax_mesh
-from jax._src.interpreters import ad, batching, mlir
+from jax._src.interpreters import ad, batching, mlir, pxla
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import conditionals, loops, solves
 from jax._src.lib import xla_client
@@ -70,11 +70,13 @@ __all__ = [
     "closed_jaxpr",
     "cond_p",
     "custom_jvp_call_p",
+    "custom_partial_eval_rules",
     "custom_vjp_call_p",
     "custom_vmap_p",
     "debug_callback_p",
     "debug_print_p",
     "discharge_state",
+    "dispatches_to_several",
     "evaluate",
     "forget_failed_tokens",
     "hide_frames_in",
@@ -83,6 +85,7 @@ __all__ = [
     "inspect_sharding_p",
     "interpret",
     "io_callback_p",
+    "is_closed",
     "is_reference",
     "is_reference_type",
     "is_token_ready",
@@ -116,6 +119,7 @@ __all__ = [
     "user_function",
     "weakref_lru_cache",
     "while_p",
+    "with_jaxprs",
     "with_scan_tokens",
     "zero_tangent",
 ]
@@ -218,6 +222,11 @@ def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
 def unordered_tokens() -> list[Any]:
     """The newest token of each device, of the programs that this thread dispatched with unordered effects of JAX's."""
     return list(jax_tokens.output_runtime_tokens.values())
+
+
+def dispatches_to_several(caller: Any) -> bool:
+    """Whether this is what JAX's Python code calls a program by that runs over several devices."""
+    return isinstance(caller, pxla.ExecuteReplicated) and len(caller._local_devices) > 1
 
 
 def array_of(value: Any) -> Any:
@@ -534,6 +543,9 @@ def _changed(fun: Any, change: Callable[..., Any]) -> Any:
     return lu.wrap_init(change(fun.call_wrapped), debug_info=fun.debug_info)
 
 
+custom_partial_eval_rules = pe.custom_partial_eval_rules
+"""How primitives are divided into what is known and what waits for a tangent."""
+
 partial_eval_rules = pe.partial_eval_jaxpr_custom_rules
 """How equations of rematerialized regions are divided into what runs forward and what runs backward."""
 
@@ -551,6 +563,24 @@ def keep_in_scans(has_effects: Callable[[Any], bool]) -> None:
         return hoist(jaxpr, consts, num_residuals, *others)
 
     loops._scan_known_hoisting = hoist_no_effects
+
+
+def is_closed(jaxpr: Any) -> bool:
+    """Whether a jaxpr holds its constants; in 0.12 all do."""
+    return isinstance(jaxpr, ClosedJaxpr)
+
+
+def with_jaxprs(eqn: Any, change: Callable[[Any], Any]) -> Any:
+    """An equation with the jaxprs among its parameters changed into others of the same type."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(changed, value))
+        return change(value) if isinstance(value, (core.Jaxpr, ClosedJaxpr)) else value
+
+    params = {name: changed(value) for name, value in eqn.params.items()}
+    effects = frozenset().union(*(inner.effects for inner in core.jaxprs_in_params(params)))
+    return eqn.replace(params=params, effects=effects & frozenset(eqn.effects))
 
 
 def with_carry(eqn: Any, at: int, value: Any, params: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """Differentiation of loops with effects.
 
 Where JAX divides a `scan` into what runs forward and what runs backward, it does what is the same in every turn once,
-ahead of the loop. Effects must stay inside.
+ahead of the loop. Effects must stay inside. A `while` loop it runs once more for the tangents: without effects.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 
+from effects import _errors as errors
 from effects import _jax_compat as compat
+from effects._primitive import effect_p
 from lowering._masks import mask_effects
 from lowering._rules import own_effects
 
@@ -66,3 +68,70 @@ def _anchors(divide: Callable[..., Any]) -> Callable[..., Any]:
 
 compat.keep_in_scans(_has_effects)
 compat.partial_eval_rules[compat.scan_p] = _anchors(compat.partial_eval_rules[compat.scan_p])
+
+
+@compat.weakref_lru_cache
+def _silent_jaxpr(jaxpr: Any) -> Any:
+    """The jaxpr without its effects."""
+
+    def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        if not _has_effects(eqn):
+            return compat.bind(eqn, operands)
+        if eqn.primitive is effect_p:
+            if (site := eqn.params["site"]).results is not None:
+                name = site.content.function.name
+                raise errors.NotDifferentiable(errors.MSG_AGAIN.format(name=name, where=site.where))
+            return []
+        return compat.bind(compat.with_jaxprs(eqn, _silent), operands)
+
+    return compat.trace_to_jaxpr(lambda *args: compat.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
+
+
+def _silent(jaxpr: Any) -> Any:
+    silent = _silent_jaxpr(compat.closed_jaxpr(jaxpr))
+    return silent if compat.is_closed(jaxpr) else compat.open_jaxpr(silent)
+
+
+class _Silencing:
+    """A trace that takes a loop without its effects."""
+
+    def __init__(self, trace: Any):
+        self._trace = trace
+        self.outs: Any = None
+
+    def default_process_primitive(self, primitive: Any, tracers: Any, params: dict[str, Any]) -> Any:
+        loops = {name: _silent(value) if name.endswith("_jaxpr") else value for name, value in params.items()}
+        self.outs = self._trace.default_process_primitive(primitive, tracers, loops)
+        return self.outs
+
+
+def _runs_again_silently(divide: Callable[..., Any]) -> Callable[..., Any]:
+    """When a loop is linearized."""
+
+    def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
+        if not (_has_effects(params["cond_jaxpr"]) or _has_effects(params["body_jaxpr"])):
+            return divide(trace, *tracers, **params)
+        silencing = _Silencing(trace)
+        outs = divide(silencing, *tracers, **params)
+        # JAX may have found nothing that is known: then the loop runs later, and only then.
+        return trace.default_process_primitive(compat.while_p, tracers, params) if outs is silencing.outs else outs
+
+    return rule
+
+
+def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., Any]:
+    """The same in a rematerialized region."""
+
+    def rule(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: Any) -> Any:
+        known, staged, *others = divide(saveable, unknown, instantiated, eqn)
+        if known is not None and staged is not None and _has_effects(eqn):
+            staged = compat.with_jaxprs(staged, _silent)
+        return known, staged, *others
+
+    return rule
+
+
+compat.custom_partial_eval_rules[compat.while_p] = _runs_again_silently(
+    compat.custom_partial_eval_rules[compat.while_p]
+)
+compat.partial_eval_rules[compat.while_p] = _runs_again_silently_in_remat(compat.partial_eval_rules[compat.while_p])

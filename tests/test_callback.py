@@ -645,7 +645,7 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
         return y
 
     f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))
-    with pytest.raises(fx.EffectError, match="over several devices"):
+    with pytest.raises(fx.EffectError, match="over several devices|keep the devices"):
         f(x)
     _settle()
     g = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
@@ -658,6 +658,7 @@ def _settle():
         _barrier()
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.10 may wait where it dispatches")
 @pytest.mark.parametrize("keeps", [True, False])
 def test_callback_that_only_starts_a_computation_over_several_devices(keeps, monkeypatch):
     """It need not wait for it, and may take its time; the computation begins when the program has ended."""
