@@ -526,3 +526,48 @@ def test_programs_without_effects_leave_nothing_behind():
         "for i in range(5000): f(i)\nfx.effects_barrier(timeout=60)\nprint(len(current_stream().calls))"
     )
     assert done.stdout == "0\n", done.stderr
+
+
+def _turns(x):
+    """A loop of two turns, with effects in its condition too."""
+
+    def asks(state):
+        fx.print("ask {}", state[0])
+        return state[0] < 2
+
+    def turn(state):
+        fx.print("turn {}", state[0])
+        return state[0] + 1, 3 * state[1]
+
+    return jax.lax.while_loop(asks, turn, (0, x))[1]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        lambda f, x: jax.linearize(f, x)[1](1.0),
+        lambda f, x: jax.jvp(f, (x,), (1.0,))[1],
+        lambda f, x: jax.jacfwd(f)(x),
+    ],
+    ids=["linearize", "jvp", "jacfwd"],
+)
+def test_while_that_is_differentiated_has_its_effects_once(lines, wrap, derivative):
+    """JAX runs a loop that is linearized once more for the tangents; that is not seen."""
+    slopes = []
+    program = fx.jit(lambda x: derivative(wrap(_turns), x))
+    assert lines(lambda: slopes.append(program(1.0))) == ["ask 0", "turn 0", "ask 1", "turn 1", "ask 2"]
+    assert slopes == [9]
+
+
+def test_callback_whose_results_a_linearized_while_needs():
+    """It would be called again, so it is refused."""
+
+    def f(x):
+        shape = jax.ShapeDtypeStruct((), jnp.int32)
+        return jax.lax.while_loop(
+            lambda c: c[0] < 2, lambda c: (fx.callback(lambda i: i + 1, shape, c[0]), c[1]), (0, x)
+        )
+
+    with pytest.raises(fx.NotDifferentiable, match=r"in a `while` loop that is linearized.*`jax.jvp`"):
+        jax.linearize(fx.jit(f), 1.0)
