@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dispatch._drain import drain
 from dispatch._known_sites import meet
 from dispatch._sink import PLAIN_TOKEN, native, publish
 from dispatch._streams import is_nested
@@ -16,6 +17,7 @@ from lowering._record import INDEX, set_host_sink
 
 class _HostSink:
     def meet(self, site: Site) -> object:
+        drain.start()  # before the program is called, by whomever
         return meet(site)
 
     def record(self, site: Site, token: Any, operands: Sequence[Any]) -> list[Any]:

@@ -603,6 +603,21 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it():
     assert g(_sharded())[0] == 1
 
 
+@pytest.mark.parametrize("results", ["F32", "None"])
+def test_callback_of_the_first_program_of_a_process(results):
+    """It runs though nothing but JAX has dispatched anything."""
+    code = (
+        "import faulthandler; faulthandler.dump_traceback_later(100, exit=True)\n"
+        "import jax, effects as fx\n"
+        "F32 = jax.ShapeDtypeStruct((), 'float32')\n"
+        f"f = jax.jit(lambda x: fx.callback(lambda x: (print('called'), x)[1], {results}, x))\n"
+        "jax.block_until_ready(f(1.0))\n"
+        "fx.effects_barrier(timeout=60)\n"
+    )
+    done = run_python(code)
+    assert done.returncode == 0 and done.stdout == "called\n", done.stderr
+
+
 def test_barrier_that_gives_up_names_the_callback_that_runs():
     """The message of the timeout says which function keeps it waiting, and whose effects are outstanding."""
     gate = threading.Event()
