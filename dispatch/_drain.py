@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from dispatch import _streams
 from dispatch._failures import Place, failures
@@ -20,7 +20,7 @@ from dispatch._known_sites import find_site, forget
 from dispatch._replay import Replay, outside_epochs
 from dispatch._sink import native, to_bytes
 from dispatch._streams import Stream, current_stream, is_nested, nest_this_thread, streams
-from dispatch._stuck import is_stuck
+from dispatch._stuck import Running, Watch
 from effects import _errors as errors
 from effects._record import HEADER, Records
 from effects._sites import Site
@@ -35,19 +35,6 @@ _CALLS = 6  # of an item: whether some of its records are of callbacks
 _REPLICATED, _CALLBACK = 2, 4  # of a record's flags; see `dispatch/native/record.h`
 
 
-class Running(NamedTuple):
-    """A function of the user's that runs."""
-
-    site: Site
-    place: Place
-    token: tuple[int, ...]
-    reply: int  # under which several devices wait for it; 0 if they do not
-    since: float  # by `time.monotonic`, if they do
-
-    def __str__(self) -> str:
-        return f"the callback `{self.site.content.function.name}` at {self.site.where}, which runs"  # type: ignore[union-attr]
-
-
 class Drain:
     """The threads and what others may know of them. Drain threads write its fields, under the lock that is named."""
 
@@ -59,6 +46,7 @@ class Drain:
         self.running: dict[int, Running] = {}  # by the identity of a drain thread: the function that it runs
         self.ended = False  # the process is about to end, and nothing runs in the background any more
         self._batches = 0  # the leader's
+        self._watch = Watch()  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
         self._runs_lock = threading.Lock()  # for `held` and `plain_in_runs`, since runs may end while others begin
@@ -244,8 +232,9 @@ class Drain:
             else:
                 payload, block = (data[start:end], None) if block is None else (block, None)
                 token = first, epoch, phase, index
-                shared = reply if flags & _REPLICATED else 0
-                self.running[me] = Running(site, place, token, shared, time.monotonic() if shared else 0.0)
+                several = reply != 0 and bool(flags & _REPLICATED)
+                own = current_stream() if is_nested() else None
+                self.running[me] = Running(site, place, token, reply, several, own, time.monotonic())
                 result = replay.function(site, token, device, payload, reply != 0)
                 del self.running[me], payload
                 if reply:
@@ -275,14 +264,14 @@ class Drain:
         return call, (stream.eager.get(number) if stream.eager else None)
 
     def _free_stuck(self) -> None:
-        """Fails programs that wait for a function which waits for their devices."""
-        for thread, function in list(self.running.items()):
-            if function.reply and is_stuck(thread, function.since):
-                name = function.site.content.function.name  # type: ignore[union-attr]
-                failure = errors.EffectError(errors.MSG_STUCK.format(name=name, where=function.site.where))
-                self.running[thread] = function._replace(reply=0)
-                failures.end_program(function.place, failure, function.token[3])
-                answer_with(function.reply, failure)
+        """Fails programs that wait for a function which waits for what cannot come before they end."""
+        for thread, function, message in self._watch.find_stuck(self.running.copy()):
+            if self.running.get(thread) is not function:
+                continue  # it has just ended
+            failure = errors.EffectError(message.format(name=function.name, where=function.site.where))
+            self.running[thread] = function._replace(reply=0)
+            failures.end_program(function.place, failure, function.token[3])
+            answer_with(function.reply, failure)
 
     def _close_failed(self) -> None:
         """Ends epochs whose programs have failed, which never close themselves."""

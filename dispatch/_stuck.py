@@ -1,41 +1,212 @@
-"""Finding a callback that waits for ever: for devices that wait for it.
+"""Finding callbacks that wait for ever: for what cannot come before their own program ends.
 
 Devices run one program over several of them at a time. If such a program waits for a callback, and the callback for a
-computation over several devices, neither goes on. XLA does not tell, so we look where the callback's thread stands.
+computation over several devices, neither goes on. And XLA computes on so many threads, on CPUs: if programs that wait
+for callbacks have them all, what the callbacks wait for is not begun. XLA does not tell, so we look where the threads
+stand that run the functions.
 """
 
 from __future__ import annotations
 
+import dis
+import functools
+import os
 import sys
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+
+from dispatch._failures import Place
+from dispatch._streams import Stream
+from effects import _errors as errors
+from effects._jax_compat import array_of
+from effects._sites import Site
+
+_LOOK = 0.2
+"""Seconds between two looks, and for which a function must have been running before anybody looks."""
 
 _PATIENCE = 1.0
-"""Seconds for which a function must have been running before anybody looks."""
+"""Seconds for which a function must have stood at what cannot come."""
 
-_JAX = str(Path(jax.__file__).parent)
+_IDLE_PATIENCE = 8.0
+"""The same where it might come, but nothing is computed. XLA aborts the process after 40."""
+
+_HOLD_PATIENCE = 60.0
+"""The same for one that does not stand still, or we do not know where, and has what cannot come in a variable."""
+
+_IDLE = 0.1
+"""The share of a processor's time below which nothing is computed."""
+
+_OURS, *_OTHERS = (str(Path(module).parent) + os.sep for module in (__file__, jax.__file__, np.__file__))
+_WAITING = (_OURS, *_OTHERS)
+"""Where code lies that may wait for arrays."""
+
+_JITTED = type(jax.jit(lambda: None))
 
 
-def is_stuck(thread: int, since: float) -> bool:
-    """Whether a function that a program over several devices waits for waits itself for values on several devices.
+class Running(NamedTuple):
+    """A function of the user's that runs."""
 
-    Args:
-        thread: The identity of the thread that runs the function.
-        since: When it began, by `time.monotonic`.
-    """
-    if time.monotonic() - since < _PATIENCE:
-        return False
-    frame: FrameType | None = sys._current_frames().get(thread)
-    while frame is not None and frame.f_code.co_filename.startswith(_JAX):
-        for value in list(frame.f_locals.values()):
-            if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and _is_awaited(value):
-                return True
+    site: Site
+    place: Place
+    token: tuple[int, ...]
+    reply: int  # under which its program waits for it; 0 if it does not
+    several: bool  # whether that program waits on several devices
+    own: Stream | None  # of the thread that runs it: what it dispatches
+    since: float  # by `time.monotonic`
+
+    @property
+    def name(self) -> str:
+        return self.site.content.function.name  # type: ignore[union-attr]
+
+    def __str__(self) -> str:
+        return f"the callback `{self.name}` at {self.site.where}, which runs"
+
+
+class _Wait(NamedTuple):
+    """What a thread was seen to wait for, and since when."""
+
+    where: tuple[int, ...]  # the same while it does not move
+    patience: float  # if devices are kept from what it waits for; infinite if they may not be
+    on_cpu: bool  # whether nothing but this process's processors computes it
+    since: float
+    idle_since: float  # since when nothing has been computed
+    cpu: float  # the time that had been computed by then
+
+    def follow(self, first: _Wait | None) -> _Wait:
+        """The wait as of when it began: `first` is what was seen before."""
+        if first is None or (first.where, first.patience) != (self.where, self.patience):
+            return self
+        if self.cpu - first.cpu > _IDLE * (self.since - first.idle_since + _LOOK):
+            return self._replace(since=first.since)
+        return first
+
+
+class Watch:
+    """What was seen of functions that run."""
+
+    def __init__(self) -> None:
+        self._waits: dict[int, _Wait] = {}  # by the identity of their threads
+        self._next = 0.0
+
+    def find_stuck(self, running: Mapping[int, Running]) -> Iterator[tuple[int, Running, str]]:
+        """Functions whose programs must end for anything to go on: their threads, and what to say.
+
+        Args:
+            running: The functions that run, by the identity of their threads.
+        """
+        now = time.monotonic()
+        if now < self._next or not any(function.reply for function in running.values()):
+            return
+        self._next = now + _LOOK
+        cpu = time.process_time()
+        waits = {
+            thread: wait
+            for thread, function in running.items()
+            if now - function.since >= _LOOK and (wait := _wait(thread, function, now, cpu)) is not None
+        }
+        self._waits = {thread: wait.follow(self._waits.get(thread)) for thread, wait in waits.items()}
+        # What computes nothing may be waiting for another process, or for a function that does not wait.
+        idle = len(self._waits) == len(running) and all(
+            wait.on_cpu and now - wait.idle_since >= _IDLE_PATIENCE for wait in self._waits.values()
+        )
+        idle = idle and jax.process_count() == 1
+        for thread, function in running.items():
+            if not function.reply:
+                continue
+            below = [self._waits[each] for each in _below(thread, running) if each in self._waits]
+            if function.several and any(now - wait.since >= wait.patience for wait in below):
+                yield thread, function, errors.MSG_STUCK
+            elif idle:
+                yield thread, function, errors.MSG_STARVED
+
+
+def _below(thread: int, running: Mapping[int, Running]) -> Iterator[int]:
+    """A thread that runs a function, and those that run functions for programs which that function has called."""
+    yield thread
+    own = running[thread].own
+    for other, function in running.items():
+        if own is not None and other != thread and function.place[0] == own.thread:
+            yield from _below(other, running)
+
+
+def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | None:
+    """What the function waits for, as far as it can be seen."""
+    innermost = frame = sys._current_frames().get(thread)
+    if innermost is None:
+        return None
+
+    def wait(awaited: list[Any], kept: bool, *where: int) -> _Wait:
+        on_cpu = all(device.platform == "cpu" for array in awaited for device in array.sharding.device_set)
+        patience = _PATIENCE if kept else float("inf")
+        return _Wait(where or (id(innermost), innermost.f_lasti), patience, on_cpu, now, now, cpu)
+
+    # Python code that waits has in a variable what it waits for.
+    while frame is not None and frame.f_code.co_filename.startswith(_WAITING):
+        if awaited := _unready(_values(frame)):
+            return wait(awaited, any(map(_is_over_several, awaited)))
         frame = frame.f_back
-    return False
+    # Native code shows nothing but the line that called it.
+    held = []
+    while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
+        held += filter(_is_over_several, _unready(_values(frame)))
+        frame = frame.f_back
+    names = _names(innermost.f_code, innermost.f_lasti, innermost.f_lineno)
+    called = [innermost.f_locals.get(name, innermost.f_globals.get(name)) for name in names]
+    if held and any(isinstance(each, _JITTED) for each in called):  # so many may have been dispatched
+        return wait(held, True)
+    if "block_until_ready" in names and (awaited := _unready(jax.live_arrays())):
+        return wait(awaited, all(map(_is_over_several, awaited)))
+    if any(map(_is_of_numpy, called)):  # it reads arrays of one device where they lie
+        awaited = [array for array in _unready(jax.live_arrays()) if not _is_over_several(array)]
+        if awaited:
+            return wait(awaited, False)
+    # What the function has called has effects, and it ends after these.
+    programs = [] if function.own is None else list(function.own.running.items())
+    if awaited := _unready(program.output_token for _, program in programs):
+        return wait(awaited, any(map(_is_over_several, awaited)), function.own.thread, programs[0][0])
+    return _Wait((id(held[0]),), _HOLD_PATIENCE, False, now, now, cpu) if held else None
 
 
-def _is_awaited(array: jax.Array) -> bool:
-    return len(array.sharding.device_set) > 1 and not array.is_deleted() and not array.is_ready()
+def _values(frame: FrameType) -> Iterator[Any]:
+    """What a frame has in variables, itself or in a list or tuple."""
+    for value in list(frame.f_locals.values()):
+        yield from value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _unready(values: Iterable[Any]) -> list[jax.Array]:
+    """Those of the values that are arrays which are not ready."""
+    return [array for array in map(array_of, values) if array is not None and not _is_ready(array)]
+
+
+def _is_ready(array: jax.Array) -> bool:
+    try:
+        return array.is_ready()
+    except RuntimeError:  # it was deleted
+        return True
+
+
+def _is_over_several(array: jax.Array) -> bool:
+    return len(array.sharding.device_set) > 1
+
+
+def _is_of_numpy(value: Any) -> bool:
+    return value is np or (callable(value) and str(getattr(value, "__module__", "")).partition(".")[0] == "numpy")
+
+
+@functools.lru_cache(maxsize=16)
+def _names(code: CodeType, at: int, line: int) -> frozenset[str]:
+    """What a line of code has named by where its frame stands."""
+    return frozenset(
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.offset <= at
+        and isinstance(instruction.argval, str)
+        and instruction.positions is not None
+        and instruction.positions.lineno == line
+    )

@@ -209,6 +209,12 @@ MSG_STUCK = (
     "waiting for it. Devices run one program over several of them at a time, so neither could go on: the program was "
     "ended. Compute in the callback with NumPy or on one device, or ask for no results."
 )
+MSG_STARVED = (
+    "The callback `{name}` at {where} waits for a computation that does not begin, and nothing is computed meanwhile. "
+    "Programs that wait for callbacks, and its own is one, keep the devices, or all the threads on which XLA computes, "
+    "as many as there are processors or CPU devices: the program was ended. Compute in the callback with NumPy, ask "
+    "for no results, or set the environment variable `PJRT_NPROC` to a number of threads above that of devices."
+)
 MSG_CANCELLED = (
     "The {effect} at {where} did not run. Its program had failed before its turn came. See the error of that program."
 )

@@ -50,6 +50,7 @@ __all__ = [
     "abstract_token",
     "ad",
     "annotated_calls",
+    "array_of",
     "automatic_devices",
     "batching",
     "bind",
@@ -178,6 +179,12 @@ def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
             except Exception as error:
                 if is_ours(str(error)):
                     del tokens[key]
+
+
+def array_of(value: Any) -> Any:
+    """The array that a value is, or that a token of JAX's has; None if it is neither, or a tracer."""
+    value = value._buf if isinstance(value, core.Token) else value
+    return value if isinstance(value, jax.Array) and not isinstance(value, Tracer) else None
 
 
 def is_token_ready(token: Any) -> bool:

@@ -1,7 +1,9 @@
 """Callbacks: when they run, what they get, what they give back, and what they may do."""
 
+import contextlib
 import contextvars
 import gc
+import operator
 import threading
 import weakref
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 import effects as fx
+from dispatch import _stuck
 from tests.helpers import run_python
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
@@ -589,18 +592,121 @@ def test_sharded_program_that_waits_lets_earlier_callbacks_use_the_devices():
     assert seen == [28.0] * 5
 
 
-def test_callback_that_waits_for_the_devices_that_wait_for_it():
-    """It cannot go on, so its program ends with an error that says why; the next one runs."""
+_double = jax.jit(lambda y: y * 2)
+_double_and_print = fx.jit(lambda y: (fx.print("{}", y), y * 2)[1])
+
+
+def _poll(x):
+    y = _double(x)
+    while not y.is_ready():
+        threading.Event().wait(0.01)
+
+
+def _fill_the_queue(x):
+    for _ in range(100):
+        x = _double(x)
+
+
+def _call_and_compute(wait):
+    """Waits in a callback of a program on one device."""
 
     def called(x):
-        return np.asarray(jax.jit(lambda y: y + 1)(_sharded()))
+        inner = fx.jit(lambda c: fx.callback(lambda c: (wait(x), c)[1], F32, c))
+        return inner(jnp.float32(1))
 
-    f = fx.jit(lambda x: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), x))
+    return called
+
+
+_WAYS = {
+    "numpy": lambda x: np.asarray(_double(x)),
+    "method": lambda x: _double(x).block_until_ready(),
+    "mapped": lambda x: list(map(operator.methodcaller("block_until_ready"), [_double(x)])),
+    "function": lambda x: jax.block_until_ready([_double(x)]),
+    "operator": lambda x: (x + 1).block_until_ready(),
+    "print": lambda x: str(x + 1),
+    "compiled": lambda x: _double.lower(x).compile()(x).block_until_ready(),
+    "poll": _poll,
+    "queue": _fill_the_queue,
+    "effects": _double_and_print,
+    "callback": fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x)),
+    "nested": _call_and_compute(lambda x: _double(x).block_until_ready()),
+    "jax's effects": lambda x: (jax.jit(lambda y: jax.debug.print("{}", y))(x), jax.effects_barrier()),
+}
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
+    """It cannot go on, so its program ends with an error that says why; the next one runs."""
+    monkeypatch.setattr(_stuck, "_HOLD_PATIENCE", 1.0)
+    x = _sharded()
+
+    def called(y):
+        _WAYS[way](x)
+        return y
+
+    f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))
     with pytest.raises(fx.EffectError, match="over several devices"):
-        f(_sharded())
-    _barrier()
+        f(x)
+    _settle()
     g = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
-    assert g(_sharded())[0] == 1
+    assert g(x)[0] == 1
+
+
+def _settle():
+    """What the function was about goes on when its program has ended, or fails; that is not what is tested."""
+    with contextlib.suppress(fx.EffectError, BaseExceptionGroup):
+        _barrier()
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_callback_that_only_starts_a_computation_over_several_devices(keeps, monkeypatch):
+    """It need not wait for it, and may take its time; the computation begins when the program has ended."""
+    looks, started = threading.Semaphore(0), []
+    look = _stuck._wait
+    monkeypatch.setattr(_stuck, "_PATIENCE", 0.0)
+    monkeypatch.setattr(_stuck, "_IDLE_PATIENCE", 0.0)
+    monkeypatch.setattr(_stuck, "_wait", lambda *args: (looks.release(), look(*args))[1])
+    x = _sharded()
+
+    def called(y):
+        kept = started if keeps else []
+        kept.append(_double(x))
+        for _ in range(3):
+            looks.acquire()
+        return y
+
+    f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))
+    assert f(x)[1] == 1
+    assert [y[1] for y in started] == [2] * keeps
+    _barrier()
+
+
+_STARVED = (
+    "import faulthandler; faulthandler.dump_traceback_later(100, exit=True)\n"
+    "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
+    "from dispatch import _stuck\n"
+    "_stuck._IDLE_PATIENCE = 2.0\n"
+    "mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))\n"
+    "x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P('x')))\n"
+    "a, matmul = jnp.ones((512, 512)), jax.jit(lambda a: a @ a)\n"
+    "def called(y):\n"
+    "    {wait}\n"
+    "    return y\n"
+    "f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))\n"
+    "try: f(x)\n"
+    "except fx.EffectError as error: print(error)\n"
+    "else: print('fine')\n"
+    "assert matmul(a)[0, 0] == 512\n"
+)
+
+
+@pytest.mark.parametrize("wait", ["np.asarray(matmul(a))", "float(matmul(a)[0, 0])", "matmul(a).block_until_ready()"])
+@pytest.mark.parametrize(("threads", "said"), [(1, "PJRT_NPROC"), (8, "fine")])
+def test_callback_that_computes_while_programs_have_all_threads(wait, threads, said):
+    """A program takes one of XLA's threads for each device. If none is left, it ends with an error that says so."""
+    env = {"PJRT_NPROC": str(threads), "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    done = run_python(_STARVED.format(wait=wait), env=env)
+    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("results", ["F32", "None"])
