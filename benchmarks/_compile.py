@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 import effects as fx
-from benchmarks._cases import Ratio, Result, case
+from benchmarks._cases import Ratio, Result, Target, case
 from benchmarks._measure import interleave, timed
 
 PRINTS = 200
-REPEATS = 5  # compiling takes long, and varies little
+FEW, LANES = 10, 10_000
 
 
 def _printing(emit: Callable[[int, Any], None]) -> Callable[[Any], Any]:
@@ -43,7 +43,31 @@ def compile(repeats: int) -> Result:
             "fx.print": contender(fx.jit, lambda i, x: fx.print(f"print {i}: {{}}", x)),
             "jax.debug.print": contender(jax.jit, lambda i, x: jax.debug.print(f"print {i}: {{}}", x, ordered=True)),
         },
-        min(repeats, REPEATS),
+        repeats,
     )
-    ours, jaxs = figures["fx.print"].median, figures["jax.debug.print"].median
-    return Result("program", [Ratio("jax.debug.print / fx.print", jaxs / ours)], figures)
+    ratio = figures["fx.print"].median / figures["jax.debug.print"].median
+    return Result("program", [Ratio("fx.print / jax.debug.print", ratio, Target(1.1))], figures)
+
+
+@case("lanes", f"tracing, lowering and compiling a print under vmap over {LANES:,} and over {FEW} lanes")
+def lanes(repeats: int) -> Result:
+    """One record has all lanes. JAX has an equation for each, and takes minutes for the many: it only has the few."""
+
+    def contender(jit: Any, emit: Callable[[str, Any], None], count: int) -> Callable[[], float]:
+        xs = jnp.arange(float(count))
+        return lambda: timed(lambda: jit(jax.vmap(lambda x: emit("x = {}", x))).lower(xs).compile())
+
+    figures = interleave(
+        {
+            f"fx.print, {LANES:,} lanes": contender(fx.jit, fx.print, LANES),
+            f"fx.print, {FEW} lanes": contender(fx.jit, fx.print, FEW),
+            f"jax.debug.print, {FEW} lanes": contender(jax.jit, jax.debug.print, FEW),
+        },
+        repeats,
+    )
+    many, few, jaxs = (figure.median for figure in figures.values())
+    ratios = [
+        Ratio(f"{LANES:,} lanes / {FEW} lanes", many / few, Target(1.1)),
+        Ratio(f"jax.debug.print / fx.print, {FEW} lanes", jaxs / few),
+    ]
+    return Result("program", ratios, figures)

@@ -28,7 +28,10 @@ def _looping(emit: Callable[[Any], None] | None) -> Callable[[Any], Any]:
     return loop
 
 
-def _contenders() -> dict[str, tuple[Callable[[Any], Any], Callable[[], None] | None]]:
+_Contenders = dict[str, tuple[Callable[[Any], Any], Callable[[], None] | None]]
+
+
+def _contenders() -> _Contenders:
     """By name: a compiled loop, and the barrier after which its lines are out."""
     return {
         "plain": (jax.jit(_looping(None)), None),
@@ -44,9 +47,8 @@ def _per_step(figures: dict[str, Figure]) -> dict[str, Figure]:
     return {name: Figure(x.median / STEPS, x.low / STEPS, x.high / STEPS) for name, x in figures.items()}
 
 
-@case("loop", f"a print of a scalar in fori_loop({STEPS:,}), until the barrier returns and all is in a file")
-def loop(repeats: int) -> Result:
-    """From the call to the last line."""
+def _until_all_is_out(contenders: _Contenders, repeats: int) -> dict[str, Figure]:
+    """Measures from the call to the last line."""
     x = jnp.float32(0)
 
     def measuring(
@@ -68,11 +70,33 @@ def loop(repeats: int) -> Result:
         return measure
 
     with stdout_in_file() as written:
-        figures = interleave({name: measuring(written, *of) for name, of in _contenders().items()}, repeats)
+        return interleave({name: measuring(written, *of) for name, of in contenders.items()}, repeats)
+
+
+@case("loop", f"a print of a scalar in fori_loop({STEPS:,}), until the barrier returns and all is in a file")
+def loop(repeats: int) -> Result:
+    """From the call to the last line."""
+    figures = _until_all_is_out(_contenders(), repeats)
     ours, jaxs = figures["fx.print"].median, figures["jax.debug.print"].median
     return Result(
         "step", [Ratio("jax.debug.print / fx.print", jaxs / ours, Target(20, at_least=True))], _per_step(figures)
     )
+
+
+@case("unchanged", f"jax.debug.print(ordered=True) of a scalar in fori_loop({STEPS:,}), under jax.jit and under fx.jit")
+def unchanged(repeats: int) -> Result:
+    """What existing code gains, from the call to the last line."""
+
+    def emit(x: Any) -> None:
+        jax.debug.print("x = {}", x, ordered=True)
+
+    contenders: _Contenders = {
+        "fx.jit": (fx.jit(_looping(emit)), jax.effects_barrier),
+        "jax.jit": (jax.jit(_looping(emit)), jax.effects_barrier),
+    }
+    figures = _until_all_is_out(contenders, repeats)
+    ratio = figures["jax.jit"].median / figures["fx.jit"].median
+    return Result("step", [Ratio("jax.jit / fx.jit", ratio, Target(20, at_least=True))], _per_step(figures))
 
 
 @case("recording", f"the same loop of {STEPS:,} prints until the program's result is ready, the lines not waited for")

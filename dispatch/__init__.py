@@ -8,6 +8,8 @@ from dispatch import _exit as _exit
 from dispatch import _host_sink as _host_sink
 from dispatch._barrier import effects_barrier as effects_barrier
 from dispatch._drain import stats as stats
+from dispatch._export import deserialize as deserialize
+from dispatch._export import export as export
 from dispatch._jit import jit as jit
 
 _jax_compat.hide_frames_in(__path__[0])

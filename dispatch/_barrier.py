@@ -12,7 +12,7 @@ from dispatch._sink import native
 from dispatch._streams import Stream, current_stream, is_nested, streams
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._registry import effect_names
+from effects._registry import OF_JAX, effect_names
 from effects._types import Order
 
 
@@ -117,8 +117,10 @@ def _wait(
     drain.start()  # a program that failed while it was traced has an epoch too
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
     if done() or drain.wait(done, left, for_plain=for_plain):
+        if (names is None or names & _OF_JAX) and not _wait_for_unordered(deadline):
+            return ["programs with unordered effects that were left to JAX"]
         return []
-    outstanding = list(map(str, drain.running.copy().values()))
+    outstanding = list(map(str, drain.functions().values()))
     for stream, number in last:
         for earlier in list(stream.calls):
             if number in stream.calls and (call := stream.calls.get(earlier)) is not None:
@@ -162,3 +164,23 @@ def wait_for_plain_programs(deadline: float | None = None) -> bool:
         if isinstance(effect, Order):
             del tokens[effect]  # nothing is left to wait for; the next program begins anew
     return True
+
+
+_OF_JAX = frozenset(effect.name for effect in OF_JAX.values())
+
+
+def _wait_for_unordered(deadline: float | None) -> bool:
+    """Waits for unordered effects that were left to JAX. False if the time ran out."""
+    tokens = compat.unordered_tokens()
+    if not tokens or deadline is None:
+        for token in tokens:
+            compat.block_until_token(token)
+        return True
+    # These tokens do not say whether they are ready.
+    waiting = threading.Thread(target=lambda: [*map(compat.block_until_token, tokens)], daemon=True)
+    waiting.start()
+    waiting.join(max(0.0, deadline - time.monotonic()))
+    return not waiting.is_alive()
+
+
+compat.on_barrier(effects_barrier)  # `jax.effects_barrier()` covers what went through us

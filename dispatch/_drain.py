@@ -17,9 +17,9 @@ from typing import Any
 from dispatch import _streams
 from dispatch._failures import Place, failures
 from dispatch._known_sites import find_site, forget
-from dispatch._replay import Replay, outside_epochs
+from dispatch._replay import Replay, Settle, outside_epochs
 from dispatch._sink import native, to_bytes
-from dispatch._streams import Stream, current_stream, is_nested, nest_this_thread, streams
+from dispatch._streams import Stream, is_nested, nest_this_thread, streams
 from dispatch._stuck import Running, Watch
 from effects import _errors as errors
 from effects._record import HEADER, Records
@@ -43,13 +43,22 @@ class Drain:
         self.plain_released = 0  # under `progress`: how many records without an epoch have been replayed
         self.plain_in_runs = 0  # how many more are part of runs of functions that are under way
         self.held: dict[int, int] = {}  # numbers of threads -> how many runs of functions of theirs are under way
-        self.running: dict[int, Running] = {}  # by the identity of a drain thread: the function that it runs
+        # By the identity of a drain thread: the function that it runs, as a `Running` begins.
+        self.running: dict[int, tuple[Site, Place, tuple[int, ...], int, bool, float]] = {}
+        self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         self.ended = False  # the process is about to end, and nothing runs in the background any more
         self._batches = 0  # the leader's
         self._watch = Watch()  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
         self._runs_lock = threading.Lock()  # for `held` and `plain_in_runs`, since runs may end while others begin
+
+    def functions(self) -> dict[int, Running]:
+        """The functions that run, by the identities of their drain threads."""
+        return self._functions(self.running.copy())
+
+    def _functions(self, running: dict[int, Any]) -> dict[int, Running]:
+        return {thread: Running(*function, self._nested.get(thread)) for thread, function in running.items()}
 
     def start(self) -> None:
         """Starts a thread that leads and one that stands by, if none runs yet."""
@@ -97,21 +106,26 @@ class Drain:
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""
         while not done():
-            _, replayed, _ = self._step()
+            _, replayed, _ = self._step(None)  # nobody's streams are nested any more
             if not replayed:
                 self._close_failed()
 
     def _run(self) -> None:
-        nest_this_thread()
+        nested = self._nested[threading.get_ident()] = nest_this_thread()
+
+        def settle(place: Place) -> None:
+            if nested.calls or failures:
+                self._wait_for_nested(nested, place)
+
         while native.stand_by():
             leads, replayed, stopped = True, False, False
             while leads and (replayed or not stopped):
-                leads, replayed, stopped = self._step()
+                leads, replayed, stopped = self._step(settle)
             if leads:
                 native.leave()
                 return
 
-    def _step(self) -> tuple[bool, bool, bool]:
+    def _step(self, settle: Settle | None) -> tuple[bool, bool, bool]:
         """Replays a batch.
 
         Returns whether this thread still leads, whether there was anything in the batch, and whether the drain is to
@@ -132,7 +146,7 @@ class Drain:
             if finished or plain_released != self.plain_released:
                 self._end_epochs([each for each in finished if each[0] != run], plain_released)
                 finished = [each for each in finished if each[0] == run]
-            leads = self._replay_run(work, run, plain_in_run, finished)
+            leads = self._replay_run(work, run, plain_in_run, finished, settle)
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
@@ -147,15 +161,16 @@ class Drain:
             self.plain_released = max(self.plain_released, plain_released)
             self.progress.notify_all()
 
-    def _replay_run(self, work: deque[Any], run: int, plain: int, finished: list[tuple[int, int, int]]) -> bool:
+    def _replay_run(
+        self,
+        work: deque[Any],
+        run: int,
+        plain: int,
+        finished: list[tuple[int, int, int]],
+        settle: Settle | None,
+    ) -> bool:
         """Replays records of one thread's programs, which may run functions of the user's. Returns whether we still
         lead."""
-        nested = current_stream() if is_nested() else None  # none of its own after the threads have ended
-
-        def settle(place: Place) -> None:
-            if nested is not None and (nested.calls or failures):
-                self._wait_for_nested(nested, place)
-
         with self._runs_lock:
             self.held[run] = self.held.get(run, 0) + 1
             self.plain_in_runs += plain
@@ -170,7 +185,8 @@ class Drain:
                     answer = self._call(item, call, site, settle)
                 else:
                     self._show(item, call, site)
-                    settle(place)
+                    if settle is not None:
+                        settle(place)
             except BaseException as error:  # ours: the others go on all the same
                 failures.add(place, error)
                 if (reply := _last_reply(item)) != 0:
@@ -202,7 +218,7 @@ class Drain:
             _, _, _, site_id, *token, device, _, _ = HEADER.unpack(data)
             replay.records(Records.of_one(site or find_site(site_id), tuple(token), device, block))
 
-    def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Any) -> tuple[int, Any] | None:
+    def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Settle | None) -> tuple[int, Any] | None:
         """Runs the functions of an item, and replays what stands between them.
 
         Returns what to answer, if somebody waits: always for the last of them.
@@ -232,11 +248,11 @@ class Drain:
             else:
                 payload, block = (data[start:end], None) if block is None else (block, None)
                 token = first, epoch, phase, index
-                several = reply != 0 and bool(flags & _REPLICATED)
-                own = current_stream() if is_nested() else None
-                self.running[me] = Running(site, place, token, reply, several, own, time.monotonic())
+                several = bool(reply) and bool(flags & _REPLICATED)
+                self.running[me] = site, place, token, reply, several, time.monotonic()
                 result = replay.function(site, token, device, payload, reply != 0)
-                del self.running[me], payload
+                self.running.pop(me, None)
+                del payload
                 if reply:
                     answer = reply, result
             at = shown = end
@@ -265,11 +281,12 @@ class Drain:
 
     def _free_stuck(self) -> None:
         """Fails programs that wait for a function which waits for what cannot come before they end."""
-        for thread, function, message in self._watch.find_stuck(self.running.copy()):
-            if self.running.get(thread) is not function:
+        running = self.running.copy()
+        for thread, function, message in self._watch.find_stuck(self._functions(running)):
+            if self.running.get(thread) is not running[thread]:
                 continue  # it has just ended
             failure = errors.EffectError(message.format(name=function.name, where=function.site.where))
-            self.running[thread] = function._replace(reply=0)
+            self.running[thread] = (*running[thread][:3], 0, *running[thread][4:])
             failures.end_program(function.place, failure, function.token[3])
             answer_with(function.reply, failure)
 

@@ -20,8 +20,10 @@ _EAGER = Caller("an eager call")
 
 
 @effect_p.def_impl
-def _effect_impl(*operands: Any, site: Site) -> list[Any]:
-    values = [np.asarray(x) for x in operands]
+def _effect_impl(*given: Any, site: Site) -> list[Any]:
+    operands, site = site.without_idle_mask(given)
+    # JAX may bring a Python number where it has none of its own: differentiating one, say.
+    values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
     wait_for_plain_programs()
     drain.start()
     stream = current_stream()

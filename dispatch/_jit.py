@@ -17,17 +17,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from dispatch._barrier import effects_barrier, wait_for_plain_programs
-from dispatch._drain import drain, has_failed
-from dispatch._failures import failures
+from dispatch._dispatcher import Dispatcher
+from dispatch._drain import drain
+from dispatch._executable import Executable
 from dispatch._options import jit_with_tokens
-from dispatch._streams import Caller, Issued, Stream, current_stream
+from dispatch._streams import Issued
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._config import config
 from effects._content import HostCall
-from effects._jax_compat import jax_tokens, runs_now
 from effects._sites import Site
+from lowering._jax_callbacks import jax_calls_in
 from lowering._record import TOKEN_LENGTH, close_p
 from lowering._rules import effects_of, token_keys
 from lowering._thread import ends_with_record, thread_tokens
@@ -40,7 +39,8 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Effects appear on the host in program order: within the program, and after those of the programs that the same
     thread called before. Calls return as early as those of `jax.jit` do. Under another transformation the function is
-    transparent, and its effects are the outer program's.
+    transparent, and its effects are the outer program's. JAX's own callbacks, such as `jax.debug.print` and
+    `io_callback`, take part as if they were ours.
 
     Args:
         fun: The function. Without it, a decorator is returned.
@@ -67,88 +67,7 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return JitFunction(fun, options)
 
 
-class _Dispatcher:
-    """What calls a threaded function: supplies its runtime token and keeps its output token for the drain."""
-
-    def __init__(self, name: str, plain: Any, threaded: Any):
-        self._name = name
-        self._caller = Caller(name)
-        self._plain = plain  # the function without tokens: what it is under another trace, and without jit
-        self._threaded = threaded  # (runtime token, *args) -> (results, {Issued: output token})
-
-    # This is the way of every dispatch, hence one function and few helpers.
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if not runs_now():
-            return self._plain(*args, **kwargs)
-        if jax_tokens.current_tokens:
-            wait_for_plain_programs()
-        stream = current_stream()
-        if stream.newest_calling in stream.calls and (self._caller.issued is None or self._caller.issued.awaits):
-            _wait_for_callbacks(stream)
-        dispatching = stream.dispatching
-        depth = len(dispatching)
-        try:
-            number, token = stream.open(self._caller)
-            try:
-                outs, output_tokens = self._threaded(token, *args, **kwargs)
-            except RuntimeError as error:
-                if _GUARDED not in str(error):
-                    raise
-                # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
-                outs, output_tokens = self._threaded(jax.device_put(token), *args, **kwargs)
-            awaits = stream.keep(number, output_tokens, self._caller)
-            dispatching.pop()
-        except BaseException as error:
-            stream.abandon(depth)
-            if failures and isinstance(error, Exception):
-                # JAX may have waited for the program, and says only that it failed.
-                _raise_what_ended(stream, number)  # pyright: ignore[reportPossiblyUnboundVariable]
-            raise
-        if awaits:
-            _wait_for_answers(stream, number, output_tokens)
-        if config.sync and not dispatching:
-            effects_barrier()
-        return outs
-
-
-def _wait_for_callbacks(stream: Stream) -> None:
-    """Before a program that waits for callbacks, on several devices: waits for those of programs before it.
-
-    They would come first in any case. But one of them may use several devices, which run one such program at a time,
-    and that would be ours.
-    """
-    if jax.device_count() > 1 and not stream.dispatching:
-        newest = stream.newest_calling
-        drain.wait(lambda: newest not in stream.calls)
-
-
-def _wait_for_answers(stream: Stream, number: int, output_tokens: dict[Issued, Any]) -> None:
-    """Waits until a program has got what it waits for. What is only recorded may still be to come."""
-    [output_token] = output_tokens.values()
-    # The drain tells when epochs end. A program may be over long before, if its last effects take their time.
-    while not drain.wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
-        pass
-    if output_token.is_ready() and has_failed(output_token):
-        _raise_what_ended(stream, number)
-
-
-_LOOK = 0.005
-"""Seconds after which a call looks whether its program is over."""
-
-
-def _raise_what_ended(stream: Stream, number: int) -> None:
-    """Raises what a callback raised for whose results the program waited, once its other effects are done."""
-    place = stream.thread, number
-    if failures.has_ended(place):
-        drain.wait(lambda: number not in stream.calls)
-        if (failure := failures.take_awaited(place)) is not None:
-            raise failure
-
-
-_GUARDED = f"Disallowed host-to-device transfer: aval=ShapedArray(uint32[{TOKEN_LENGTH}])"
-
-
-class JitFunction(_Dispatcher):
+class JitFunction(Dispatcher):
     """A function that `fx.jit` compiled."""
 
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
@@ -156,6 +75,7 @@ class JitFunction(_Dispatcher):
         name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
         plain = jax.jit(fun, **options)
         super().__init__(name, plain, _jit_threaded(fun, options))
+        self._fun, self._options = fun, options
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -200,6 +120,8 @@ class Traced(_Stage):
         self._arguments = args, kwargs
 
     def lower(self, **options: Any) -> Lowered:
+        if "_private_parameters" in options:  # of `jax.export`, which would take the tokens for arguments
+            raise NotImplementedError(errors.MSG_JAX_EXPORT.format(program=self._function._name))
         args, kwargs = self._arguments
         threaded = self._function._threaded.trace(RUNTIME_TOKEN, *args, **kwargs)
         return Lowered(self._function, threaded.lower(**options))
@@ -234,12 +156,18 @@ class Lowered(_ThreadedStage):
         return Compiled(self._function, self._stage.compile(*args, **options))
 
 
-class Compiled(_ThreadedStage, _Dispatcher):
+class Compiled(_ThreadedStage, Dispatcher):
     """What `Lowered.compile` returns. Called with the arguments; the runtime token is supplied."""
 
     def __init__(self, function: JitFunction, stage: Any):
         _Stage.__init__(self, function, stage)
-        _Dispatcher.__init__(self, function._name, function._plain, stage)
+        Dispatcher.__init__(self, function._name, function._plain, stage)
+
+    @functools.cached_property
+    def _executable(self) -> Executable:
+        """What `jax.experimental.serialize_executable` takes."""
+        issued = tuple(self._stage.out_info[1])
+        return Executable(self._stage._executable, issued, self._function._name, self._stage.in_tree.num_leaves)
 
 
 def _jit_threaded(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -272,13 +200,37 @@ def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options
             # JAX runs the function by hand, to find where a NaN came from: effects happen as they do without jit.
             return find_fun()(*args, **kwargs), {}
         traced = jax.jit(find_fun(), **options).trace(*args, **kwargs)
-        # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
-        flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, compat.Tracer)]
-        outs, output_tokens = run_threaded(traced.jaxpr, token, flat)
-        return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs), output_tokens
+        return _run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
 
     _hide_token(fun, threaded)
     return threaded
+
+
+def _run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[Any]], tuple[list[Any], Any]]) -> Any:
+    """The results of `run(jaxpr, flat arguments)`, the first of them as the traced function returns it."""
+    # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
+    flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, compat.Tracer)]
+    outs, rest = run(traced.jaxpr, flat)
+    return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs), rest
+
+
+def jit_with_all_tokens(function: JitFunction, keys: tuple[str, ...]) -> Any:
+    """The jitted function of (tokens, *args) that returns (results, tokens): a program that others can be part of.
+
+    It does not close. There is one token under each key.
+    """
+    fun, options = function._fun, function._options
+
+    @functools.wraps(fun)
+    def threaded(tokens: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
+        def run(jaxpr: Any, flat: list[Any]) -> Any:
+            after, outs = thread_tokens(jaxpr, dict(zip(keys, tokens, strict=True)), flat)
+            return outs, tuple(after[key] for key in keys)
+
+        return _run_traced(function._plain.trace(*args, **kwargs), args, kwargs, run)
+
+    _hide_token(fun, threaded)
+    return jit_with_tokens(threaded, _signature(fun), options)
 
 
 def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[Issued, Any]]:
@@ -294,8 +246,9 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
         return outs, {}
     names = tuple(sorted({effect.name for effect in effects}))
     sites = sites_in(jaxpr)
-    calls = any(isinstance(site.content, HostCall) for site in sites)
-    awaits = any(site.results is not None for site in sites)
+    calls, awaits = jax_calls_in(jaxpr)
+    calls = calls or any(isinstance(site.content, HostCall) for site in sites)
+    awaits = awaits or any(site.results is not None for site in sites)
     return outs, {Issued(names, calls, awaits): tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
 
 
@@ -307,6 +260,7 @@ def sites_in(jaxpr: Any) -> set[Site]:
     for eqn in jaxpr.eqns:
         if isinstance(site := eqn.params.get("site"), Site):
             found.add(site)
+        found.update(eqn.params.get("sites", ()))  # of an exported program
         for inner in compat.jaxprs_in(eqn.params):
             found |= sites_in(inner)
     return found

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
+from typing import Any
 
 from dispatch._sink import native
+from effects import _errors as errors
 from effects._content import HostCall
 from effects._format import native_plan
 from effects._sites import Site, site_from
 
 _sites: dict[int, Site] = {}
 """By hash. Lowering adds a site before its program is loaded. What others can rebuild from its description stays for
-good: there are no more of them than lines in the source. A site with a function of the user's, which may be made anew
-with every trace, goes when no program has it and no record of it can come: the drain's leader takes it out."""
+good: there are no more of them than lines in the source. A site with a function of the user's that is not registered
+may be made anew with every trace. It goes when no program has it and no record of it can come: the drain's leader takes
+it out."""
 
 _lock = threading.Lock()  # adding and taking out
 
@@ -29,13 +33,18 @@ class _Holder:
     def __del__(self) -> None:
         self._release(self._site_id)
 
+    def __reduce__(self) -> Any:
+        site = _sites[self._site_id]
+        name = site.content.function.name  # type: ignore[union-attr]
+        raise pickle.PicklingError(errors.MSG_SERIALIZE_CALLBACK.format(name=name, where=site.where))
+
 
 def meet(site: Site) -> object:
     """Makes a site known. What is returned, if anything, is to be kept for as long as it must be."""
     with _lock:
         known = site.id in _sites
         _sites.setdefault(site.id, site)
-        if isinstance(site.content, HostCall):
+        if isinstance(site.content, HostCall) and not site.content.function.registered:
             native.retain_site(site.id, "")
             return _Holder(site.id)
         if not known:

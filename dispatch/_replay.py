@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
@@ -23,6 +23,9 @@ from effects._log import LOGGER
 from effects._record import Record, Records, records_of
 from effects._sites import Site
 
+_ONCE = ((),)
+"""The lanes of what has none."""
+
 
 class Call(NamedTuple):
     """What was in force when a program was called. A plain tuple where it is made, since that is at every dispatch."""
@@ -31,6 +34,9 @@ class Call(NamedTuple):
     stdout: TextIO | None  # where its lines go
     context: contextvars.Context  # in which its effects are replayed
 
+
+Settle = Callable[[Place], None]
+"""Waits for the effects of what a function of the user's has called, on behalf of the program that called it."""
 
 _OUTSIDE = Caller("a program outside fx.jit")
 
@@ -47,11 +53,11 @@ class Replay:
         self,
         call: tuple[Caller, TextIO | None, contextvars.Context],
         place: Place,
-        settle: Callable[[Place], None] | None = None,
+        settle: Settle | None = None,
     ):
         self._call = call
         self._place = place
-        self._settle = settle  # waits for the effects of what a function of the user's has called
+        self._settle = settle
 
     def text(self, text: str) -> None:
         """Lines that native code has formatted."""
@@ -85,17 +91,23 @@ class Replay:
     # In the context of the call.
 
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray]:
+        site = site.of_record(payload)
         content: Any = site.content
         fn = content.function.fn
         if fn is None:
             raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=content.function.name))
         observed = bool(observers.handlers or observers.captures)
         values = site.read(payload)
+        lanes: Iterable[tuple[int, ...]] = _ONCE
         results: list[np.ndarray] = []
-        if site.lanes:
-            results = [np.empty(result.shape, result.stored) for result in site.results or ()]
-        for lane, of_lane in site.each_lane(values) if site.lanes else (((), values),):
-            args, kwargs = site.arguments(of_lane)
+        calls_lanes = bool(site.lanes) and not (content.is_vectorized and site.active(payload) is None)
+        if calls_lanes:
+            lanes = site.lanes_of(payload)
+            results = [np.zeros(result.shape, result.stored) for result in site.results or ()]
+        elif site.lanes:
+            values = site.all_lanes(values, content.vmap_method)
+        for lane in lanes:
+            args, kwargs = site.arguments(site.of_lane(values, lane) if calls_lanes else values)
             if observed or content.pass_record:
                 record = Record(site, token, device, lane, payload)
                 if observed:
@@ -109,10 +121,13 @@ class Replay:
                     raise
                 self._fail(error, site)  # the other lanes go on
             else:
-                if content.results is not None and not site.lanes:
-                    results = take_results(site, returned)
+                if content.prints:
+                    if not (observed and any(capture.suppress for capture in self._captures())):
+                        self._write(returned)
+                elif content.results is not None and not calls_lanes:
+                    results = take_results(site, returned, site.results)
                 elif content.results is not None:  # at once: the function may have one array for all lanes
-                    for all_lanes, of_one in zip(results, take_results(site, returned), strict=True):
+                    for all_lanes, of_one in zip(results, take_results(site, returned, content.results), strict=True):
                         all_lanes[lane] = of_one
             finally:
                 if self._settle is not None:

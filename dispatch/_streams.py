@@ -227,10 +227,12 @@ def is_nested() -> bool:
     return getattr(_local, "nested", False)
 
 
-def nest_this_thread() -> None:
+def nest_this_thread() -> Stream:
     """The calling thread is one of the drain's. Its programs wait for no others, since an effect may wait for them."""
     _local.nested = True
-    native.nest(current_stream().thread)
+    stream = current_stream()
+    native.nest(stream.thread)
+    return stream
 
 
 _ended: list[int] = []  # numbers of threads that are gone; the drain forgets them when their epochs have ended

@@ -50,15 +50,15 @@ _JITTED = type(jax.jit(lambda: None))
 
 
 class Running(NamedTuple):
-    """A function of the user's that runs."""
+    """A function of the user's that runs. A plain tuple where it is made, since that is at every callback."""
 
     site: Site
     place: Place
     token: tuple[int, ...]
     reply: int  # under which its program waits for it; 0 if it does not
     several: bool  # whether that program waits on several devices
-    own: Stream | None  # of the thread that runs it: what it dispatches
     since: float  # by `time.monotonic`
+    own: Stream | None  # of the thread that runs it: what it dispatches
 
     @property
     def name(self) -> str:

@@ -7,6 +7,9 @@ import effects as fx
 import lowering as _lowering  # noqa: F401
 from dispatch._barrier import effects_barrier as effects_barrier
 from dispatch._drain import stats as stats
+from dispatch._export import Exported as Exported
+from dispatch._export import deserialize as deserialize
+from dispatch._export import export as export
 from dispatch._jit import jit as jit
 from dispatch._observe import add_handler as add_handler
 from dispatch._observe import capture as capture
@@ -21,6 +24,7 @@ from effects._errors import EffectError as EffectError
 from effects._errors import FormatError as FormatError
 from effects._errors import MissingTokenRule as MissingTokenRule
 from effects._errors import NotDifferentiable as NotDifferentiable
+from effects._functions import register_callback as register_callback
 from effects._handlers import ConsoleHandler as ConsoleHandler
 from effects._handlers import CsvHandler as CsvHandler
 from effects._handlers import JsonLinesHandler as JsonLinesHandler
@@ -28,6 +32,7 @@ from effects._handlers import ListHandler as ListHandler
 from effects._handlers import NpzHandler as NpzHandler
 from effects._log import log as log
 from effects._print import print as print
+from effects._print_grad import print_grad as print_grad
 from effects._record import Record as Record
 from effects._registry import register_effect as register_effect
 from effects._registry import registered_effects as registered_effects
@@ -42,6 +47,7 @@ __all__ = [
     "CsvHandler",
     "Effect",
     "EffectError",
+    "Exported",
     "FormatError",
     "JsonLinesHandler",
     "ListHandler",
@@ -54,10 +60,14 @@ __all__ = [
     "callback",
     "capture",
     "config",
+    "deserialize",
     "effects_barrier",
+    "export",
     "jit",
     "log",
     "print",
+    "print_grad",
+    "register_callback",
     "register_effect",
     "registered_effects",
     "remove_handler",

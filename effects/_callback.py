@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects._content import HostCall, HostFunction
+from effects._content import HostCall
+from effects._functions import HostFunction
 from effects._primitive import effect_p
 from effects._registry import CALLBACK
 from effects._sites import Operand, Site, Where, stored_dtype, take_arguments, where_called
@@ -40,12 +42,14 @@ def callback(
 
     Args:
         fn: The function. Called once for each time that the program gets here, and once for each lane of a `vmap`.
+            Programs that leave this process take the name along that `fx.register_callback` gave it.
         result_shape_dtypes: A pytree of objects with a shape and a dtype, such as `jax.ShapeDtypeStruct`: what the
             function returns, as arrays or Python numbers. None: nothing is waited for.
         *args: Its positional arguments: pytrees of arrays; strings, numbers and None as they are. A mutable reference
             passes its value.
         ordered: Whether the call must come in program order. Unordered calls come when they come.
-        vmap_method: As for `jax.pure_callback`; None calls lane by lane.
+        vmap_method: As for `jax.pure_callback`; None calls lane by lane. Where a predicate that differs between lanes
+            leaves some out, the function is called lane by lane for the others.
         pass_record: Whether the function also gets the `Record`, as the keyword argument `record`.
         **kwargs: Its keyword arguments, likewise.
 
@@ -73,7 +77,7 @@ def callback(
     if vmap_method not in _VMAP_METHODS:
         known = ", ".join(map(repr, _VMAP_METHODS))
         raise ValueError(errors.MSG_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
-    function = HostFunction(fn)
+    function = HostFunction.of(fn)
     results, tree = None, None
     if result_shape_dtypes is not None:
         shapes, tree = jax.tree.flatten(result_shape_dtypes)
@@ -90,9 +94,10 @@ def callback(
 
 def _result_type(shape: Any, name: str, where: Where) -> Operand:
     try:
-        dims = tuple(int(n) for n in shape.shape)
+        dims: tuple[Any, ...] = tuple(n if jax.export.is_symbolic_dim(n) else int(n) for n in shape.shape)
         dtype = np.dtype(shape.dtype)
-        if min(dims, default=0) < 0 or not (jnp.issubdtype(dtype, np.number) or dtype.kind == "b"):
+        is_number = jnp.issubdtype(dtype, np.number) or dtype.kind == "b"
+        if not is_number or any(isinstance(n, int) and n < 0 for n in dims):
             raise TypeError
     except Exception:
         raise TypeError(errors.MSG_RESULT_TYPE.format(where=where, name=name, got=shape)) from None
@@ -101,8 +106,8 @@ def _result_type(shape: Any, name: str, where: Where) -> Operand:
     return Operand(dims, dtype, stored_dtype(dtype))
 
 
-def take_results(site: Site, returned: Any) -> list[np.ndarray]:
-    """What a callback returned for one lane, as arrays in the types in which they travel.
+def take_results(site: Site, returned: Any, types: Sequence[Operand]) -> list[np.ndarray]:
+    """What a callback returned, for one lane or for all, as arrays of these types as they travel.
 
     Raises:
         TypeError: if structure, shapes or dtypes are not those that were asked for.
@@ -110,11 +115,11 @@ def take_results(site: Site, returned: Any) -> list[np.ndarray]:
     content = site.content
     assert isinstance(content, HostCall) and content.results is not None
     if content.is_one and isinstance(returned, (np.ndarray, np.generic)):
-        return [_take_result(returned, content.results[0], site)]
+        return [_take_result(returned, types[0], site)]
     leaves, tree = jax.tree.flatten(returned)
-    if tree != content.tree:
+    if not content.has_structure(tree):
         raise _wrong_return(site, f"the structure {tree}", f"the structure {content.tree}")
-    return [_take_result(leaf, result, site) for leaf, result in zip(leaves, content.results, strict=True)]
+    return [_take_result(leaf, result, site) for leaf, result in zip(leaves, types, strict=True)]
 
 
 def _take_result(leaf: Any, result: Operand, site: Site) -> np.ndarray:

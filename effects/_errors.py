@@ -110,17 +110,99 @@ MSG_RETURNED = (
     "The callback `{name}` returned {got}, where {expected} was expected. What it returns must have the structure, "
     "shapes and dtypes of the `result_shape_dtypes` given at {where}. Change what it returns, or what was asked for."
 )
+MSG_RETURNED_SOME = (
+    "The callback `{name}` returned values, where none were expected. A callback without `result_shape_dtypes` returns "
+    "None. Return nothing, or describe what is returned."
+)
 MSG_UNORDERED_SHARDED = (
     "The unordered callback `{name}` at {where} has results and is in a program that is sharded over several devices. "
     "It is called once for all of them, and only ordered calls can be told to be the same. Leave out `ordered=False`."
 )
+MSG_PLAIN_SHARDED = (
+    "Effect `{effect}` at {where} is in a program of `jax.jit` for several devices. JAX keeps the order of effects on "
+    "one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of `jax.jit`."
+)
 MSG_FOREIGN_CALLBACK = (
-    "The program calls back the function `{name}` of another process. A function cannot travel with a program. Compile "
-    "the program in this process."
+    "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
+    "name can. Register it under one name in both processes, with `@fx.register_callback('some.name')`."
+)
+MSG_CALLBACK_NAME = (
+    "`register_callback` was given the name {name}. A name is a non-empty string, the same in every process. Write, "
+    "say, `@fx.register_callback('training.save')`."
+)
+MSG_CALLBACK_REGISTERED = (
+    "`register_callback({name!r})` was given {fn} as its function. What is called back is a function, or anything else "
+    "that can be called. Use it as a decorator of a function."
+)
+MSG_CALLBACK_TAKEN = (
+    "The name {name!r} is taken: {known!r} is registered under it, and {fn!r} cannot be. A name means one function for "
+    "the whole process, because programs carry it. Choose another name."
+)
+MSG_EXPORT_CALLBACK = (
+    "The program `{program}` cannot leave this process: it calls back the function `{name}` at {where}. A function "
+    "cannot travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where "
+    "the program will run."
+)
+MSG_SERIALIZE_CALLBACK = (
+    "The compiled program cannot leave this process: it calls back the function `{name}` at {where}. A function cannot "
+    "travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where the "
+    "program will run."
+)
+MSG_EXPORT_PLATFORM = (
+    "The program `{program}` has effects and cannot be exported for {platforms}. A program takes its effects along "
+    "only where there are native handlers ({known}, with the setting `native` on). Export it for these platforms, or "
+    "without its effects."
+)
+MSG_EXPORT_NODE = (
+    "The program `{program}` cannot be exported: {effect} at {where} is given a {types}. Another process knows only "
+    "dictionaries, lists, tuples and named tuples. Pass it as one of these."
+)
+MSG_EXPORT_VJP = (
+    "The derivative of the exported program `{program}` was asked for, and the program has effects. An exported "
+    "derivative computes the program anew, and its effects would happen again. Export the derivative as a function of "
+    "its own: `fx.export(jax.grad(f))`."
+)
+MSG_JAX_EXPORT = (
+    "`jax.export` was given `{program}`, which `fx.jit` compiled. It knows nothing of the tokens that such a function "
+    "takes and returns. Write `fx.export` in place of `jax.export.export`."
+)
+MSG_EXPORT_REFERENCE = (
+    "The program `{program}` cannot be exported: it takes a mutable reference. JAX exports functions of values only. "
+    "Pass `ref[...]`, and return what is to be written back."
+)
+MSG_EXPORTED_FOR_ONE = (
+    "The program `{program}` was exported for one device, has effects, and is called over {devices} devices. Every "
+    "device would have the effects. Export it for as many devices: `fx.export(fx.jit(f, in_shardings=...))`."
+)
+MSG_EXPORTED_STRUCTURE = (
+    "The exported program `{program}` was called with {got}, where {expected} was expected. Arguments have the "
+    "structure with which the program was exported. Call it with the same arguments, by position and by name."
+)
+MSG_EXPORTED_IN_JAX_JIT = (
+    "The exported program `{program}`, which has effects, is part of a program that plain `jax.jit` compiles. Its "
+    "effects are ordered by tokens, which `fx.jit` supplies. Compile the outer function with `fx.jit`."
+)
+MSG_DESERIALIZE = (
+    "`fx.deserialize` was given {what}. It reads what the `serialize` of an exported program returned, in this version "
+    "of the format ({version}). Export with `fx.export(f)(*args).serialize()`, and with this version of token-effects."
+)
+MSG_MISSING_CALLBACKS = (
+    "The exported program `{program}` calls back functions that are not registered here: {names}. A program carries "
+    "the names of its callbacks, and each process its own functions. Decorate them with `@fx.register_callback(name)` "
+    "before `fx.deserialize`."
+)
+MSG_LOADED_IN_TRACE = (
+    "The compiled program `{program}` was called while another function is traced. It is compiled and cannot become "
+    "part of another. Call it outside, or call the function that it was compiled from."
 )
 MSG_NOT_DIFFERENTIABLE = (
     "A derivative was asked of the results of the callback `{function}` at {where}. JAX cannot look into a Python "
     "function. Wrap the call in `jax.custom_jvp` or `jax.custom_vjp`, or its arguments in `jax.lax.stop_gradient`."
+)
+MSG_TRANSPOSED = (
+    "Effect `{effect}` at {where} has an operand that depends on the argument of a linear function which is "
+    "transposed. The transposed function gets a cotangent, and the argument never has a value there. Use "
+    "`fx.print_grad` to see the cotangent, or move the effect out of the function."
 )
 MSG_LOG_EVENT = (
     "`fx.log` at {where} was given {event!r} as its event. An event is named by a non-empty string, and values are its "
@@ -152,15 +234,15 @@ MSG_MISSING_RULE = (
     "unbroken chain of tokens through the program, and it would break here. Move the effect out of `{primitive}`, or "
     "register a rule with `@lowering.register_token_rule({primitive}_p)`."
 )
-MSG_BATCHED_WHILE = (
-    "A `while` loop whose condition differs between the lanes of a `vmap` has the effect {effects}, at {where}. "
-    "Effects of a lane must end when the lane does, which has no rule yet. Move the effect out of the loop, or loop "
-    "over the lanes with `jax.lax.map`."
+MSG_MISSING_MASK = (
+    "Effect {effects} reached the primitive `{primitive}` at {where}, under a predicate that differs between the lanes "
+    "of a `vmap`. There only some lanes have the effect, and there is no rule by which `{primitive}` could tell. Move "
+    "the effect out of `{primitive}`, or loop over the lanes with `jax.lax.map`."
 )
-MSG_BATCHED_COND = (
-    "A `cond` or `switch` whose predicate differs between the lanes of a `vmap` has the effect {effects} in a branch. "
-    "Effects of a branch happen for the lanes that take it, which has no rule yet. Move the effect out of the branch, "
-    "or loop over the lanes with `jax.lax.map`."
+MSG_MASKED_STATE = (
+    "A {control} whose predicate differs between the lanes of a `vmap` has effects and uses a mutable reference from "
+    "outside. It runs for all lanes together, and what a lane that is not there would write cannot be held back. "
+    "Carry the value in place of the reference, or loop over the lanes with `jax.lax.map`."
 )
 MSG_UNKNOWN_IN_PROGRAM = (
     "The program has the effect {effect!r} at {where}, which is not registered. Order domains are settled when an "

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import string
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from effects import _errors as errors
 from effects._content import Line
-from effects._sites import Operand, Site, Static, Where, dtype_name
+from effects._sites import Operand, Site, Static, Where, dtype_name, flat_arguments
 
 # How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
 _TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
@@ -46,14 +49,21 @@ class _Fields(string.Formatter):
         self.unused += [name for name in kwargs if name not in used_args]
 
 
+def _is_filled(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> bool:
+    """Whether there is one `{}` for each argument, and nothing else to be filled. Most formats are so."""
+    text = fmt.replace("{}", "")
+    fields = (len(fmt) - len(text)) // 2
+    return "{" not in text and "}" not in text and fields == len(leaves) and tree == flat_arguments(fields)
+
+
 def check_format(call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where) -> None:
     """Raises what is wrong with a format and its arguments, as far as it can be known before there are values."""
     if not isinstance(fmt, str):
         raise TypeError(errors.MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
     if _TRACER.search(fmt):
         raise errors.FormatError(errors.MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
-    import jax
-
+    if _is_filled(fmt, site_leaves, tree):
+        return
     leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
     args, kwargs = jax.tree.unflatten(tree, leaves)
     fields = _Fields()
@@ -69,8 +79,9 @@ def check_format(call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...],
         )
     if fields.computed_spec:
         return  # what a field's specification will be is known with the values
+    is_large = any(isinstance(leaf, Operand) and leaf.shape for leaf in site_leaves)
     try:
-        with np.printoptions(threshold=8):
+        with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
             fmt.format(*args, **kwargs)
     except Exception as error:
         raise _cannot_fill(call, fmt, where, error) from None
@@ -103,7 +114,7 @@ def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, i
     Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
     precision. None where Python must do it.
     """
-    if site.lanes or not isinstance(site.content, Line):
+    if site.lanes or site.unknown or not isinstance(site.content, Line):
         return None
     index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
     args, kwargs = site.arguments(site.operands)

@@ -7,28 +7,38 @@ does one thing on every supported version.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import jax
 from jax._src import (
     ad_checkpoint,
     ad_util,
+    checkify,
     compute_on,
     core,
     custom_batching,
     custom_derivatives,
+    debugging,
     dispatch,
     pjit,
+    sharding_impls,
     source_info_util,
     traceback_util,
+    tree_util,
     xla_metadata,
 )
 from jax._src import callback as jax_callback
 from jax._src import config as jax_config
 from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
+from jax._src import mesh as jax_mesh
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import conditionals, loops, solves
@@ -36,7 +46,7 @@ from jax._src.lib import xla_client
 from jax._src.pjit import jit_p
 from jax._src.sharding_impls import UNSPECIFIED
 from jax._src.state import discharge
-from jax._src.state.types import AbstractRef
+from jax._src.state.types import AbstractRef, RefEffect
 from jax._src.util import weakref_cache_key_types, weakref_lru_cache
 from jax.extend.core import ClosedJaxpr
 
@@ -51,33 +61,43 @@ __all__ = [
     "ad",
     "annotated_calls",
     "array_of",
+    "attributes",
     "automatic_devices",
     "batching",
     "bind",
     "block_until_token",
+    "callback_context",
     "closed_jaxpr",
     "cond_p",
     "custom_jvp_call_p",
     "custom_vjp_call_p",
     "custom_vmap_p",
+    "debug_callback_p",
+    "debug_print_p",
     "discharge_state",
-    "equation_context",
     "evaluate",
     "forget_failed_tokens",
     "hide_frames_in",
     "hold_weakly_in_caches",
     "inlined_calls",
+    "inspect_sharding_p",
+    "interpret",
+    "io_callback_p",
     "is_reference",
+    "is_reference_type",
     "is_token_ready",
+    "jax_callback_effects",
     "jax_tokens",
     "jaxprs_in",
     "jit_p",
     "keep_with_program",
     "linear_solve_p",
+    "log_callback",
     "lower_as_callback",
     "mark_replicated",
+    "merge_arguments",
     "mlir",
-    "on_batched_cond",
+    "on_barrier",
     "open_jaxpr",
     "owner_of",
     "physical_key_data",
@@ -91,6 +111,9 @@ __all__ = [
     "source_of",
     "trace_to_jaxpr",
     "typeof",
+    "unordered_tokens",
+    "user_frame",
+    "user_function",
     "weakref_lru_cache",
     "while_p",
     "with_scan_tokens",
@@ -133,7 +156,17 @@ def hide_frames_in(folder: str) -> None:
 
 def is_reference(x: Any) -> bool:
     """Whether this is a mutable reference, such as `jax.new_ref` makes."""
-    return isinstance(getattr(x, "aval", None), AbstractRef)
+    return is_reference_type(getattr(x, "aval", None))
+
+
+def is_reference_type(aval: Any) -> bool:
+    """Whether this is the type of a mutable reference."""
+    return isinstance(aval, AbstractRef)
+
+
+def has_state(jaxpr: Any) -> bool:
+    """Whether a jaxpr reads or writes references of the function around it."""
+    return any(isinstance(effect, RefEffect) for effect in jaxpr.effects)
 
 
 def hold_weakly_in_caches(type_: type) -> None:
@@ -152,6 +185,7 @@ def register_effect_types(
         jax_effects.lowerable_effects.add_type(type_)
         jax_effects.partial_eval_kept_effects.add_type(type_)
     jax_effects.ordered_effects.add_type(ordered)
+    jax_effects.shardable_ordered_effects.add_type(ordered)  # else JAX refuses before our lowering can
     jax_effects.control_flow_allowed_effects.add_type(control_flow)
     jax_effects.custom_derivatives_allowed_effects.add_type(custom_derivatives)
     jax_effects.remat_allowed_effects.add_type(remat)
@@ -181,6 +215,11 @@ def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
                     del tokens[key]
 
 
+def unordered_tokens() -> list[Any]:
+    """The newest token of each device, of the programs that this thread dispatched with unordered effects of JAX's."""
+    return list(jax_tokens.output_runtime_tokens.values())
+
+
 def array_of(value: Any) -> Any:
     """The array that a value is, or that a token of JAX's has; None if it is neither, or a tracer."""
     value = value._buf if isinstance(value, core.Token) else value
@@ -190,6 +229,20 @@ def array_of(value: Any) -> Any:
 def is_token_ready(token: Any) -> bool:
     """Whether a token of JAX's is there."""
     return token._buf.is_ready()
+
+
+def on_barrier(wait: Callable[[], None]) -> None:
+    """Calls `wait` at the end of every `jax.effects_barrier`, also when that raises."""
+    tokens = type(jax_tokens)
+    block = tokens.block_until_ready
+
+    def block_until_ready(self: Any) -> None:
+        try:
+            block(self)
+        finally:
+            wait()
+
+    tokens.block_until_ready = block_until_ready  # type: ignore[method-assign]
 
 
 # Jaxprs. In 0.12 a jaxpr holds its constants; before, a ClosedJaxpr did.
@@ -237,17 +290,103 @@ def bind(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
     return out if eqn.primitive.multiple_results else [out]
 
 
-@contextlib.contextmanager
-def equation_context(eqn: Any) -> Iterator[None]:
-    """Under it, what is bound has the source line, name stack and settings of the equation."""
-    name_stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
-    with source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack), eqn.ctx.manager:
-        yield
+def interpret(jaxpr: Any, args: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
+    """Evaluates a jaxpr with constants, with `apply(equation, operands)` for each equation. What that binds has the
+    source line, name stack and settings of the equation."""
+    environment = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+    environment.update(zip(jaxpr.jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if hasattr(atom, "val") else environment[atom]
+
+    for eqn in jaxpr.jaxpr.eqns:
+        operands = [read(atom) for atom in eqn.invars]
+        source = eqn.source_info
+        name_stack = source_info_util.current_name_stack() + source.name_stack
+        with source_info_util.user_context(source.traceback, name_stack=name_stack), eqn.ctx.manager:
+            outs = apply(eqn, operands)
+        environment.update(zip(eqn.outvars, outs, strict=True))
+    return [read(atom) for atom in jaxpr.jaxpr.outvars]
 
 
 def source_of(eqn: Any) -> str:
     """`file:line (function)` of the user's code that made an equation."""
-    return source_info_util.summarize(eqn.source_info)
+    return source_info_util.summarize(eqn.source_info) or "a line that JAX does not know"
+
+
+def user_frame() -> tuple[str, int, str] | None:
+    """File, line and function of the user's code that made the equation in whose context this is called."""
+    frame = source_info_util.user_frame(source_info_util.current().traceback)
+    return None if frame is None else (frame.file_name, frame.start_line, frame.function_name)
+
+
+# JAX's own callbacks
+
+debug_callback_p = debugging.debug_callback_p
+debug_print_p = debugging.debug_print_p
+inspect_sharding_p = debugging.inspect_sharding_p
+io_callback_p = jax_callback.io_callback_p
+
+jax_callback_effects = (
+    (debugging.DebugEffect, debugging.OrderedDebugEffect),
+    (jax_callback.IOEffect, jax_callback.OrderedIOEffect),
+)
+"""Types of the effects of `jax.debug` and of `io_callback`: (unordered, ordered) of each."""
+
+
+@contextlib.contextmanager
+def callback_context(x64: bool) -> Iterator[Callable[[Any], jax.Array]]:
+    """What JAX puts around the function of a callback, and what makes an array of JAX's of a NumPy array for it."""
+    device = jax.local_devices(backend="cpu")[0]
+    with (
+        jax_config.enable_x64(x64),
+        jax_config.default_device(device),
+        sharding_impls._internal_use_concrete_mesh(jax_mesh.empty_concrete_mesh),
+        jax_mesh.use_abstract_mesh(jax_mesh.empty_abstract_mesh),
+    ):
+        yield _putting_on(device)
+
+
+@functools.lru_cache(1)
+def _putting_on(device: Any) -> Callable[[Any], jax.Array]:
+    sharding = jax.sharding.SingleDeviceSharding(device)
+
+    def put(x: Any) -> jax.Array:  # `jax.device_put` takes six times as long to get there
+        return xla_client.batched_device_put(_aval(x.shape, x.dtype), sharding, [x], [device])
+
+    return put
+
+
+@functools.lru_cache(4096)
+def _aval(shape: tuple[int, ...], dtype: Any) -> Any:
+    return core.ShapedArray(shape, dtype)
+
+
+def user_function(callback: Any) -> Any:
+    """The user's function in the flat one that JAX made of it, or that one."""
+    if isinstance(callback, jax_callback._FlatCallback):
+        return callback.callback_func
+    code, cells = getattr(callback, "__code__", None), getattr(callback, "__closure__", None)
+    if code is not None and "callback" in code.co_freevars:
+        return cells[code.co_freevars.index("callback")].cell_contents
+    return callback
+
+
+def merge_arguments(tree: Any, values: Sequence[Any], static: Sequence[tuple[int, Any]]) -> tuple[Any, Any]:
+    """`(args, kwargs)` of `jax.debug.print`, from those that are arrays and those that were known while tracing."""
+    return debugging.merge_callback_args(tree, values, static)
+
+
+def log_callback(params: dict[str, Any]) -> Callable[..., Any]:
+    """The flat function by which JAX logs what `jax.debug.log` says, from the equation's parameters."""
+    log = functools.partial(
+        debugging._format_print_callback,
+        params["fmt"],
+        dict(params["np_printoptions"]),
+        params["has_placeholders"],
+        params["logging_record"],
+    )
+    return debugging._make_flat_callback(params["in_tree"], log, params["static_args"])
 
 
 # Control flow
@@ -277,6 +416,16 @@ def with_scan_tokens(params: dict[str, Any], jaxpr: Any, tokens: int) -> dict[st
     }
 
 
+def with_scan_const(params: dict[str, Any], jaxpr: Any) -> dict[str, Any]:
+    """A scan's parameters for a body that takes one more constant, ahead of everything else."""
+    if "num_consts" in params:
+        return {**params, "jaxpr": jaxpr, "num_consts": params["num_consts"] + 1}
+    from jax._src import flattree as ft  # since 0.12
+
+    consts, carry, xs = params["ft_in"].unpack()
+    return {**params, "jaxpr": jaxpr, "ft_in": ft.pack(((ft.nones(1), consts), carry, xs))}
+
+
 def discharge_state(jaxpr: Any, args: Sequence[Any], is_initialized: Sequence[bool]) -> tuple[Any, list[Any]]:
     """The pure jaxpr of a `run_state`, and its arguments, with the references that come uninitialized made up."""
     discharged = discharge.discharge_state(closed_jaxpr(jaxpr))
@@ -301,19 +450,6 @@ def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:
     return calls
 
 
-def on_batched_cond(check: Callable[[Any], None]) -> None:
-    """Calls `check` with every branch of a `cond` whose predicate `vmap` is about to batch."""
-    batch = batching.fancy_primitive_batchers[cond_p]
-
-    def checked(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
-        if dims[0] is not None:
-            for branch in params["branches"]:
-                check(branch)
-        return batch(axis_data, args, dims, **params)
-
-    batching.fancy_primitive_batchers[cond_p] = checked
-
-
 def annotated_calls() -> list[Primitive]:
     """Primitives that call their jaxpr as jit does, with a note to the compiler. Not every version has all."""
     modules = [compute_on, xla_metadata, pjit]
@@ -332,6 +468,174 @@ def annotated_calls() -> list[Primitive]:
 DEVICE_MEMORY = core.MemorySpace.Device
 
 
+# Functions with rules of their own for differentiation
+
+
+def is_value(x: Any) -> bool:
+    """Whether JAX traces this, and does not just know it."""
+    return not isinstance(x, (bool, custom_derivatives.SymbolicZero, ad.Zero))
+
+
+def bind_custom_jvp(
+    params: dict[str, Any], args: Sequence[Any], with_fun: Callable[..., Any], with_rule: Callable[..., Any]
+) -> Sequence[Any]:
+    """Binds a `custom_jvp_call` to new arguments, with its functions of flat values changed."""
+    bind_params = custom_jvp_call_p.get_bind_params(params)
+    fun, rule = bind_params.pop("subfuns")
+    subfuns = _changed(fun, with_fun), _changed(rule, with_rule)
+    return custom_jvp_call_p.bind(*args, subfuns=subfuns, **bind_params)
+
+
+def bind_custom_vjp(
+    params: dict[str, Any],
+    args: Sequence[Any],
+    with_fun: Callable[..., Any],
+    with_forward: Callable[..., Any],
+    with_backward: Callable[..., Any],
+) -> Sequence[Any]:
+    """Binds a `custom_vjp_call` to arguments with one more ahead, which the backward rule gets ahead too."""
+    bind_params = custom_vjp_call_p.get_bind_params(params)
+    fun, forward, backward = bind_params.pop("subfuns")
+    out_trees = bind_params.pop("out_trees")
+
+    def out_trees_with_first() -> tuple[Any, Any, list[int | None]]:
+        out, residuals, from_inputs = out_trees()
+        residuals = jax.tree.structure((0,) * (1 + residuals.num_leaves))
+        return out, residuals, [0, *(None if i is None else i + 1 for i in from_inputs)]
+
+    def backward_with_first(backward: Callable[..., Any]) -> Callable[..., Any]:
+        def rule(first: Any, *rest: Any) -> Any:
+            logs: list[Any] = []
+
+            def cotangents(*flat: Any) -> Any:
+                outs = backward(*flat)
+                if not isinstance(outs, tuple):
+                    return outs
+                outs, *logs[:] = outs  # since 0.12, what the rule wants to tell
+                return outs
+
+            outs = [ad.Zero(typeof(first).to_tangent_aval()), *with_backward(cotangents)(first, *rest)]
+            return (outs, *logs) if logs else outs
+
+        return rule
+
+    subfuns = _changed(fun, with_fun), _changed(forward, with_forward), _changed(backward, backward_with_first)
+    return custom_vjp_call_p.bind(*args, subfuns=subfuns, out_trees=out_trees_with_first, **bind_params)
+
+
+def custom_vmap_arguments(count: int) -> Any:
+    """The structure of this many arrays as arguments of a `custom_vmap`."""
+    if hasattr(tree_util, "treedef_tuple_tracing_registry"):  # since 0.11
+        return tree_util.tracing_registry.flatten((0,) * count)[1]
+    return jax.tree.structure((0,) * count)
+
+
+def _changed(fun: Any, change: Callable[..., Any]) -> Any:
+    return lu.wrap_init(change(fun.call_wrapped), debug_info=fun.debug_info)
+
+
+partial_eval_rules = pe.partial_eval_jaxpr_custom_rules
+"""How equations of rematerialized regions are divided into what runs forward and what runs backward."""
+
+
+def keep_in_scans(has_effects: Callable[[Any], bool]) -> None:
+    """Lets nothing be moved out of a `scan` whose body has effects when it is divided like that elsewhere.
+
+    JAX looks for values that are the same in every turn, and finds effects too.
+    """
+    hoist = loops._scan_known_hoisting
+
+    def hoist_no_effects(jaxpr: Any, consts: Any, num_residuals: int, *others: Any) -> Any:
+        if has_effects(jaxpr):
+            return jaxpr, consts, [False] * num_residuals, []
+        return hoist(jaxpr, consts, num_residuals, *others)
+
+    loops._scan_known_hoisting = hoist_no_effects
+
+
+def with_carry(eqn: Any, at: int, value: Any, params: dict[str, Any]) -> Any:
+    """A loop's equation with a constant more that is carried, ahead of all others; what comes of it is not used."""
+    aval = typeof(value)
+    carried = core.Literal(value, aval)
+    invars = [*eqn.invars[:at], carried, *eqn.invars[at:]]
+    return eqn.replace(invars=invars, outvars=[core.DropVar(aval), *eqn.outvars], params=params)
+
+
+# `vmap`
+
+
+def is_axis_of_tangents(axis_data: Any) -> bool:
+    """Whether `jax.jacfwd` maps a function's tangents along this axis. What is primal is there once.
+
+    The same goes for the axis along which the derivative of a `custom_vmap` has what is not mapped in all it takes.
+
+    It is an axis as any other to JAX, so we look who made it: its maker is still at work when the rules for it are.
+    """
+    if isinstance(axis_data, _AxisOfTangents):
+        return True
+    frame: FrameType | None = sys._getframe(1)
+    maker = None
+    while frame is not None:
+        if frame.f_locals.get("axis_data") is axis_data:
+            maker = frame
+        frame = frame.f_back
+    frame = maker.f_back if maker is not None else None
+    while frame is not None and frame.f_code.co_filename == traceback_util.__file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_qualname in (
+        "jacfwd.<locals>.jacfun",
+        "custom_vmap_jvp.<locals>.jvp_of_rule_rule",
+    )
+
+
+class _AxisOfTangents(batching.AxisData):
+    """One that is known to be so. It is equal to no other axis, so that JAX's caches tell them apart."""
+
+
+def axis_that_tells(axis_data: Any) -> Any:
+    """The axis, such that what is cached for it is not taken for another."""
+    if isinstance(axis_data, _AxisOfTangents) or not is_axis_of_tangents(axis_data):
+        return axis_data
+    return _AxisOfTangents(*(getattr(axis_data, field.name) for field in dataclasses.fields(axis_data)))
+
+
+def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequence[bool]) -> tuple[Any, list[bool]]:
+    """A jaxpr for all lanes at once, in the leading axis of those inputs that have them; and which results have them:
+    at least these."""
+    instantiate = outs if isinstance(outs, bool) else list(outs)
+    jaxpr, outs_batched = batching.batch_jaxpr(closed_jaxpr(jaxpr), axis_data, list(which), instantiate)
+    return closed_jaxpr(jaxpr), list(outs_batched)
+
+
+def lanes_at_front(x: Any, dim: int | None, axis_data: Any) -> Any:
+    """A value with its lanes in the leading axis, made if there is none."""
+    return batching.bdim_at_front(x, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis)
+
+
+select = conditionals._bcast_select
+"""`select(predicate, x, y)`, with a predicate for the leading axes."""
+
+select_n = conditionals._bcast_select_n
+"""`select_n(index, *cases)`, with an index for the leading axes."""
+
+
+# `checkify`
+
+
+def change_checkified_while(change: Callable[[dict[str, Any]], Any]) -> None:
+    """Lets `checkify` take another jaxpr in place of a loop: `change(params)` gives it, or None to leave the loop."""
+    check = checkify.error_checks[while_p]
+    context = list(inspect.signature(check).parameters).index("error")  # since 0.11 there is one
+
+    def rule(*args: Any, **params: Any) -> Any:
+        if (jaxpr := change(params)) is None:
+            return check(*args, **params)
+        error, enabled_errors, *operands = args[context:]
+        return checkify.checkify_jaxpr(*args[:context], jaxpr, enabled_errors, error, *operands)
+
+    checkify.error_checks[while_p] = rule
+
+
 # Lowering
 
 
@@ -340,6 +644,27 @@ def automatic_devices(ctx: Any) -> int:
     axis_context = ctx.module_context.axis_context
     devices = getattr(axis_context, "num_devices", 1)
     return devices if devices > 1 and not getattr(axis_context, "manual_axes", None) else 0
+
+
+def attributes(**values: bool | int | str) -> dict[str, Any]:
+    """Attributes of a custom call."""
+    return {name: _attribute(value) for name, value in values.items()}
+
+
+def _attribute(value: bool | int | str) -> Any:
+    if isinstance(value, bool):
+        return mlir.ir.BoolAttr.get(value)
+    if isinstance(value, int):
+        return mlir.ir.IntegerAttr.get(mlir.ir.IntegerType.get_signless(64), value)
+    return mlir.ir.StringAttr.get(value)
+
+
+def is_for_several_devices(ctx: Any) -> bool:
+    """Whether several devices run this program."""
+    axis_context = ctx.module_context.axis_context
+    mesh, axis_env = getattr(axis_context, "mesh", None), getattr(axis_context, "axis_env", None)
+    devices = mesh.size if mesh is not None else axis_env.nreps if axis_env is not None else axis_context.num_devices
+    return devices is not None and devices > 1
 
 
 def mark_replicated(ctx: Any, op: Any) -> None:
@@ -392,7 +717,7 @@ def lower_as_callback(
         returns_token=ordered,
     )
     if ordered:
-        ctx.set_tokens_out(mlir.TokenSet({order: token}))
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({order: token})))
     return results
 
 

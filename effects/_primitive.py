@@ -6,7 +6,7 @@ How it becomes part of a program stands in `lowering/`; how it happens at once, 
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
-from effects._sites import Operand, Site
-from effects._types import Effect, jax_effects
+from effects._sites import Site
+from effects._types import jax_effects
 
 effect_p = compat.Primitive("effect")
 effect_p.multiple_results = True
@@ -42,47 +42,23 @@ def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], 
     return outs, [compat.zero_tangent(out) for out in outs]
 
 
-def _effect_batch(operands: Any, dims: Any, *, site: Site) -> tuple[list[Any], list[Any]]:
-    """One record with lanes, replayed lane by lane; or as the callback's `vmap_method` says, one call for all."""
-    size = next(x.shape[dim] for x, dim in zip(operands, dims, strict=True) if dim is not None)
+def _effect_batch(
+    axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, site: Site
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """One record with lanes, replayed lane by lane, whether its operands differ between them or not."""
+    if all(dim is None for dim in dims) and compat.is_axis_of_tangents(axis_data):
+        outs = effect_p.bind(*operands, site=site)
+        return outs, [None] * len(outs)
     moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True)]
-    batched = [dim is not None for dim in dims]
-    method = site.content.vmap_method if isinstance(site.content, HostCall) else None
-    if method is None or method.startswith("sequential"):
-        outs = effect_p.bind(*moved, site=site.with_lanes(size, batched))
-    else:
-        outs = _call_with_batch(moved, batched, size, method, site)
+    outs = effect_p.bind(*moved, site=site.with_lanes(axis_data.size, [dim is not None for dim in dims]))
     return outs, [0] * len(outs)
 
 
-def _call_with_batch(operands: list[Any], batched: list[bool], size: int, method: str, site: Site) -> Any:
-    values = []
-    for x, is_batched in zip(operands, batched, strict=True):
-        if not is_batched and method == "expand_dims":
-            x = x[None]
-        elif not is_batched and method == "broadcast_all":
-            x = jnp.broadcast_to(x, (size, *x.shape))
-        values.append(x)
-    shapes = iter([x.shape for x in values])
-    leaves = tuple(
-        dataclasses.replace(leaf, shape=tuple(next(shapes))) if isinstance(leaf, Operand) else leaf
-        for leaf in site.leaves
-    )
-    content: Any = site.content
-    if content.results is not None:
-        results = tuple(dataclasses.replace(result, shape=(size, *result.shape)) for result in content.results)
-        content = dataclasses.replace(content, results=results)
-    return effect_p.bind(*values, site=dataclasses.replace(site, leaves=leaves, content=content))
+def _effect_transpose(cotangents: Any, *operands: Any, site: Site) -> Any:
+    """What is linear has no value in a transposed function; all else has been evaluated."""
+    raise errors.NotDifferentiable(errors.MSG_TRANSPOSED.format(effect=site.effect, where=site.where))
 
 
+compat.ad.primitive_transposes[effect_p] = _effect_transpose
 compat.ad.primitive_jvps[effect_p] = _effect_jvp
-compat.batching.primitive_batchers[effect_p] = _effect_batch
-
-
-def _refuse_batched_predicate(jaxpr: Any) -> None:
-    """Under a predicate that differs between lanes, both branches run for all of them: their effects would be wrong."""
-    if names := sorted({str(effect) for effect in jaxpr.effects if isinstance(effect, Effect)}):
-        raise errors.MissingTokenRule(errors.MSG_BATCHED_COND.format(effects=", ".join(names)))
-
-
-compat.on_batched_cond(_refuse_batched_predicate)
+compat.batching.fancy_primitive_batchers[effect_p] = _effect_batch

@@ -36,6 +36,7 @@ class Record:
     __slots__ = ("_payload", "_site", "_values", "device", "lane", "token")
 
     def __init__(self, site: Site, token: tuple[int, ...], device: int, lane: tuple[int, ...], payload: Any):
+        """`payload` may be read already: the values of all lanes."""
         self._site = site
         self._payload = payload
         self._values: tuple[tuple[Any, ...], dict[str, Any]] | None = None
@@ -68,12 +69,9 @@ class Record:
     @property
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._values is None:
-            values = self._site.read(self._payload)
+            values = self._payload if isinstance(self._payload, list) else self._site.read(self._payload)
             if self.lane:
-                values = [
-                    operand.of_lane(value, self.lane)
-                    for operand, value in zip(self._site.operands, values, strict=True)
-                ]
+                values = self._site.of_lane(values, self.lane)
             args, kwargs = self._site.arguments(values)
             if isinstance(content := self._site.content, Event):
                 kwargs = {name: kwargs[name] for name in content.fields}  # as they were written
@@ -125,12 +123,16 @@ class Record:
 
 
 def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> Iterator[Record]:
-    """One record for each lane, in order; one without lanes."""
-    if not site.lanes:
-        yield Record(site, token, device, (), payload)
-        return
-    for lane in np.ndindex(*site.lanes):
-        yield Record(site, token, device, lane, payload)
+    """One record for each lane that has the effect, in order; one without lanes."""
+    values = site.read(payload) if site.lanes else payload  # once for all lanes
+    for lane in site.lanes_of(payload):
+        yield Record(site, token, device, lane, values)
+
+
+def _lanes_in(site: Site, payload: Any) -> int:
+    """How many lanes of a record have the effect."""
+    active = site.active(payload)
+    return math.prod(site.lanes) if active is None else int(active.sum())
 
 
 HEADER = struct.Struct("<IHHQ4IiIQ")
@@ -153,7 +155,7 @@ class Records(Sequence[Record]):
     def of_one(cls, site: Site, token: tuple[int, ...], device: int, payload: Any) -> Records:
         """One record that travelled by itself."""
         records = cls(b"", 1, lambda _: site)
-        records._one = site, token, device, payload
+        records._one = site.of_record(payload), token, device, payload
         return records
 
     @property
@@ -162,6 +164,8 @@ class Records(Sequence[Record]):
         if self._one is not None:
             return self._one[0]
         site = self._find_site(int.from_bytes(self._data[_SITE_AT : _SITE_AT + 8], "little"))
+        if site.unknown:
+            return None
         if len(self._data) != self._count * (HEADER.size + site.payload_size):
             return None
         return site if (self._column((), np.dtype(np.uint64), _SITE_AT, site) == site.id).all() else None
@@ -211,7 +215,8 @@ class Records(Sequence[Record]):
         while at < len(self._data):
             _, _, _, site, *token, device, _, size = HEADER.unpack_from(self._data, at)
             start, at = at + HEADER.size, at + HEADER.size + size
-            yield self._find_site(site), tuple(token), device, self._data[start:at]
+            payload = self._data[start:at]
+            yield self._find_site(site).of_record(payload), tuple(token), device, payload
 
     def __iter__(self) -> Iterator[Record]:
         for part in self.parts():
@@ -219,9 +224,9 @@ class Records(Sequence[Record]):
 
     def __len__(self) -> int:
         site = self.only_site
-        if site is not None:
+        if site is not None and site.mask is None:
             return self._count * math.prod(site.lanes)
-        return sum(math.prod(site.lanes) for site, *_ in self.parts())
+        return sum(_lanes_in(site, payload) for site, _, _, payload in self.parts())
 
     @overload
     def __getitem__(self, index: int) -> Record: ...

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from effects import _errors as errors
+from effects import _jax_compat as compat
 from effects._types import PROGRAM, Effect
 
 _effects: dict[str, Effect] = {}  # by name; written under the lock, never removed from
@@ -75,3 +76,12 @@ def effect_names(effects: object) -> frozenset[str]:
 PRINT = register_effect(Effect("print", domain=PROGRAM))
 LOG = register_effect(Effect("log", domain=PROGRAM))
 CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
+JAX_DEBUG = register_effect(Effect("jax.debug", domain=PROGRAM))
+JAX_IO = register_effect(Effect("jax.io_callback", domain=PROGRAM))
+
+OF_JAX: Mapping[type, Effect] = {
+    jaxs: ours
+    for effect, (unordered, ordered) in zip((JAX_DEBUG, JAX_IO), compat.jax_callback_effects, strict=True)
+    for jaxs, ours in ((unordered, effect.unordered()), (ordered, effect))
+}
+"""By the type of an effect of JAX's own callbacks: what it is inside `fx.jit`."""

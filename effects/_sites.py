@@ -6,12 +6,14 @@ program that was compiled elsewhere is understood too: the hash is of the conten
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -23,7 +25,7 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import Content, HostCall, content_from
-from effects._types import Effect
+from effects._types import Effect, describe_effect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,24 +57,25 @@ class Operand:
 
     def zeros(self) -> np.ndarray:
         """An array of this type that takes no memory, to try a format with."""
-        return np.broadcast_to(np.zeros((), self.dtype), self.shape)
+        zero = np.zeros((), self.dtype)
+        return np.broadcast_to(zero, [n if isinstance(n, int) else _MANY for n in self.shape]) if self.shape else zero
 
     @functools.cached_property
     def size(self) -> int:
         """Bytes in the record, without padding."""
         return self.stored.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
-    def read(self, payload: Any, offset: int) -> np.ndarray:
-        """The value that lies at this byte of a payload; read-only."""
-        value = np.ndarray(self.shape, self.stored, payload, offset)
-        if self.stored is not self.dtype and self.stored != self.dtype:
-            value = value.astype(self.dtype)
-            value.flags.writeable = False
-        return value
+    def describe(self) -> str:
+        """All of it as text: `float32[2,3]`, `int4[2]/int8`, `float32[9,2]@10` (lanes of the outer of two `vmap`s)."""
+        stored = "" if self.stored == self.dtype else f"/{dtype_name(self.stored)}"
+        lanes = "@" + "".join("01"[differs] for differs in self.lanes) if self.lanes else ""
+        return f"{dtype_name(self.dtype)}[{','.join(map(str, self.shape))}]{stored}{lanes}"
 
     def of_lane(self, value: np.ndarray, lane: tuple[int, ...]) -> np.ndarray:
         """What one lane sees of the operand."""
-        return value[(*(i for i, differs in zip(lane, self.lanes, strict=True) if differs), ...)]
+        if not all(self.lanes):
+            lane = tuple(i for i, differs in zip(lane, self.lanes, strict=True) if differs)
+        return value[(*lane, ...)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,21 +95,27 @@ class Site:
     tree: Any  # the treedef of (args, kwargs)
     where: Where
     lanes: tuple[int, ...] = ()  # sizes of the `vmap`s around the call, the outermost first
+    mask: Operand | None = None  # travels ahead of the leaves, and says which lanes have the effect; None: all
+    unknown: int = 0  # how many sizes are known only when the program runs; they come first in its records
 
     @functools.cached_property
     def description(self) -> str:
-        """All of it as JSON."""
-        return json.dumps(
-            {
-                "effect": {**vars(self.effect), "allowed_in": sorted(self.effect.allowed_in)},
-                "content": self.content.describe(),
-                "leaves": [_describe_leaf(leaf) for leaf in self.leaves],
-                "tree": _describe_tree(self.tree),
-                "structure": str(self.tree),  # with all that tells trees apart: types of keys and nodes, their own data
-                "where": dataclasses.astuple(self.where),
-                "lanes": self.lanes,
-            }
-        )
+        """All of it as JSON, without what goes without saying: a program carries it at every call."""
+        description = {
+            "effect": describe_effect(self.effect),
+            "content": self.content.describe(),
+            "leaves": list(map(_describe_leaf, self.leaves)),
+            "where": [self.where.file, self.where.line, self.where.function],
+        }
+        if not self._is_flat:  # with all that tells trees apart: types of keys and nodes, their own data
+            description |= {"tree": _describe_tree(self.tree), "structure": str(self.tree)}
+        if self.lanes:
+            description["lanes"] = self.lanes
+        if self.mask is not None:
+            description["mask"] = self.mask.describe()
+        if self.unknown:
+            description["unknown"] = self.unknown
+        return _to_json(description)
 
     @functools.cached_property
     def id(self) -> int:
@@ -136,34 +145,117 @@ class Site:
 
     @functools.cached_property
     def operands(self) -> tuple[Operand, ...]:
-        """The leaves that travel in the record."""
+        """What travels in the record: the mask, if there is one, and the leaves that are arrays."""
+        return self._arrays if self.mask is None else (self.mask, *self._arrays)
+
+    @functools.cached_property
+    def _arrays(self) -> tuple[Operand, ...]:
+        """The leaves that are arrays."""
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, Operand))
 
     @functools.cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each operand begins in a record's payload; each is padded to eight bytes."""
-        offsets, end = [], 0
+        offsets, end = [], _padded(self.unknown * _SIZE.itemsize)
         for operand in self.operands:
             offsets.append(end)
-            end += -(-operand.size // 8) * 8
+            end += _padded(operand.size)
         return tuple(offsets)
 
     def with_lanes(self, size: int, batched: Sequence[bool]) -> Site:
         """The site under one more `vmap`: its batched operands get a leading axis."""
         flags = iter(batched)
-        leaves = []
-        for leaf in self.leaves:
-            if isinstance(leaf, Operand):
-                differs = next(flags)
-                shape = (size, *leaf.shape) if differs else leaf.shape
-                leaf = dataclasses.replace(leaf, shape=shape, lanes=(differs, *leaf.lanes))
-            leaves.append(leaf)
-        return dataclasses.replace(self, leaves=tuple(leaves), lanes=(size, *self.lanes))
 
-    def each_lane(self, values: Sequence[np.ndarray]) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
-        """Each lane, in order, with the operands' values in it; once without lanes."""
-        for lane in np.ndindex(*self.lanes):
-            yield lane, [operand.of_lane(value, lane) for operand, value in zip(self.operands, values, strict=True)]
+        def with_lane(operand: Operand) -> Operand:
+            differs = next(flags)
+            shape = (size, *operand.shape) if differs else operand.shape
+            return dataclasses.replace(operand, shape=shape, lanes=(differs, *operand.lanes))
+
+        mask = None if self.mask is None else with_lane(self.mask)
+        leaves = tuple(with_lane(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
+        return dataclasses.replace(self, leaves=leaves, lanes=(size, *self.lanes), mask=mask)
+
+    def without_idle_mask(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Site]:
+        """Operands and site without a mask that has no lanes to choose from: it always holds."""
+        if self.mask is None or self.lanes:
+            return operands, self
+        return operands[1:], dataclasses.replace(self, mask=None)
+
+    def with_mask(self) -> Site:
+        """The site with a mask ahead of its operands that is the same in all the lanes that it has by now."""
+        boolean = np.dtype(bool)
+        return dataclasses.replace(self, mask=Operand((), boolean, boolean, (False,) * len(self.lanes)))
+
+    def active(self, payload: Any) -> np.ndarray | None:
+        """Which lanes have the effect, as a record's payload says; None: all."""
+        if self.mask is None:
+            return None
+        mask = np.ndarray(self.mask.shape, self.mask.stored, payload, self.offsets[0])
+        shape = tuple(size if differs else 1 for size, differs in zip(self.lanes, self.mask.lanes, strict=True))
+        active = np.broadcast_to(mask.reshape(shape), self.lanes)
+        return None if active.all() else active
+
+    def lanes_of(self, payload: Any) -> Iterator[tuple[int, ...]]:
+        """The lanes that have the effect, in order; one that is empty without lanes."""
+        if (active := self.active(payload)) is None:
+            return np.ndindex(*self.lanes)
+        return map(tuple, np.argwhere(active).tolist())
+
+    def of_lane(self, values: Sequence[np.ndarray], lane: tuple[int, ...]) -> list[np.ndarray]:
+        """What one lane sees of the values that were read from a payload."""
+        return [operand.of_lane(value, lane) for operand, value in zip(self._arrays, values, strict=True)]
+
+    def all_lanes(self, values: Sequence[np.ndarray], vmap_method: str) -> list[np.ndarray]:
+        """What a function that is called once for all lanes sees of the values that were read from a payload."""
+        if vmap_method == "legacy_vectorized":
+            return list(values)
+        shown = []
+        for operand, value in zip(self._arrays, values, strict=True):
+            inner = value.shape[sum(operand.lanes) :]
+            lanes = tuple(size if differs else 1 for size, differs in zip(self.lanes, operand.lanes, strict=True))
+            value = value.reshape(*lanes, *inner)
+            shown.append(np.broadcast_to(value, self.lanes + inner) if vmap_method == "broadcast_all" else value)
+        return shown
+
+    @functools.cached_property
+    def symbols(self) -> tuple[Any, ...]:
+        """The sizes that are not numbers, while a program is traced for symbolic shapes."""
+        results = self.content.results or () if isinstance(self.content, HostCall) else ()
+        shapes = [self.lanes, *(operand.shape for operand in (*self.operands, *results))]
+        return tuple(dict.fromkeys(size for shape in shapes for size in shape if not isinstance(size, int)))
+
+    @functools.cached_property
+    def portable(self) -> Site:
+        """The site as its records know it: in place of a symbol stands a negative number, which counts the sizes that
+        come first in a record."""
+        if not self.symbols:
+            return self
+        places = {size: place for place, size in enumerate(self.symbols)}
+        return self._resized(lambda size: size if isinstance(size, int) else -1 - places[size], len(places))
+
+    def of_record(self, payload: Any) -> Site:
+        """The site with the sizes that a record has."""
+        return self._sized(*np.ndarray((self.unknown,), _SIZE, payload).tolist()) if self.unknown else self
+
+    @functools.cached_property
+    def _sized(self) -> Callable[..., Site]:
+        @functools.lru_cache(maxsize=16)
+        def sized(*sizes: int) -> Site:
+            return self._resized(lambda size: size if size >= 0 else sizes[-1 - size], self.unknown)
+
+        return sized
+
+    def _resized(self, resize: Callable[[Any], int], unknown: int) -> Site:
+        def of(operand: Operand) -> Operand:
+            return dataclasses.replace(operand, shape=tuple(map(resize, operand.shape)))
+
+        content = self.content
+        if isinstance(content, HostCall) and content.results:
+            content = dataclasses.replace(content, results=tuple(map(of, content.results)))
+        leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
+        lanes = tuple(map(resize, self.lanes))
+        mask = None if self.mask is None else of(self.mask)
+        return dataclasses.replace(self, content=content, leaves=leaves, lanes=lanes, mask=mask, unknown=unknown)
 
     @functools.cached_property
     def leaf_names(self) -> tuple[str, ...]:
@@ -177,13 +269,12 @@ class Site:
     @functools.cached_property
     def _is_flat(self) -> bool:
         """Whether the leaves are the positional arguments, one by one."""
-        leaves = tuple(range(len(self.leaves)))
-        return self.tree is None or jax.tree.unflatten(self.tree, leaves) == (leaves, {})
+        return self.tree is None or self.tree == flat_arguments(len(self.leaves))
 
     @functools.cached_property
     def _is_plain(self) -> bool:
         """Whether the operands are the positional arguments, one by one."""
-        return self._is_flat and len(self.operands) == len(self.leaves)
+        return self._is_flat and all(isinstance(leaf, Operand) for leaf in self.leaves)
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in the operands' places."""
@@ -194,17 +285,53 @@ class Site:
         return (tuple(leaves), {}) if self._is_flat else jax.tree.unflatten(self.tree, leaves)
 
     def read(self, payload: Any) -> list[np.ndarray]:
-        """The operands' values from a record's payload; read-only."""
-        return [operand.read(payload, at) for operand, at in self._places]
+        """The arguments' values from a record's payload, without the mask; read-only."""
+        values = [np.ndarray(shape, stored, payload, at) for shape, stored, at in self._places]
+        for i, dtype in self._shown_otherwise:
+            values[i] = values[i].astype(dtype)
+            values[i].flags.writeable = False
+        return values
 
     @functools.cached_property
-    def _places(self) -> list[tuple[Operand, int]]:
-        return list(zip(self.operands, self.offsets, strict=True))
+    def _places(self) -> list[tuple[tuple[int, ...], np.dtype, int]]:
+        """Shape, type and first byte of each argument in a payload."""
+        offsets = self.offsets[len(self.operands) - len(self._arrays) :]
+        return [(operand.shape, operand.stored, at) for operand, at in zip(self._arrays, offsets, strict=True)]
+
+    @functools.cached_property
+    def _shown_otherwise(self) -> list[tuple[int, np.dtype]]:
+        """The arguments that are not shown in the type in which they travel."""
+        return [(i, operand.dtype) for i, operand in enumerate(self._arrays) if operand.stored != operand.dtype]
 
     @functools.cached_property
     def payload_size(self) -> int:
         """Bytes of a record's payload."""
-        return self.offsets[-1] + -(-self.operands[-1].size // 8) * 8 if self.operands else 0
+        return self.offsets[-1] + _padded(self.operands[-1].size) if self.operands else 0
+
+
+@functools.cache
+def flat_arguments(count: int) -> Any:
+    """The structure of so many positional arguments, each of them a leaf."""
+    return jax.tree.structure(((0,) * count, {}))
+
+
+_to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+_SIZE = np.dtype(np.int32)
+"""In which type a record has sizes that were not known before."""
+
+_MANY = 1 << 10
+"""What stands for a size that is not known yet when a format is tried."""
+
+
+def _padded(size: int) -> int:
+    """Bytes that so many take in a record."""
+    return -(-size // 8) * 8
+
+
+def size_operands(site: Site) -> list[Any]:
+    """What comes ahead of the operands in a record: the sizes that are known only when the program runs."""
+    return [jnp.stack([jnp.asarray(size).astype(_SIZE) for size in site.symbols])] if site.symbols else []
 
 
 compat.hold_weakly_in_caches(Site)  # it may have a function of the user's
@@ -225,13 +352,14 @@ def take_arguments(
             leaf = leaf[...]  # what it holds now
         if not isinstance(leaf, (jax.Array, np.ndarray)):
             raise _bad_argument(leaf, path, call, where, "an array, or the text you want to see, say `str(x)`")
-        value, operand = _take_array(leaf, path, call, where)
+        value, operand = take_array(leaf, path, call, where)
         values.append(value)
         leaves.append(operand)
     return values, tuple(leaves), tree
 
 
-def _take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand]:
+def take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand]:
+    """An array as it travels, and its description. What has no numbers is refused."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = compat.physical_key_data(x)
     if x.dtype == jax.dtypes.float0:  # the tangent of an integer: it has no value
@@ -287,7 +415,7 @@ def _bad_argument(leaf: Any, path: Any, call: str, where: Where, remedy: str) ->
 
 def _describe_leaf(leaf: Operand | Static) -> Any:
     if isinstance(leaf, Operand):
-        return {"operand": [list(leaf.shape), dtype_name(leaf.dtype), dtype_name(leaf.stored), list(leaf.lanes)]}
+        return leaf.describe()
     value = leaf.value
     if isinstance(value, np.generic):
         return {"scalar": [value.dtype.name, value.tobytes().hex()]}
@@ -300,11 +428,25 @@ def _describe_leaf(leaf: Operand | Static) -> Any:
     return {"text": str(value), "of": [type(value).__qualname__, repr(value)]}  # a subclass, such as an enumeration
 
 
-def _read_leaf(description: dict[str, Any]) -> Operand | Static:
+_OPERAND = re.compile(r"(\w+)\[([-,\d]*)\](?:/(\w+))?(?:@([01]+))?")
+
+
+def _read_operand(description: str) -> Operand:
+    match = _OPERAND.fullmatch(description)
+    assert match is not None, description
+    dtype, shape, stored, lanes = match.groups()
+    return Operand(
+        tuple(map(int, shape.split(","))) if shape else (),
+        np.dtype(dtype),
+        np.dtype(stored or dtype),
+        tuple(lane == "1" for lane in lanes or ""),
+    )
+
+
+def _read_leaf(description: str | dict[str, Any]) -> Operand | Static:
+    if isinstance(description, str):
+        return _read_operand(description)
     kind, value = next(iter(description.items()))
-    if kind == "operand":
-        shape, dtype, stored, lanes = value
-        return Operand(tuple(shape), np.dtype(dtype), np.dtype(stored), tuple(lanes))
     if kind == "scalar":
         return Static(np.frombuffer(bytes.fromhex(value[1]), np.dtype(value[0]))[0])
     if kind == "complex":
@@ -320,35 +462,74 @@ def _describe_tree(tree: Any) -> Any:
     if data is None:
         return "none" if tree.num_leaves == 0 else "leaf"
     type_, keys = data
-    if type_ is dict:
-        return {"dict": [[str(key) for key in keys], children]}
-    if type_ is list:
-        return {"list": children}
-    if type_ is tuple or issubclass(type_, tuple):
-        return {"tuple": children}
+    if type_ in (dict, collections.OrderedDict):
+        return {type_.__name__: [[_describe_key(key) for key in keys], children]}
+    if type_ in (list, tuple):
+        return {type_.__name__: children}
+    if issubclass(type_, tuple) and (fields := getattr(type_, "_fields", None)) is not None:
+        return {"namedtuple": [type_.__name__, fields, children]}
     return "none" if type_ is type(None) else {"other": [type_.__qualname__, children]}
+
+
+def _describe_key(key: Any) -> Any:
+    if isinstance(key, tuple):
+        return {"tuple": [_describe_key(part) for part in key]}
+    return None if key is None else _describe_leaf(Static(key))
+
+
+def _read_key(description: Any) -> Any:
+    if description is None:
+        return None
+    if "tuple" in description:
+        return tuple(map(_read_key, description["tuple"]))
+    leaf = _read_leaf(description)
+    assert isinstance(leaf, Static)
+    return leaf.value
+
+
+def nodes_unknown_elsewhere(tree: Any) -> set[str]:
+    """Types of a tree's nodes that another process reads as lists."""
+    if tree is None or tree.node_data() is None:
+        return set()
+    description = _describe_tree(tree)
+    own = {description["other"][0]} if isinstance(description, dict) and "other" in description else set()
+    return own.union(*map(nodes_unknown_elsewhere, tree.children()))
+
+
+@functools.cache
+def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:
+    return collections.namedtuple(name, fields)
 
 
 def _read_tree(description: Any, leaf: object) -> Any:
     if description in ("leaf", "none"):
         return leaf if description == "leaf" else None
     [(kind, value)] = description.items()
-    if kind == "dict":
-        return {key: _read_tree(child, leaf) for key, child in zip(*value, strict=True)}
+    if kind in ("dict", "OrderedDict"):
+        keys, children = value
+        pairs = zip(map(_read_key, keys), (_read_tree(child, leaf) for child in children), strict=True)
+        return dict(pairs) if kind == "dict" else collections.OrderedDict(pairs)
+    if kind == "namedtuple":
+        name, fields, children = value
+        return _namedtuple(name, tuple(fields))(*(_read_tree(child, leaf) for child in children))
     children = [_read_tree(child, leaf) for child in (value[1] if kind == "other" else value)]
     return tuple(children) if kind == "tuple" else children
 
 
 def site_from(text: str) -> Site:
     """The site that describes itself so."""
-    content = json.loads(text)
+    description = json.loads(text)
+    leaves = tuple(map(_read_leaf, description["leaves"]))
+    tree = jax.tree.structure(_read_tree(description["tree"], 0)) if "tree" in description else None
     site = Site(
-        effect=Effect(**content["effect"]),
-        content=content_from(content["content"]),
-        leaves=tuple(map(_read_leaf, content["leaves"])),
-        tree=jax.tree.structure(_read_tree(content["tree"], 0)),
-        where=Where(*content["where"]),
-        lanes=tuple(content["lanes"]),
+        effect=Effect(**description["effect"]),
+        content=content_from(description["content"], _read_operand),
+        leaves=leaves,
+        tree=tree or flat_arguments(len(leaves)),
+        where=Where(*description["where"]),
+        lanes=tuple(description.get("lanes", ())),
+        mask=_read_operand(description["mask"]) if "mask" in description else None,
+        unknown=description.get("unknown", 0),
     )
     site.__dict__["description"] = text  # a class of the user's reads back as a list, and would hash otherwise
     return site

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+import functools
+from typing import Any, Literal
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
@@ -67,6 +68,14 @@ class Effect(compat.JaxEffect):
     def unordered(self) -> Effect:
         """The same effect without its order."""
         return dataclasses.replace(self, ordered=False)
+
+
+@functools.cache
+def describe_effect(effect: Effect) -> dict[str, Any]:
+    """The effect's fields, as JSON has them, without those that have their defaults."""
+    defaults = vars(Effect(effect.name))
+    fields = {name: value for name, value in vars(effect).items() if name == "name" or value != defaults[name]}
+    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in fields.items()}
 
 
 @dataclasses.dataclass(frozen=True)

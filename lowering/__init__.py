@@ -11,9 +11,12 @@ def _my_primitive_token_rule(ctx, tokens, *args, **params):
 import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch
 
 from effects import _jax_compat
+from lowering import _batched as _batched
 from lowering import _call as _call
 from lowering import _cond as _cond
+from lowering import _differentiated as _differentiated
 from lowering import _emit as _emit
+from lowering import _jax_callbacks as _jax_callbacks
 from lowering import _scan as _scan
 from lowering import _while as _while
 from lowering._rules import TokenContext as TokenContext

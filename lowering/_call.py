@@ -12,6 +12,7 @@ from typing import Any
 from effects import _jax_compat as compat
 from lowering._rules import TokenContext, Tokens, register_token_rule
 from lowering._signature import with_tokens
+from lowering._state import run_discharged
 
 
 @register_token_rule(compat.jit_p, *compat.annotated_calls())
@@ -50,16 +51,12 @@ def _custom_linear_solve_token_rule(
 def _run_state_token_rule(
     ctx: TokenContext, tokens: Tokens, *args: Any, jaxpr: Any, is_initialized: Any, **params: Any
 ) -> tuple[Tokens, list[Any]]:
-    """References become values, as they do when JAX lowers it; effects between reads and writes stay between them."""
+    """References become values, as they do when JAX lowers it."""
 
-    def read(x: Any) -> Any:
-        return x[...] if compat.is_reference(x) else x
+    def thread(pure: Any, values: Any) -> list[Any]:
+        nonlocal tokens
+        tokens, outs = ctx.thread(pure, tokens, values)
+        return outs
 
-    pure, values = compat.discharge_state(jaxpr, [read(x) for x in args], is_initialized)
-    tokens, outs = ctx.thread(pure, tokens, values)
-    # A reference of the enclosing function comes in as itself; what became of its value is written back.
-    finals = [out for out, initialized in zip(outs, is_initialized, strict=True) if initialized]
-    for x, final in zip(args, finals, strict=True):
-        if compat.is_reference(x):
-            x[...] = final
-    return tokens, outs
+    outs = run_discharged(thread, args, jaxpr, is_initialized)
+    return tokens, list(outs)

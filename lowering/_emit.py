@@ -23,28 +23,27 @@ NATIVE_PLATFORMS = ("cpu",)
 
 def _meet(ctx: Any, site: Site) -> None:
     """Makes the site known for as long as the program may bring its records."""
-    if (kept := host_sink().meet(site)) is not None:
+    if (kept := host_sink().meet(site.portable)) is not None:
         compat.keep_with_program(ctx, kept)
 
 
+_ORDERED, _CLOSES, _CALLBACK, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 32
+"""The traits of a call of the native sink, in one number; see `dispatch/native/handlers.cc`."""
+
+
 def _site_attributes(site: Site, devices: int = 0, call: int = 0, closes: bool = False) -> dict[str, Any]:
-    return {
-        "site": np.int64(site.id),
-        "ordered": np.bool_(site.effect.ordered),
-        "closes": np.bool_(closes),
-        "callback": np.bool_(isinstance(site.content, HostCall)),
-        "replicated": np.int32(devices),
-        "call": np.int32(call),
-        "description": site.description,
-    }
+    traits = _ORDERED * site.effect.ordered | _CLOSES * closes | _CALLBACK * isinstance(site.content, HostCall)
+    traits |= devices << _DEVICES_SHIFT | call << _CALL_SHIFT
+    site = site.portable
+    return compat.attributes(site=site.id, traits=traits, description=site.description)
 
 
 def _custom_call(ctx: Any, target: str, args: Any, attributes: Any) -> Any:
     # XLA's partitioner wants to know what to do with a side effect, and refuses to replicate one. In its regions the
     # flag stays off: the token, which the program returns, keeps the call alive and in its place.
     devices = compat.automatic_devices(ctx)
-    lower = jax.ffi.ffi_lowering(target, has_side_effect=devices == 0, operand_output_aliases={0: 0})
-    outs = lower(ctx, *args, **attributes(devices))
+    lower = jax.ffi.ffi_lowering(target, has_side_effect=devices == 0, backend_config=attributes(devices))
+    outs = lower(ctx, *args)
     if devices:
         compat.mark_replicated(ctx, compat.owner_of(outs))
     return outs
@@ -55,6 +54,8 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
         return _record_callback_lowering(ctx, token, *operands, site=site, call=call, closes=closes)
     if site.results is not None and not site.effect.ordered and compat.automatic_devices(ctx):
         # Every device asks for itself, and which calls are copies of each other only their order tells.
+        if isinstance(site.content, HostCall) and (otherwise := site.content.otherwise) is not None:
+            return _otherwise(ctx, otherwise, token, operands)
         name = site.content.function.name if isinstance(site.content, HostCall) else site.effect.name
         raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
     _meet(ctx, site)
@@ -62,28 +63,45 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
     return _custom_call(ctx, target, (token, *operands), lambda devices: _site_attributes(site, devices, call, closes))
 
 
+def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
+    """The call as JAX has it; the token waits for its results."""
+
+    def bind(token: Any, *operands: Any) -> list[Any]:
+        return jax.lax.optimization_barrier([token, *call(*operands)])
+
+    return compat.mlir.lower_fun(bind)(ctx, token, *operands)
+
+
 def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
-    return _custom_call(ctx, "effects_close", tokens, lambda devices: {"replicated": np.bool_(devices != 0)})
+    return _custom_call(ctx, "effects_close", tokens, lambda devices: compat.attributes(replicated=devices != 0))
+
+
+def _refuse_several_devices(ctx: Any, site: Site) -> None:
+    """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
+    if compat.automatic_devices(ctx) or (site.effect.ordered and compat.is_for_several_devices(ctx)):
+        raise NotImplementedError(errors.MSG_PLAIN_SHARDED.format(effect=site.effect, where=site.where))
 
 
 def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
+    _refuse_several_devices(ctx, site)
     if not config.native:
         return _effect_callback_lowering(ctx, *operands, site=site)
+    kept, site = site.without_idle_mask(operands)
+    avals_in = ctx.avals_in[len(operands) - len(kept) :]
     _meet(ctx, site)
     target = "effects_plain" if site.results is None else "effects_plain_call"
-    lower = jax.ffi.ffi_lowering(target, has_side_effect=True)
-    attributes = _site_attributes(site)
+    lower = jax.ffi.ffi_lowering(target, has_side_effect=True, backend_config=_site_attributes(site))
     if not site.effect.ordered:
-        return lower(ctx, *operands, **attributes)
+        return lower(ctx.replace(avals_in=avals_in), *kept)
     token_ctx = ctx.replace(
-        avals_in=[compat.abstract_token, *ctx.avals_in], avals_out=[compat.abstract_token, *ctx.avals_out]
+        avals_in=[compat.abstract_token, *avals_in], avals_out=[compat.abstract_token, *ctx.avals_out]
     )
     order = Order(site.effect.domain)
-    token, *results = lower(token_ctx, ctx.tokens_in.get(order), *operands, **attributes)
-    ctx.set_tokens_out(compat.mlir.TokenSet({order: token}))
+    token, *results = lower(token_ctx, ctx.tokens_in.get(order), *kept)
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: token})))
     return results
 
 
@@ -94,7 +112,7 @@ def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, close
     _meet(ctx, site)
 
     def record(token: Any, *operands: Any) -> list[Any]:
-        outs = host_sink().record(site, np.asarray(token), [np.asarray(x) for x in operands])
+        outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
         return [host_sink().close(outs)] if closes else outs
 
     return _callback(ctx, record, result_avals(site), args)
@@ -113,17 +131,21 @@ def _callback(ctx: Any, callback: Any, results: Sequence[Any], args: Any) -> Any
 
 
 def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
-    _meet(ctx, site)
+    _refuse_several_devices(ctx, site)
+    kept, plain = site.without_idle_mask(operands)
+    _meet(ctx, plain)
     order = Order(site.effect.domain) if site.effect.ordered else None
-    return compat.lower_as_callback(
-        ctx, lambda *args: host_sink().plain(site, [np.asarray(x) for x in args]), operands, order
-    )
+
+    def publish(*args: Any) -> Any:
+        return host_sink().plain(plain, [np.asarray(x) for x in args[len(args) - len(kept) :]])
+
+    return compat.lower_as_callback(ctx, publish, operands, order)
 
 
 for _platform in NATIVE_PLATFORMS:
-    compat.mlir.register_lowering(record_p, _record_native_lowering, platform=_platform)
-    compat.mlir.register_lowering(close_p, _close_native_lowering, platform=_platform)
-    compat.mlir.register_lowering(effect_p, _effect_native_lowering, platform=_platform)
+    compat.mlir.register_lowering(record_p, _record_native_lowering, platform=_platform, cacheable=False)
+    compat.mlir.register_lowering(close_p, _close_native_lowering, platform=_platform, cacheable=False)
+    compat.mlir.register_lowering(effect_p, _effect_native_lowering, platform=_platform, cacheable=False)
 compat.mlir.register_lowering(record_p, _record_callback_lowering)
 compat.mlir.register_lowering(close_p, _close_callback_lowering)
 compat.mlir.register_lowering(effect_p, _effect_callback_lowering)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from effects import _jax_compat as compat
 from effects._primitive import effect_p, result_avals
-from effects._sites import Site
+from effects._sites import Site, size_operands
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 
 TOKEN_LENGTH = 4
@@ -39,10 +39,18 @@ def _close_abstract_eval(*tokens: Any) -> Any:
 
 @register_token_rule(effect_p)
 def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site) -> tuple[Tokens, list[Any]]:
+    return bind_record(ctx, tokens, operands, site)
+
+
+def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site: Site) -> tuple[Tokens, list[Any]]:
+    """Publishes a record in place of an equation."""
     key = token_key(site.effect)
+    operands, site = site.without_idle_mask(operands)
     # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
-    token, *results = record_p.bind(tokens[key], *operands, site=site, call=call, closes=ctx.closes)
+    token, *results = record_p.bind(
+        tokens[key], *size_operands(site), *operands, site=site, call=call, closes=ctx.closes
+    )
     return {key: token}, results
 
 

@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from effects import _jax_compat as compat
+from effects._registry import OF_JAX
 from effects._types import Effect
 
 Tokens = dict[str, Any]
@@ -23,9 +25,27 @@ def token_key(effect: Effect) -> str:
     return effect.domain if effect.ordered else UNORDERED
 
 
-def effects_of(effects: Any) -> frozenset[Effect]:
+def own_effects(effects: Any) -> frozenset[Effect]:
     """Ours among a jaxpr's or an equation's effects."""
     return frozenset(effect for effect in effects if isinstance(effect, Effect))
+
+
+def effects_of(effects: Any) -> frozenset[Effect]:
+    """Those of a jaxpr's or an equation's effects that tokens are threaded for: ours, and JAX's own callbacks'."""
+    if not effects:
+        return frozenset()
+    threaded = [effect if isinstance(effect, Effect) else OF_JAX.get(type(effect)) for effect in effects]
+    return frozenset([effect for effect in threaded if effect is not None])
+
+
+@compat.weakref_lru_cache
+def effects_inside(jaxpr: Any) -> frozenset[Effect]:
+    """Ours in a jaxpr, and in those inside of it whose equations do not show them."""
+    found = own_effects(jaxpr.effects)
+    for eqn in jaxpr.eqns:
+        for inner in compat.jaxprs_in(eqn.params):
+            found |= effects_inside(inner)
+    return found
 
 
 def token_keys(effects: Any) -> tuple[str, ...]:
@@ -33,14 +53,15 @@ def token_keys(effects: Any) -> tuple[str, ...]:
     return tuple(sorted({token_key(effect) for effect in effects_of(effects)}))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(slots=True)
 class TokenContext:
     """What a rule may need to know of its equation.
 
     Attributes:
-        primitive: The equation's primitive.
-        effects: The equation's effects, those that are ours.
-        where: The user's line that made the equation, as text.
+        eqn: The equation.
+        primitive: Its primitive.
+        where: The user's line that made it, as text.
+        effects: The equation's effects, those that tokens are threaded for.
         outs: How many results the equation has.
         call: A number that no other equation of the same jaxpr has.
         closes: Whether the program's one token ends here: what publishes last says so too.
@@ -50,14 +71,21 @@ class TokenContext:
             outputs. Made once and cached, so that one function stays one function.
     """
 
-    primitive: Any
+    eqn: Any
     effects: frozenset[Effect]
-    where: str
     outs: int
     call: int
     closes: bool
     thread: Callable[[Any, Tokens, Sequence[Any]], tuple[Tokens, list[Any]]]
     threaded: Callable[[Any, Tokens], Any]
+
+    @property
+    def primitive(self) -> Any:
+        return self.eqn.primitive
+
+    @property
+    def where(self) -> str:
+        return compat.source_of(self.eqn)
 
 
 class TokenRule(Protocol):

@@ -12,6 +12,12 @@ def with_tokens(params: dict[str, Any], tokens: int) -> dict[str, Any]:
     return {name: (_OF_TOKEN[name],) * tokens + value if name in _OF_TOKEN else value for name, value in params.items()}
 
 
+def with_mask(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a call that has a mask ahead of its inputs."""
+    inputs = [name for name in params if name in _OF_TOKEN and not name.startswith("out_")]
+    return {name: (_OF_TOKEN[name], *value) if name in inputs else value for name, value in params.items()}
+
+
 _OF_TOKEN: dict[str, Any] = {  # parameters with one element for each input or output, and a token's
     "in_shardings": compat.UNSPECIFIED,
     "out_shardings": compat.UNSPECIFIED,

@@ -7,6 +7,7 @@ without effects that JAX knows of.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,18 +17,32 @@ from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._primitive import effect_p
 from effects._registry import registered_effects
-from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, find_rule, token_keys
+from lowering._jax_callbacks import is_ordered_record
+from lowering._rules import (
+    UNORDERED,
+    TokenContext,
+    Tokens,
+    effects_inside,
+    effects_of,
+    find_rule,
+    own_effects,
+    token_keys,
+)
 
 
 def ends_with_record(jaxpr: Any) -> bool:
     """Whether the last thing that a program publishes is a record of its outermost jaxpr, under its only token."""
-    *_, last = (eqn for eqn in jaxpr.jaxpr.eqns if effects_of(eqn.effects))
-    return (
-        len(token_keys(jaxpr.effects)) == 1
-        and last.primitive is effect_p
-        and last.params["site"].effect.ordered
-        and last.params["site"].results is None  # else the program goes on when they are there
-    )
+    last = _last_with_effects(jaxpr)
+    if len(token_keys(jaxpr.effects)) > 1:
+        return False
+    if last.primitive is not effect_p:
+        return is_ordered_record(last)
+    site = last.params["site"]
+    return site.effect.ordered and site.results is None  # else the program goes on when they are there
+
+
+def _last_with_effects(jaxpr: Any) -> Any:
+    return next(eqn for eqn in reversed(jaxpr.jaxpr.eqns) if effects_of(eqn.effects))
 
 
 def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bool = False) -> tuple[Tokens, list[Any]]:
@@ -42,33 +57,28 @@ def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bo
     Returns:
         The tokens after the jaxpr, and its results.
     """
-    environment = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
-    environment.update(zip(jaxpr.jaxpr.invars, args, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if hasattr(atom, "val") else environment[atom]
-
     tokens = dict(tokens)
-    last = max((i for i, eqn in enumerate(jaxpr.jaxpr.eqns) if effects_of(eqn.effects)), default=-1)
     joined = [tokens[UNORDERED]] if UNORDERED in tokens else []
-    for call, eqn in enumerate(jaxpr.jaxpr.eqns):
-        operands = [read(atom) for atom in eqn.invars]
-        effects = effects_of(eqn.effects)
-        with compat.equation_context(eqn):
-            if not effects:
-                refuse_hidden_effects(eqn)
-                outs = compat.bind(eqn, operands)
-            else:
-                taken = {key: tokens[key] for key in token_keys(effects)}
-                returned, outs = _apply_rule(eqn, effects, call, closes and call == last, taken, operands)
-                # Unordered effects all take the token that came in: nothing orders them.
-                if UNORDERED in returned:
-                    joined.append(returned.pop(UNORDERED))
-                tokens.update(returned)
-        environment.update(zip(eqn.outvars, outs, strict=True))
+    last = _last_with_effects(jaxpr) if closes else None
+    calls = itertools.count()
+
+    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        effects, call = effects_of(eqn.effects), next(calls)
+        if not effects or _is_left_to_jax(eqn):
+            refuse_hidden_effects(eqn)
+            return compat.bind(eqn, operands)
+        taken = {key: tokens[key] for key in token_keys(effects)}
+        returned, outs = _apply_rule(eqn, effects, call, eqn is last, taken, operands)
+        # Unordered effects all take the token that came in: nothing orders them.
+        if UNORDERED in returned:
+            joined.append(returned.pop(UNORDERED))
+        tokens.update(returned)
+        return outs
+
+    outs = compat.interpret(jaxpr, args, apply)
     if len(joined) > 1:
         tokens[UNORDERED] = _join(joined)
-    return tokens, [read(atom) for atom in jaxpr.jaxpr.outvars]
+    return tokens, outs
 
 
 @compat.weakref_lru_cache
@@ -102,9 +112,7 @@ def _apply_rule(
     rule = find_rule(eqn.primitive)
     if rule is None:
         raise _missing_rule(eqn, effects)
-    ctx = TokenContext(
-        eqn.primitive, effects, compat.source_of(eqn), len(eqn.outvars), call, closes, _thread, _threaded
-    )
+    ctx = TokenContext(eqn, effects, len(eqn.outvars), call, closes, _thread, _threaded)
     result = rule(ctx, tokens, *operands, **eqn.params)
     if (
         not isinstance(result, tuple)
@@ -121,6 +129,11 @@ def _apply_rule(
     return dict(result[0]), result[1]
 
 
+def _is_left_to_jax(eqn: Any) -> bool:
+    """Whether an equation has no rule, and no effects but those of JAX's own callbacks, which JAX can lower."""
+    return find_rule(eqn.primitive) is None and not own_effects(eqn.effects)
+
+
 def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
     names = ", ".join(sorted(f"`{effect}`" for effect in effects))
     return errors.MissingTokenRule(
@@ -131,17 +144,8 @@ def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
 def refuse_hidden_effects(eqn: Any) -> None:
     """Raises if a jaxpr inside an equation has effects that the equation does not show."""
     for inner in compat.jaxprs_in(eqn.params):
-        if hidden := _effects_inside(inner):
+        if hidden := effects_inside(inner):
             raise _missing_rule(eqn, hidden)
-
-
-@compat.weakref_lru_cache
-def _effects_inside(jaxpr: Any) -> frozenset[Any]:
-    found = effects_of(jaxpr.effects)
-    for eqn in jaxpr.eqns:
-        for inner in compat.jaxprs_in(eqn.params):
-            found |= _effects_inside(inner)
-    return found
 
 
 def _join(tokens: Sequence[Any]) -> Any:

@@ -1,12 +1,15 @@
 """`while`: tokens join what is carried.
 
 A condition with effects runs before the loop and at the end of the body, so that the loop's own condition is only the
-predicate that the body left behind.
+predicate that the body left behind. So does one that reads references, since JAX would give it their first values.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
@@ -29,14 +32,19 @@ def _while_token_rule(
     body_consts = args[cond_nconsts : cond_nconsts + body_nconsts]
     carry = args[cond_nconsts + body_nconsts :]
     keys = tuple(tokens)
-    if cond_jaxpr.out_avals[0].shape:
-        names = ", ".join(sorted(map(str, ctx.effects)))
-        raise errors.MissingTokenRule(errors.MSG_BATCHED_WHILE.format(effects=names, where=ctx.where))
+    if cond_jaxpr.out_avals[0].shape:  # by JAX: under `vmap`, loops with effects of ours have been given masks
+        if any(effect.ordered for effect in effects_of(cond_jaxpr.effects)):
+            names = ", ".join(sorted(map(str, ctx.effects)))
+            raise errors.MissingTokenRule(
+                errors.MSG_MISSING_MASK.format(effects=names, primitive="while", where=ctx.where)
+            )
+        cond_jaxpr, body_jaxpr = _without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
+        body_consts, body_nconsts = [*cond_consts, *body_consts], cond_nconsts + body_nconsts
 
     def keep(first: dict[str, Any], carried: Any) -> list[Any]:
         return [*(first[key] for key in keys), *carried]
 
-    if not effects_of(cond_jaxpr.effects):
+    if not effects_of(cond_jaxpr.effects) and not any(map(compat.is_reference, cond_consts)):
         avals = [compat.typeof(x) for x in carry]
         token_avals = [compat.typeof(tokens[key]) for key in keys]
 
@@ -60,11 +68,13 @@ def _while_token_rule(
         return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
 
     tokens, [predicate] = ctx.thread(cond_jaxpr, tokens, [*cond_consts, *carry])
-    consts = [*cond_consts, *body_consts]
+    # What both have is one constant: a reference that the body writes is the one that the condition reads.
+    consts = [*{id(x): x for x in (*cond_consts, *body_consts)}.values()]
+    places = {id(x): place for place, x in enumerate(consts)}
     state = [predicate, *keep(tokens, carry)]
 
     def body(*flat: Any) -> list[Any]:
-        c_consts, b_consts = flat[:cond_nconsts], flat[cond_nconsts : len(consts)]
+        c_consts, b_consts = ([flat[places[id(x)]] for x in given] for given in (cond_consts, body_consts))
         inner = dict(zip(keys, flat[len(consts) + 1 :], strict=False))
         inner, carried = ctx.thread(body_jaxpr, inner, [*b_consts, *flat[len(consts) + 1 + len(keys) :]])
         inner, [again] = ctx.thread(cond_jaxpr, inner, [*c_consts, *carried])
@@ -81,3 +91,56 @@ def _while_token_rule(
         **params,
     )
     return dict(zip(keys, outs[1:], strict=False)), list(outs[1 + len(keys) :])
+
+
+def _without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int) -> tuple[Any, Any]:
+    """A loop whose condition differs between lanes as JAX lowers it: while any lane goes on, the body runs for all of
+    them, effects included, and what it makes of those that have ended is dropped.
+
+    The body then takes the condition's constants ahead of its own.
+    """
+
+    def condition(*flat: Any) -> list[Any]:
+        return [compat.evaluate(cond_jaxpr, flat)[0].any()]
+
+    def body(*flat: Any) -> list[Any]:
+        consts, rest, carry = flat[:cond_nconsts], flat[cond_nconsts:], flat[cond_nconsts + body_nconsts :]
+        after = compat.evaluate(body_jaxpr, rest)
+        [goes_on] = compat.evaluate(cond_jaxpr, [*consts, *carry])
+        return [
+            jnp.where(jax.lax.expand_dims(goes_on, range(goes_on.ndim, new.ndim)), new, old)
+            for new, old in zip(after, carry, strict=True)
+        ]
+
+    avals = [*cond_jaxpr.in_avals[:cond_nconsts], *body_jaxpr.in_avals]
+    return (
+        compat.trace_to_jaxpr(condition, cond_jaxpr.in_avals, like=cond_jaxpr),
+        compat.trace_to_jaxpr(body, avals, like=body_jaxpr),
+    )
+
+
+def _asked_once(params: dict[str, Any]) -> Any:
+    """A loop whose condition has effects, as a jaxpr that carries the predicate. `checkify` would ask the condition
+    twice at each turn."""
+    cond, body, split = params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"]
+    if not effects_of(cond.effects):
+        return None
+
+    def loop(*args: Any) -> list[Any]:
+        cond_consts, body_consts = args[:split], args[split : split + params["body_nconsts"]]
+
+        def asks(carry: Any) -> Any:
+            return compat.evaluate(cond, [*cond_consts, *carry])[0]
+
+        def step(state: Any) -> Any:
+            carry = compat.evaluate(body, [*body_consts, *state[1]])
+            return asks(carry), carry
+
+        carry = list(args[split + len(body_consts) :])
+        return jax.lax.while_loop(lambda state: state[0], step, (asks(carry), carry))[1]
+
+    avals = [*cond.in_avals[:split], *body.in_avals]
+    return compat.trace_to_jaxpr(loop, avals, like=body)
+
+
+compat.change_checkified_while(_asked_once)

@@ -7,6 +7,10 @@ lines and errors. Ordered lines must agree one by one; unordered ones as a multi
 the ordered ones. Everything that happens ends as a line in one place: prints are written there by the library, events
 by a handler of Python's logging, and callbacks write their own.
 
+Under `vmap`, the reading in Python runs one lane after the other, and what they do happens afterwards, in the order of
+the places in the program and at one place in the order of the lanes. One value, `x`, can be differentiated: the reading
+notes what is made of it, and goes back over that where JAX would.
+
 Each statement holds its two readings side by side, `python` and `jax`, and nothing else knows what it means. What a
 callback does is the same for both readings: it stands in `Host`. To add a kind of effect, add an entry to `EFFECTS` and
 one to `library`; to add a statement, add a class and a production to `_Generator`; to add something that callbacks do,
@@ -42,7 +46,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -56,9 +60,12 @@ State = tuple[Any, ...]
 
 MODULUS = 97  # small and prime: products stay far below int32 and do not collapse to zero
 REGISTERS = ("a", "b", "c")
+STATE = "a, b, c, x"  # in rendered source: the registers, and `x`, the one value that can be differentiated
 
 # Python source that every rendered program starts with; `ordered`, `unordered`, ... come from EFFECTS.
 PRELUDE = """\
+from itertools import count
+
 def fold(values, register):
     return (sum((j + 1) * y for j, y in enumerate(values)) + register) % 97
 """
@@ -76,6 +83,7 @@ EFFECTS: Mapping[str, bool] = {
     "queued_unordered": False,
     "sync": True,
     "sync_unordered": False,
+    "print_grad": True,
 }
 PRINTS = ("ordered", "unordered")
 
@@ -121,6 +129,7 @@ class Runner:
     jit: Callable[[Callable[..., Any]], Callable[..., Any]]
     emit: Mapping[str, Callable[[str, tuple[Any, ...]], None]]  # print's kind -> emit(label, operands)
     log: Callable[..., None]  # log(label, level, ordered, fields)
+    print_grad: Callable[[str, Any], Any]
     callback: Callable[..., Any]  # callback(fn, results, *args, ordered=, [pass_record=], **kwargs)
     barrier: Callable[[], object]
     actions: Mapping[str, Callable[[str, str, int], None]]  # what callbacks do, under the names of `ACTIONS`
@@ -138,9 +147,9 @@ class Host:
         self.calls: collections.Counter[str] = collections.Counter()
         self.raised: list[Failure] = []
 
-    def call(self, callback: Callback, values: Sequence[int]) -> list[int]:
+    def call(self, callback: Callback, values: Sequence[int], lane: tuple[int, ...]) -> list[int]:
         """Runs a callback. Returns the numbers of which its results are made."""
-        self.write(" ".join([callback.label, *map(str, values), f"@{DISPATCH.get()}"]))
+        self.write(f"{' '.join([callback.label, *map(str, values), f'@{DISPATCH.get()}'])}{_in_lane(lane)}")
         value = sum((j + 1) * y for j, y in enumerate(values)) % MODULUS
         who = "o" if EFFECTS[callback.kind] else "u"
         for action in callback.actions:
@@ -153,6 +162,11 @@ class Host:
             self.memory = (31 * self.memory + value + 1) % MODULUS
             value += self.memory
         return callback.numbers(value)
+
+
+def _in_lane(lane: tuple[int, ...]) -> str:
+    """How a line says in which lane it is; nothing outside of any `vmap`."""
+    return f" lane {lane}" if lane else ""
 
 
 @dataclass(frozen=True)
@@ -193,7 +207,7 @@ class Source:
         self.numbers[stem] += 1
         return f"{stem}_{self.numbers[stem]}"
 
-    def function(self, name: str, body: Block_, parameters: str = "a, b, c", result: str = "a, b, c") -> None:
+    def function(self, name: str, body: Block_, parameters: str = STATE, result: str = STATE) -> None:
         with self.block(f"def {name}({parameters}):"):
             self.body(body)
             self.line(f"return {result}")
@@ -202,6 +216,10 @@ class Source:
         for statement in body:
             statement.python(self)
 
+    def branch(self, head: str, number: int, body: Block_) -> None:
+        with self.block(head), self.block(f"with branch({number}):"):
+            self.body(body)
+
 
 def run_body(body: Block_, scope: Scope, state: State) -> State:
     for statement in body:
@@ -209,9 +227,25 @@ def run_body(body: Block_, scope: Scope, state: State) -> State:
     return state
 
 
-def assign(state: State, register: str, value: Any) -> State:
-    index = REGISTERS.index(register)
+def register(state: State, name: str) -> Any:
+    return state[REGISTERS.index(name)]
+
+
+def assign(state: State, target: str, value: Any) -> State:
+    index = REGISTERS.index(target)
     return (*state[:index], value, *state[index + 1 :])
+
+
+def hold(state: State) -> State:
+    """The state, with no derivative through `x`."""
+    return (*state[:-1], lax.stop_gradient(state[-1]))
+
+
+def wrap(x: Any) -> Any:
+    """`x % 97` of whole numbers, with the derivative of `x`."""
+    rest = lax.rem(lax.convert_element_type(x, np.int32), np.int32(MODULUS))
+    rest = lax.rem(lax.add(rest, np.int32(MODULUS)), np.int32(MODULUS))
+    return lax.sub(x, lax.stop_gradient(lax.sub(x, lax.convert_element_type(rest, np.float32))))
 
 
 def fold(values: Any, register: Any) -> Any:
@@ -244,7 +278,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class Name:
-    """A register, or a read-only value of an enclosing statement."""
+    """A register, a read-only value of an enclosing statement, or `x` as an integer, where derivatives end."""
 
     name: str
 
@@ -252,7 +286,20 @@ class Name:
         return self.name
 
     def jax(self, scope: Scope, state: State) -> Any:
-        return state[REGISTERS.index(self.name)] if self.name in REGISTERS else scope.names[self.name]
+        if self.name == "x":
+            return lax.convert_element_type(state[-1], np.int32)
+        return register(state, self.name) if self.name in REGISTERS else scope.names[self.name]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`x` itself, as the argument of an effect."""
+
+    def python(self) -> str:
+        return "float(x)"
+
+    def jax(self, scope: Scope, state: State) -> Any:
+        return state[-1]
 
 
 @dataclass(frozen=True)
@@ -459,10 +506,12 @@ class Callback:
         host = scope.host
 
         def function(*args: Any, **kwargs: Any) -> Any:
+            lane: tuple[int, ...] = ()
             if self.pass_record:
                 record = kwargs.pop("record")
                 assert record.effect == "callback" and record.text.startswith(f"{self.label}("), record
-            return self._returned(host.call(self, [int(leaf) for leaf in self._leaves(args, kwargs)]))
+                lane = record.lane
+            return self._returned(host.call(self, [int(leaf) for leaf in self._leaves(args, kwargs)], lane))
 
         function.__qualname__ = function.__name__ = self.label
         args, kwargs = self._arguments([operand.jax(scope, state) for operand in self.operands])
@@ -479,7 +528,7 @@ class Callback:
             if "float" in dtype:
                 out = out * np.dtype(dtype).type(4)
             values.append(jnp.ravel(lax.convert_element_type(out, np.int32)))
-        folded = fold(jnp.concatenate([*values, np.zeros(0, np.int32)]), state[REGISTERS.index(self.target)])
+        folded = fold(jnp.concatenate([*values, np.zeros(0, np.int32)]), register(state, self.target))
         return assign(state, self.target, folded)
 
     def _arguments(self, values: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -540,6 +589,19 @@ class Callback:
         return self._structured(leaves)
 
 
+@contextlib.contextmanager
+def held(out: Source, holds: bool) -> Iterator[None]:
+    """If it `holds`, a block that leaves `x` as it is and has no derivative: none goes backward through a `while`."""
+    if not holds:
+        yield
+        return
+    kept = out.fresh("kept")
+    out.line(f"{kept} = x")
+    with out.block("with held():"):
+        yield
+    out.line(f"x = {kept}")
+
+
 @dataclass(frozen=True)
 class Fori:
     """A `fori_loop`: a `while` where the number of trips depends on data, a `scan` where it is known."""
@@ -548,13 +610,14 @@ class Fori:
     trips: Expression | int
     limit: int
     body: Block_
+    holds: bool = False  # whether no derivative goes through it, see `held`
 
     def kinds(self) -> tuple[str, ...]:
         return ("fori_static" if isinstance(self.trips, int) else "fori_dynamic",)
 
     def python(self, out: Source) -> None:
         trips = self.trips if isinstance(self.trips, int) else f"({self.trips.python()}) % {self.limit}"
-        with out.block(f"for {self.variable} in range({trips}):"):
+        with held(out, self.holds), out.block(f"for {self.variable} in turns(range({trips})):"):
             out.body(self.body)
 
     def jax(self, scope: Scope, state: State) -> State:
@@ -563,7 +626,10 @@ class Fori:
         def body(i: Any, state: State) -> State:
             return run_body(self.body, scope.bind(**{self.variable: i}), state)
 
-        return lax.fori_loop(0 if isinstance(trips, int) else np.int32(0), trips, body, state)
+        after = lax.fori_loop(
+            0 if isinstance(trips, int) else np.int32(0), trips, body, hold(state) if self.holds else state
+        )
+        return (*after[:-1], state[-1]) if self.holds else after
 
 
 @dataclass(frozen=True)
@@ -575,17 +641,20 @@ class While:
     condition: Less
     limit: int
     body: Block_
+    holds: bool = False
 
     def kinds(self) -> tuple[str, ...]:
         return ("while_test", "while") if self.test else ("while",)
 
     def python(self, out: Source) -> None:
         test = out.fresh("test")
-        out.function(test, self.test, "k, a, b, c", f"k < {self.limit} and {self.condition.python()}")
-        out.line(f"{self.variable} = 0")
-        with out.block(f"while {test}({self.variable}, a, b, c):"):
+        out.function(test, self.test, f"k, {STATE}", f"k < {self.limit} and {self.condition.python()}")
+        with held(out, self.holds), out.block(f"for {self.variable} in turns(count()):  # while"):
+            with out.block("with dropped():"):
+                out.line(f"again = {test}({self.variable}, {STATE})")
+            with out.block("if not again:"):
+                out.line("break")
             out.body(self.body)
-            out.line(f"{self.variable} += 1")
 
     def jax(self, scope: Scope, state: State) -> State:
         def test(carry: State) -> Any:
@@ -597,7 +666,8 @@ class While:
             k, *state = carry
             return (k + 1, *run_body(self.body, scope.bind(**{self.variable: k}), tuple(state)))
 
-        return lax.while_loop(test, body, (np.int32(0), *state))[1:]
+        _, *after, x = lax.while_loop(test, body, (np.int32(0), *(hold(state) if self.holds else state)))
+        return (*after, state[-1] if self.holds else x)
 
 
 @dataclass(frozen=True)
@@ -621,7 +691,7 @@ class Scan:
     def python(self, out: Source) -> None:
         xs, ys, j = out.fresh("xs"), out.fresh("ys"), out.fresh("j")
         out.line(f"{self.constant} = {self.constant_value.python()}")
-        out.line(f"{xs} = [(x + {self.base.python()}) % {MODULUS} for x in {self.xs}]")
+        out.line(f"{xs} = [(y + {self.base.python()}) % {MODULUS} for y in {self.xs}]")
         out.line(f"{ys} = [0] * {len(self.xs)}")
         order = f"reversed(range({len(self.xs)}))" if self.reverse else f"range({len(self.xs)})"
         with out.block(f"for {j} in {order}:  # scan, unroll={self.unroll}"):
@@ -640,7 +710,7 @@ class Scan:
 
         xs = shifted(self.xs, self.base.jax(scope, state))
         state, ys = lax.scan(body, state, xs, reverse=self.reverse, unroll=self.unroll)
-        return assign(state, self.target, fold(ys, state[REGISTERS.index(self.target)]))
+        return assign(state, self.target, fold(ys, register(state, self.target)))
 
 
 def shifted(xs: tuple[int, ...], base: Any) -> Any:
@@ -663,9 +733,10 @@ class Map:
 
     def python(self, out: Source) -> None:
         name = out.fresh("map")
-        out.function(name, self.body, f"{self.variable}, a, b, c", self.result.python())
-        values = f"[(x + {self.base.python()}) % {MODULUS} for x in {self.xs}]"
-        out.line(f"{self.target} = fold([{name}(x, a, b, c) for x in {values}], {self.target})")
+        out.function(name, self.body, f"{self.variable}, {STATE}", self.result.python())
+        values = f"[(y + {self.base.python()}) % {MODULUS} for y in {self.xs}]"
+        with out.block("with dropped():"):
+            out.line(f"{self.target} = fold([{name}(y, {STATE}) for y in {values}], {self.target})")
 
     def jax(self, scope: Scope, state: State) -> State:
         def element(x: Any) -> Any:
@@ -673,7 +744,7 @@ class Map:
             return self.result.jax(here, run_body(self.body, here, state))
 
         ys = lax.map(element, shifted(self.xs, self.base.jax(scope, state)))
-        return assign(state, self.target, fold(ys, state[REGISTERS.index(self.target)]))
+        return assign(state, self.target, fold(ys, register(state, self.target)))
 
 
 @dataclass(frozen=True)
@@ -689,13 +760,13 @@ class AssociativeScan:
 
     def python(self, out: Source) -> None:
         xs = out.fresh("xs")
-        out.line(f"{xs} = [(x + {self.base.python()}) % {MODULUS} for x in {self.xs}]")
+        out.line(f"{xs} = [(y + {self.base.python()}) % {MODULUS} for y in {self.xs}]")
         sums = f"[sum({xs}[:j + 1]) for j in range({len(self.xs)})]"
         out.line(f"{self.target} = fold({sums}, {self.target})  # associative_scan")
 
     def jax(self, scope: Scope, state: State) -> State:
         sums = lax.associative_scan(lax.add, shifted(self.xs, self.base.jax(scope, state)))
-        return assign(state, self.target, fold(sums, state[REGISTERS.index(self.target)]))
+        return assign(state, self.target, fold(sums, register(state, self.target)))
 
 
 @dataclass(frozen=True)
@@ -708,10 +779,8 @@ class Cond:
         return ("cond",)
 
     def python(self, out: Source) -> None:
-        with out.block(f"if {self.test.python()}:"):
-            out.body(self.then)
-        with out.block("else:"):
-            out.body(self.orelse)
+        out.branch(f"if {self.test.python()}:", 1, self.then)
+        out.branch("else:", 0, self.orelse)
 
     def jax(self, scope: Scope, state: State) -> State:
         def branch(body: Block_) -> Callable[..., State]:
@@ -732,8 +801,7 @@ class Switch:
         index = out.fresh("index")
         out.line(f"{index} = ({self.index.python()}) % {len(self.branches)}")
         for number, body in enumerate(self.branches):
-            with out.block(f"{'elif' if number else 'if'} {index} == {number}:"):
-                out.body(body)
+            out.branch(f"{'elif' if number else 'if'} {index} == {number}:", number, body)
 
     def jax(self, scope: Scope, state: State) -> State:
         def branch(body: Block_) -> Callable[..., State]:
@@ -741,6 +809,15 @@ class Switch:
 
         index = remainder(self.index, len(self.branches), scope, state)
         return lax.switch(index, [branch(body) for body in self.branches], *state)
+
+
+def call(out: Source, expression: str, keep: bool, differentiated: bool = True) -> None:
+    """A call that gives a new state, or not; what is made of `x` in it may have no derivative."""
+    if keep and differentiated:
+        out.line(f"{STATE} = {expression}")
+        return
+    with out.block("with dropped():" if differentiated else "with held():"):
+        out.line(f"{STATE} = {expression}" if keep else expression)
 
 
 @dataclass(frozen=True)
@@ -754,7 +831,7 @@ class Call:
         return ("call",) if self.keep else ("call_dropped",)
 
     def python(self, out: Source) -> None:
-        out.line(f"{'a, b, c = ' if self.keep else ''}{self.function}(n, a, b, c)")
+        call(out, f"{self.function}(n, {STATE})", self.keep)
 
     def jax(self, scope: Scope, state: State) -> State:
         result = scope.functions[self.function](scope.names["n"], *state)
@@ -781,22 +858,6 @@ def _named_scope(scope: Scope, fun: Callable[..., State]) -> Callable[..., State
     return call
 
 
-def _grad(scope: Scope, fun: Callable[..., State]) -> Callable[..., State]:
-    """The function inside one that is differentiated, with regard to what its effects and results come from."""
-
-    def call(*state: Any) -> State:
-        def loss(x: Any, *floats: Any) -> tuple[Any, State]:
-            return lax.mul(x, floats[0]), fun(*(lax.convert_element_type(value, np.int32) for value in floats))
-
-        a, *rest = [lax.convert_element_type(value, np.float32) for value in state]
-        three = np.float32(3)
-        (_, after), slopes = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(three, a, *rest)
-        wrong = lax.add(lax.sub(slopes[0], a), lax.sub(slopes[1], three))  # the slopes are `a` and three
-        return (lax.add(after[0], lax.convert_element_type(wrong, np.int32)), *after[1:])
-
-    return call
-
-
 # What a block of statements can be wrapped in without changing what it means: name -> the wrapped function.
 WRAPPERS: Mapping[str, Callable[[Scope, Callable[..., State]], Callable[..., State]]] = {
     "jit": lambda scope, fun: jax.jit(fun),
@@ -807,8 +868,8 @@ WRAPPERS: Mapping[str, Callable[[Scope, Callable[..., State]], Callable[..., Sta
     "custom_vjp": _custom_vjp,
     "named_call": lambda scope, fun: jax.named_call(fun, name="named"),
     "named_scope": _named_scope,
-    "grad": _grad,
 }
+IDENTITIES = ("custom_jvp", "custom_vjp")  # those whose rule says that the derivative is one
 
 
 @dataclass(frozen=True)
@@ -825,7 +886,7 @@ class Wrapped:
     def python(self, out: Source) -> None:
         name = out.fresh(self.wrapper)
         out.function(name, self.body)
-        out.line(f"{'a, b, c = ' if self.keep else ''}{name}(a, b, c)")
+        call(out, f"{name}({STATE})", self.keep, self.wrapper not in IDENTITIES)
 
     def jax(self, scope: Scope, state: State) -> State:
         result = WRAPPERS[self.wrapper](scope, lambda *state: run_body(self.body, scope, state))(*state)
@@ -834,7 +895,7 @@ class Wrapped:
 
 @dataclass(frozen=True)
 class Vmap:
-    """A `vmap` over `xs`: at every point of the body the lanes come in their order."""
+    """A `vmap` over `xs`: at every point of the body the lanes come in their order. Their `x` are added up."""
 
     variable: str
     xs: tuple[int, ...]
@@ -848,17 +909,158 @@ class Vmap:
 
     def python(self, out: Source) -> None:
         name = out.fresh("lane")
-        out.function(name, self.body, f"{self.variable}, a, b, c", self.result.python())
-        values = f"[(x + {self.base.python()}) % {MODULUS} for x in {self.xs}]"
-        out.line(f"{self.target} = fold(lockstep({name}, {values}, a, b, c), {self.target})  # vmap")
+        out.function(name, self.body, f"{self.variable}, {STATE}", f"{self.result.python()}, x")
+        ys, values = out.fresh("ys"), f"[(y + {self.base.python()}) % {MODULUS} for y in {self.xs}]"
+        out.line(f"{ys}, x = lockstep({name}, {values}, {STATE})  # vmap")
+        out.line(f"{self.target} = fold({ys}, {self.target})")
 
     def jax(self, scope: Scope, state: State) -> State:
         def lane(x: Any) -> Any:
             here = scope.bind(**{self.variable: x})
-            return self.result.jax(here, run_body(self.body, here, state))
+            after = run_body(self.body, here, state)
+            return self.result.jax(here, after), after[-1]
 
-        ys = jax.vmap(lane)(shifted(self.xs, self.base.jax(scope, state)))
-        return assign(state, self.target, fold(ys, state[REGISTERS.index(self.target)]))
+        ys, x = jax.vmap(lane)(shifted(self.xs, self.base.jax(scope, state)))
+        state = (*state[:-1], wrap(jnp.sum(x)))
+        return assign(state, self.target, fold(ys, register(state, self.target)))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """`x` times one of `factors`, plus something."""
+
+    factors: tuple[int, ...]
+    index: Expression
+    shift: Expression
+
+    def kinds(self) -> tuple[str, ...]:
+        return ("scale",)
+
+    def python(self, out: Source) -> None:
+        factor = f"{self.factors}[({self.index.python()}) % {len(self.factors)}]"
+        out.line(f"x = scale(x, {factor}, {self.shift.python()})")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        index = remainder(self.index, len(self.factors), scope, state)
+        factor = jnp.array(self.factors, np.float32)[index]
+        shift = lax.convert_element_type(self.shift.jax(scope, state), np.float32)
+        return (*state[:-1], wrap(lax.add(lax.mul(state[-1], factor), shift)))
+
+
+@dataclass(frozen=True)
+class PrintGrad:
+    """The identity of `x`, which prints the derivative where it comes by backward."""
+
+    label: str
+    kind: ClassVar[str] = "print_grad"
+
+    def kinds(self) -> tuple[str, ...]:
+        return (self.kind,)
+
+    def python(self, out: Source) -> None:
+        out.line(f"x = print_grad({self.label!r}, x)")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        return (*state[:-1], scope.runner.print_grad(self.label, state[-1]))
+
+
+@dataclass(frozen=True)
+class CustomRule:
+    """A block with statements of its own for where it is differentiated, forward and backward.
+
+    The backward rule is given the state as it was before, and shows the derivative first.
+    """
+
+    label: str
+    body: Block_
+    forward: Block_
+    backward: Block_
+    factor: int
+    kind: ClassVar[str] = "ordered"
+
+    def kinds(self) -> tuple[str, ...]:
+        return ("custom_rule",)
+
+    def python(self, out: Source) -> None:
+        body, forward, backward = (out.fresh(name) for name in ("primal", "forward", "backward"))
+        out.function(body, self.body)
+        out.function(forward, self.forward)
+        with out.block(f"def {backward}(slope, {STATE}):"):
+            out.line(f"ordered({self.label!r}, slope)")
+            out.body(self.backward)
+            out.line(f"return {self.factor} * slope")
+        out.line(f"{STATE} = custom_rule({body}, {forward}, {backward}, {STATE})")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        def backward(state: State, slopes: State) -> State:
+            scope.runner.emit["ordered"](self.label, slopes[-1:])
+            run_body(self.backward, Scope(scope.runner, scope.host, {}, {}), state)
+            return (*slopes[:-1], slopes[-1] * np.float32(self.factor))
+
+        wrapped = jax.custom_vjp(lambda *state: run_body(self.body, scope, state))
+        wrapped.defvjp(lambda *state: (run_body(self.forward, scope, state), state), backward)
+        return wrapped(*state)
+
+
+BACKWARD = ("grad", "value_and_grad", "vjp", "jacrev", "hessian")
+FORWARD = ("jvp", "linearize", "jacfwd", "hessian")
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """A block that is differentiated with regard to `x`, and then a print of the derivative; `x` stays as it is."""
+
+    form: str
+    label: str
+    body: Block_
+    target: str
+    kind: ClassVar[str] = "ordered"
+
+    def kinds(self) -> tuple[str, ...]:
+        return (self.form,)
+
+    def python(self, out: Source) -> None:
+        name, y = out.fresh("differentiated"), out.fresh("y")
+        out.function(name, self.body)
+        out.line(f"a, b, c, {y} = {self.form}({self.label!r}, {name}, {STATE})")
+        out.line(f"{self.target} = fold([{y}], {self.target})")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        *registers, x = hold(state)
+
+        def fun(x: Any) -> tuple[Any, State]:
+            after = run_body(self.body, scope, (*registers, x))
+            y = after[-1]
+            if self.form == "hessian":  # of something whose second derivative is twice the first one of what it is of
+                y = lax.mul(lax.add(x, np.float32(1)), y)
+            if self.form == "jacrev":
+                y = jnp.stack([y, y * np.float32(2)])
+            return y, after
+
+        slope, after = self._slope(scope, fun, x)
+        scope.runner.emit["ordered"](self.label, tuple(slope) if self.form == "jacrev" else (slope,))
+        y = lax.reshape(lax.convert_element_type(after[-1], np.int32), (1,))
+        after = (*after[:-1], state[-1])
+        return assign(after, self.target, fold(y, register(after, self.target)))
+
+    def _slope(self, scope: Scope, fun: Callable[[Any], tuple[Any, State]], x: Any) -> tuple[Any, State]:
+        between = functools.partial(scope.runner.emit["ordered"], f"{self.label}.between")
+        one = np.float32(1)
+        if self.form == "value_and_grad":
+            (_, after), slope = jax.value_and_grad(fun, has_aux=True)(x)
+        elif self.form == "vjp":
+            y, pull, after = jax.vjp(fun, x, has_aux=True)
+            between((y,))
+            (slope,) = pull(one)
+        elif self.form == "jvp":
+            _, slope, after = jax.jvp(fun, (x,), (one,), has_aux=True)
+        elif self.form == "linearize":
+            y, push, after = jax.linearize(fun, x, has_aux=True)
+            between((y,))
+            slope = push(one)
+        else:
+            slope, after = getattr(jax, self.form)(fun, has_aux=True)(x)
+        return slope, after
 
 
 @dataclass(frozen=True)
@@ -879,24 +1081,25 @@ class Solve:
         solve, residual = out.fresh("solve"), out.fresh("residual")
         if self.residual:
             out.function(residual, self.residual)
-        with out.block(f"def {solve}(right, a, b, c):"):
-            out.line(f"{self.variable}, entry = right % {MODULUS}, (a, b, c)")
+        with out.block(f"def {solve}(right, {STATE}):"):
+            out.line(f"{self.variable}, entry = right % {MODULUS}, ({STATE})")
             out.body(self.body)
             if self.residual:
                 out.line(f"{residual}(*entry)")
             out.line(f"return right // {self.diagonal}")
-        out.line(f"{self.target} = {solve}({self.diagonal} * ({self.value.python()}), a, b, c)")
+        with out.block("with held():"):
+            out.line(f"{self.target} = {solve}({self.diagonal} * ({self.value.python()}), {STATE})")
 
     def jax(self, scope: Scope, state: State) -> State:
         diagonal = np.float32(self.diagonal)
 
         def operator(x: Any) -> Any:
-            run_body(self.residual, scope, state)
+            run_body(self.residual, scope, hold(state))
             return lax.mul(x, diagonal)
 
         def solve(matvec: Callable[[Any], Any], b: Any) -> Any:
             value = lax.rem(lax.convert_element_type(b, np.int32), np.int32(MODULUS))
-            run_body(self.body, scope.bind(**{self.variable: value}), state)
+            run_body(self.body, scope.bind(**{self.variable: value}), hold(state))
             if self.residual:
                 matvec(b)
             return lax.div(b, diagonal)
@@ -968,7 +1171,7 @@ class OptimizationBarrier:
         return ("optimization_barrier",)
 
     def python(self, out: Source) -> None:
-        out.line("a, b, c = a, b, c  # optimization_barrier")
+        out.line(f"{STATE} = {STATE}  # optimization_barrier")
 
     def jax(self, scope: Scope, state: State) -> State:
         return tuple(lax.optimization_barrier(state))
@@ -1026,8 +1229,11 @@ def render(program: Program) -> str:
     out = Source()
     for function in program.functions:
         out.line(f"# {function.through}")
-        out.function(function.name, function.body, "n, a, b, c")
-    out.function("program", program.body, "n, a, b, c")
+        out.function(function.name, function.body, f"n, {STATE}")
+    with out.block("def program(n, a, b, c):"):
+        out.line("x = n")
+        out.body(program.body)
+        out.line("return a, b, c")
     return "\n".join(out.lines) + "\n"
 
 
@@ -1036,14 +1242,23 @@ def _compiled(program: Program) -> Any:
     return compile(PRELUDE + render(program), "<program>", "exec")
 
 
+Step = Callable[[int], int]
+"""Takes a derivative past something, backward."""
+
+
 class Reading:
     """Runs programs as Python: the functions that their source calls, and what came of them."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.failures: list[str] = []  # labels of queued callbacks that raised
-        # Of each lane around: what is to happen at each point of it.
-        self._lanes: list[list[tuple[Callable[[], object], ...]]] = []
+        # The lane of each `vmap` around, what is to happen in lanes, and where we are: see `_at_this_point`.
+        self._lane: tuple[int, ...] = ()
+        self._points: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[], object]]] = []
+        self._position = [0]
+        # Where `x` has a derivative: how it goes back, a step for each thing that was made of `x`.
+        self._steps: list[Step] | None = None
+        self._goes_back = False  # whether effects come of that
 
         def act(action: str) -> Callable[[str, str, int], None]:
             return lambda *about: self.lines.extend(ACTIONS[action](*about))
@@ -1053,53 +1268,179 @@ class Reading:
     def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
         callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
 
-        def write(*words: object) -> None:
-            self._at_this_point(lambda: self.lines.append(" ".join(map(str, words))))
-
         def log(label: str, level: str, **fields: Any) -> None:
-            text = " ".join([label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level])
+            words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
+            text = f"{' '.join(words)}{_in_lane(self._lane)}"
             self._at_this_point(lambda: level == "DEBUG" or self.lines.append(text))
 
-        def queued(label: str, *values: int) -> None:
-            self._at_this_point(lambda: self._queued(callbacks[label], values))
-
-        def sync(label: str, *values: int) -> list[int]:
-            callback = callbacks[label]
-            if not self._lanes:
-                return self.host.call(callback, values)
-            assert not callback.remembers  # what it returns is known before its turn comes
-            self._at_this_point(lambda: self.host.call(callback, values))
+        def call(label: str, *values: int) -> list[int]:
+            callback, lane = callbacks[label], self._lane if callbacks[label].pass_record else ()
+            if callback.awaited and not self._lane:
+                return self.host.call(callback, values, lane)
+            self._at_this_point(lambda: self._call(callback, values, lane))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
 
-        calls = {"log": log, "queued": queued, "sync": sync}
-        namespace: dict[str, Any] = {kind: calls.get(kind.split("_")[0], write) for kind in EFFECTS}
-        namespace["lockstep"] = self._lockstep
+        calls = {"log": log, "queued": call, "sync": call}
+        namespace: dict[str, Any] = {kind: calls.get(kind.split("_")[0], self._write) for kind in EFFECTS}
+        namespace |= {"lockstep": self._lockstep, "branch": self._branch, "turns": self._turns}
+        namespace |= {"held": self._held, "dropped": self._dropped, "scale": self._scale}
+        namespace |= {"print_grad": self._print_grad, "custom_rule": self._custom_rule}
+        namespace |= {form: functools.partial(self._differentiate, form) for form in (*BACKWARD, *FORWARD)}
         exec(_compiled(program), namespace)
+        self._lane, self._points, self._position, self._steps = (), [], [0], None
         return namespace["program"](number, *state)
 
-    def _queued(self, callback: Callback, values: Sequence[int]) -> None:
+    def _write(self, *words: object) -> None:
+        self._at_this_point(lambda: self.lines.append(" ".join(map(str, words))))
+
+    def _call(self, callback: Callback, values: Sequence[int], lane: tuple[int, ...]) -> None:
         try:
-            self.host.call(callback, values)
+            self.host.call(callback, values, lane)
         except Failure:
+            if callback.awaited:
+                raise
             self.failures.append(callback.label)
 
-    def _at_this_point(self, *what: Callable[[], object]) -> None:
-        if self._lanes:
-            self._lanes[-1].append(what)
-        else:
-            for happens in what:
-                happens()
+    # Under `vmap`, each lane is run by itself, and what it does happens afterwards: in the order of the places in the
+    # program, and at one place in the order of the lanes. A place is known by how many effects, branches and loops came
+    # before it in the same block, and by those of the blocks around it, with the branch or turn that the block is.
 
-    def _lockstep(self, lane: Callable[..., int], xs: Sequence[int], *state: int) -> list[int]:
-        """Runs lanes one after the other; what they do happens point by point."""
-        results, lanes = [], []
-        for x in xs:
-            self._lanes.append([])
-            results.append(lane(x, *state))
-            lanes.append(self._lanes.pop())
-        for point in zip(*lanes, strict=True):
-            self._at_this_point(*(happens for of_lane in point for happens in of_lane))
+    def _at_this_point(self, happens: Callable[[], object]) -> None:
+        self._position[-1] += 1
+        if self._lane:
+            self._points.append((tuple(self._position), self._lane, happens))
+        else:
+            happens()
+
+    @contextlib.contextmanager
+    def _branch(self, number: int) -> Iterator[None]:
+        """A branch: those of lower numbers come first, in all lanes that take them."""
+        position = self._position
+        position[-1] += 1
+        position += (number, 0)
+        steps = self._steps
+        if steps is not None:
+            self._steps = []
+            steps.append(functools.partial(self._branch_back, number, self._steps))
+        yield
+        self._steps = steps
+        del position[-2:]
+
+    def _branch_back(self, number: int, steps: list[Step], slope: int) -> int:
+        with self._branch(number):
+            return self._back(steps, slope)
+
+    def _turns(self, values: Iterable[int]) -> Iterator[int]:
+        """A loop: each turn is made by all lanes that go on."""
+        position = self._position
+        position[-1] += 1
+        position += (0, 0)
+        try:
+            for turn, value in enumerate(values):
+                position[-2:] = turn, 0
+                yield value
+        finally:
+            del position[-2:]
+
+    def _lockstep(self, lane: Callable[..., tuple[int, int]], xs: Sequence[int], *state: int) -> tuple[list[int], int]:
+        """The lanes' results, and the sum of their `x`."""
+        around, of_lanes = self._steps, [[] if self._steps is not None else None for _ in xs]
+
+        def run(number: int) -> tuple[int, int]:
+            self._steps = of_lanes[number]
+            return lane(xs[number], *state)
+
+        results = self._in_lanes(len(xs), run)
+        self._steps = around
+        if around is not None:
+            around.append(
+                lambda slope: sum(self._in_lanes(len(xs), lambda lane: self._back(of_lanes[lane] or [], slope)))
+            )
+        return [result for result, _ in results], sum(x for _, x in results) % MODULUS
+
+    def _in_lanes(self, count: int, run: Callable[[int], T]) -> list[T]:
+        self._position[-1] += 1
+        position, around, results = self._position, self._lane, []
+        for number in range(count):
+            self._position, self._lane = [*position, 0], (*around, number)
+            results.append(run(number))
+        self._position, self._lane = position, around
+        if not around:
+            points, self._points = sorted(self._points, key=lambda point: point[:2]), []
+            for _, _, happens in points:
+                happens()
         return results
+
+    # Derivatives.
+
+    def _back(self, steps: list[Step], slope: int) -> int:
+        for step in reversed(steps):
+            slope = step(slope)
+        return slope
+
+    def _scale(self, x: int, factor: int, shift: int) -> int:
+        if self._steps is not None:
+            self._steps.append(lambda slope: factor * slope)
+        return (factor * x + shift) % MODULUS
+
+    def _print_grad(self, label: str, x: int) -> int:
+        if self._steps is not None:
+            self._steps.append(lambda slope: self._show_slope(label, slope))
+        return x
+
+    def _show_slope(self, label: str, slope: int) -> int:
+        if self._goes_back:
+            self._write(label, float(slope))
+        return slope
+
+    def _custom_rule(
+        self,
+        body: Callable[..., tuple[int, ...]],
+        forward: Callable[..., tuple[int, ...]],
+        backward: Callable[..., int],
+        *state: int,
+    ) -> tuple[int, ...]:
+        steps = self._steps
+        with self._held():
+            after = (body if steps is None else forward)(*state)
+        if steps is not None:
+            steps.append(lambda slope: backward(float(slope), *state))
+        return after
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """What is in there has no derivative."""
+        steps, self._steps = self._steps, None
+        yield
+        self._steps = steps
+
+    @contextlib.contextmanager
+    def _dropped(self) -> Iterator[None]:
+        """What is in there has one that nobody asks for."""
+        steps, self._steps = self._steps, None if self._steps is None else []
+        yield
+        self._steps = steps
+
+    def _differentiate(
+        self, form: str, label: str, fun: Callable[..., tuple[int, ...]], *state: int
+    ) -> tuple[int, ...]:
+        around, went_back = self._steps, self._goes_back
+        self._steps = steps = []
+        after = fun(*state)
+        self._steps, self._goes_back = None, form in BACKWARD
+        if form in ("vjp", "linearize"):
+            self._write(f"{label}.between", float(after[-1]))
+        if form == "jacrev":  # of what it is, and of twice that
+            slopes = self._in_lanes(2, lambda lane: self._back(steps, lane + 1))
+        elif form == "hessian":
+            seed = state[-1] + 1
+            [slope] = self._in_lanes(1, lambda lane: self._back(steps, seed))
+            slopes = [2 * (slope // seed)]
+        else:
+            slopes = [self._back(steps, 1)]
+        self._steps, self._goes_back = around, went_back
+        self._write(label, *map(float, slopes))
+        return after
 
 
 def interpret(program: Program, state: Sequence[int], number: int = 0) -> tuple[tuple[int, ...], list[str]]:
@@ -1120,7 +1461,8 @@ def to_jax(program: Program, runner: Runner, host: Host) -> Callable[..., State]
         for function in program.functions:
             whole = Scope(runner, host, functions, {})
             functions[function.name] = WRAPPERS[function.through](whole, inner(function.body))
-        return run_body(program.body, Scope(runner, host, functions, {"n": n}), state)
+        x = lax.convert_element_type(n, np.float32)
+        return run_body(program.body, Scope(runner, host, functions, {"n": n}), (*state, x))[:-1]
 
     return traced
 
@@ -1196,6 +1538,7 @@ def library() -> Runner:
         fx.jit,
         {"ordered": emit(True), "unordered": emit(False)},
         log,
+        lambda label, x: fx.print_grad(f"{label} {{}}", x),
         fx.callback,
         functools.partial(fx.effects_barrier, timeout=STUCK_AFTER),
         {
@@ -1229,7 +1572,9 @@ def plain_jax() -> Runner:
                 given[j] = np.asarray(value)
             args, kwargs = jax.tree.unflatten(tree, given)
             returned = function(*args, **kwargs)
-            return None if results is None else returned
+            if results is None:
+                return None
+            return jax.tree.map(lambda shape, value: np.asarray(value, shape.dtype), results, returned)
 
         return io_callback(call, results, *(value_of(leaves[j]) for j in at), ordered=ordered)
 
@@ -1251,7 +1596,9 @@ def plain_jax() -> Runner:
             callback(write, None, ordered=ordered, **fields)
 
     prints = {"ordered": emit(True), "unordered": emit(False)}
-    return Runner(jax.jit, prints, log, callback, jax.effects_barrier, {}, RuntimeError, JAX_FEATURES)
+    return Runner(
+        jax.jit, prints, log, lambda label, x: x, callback, jax.effects_barrier, {}, RuntimeError, JAX_FEATURES
+    )
 
 
 @dataclass
@@ -1284,7 +1631,7 @@ class _Lines(logging.Handler):
     """Where events become lines among the others."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        write_line(f"{record.getMessage()} {record.levelname}")
+        write_line(f"{record.getMessage()} {record.levelname}{_in_lane(record.effects_record.lane)}")
 
 
 @contextlib.contextmanager
@@ -1323,7 +1670,7 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
             if record.effect == "callback":
                 text = text.split("(", 1)[0]
             elif record.effect == "log":
-                text += f" {logging.getLevelName(record.level)}"
+                text += f" {logging.getLevelName(record.level)}{_in_lane(record.lane)}"
             outcome.records.append(text)
 
 
@@ -1410,6 +1757,10 @@ def label_of(line: str) -> str:
     return line.split(" ", 1)[0].split(".", 1)[0]
 
 
+def kinds_of_labels(tree: object) -> dict[str, str]:
+    return {s.label: s.kind for s in statements(tree) if hasattr(s, "label")}
+
+
 def _labels(case: Case, failed: Iterable[str]) -> tuple[set[str], set[str]]:
     """Labels of unordered lines, and of lines of which nothing can be said.
 
@@ -1418,7 +1769,7 @@ def _labels(case: Case, failed: Iterable[str]) -> tuple[set[str], set[str]]:
     """
     unordered, unknown, failed = {"u"}, set(), set(failed)
     for program in {run.program: None for run in case.runs}:
-        kinds = {s.label: s.kind for s in statements(program) if isinstance(s, Effect | Log | Callback)}
+        kinds = kinds_of_labels(program)
         here = {label for label, kind in kinds.items() if not EFFECTS[kind]}
         unordered |= here
         for label in failed & set(kinds):
@@ -1537,18 +1888,41 @@ class Place:
     values: tuple[str, ...] = ("n",)
     refs: tuple[str, ...] = ()
     may_make: frozenset[str] = frozenset({"new_ref", "freeze", "run_state"})
-    lanes: tuple[str, ...] = ()  # values that differ between the lanes of the `vmap`s around, one for each
-    alike: tuple[str, ...] = ()  # under `vmap`: values that do not differ; a predicate around an effect may use these
+    lanes: bool = False  # whether a `vmap` may be around
+    forward: bool = False  # whether a derivative that goes forward may be around,
+    backward: bool = False  # or one that goes backward,
+    lanes_back: bool = False  # or one that does through lanes
+    may_go_back: bool = True  # whether there may be effects of that
+    may_call: bool = True
 
     def inside(self, *values: str) -> Place:
         return dataclasses.replace(self, depth=self.depth - 1, values=self.values + values)
 
-    def inside_loop(self, counter: str) -> Place:
-        return dataclasses.replace(self.inside(counter), alike=(*self.alike, counter) if self.lanes else ())
+    def inside_predicate(self, *values: str) -> Place:
+        """Under `vmap`, where it may differ between lanes, JAX takes no refs."""
+        inner = self.inside(*values)
+        return inner.without_refs(may_make=inner.may_make) if self.lanes else inner
+
+    def inside_other_branch(self) -> Place:
+        """All branches but the last. Where lanes differ, the order of what happens backward in several is not said."""
+        inner = self.inside_predicate()
+        return dataclasses.replace(inner, may_go_back=self.may_go_back and not self.lanes_back)
+
+    def inside_derivative(self, form: str) -> Place:
+        # JAX runs a `while` again for what `linearize` gives.
+        backward = form in (*BACKWARD, "linearize")
+        inner = dataclasses.replace(self.inside(), forward=form in FORWARD, backward=backward)
+        return dataclasses.replace(inner, lanes_back=False, may_go_back=True).without_refs()
+
+    def inside_rule(self) -> Place:
+        """A rule for differentiating: JAX may trace it after what is around it, so it sees the state alone."""
+        return dataclasses.replace(
+            self.inside(), values=(), lanes=True, forward=True, backward=True, lanes_back=False, may_call=False
+        ).without_refs()
 
     def inside_vmap(self, lane: str) -> Place:
-        inner = dataclasses.replace(self.inside(lane), lanes=(*self.lanes, lane))
-        return dataclasses.replace(inner, alike=self.alike if self.lanes else self.values).without_refs()
+        inner = dataclasses.replace(self.inside(lane), lanes=True, lanes_back=self.backward)
+        return inner.without_refs(may_make=self.may_make - {"run_state"})  # which JAX cannot batch
 
     def without_refs(self, *, may_make: Iterable[str] = ()) -> Place:
         return dataclasses.replace(self, refs=(), may_make=self.may_make & frozenset(may_make))
@@ -1571,6 +1945,7 @@ class _Generator:
             *[self.assign] * 3,
             *[self.unordered] * 2,
             self.optimization_barrier,
+            *[self.scale] * 2,
         ]
         words = draw.choice(("prints", "queued", "all", "all", "all"))
         if words != "prints" and "log" in features:
@@ -1594,20 +1969,23 @@ class _Generator:
         # What a block has at least: a print, or sometimes another ordered effect.
         others = (self.log, self.queued, self.sync)
         self.first_leaves = [*[self.ordered] * 3, *[leaf for leaf in others if leaf in self.leaves]]
-        self.wrappers = [name for name in WRAPPERS if name != "grad" or "grad" in features]
         if "vmap" in features:
             self.nests += [self.vmap] * 3
+        if "grad" in features:
+            self.leaves += [self.print_grad] * 2
+            self.nests += [*[self.derivative] * 3, self.custom_rule]
 
     def program(self, size: int) -> Program:
+        anywhere = Place(depth=1, lanes=True, forward=True, backward=True, lanes_back=True)
         for number in range(self.draw.choice((0, 0, 1, 2))):
             self.left = self.draw.integer(1, 3)
-            body = self.block(Place(depth=1), 3, effect=True)
+            body = self.block(anywhere, 3, effect=True)
             self.functions.append(Function(f"f{number}", self.draw.choice(("jit", "jit", "effects_jit")), body))
         self.left = size
         body: Block_ = ()
         while self.left > 0:
             body += (self.statement(Place(depth=3)),)
-        last = Effect("ordered", self.label(), tuple(map(Name, ("n", *REGISTERS))))
+        last = Effect("ordered", self.label(), tuple(map(Name, ("n", *REGISTERS, "x"))))
         return Program(tuple(self.functions), (*body, last))
 
     def block(self, place: Place, most: int = 3, effect: bool = False) -> Block_:
@@ -1652,20 +2030,14 @@ class _Generator:
             return Literal(self.draw.integer(0, 9))
         if kind == 4 and place.refs:
             return Read(self.draw.choice(place.refs))
-        return Name(self.draw.choice((*REGISTERS, *place.values, *REGISTERS)))
+        return Name(self.draw.choice((*REGISTERS, *place.values, *REGISTERS, "x")))
 
     def expression(self, place: Place) -> Expression:
         operator = self.draw.choice(("", "+", "-", "*"))
         return Binary(operator, self.atom(place), self.atom(place)) if operator else self.atom(place)
 
     def less(self, place: Place) -> Less:
-        if place.lanes:
-            return Less(self.alike(place), self.draw.choice((self.alike(place), Literal(2), Literal(48))))
         return Less(Name(self.register()), self.draw.choice((self.atom(place), Literal(48))))
-
-    def alike(self, place: Place) -> Expression:
-        """Under `vmap`, a value that all lanes share; else any expression."""
-        return Name(self.draw.choice(place.alike)) if place.lanes else self.expression(place)
 
     def xs(self) -> tuple[int, ...]:
         return tuple(self.draw.integer(0, 9) for _ in range(self.draw.choice((2, 3, 1, 4, 0))))
@@ -1676,15 +2048,15 @@ class _Generator:
     # Leaves
 
     def effect(self, place: Place, kind: str) -> Statement:
-        return Effect(kind, self.label(), self.operands(place))
+        chain = (Chain(),) * (self.draw.integer(0, 5) == 5)
+        return Effect(kind, self.label(), self.operands(place) + chain)
 
     def operands(self, place: Place, least: int = 0) -> tuple[Expression, ...]:
-        """Under `vmap`, something differs between the lanes: else JAX has no lanes, and the effect happens once."""
         count = max(least, self.draw.choice((1, 2, 2, 3, 0)))
         operands = tuple(self.expression(place) for _ in range(count))
         if place.refs and self.draw.integer(0, 1):
             operands += (self.draw.choice((Read, Read, Reference))(self.draw.choice(place.refs)),)
-        return (*operands, *map(Name, place.lanes))
+        return operands
 
     def ordered(self, place: Place) -> Statement:
         return self.effect(place, "ordered")
@@ -1706,7 +2078,8 @@ class _Generator:
         actions: tuple[str, ...] = ()
         if "nested" in self.features and self.draw.integer(0, 2) == 2:
             actions = tuple(self.draw.choice(tuple(ACTIONS)) for _ in range(self.draw.choice((1, 1, 2, 3))))
-        remembers = EFFECTS[kind] and not place.lanes and self.failure != "loose" and self.draw.integer(0, 1) == 1
+        ordered = EFFECTS[kind] and not (place.lanes and kind == "sync")
+        remembers = ordered and self.failure != "loose" and self.draw.integer(0, 1) == 1
         fails_at = 0
         may_fail = (self.failure == "loose") == (kind == "sync_unordered")
         if self.fails and may_fail:
@@ -1748,8 +2121,8 @@ class _Generator:
         return Write(self.draw.choice(place.refs), self.expression(place))
 
     def callable_from(self, place: Place) -> list[str]:
-        """The functions that make no ref where JAX allows none. Under `vmap` none: their effects may have no lanes."""
-        if place.lanes:
+        """The functions that make no ref where JAX allows none."""
+        if not (place.may_call and place.may_go_back):
             return []
         made = {f.name: {s.made_by for s in statements(f) if isinstance(s, RefBlock)} for f in self.functions}
         calls = {f.name: {s.function for s in statements(f) if isinstance(s, Call)} for f in self.functions}
@@ -1764,15 +2137,17 @@ class _Generator:
 
     def fori(self, place: Place) -> Statement:
         variable = self.variable("i")
-        trips = self.draw.choice((self.alike(place), self.draw.integer(0, 3)))
-        return Fori(variable, trips, 4, self.block(place.inside_loop(variable)))
+        trips = self.draw.choice((self.expression(place), self.draw.integer(0, 3)))
+        body = self.block(place.inside_predicate(variable))
+        return Fori(variable, trips, 4, body, place.backward and not isinstance(trips, int))
 
     def while_(self, place: Place) -> Statement:
         variable = self.variable("k")
         # JAX takes no ref of an enclosing block into a condition: it never sees what the body writes.
         test_place = dataclasses.replace(place.inside(), refs=())
         test = self.block(test_place, 2) if self.draw.integer(0, 1) else ()
-        return While(variable, test, self.less(test_place), 3, self.block(place.inside_loop(variable)))
+        body = self.block(place.inside_predicate(variable))
+        return While(variable, test, self.less(test_place), 3, body, place.backward)
 
     def scan(self, place: Place) -> Statement:
         variable, constant = self.variable("x"), self.variable("q")
@@ -1790,17 +2165,19 @@ class _Generator:
         return Map(variable, xs, base, self.block(inner), self.expression(inner), self.register())
 
     def cond(self, place: Place) -> Statement:
-        return Cond(self.less(place), self.block(place.inside(), 2), self.block(place.inside(), 2))
+        then, orelse = place.inside_predicate(), place.inside_other_branch()
+        return Cond(self.less(place), self.block(then, 2), self.block(orelse, 2))
 
     def switch(self, place: Place) -> Statement:
-        branches = tuple(self.block(place.inside(), 2) for _ in range(self.draw.choice((2, 3))))
-        return Switch(self.alike(place), branches)
+        others = tuple(self.block(place.inside_other_branch(), 2) for _ in range(self.draw.choice((1, 2))))
+        return Switch(self.expression(place), (*others, self.block(place.inside_predicate(), 2)))
 
     def wrapped(self, place: Place) -> Statement:
-        wrapper = self.draw.choice(self.wrappers)
+        wrapper = self.draw.choice([name for name in WRAPPERS if not (place.forward and name == "custom_vjp")])
         keep = bool(self.draw.choice((1, 1, 1, 0)))
-        inner = place.inside()
-        if wrapper in ("custom_jvp", "grad"):
+        is_rule = wrapper in IDENTITIES and (place.forward or place.backward)
+        inner = place.inside_rule() if is_rule else place.inside()
+        if wrapper == "custom_jvp":
             inner = inner.without_refs()  # JAX cannot discharge it
         return Wrapped(wrapper, keep, self.block(inner))
 
@@ -1810,8 +2187,27 @@ class _Generator:
         xs, base = tuple(self.draw.integer(0, 9) for _ in range(self.draw.choice((2, 3, 1)))), self.atom(place)
         return Vmap(variable, xs, base, self.block(inner, effect=True), self.expression(inner), self.register())
 
+    def scale(self, place: Place) -> Statement:
+        factors = (1, -1, 2) if place.depth > 1 else (1, -1)
+        return Scale(factors, self.expression(place), self.expression(place))
+
+    def print_grad(self, place: Place) -> Statement:
+        return PrintGrad(self.label()) if place.may_go_back else self.scale(place)
+
+    def derivative(self, place: Place) -> Statement:
+        form = self.draw.choice(tuple(dict.fromkeys((*BACKWARD, *FORWARD))))
+        label = self.label()
+        return Derivative(form, label, self.block(place.inside_derivative(form)), self.register())
+
+    def custom_rule(self, place: Place) -> Statement:
+        if place.forward or not place.may_go_back:
+            return self.wrapped(place)
+        label, inner = self.label(), place.inside().without_refs()
+        body, forward, backward = (self.block(at, 2) for at in (inner, place.inside_rule(), place.inside_rule()))
+        return CustomRule(label, body, forward, backward, self.draw.choice((1, -1)))
+
     def solve(self, place: Place) -> Statement:
-        if place.lanes:
+        if place.forward or place.backward:  # JAX solves for derivatives too, with the user's solver
             return self.wrapped(place)
         variable = self.variable("v")
         inner = place.inside().without_refs()  # JAX rejects it
@@ -1836,6 +2232,7 @@ KINDS = frozenset(
     {
         *EFFECTS,
         *WRAPPERS,
+        *("scale", "custom_rule", *BACKWARD, *FORWARD),
         *("vmap", "log_array", "log_below", "record"),
         *(f"args_{layout}" for layout in ("flat", "keywords", "array", "tree")),
         *(f"action_{action}" for action in ACTIONS),
@@ -1935,9 +2332,9 @@ class Tally:
         self.cases.update(case.kinds())
         for statement in statements(programs):
             self.statements.update(statement.kinds())
-        effects = {s.label: s.kind for s in statements(programs) if isinstance(s, Effect | Log | Callback)}
+        effects = kinds_of_labels(programs)
         words = [line.split(" ", 1)[0] for line in outcome.lines]
-        self.fired.update(effects.get(word, "inside callbacks") for word in words)
+        self.fired.update(effects.get(word, "parts") for word in words)
         self.errors["raised by calls"] += sum(isinstance(state, str) for state in outcome.states)
         self.errors["raised by barriers"] += len(outcome.errors)
 

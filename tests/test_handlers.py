@@ -583,7 +583,7 @@ def test_console_shows_a_line_for_each_record(handled):
     line = program.__code__.co_firstlineno
     assert console.file.getvalue().splitlines() == [
         f"WARNING  [bold]step loss=0.5 matrix=[[0. 0.]  [0. 0.]] lane=(0,) test_handlers.py:{line + 1}",
-        f"Level 25 custom test_handlers.py:{line + 2}",
+        f"Level 25 custom lane=(0,) test_handlers.py:{line + 2}",
         f"print    x = 0.5 lane=(0,) test_handlers.py:{line + 3}",
     ]
 

@@ -527,3 +527,26 @@ def test_capture_of_effects_in_callbacks():
     with fx.capture() as records:
         program(1)
     assert [record.event or record.effect for record in records] == ["before", "callback", "nested", "after"]
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit, fx.jit], ids=["eager", "jax.jit", "fx.jit"])
+def test_log_in_a_loop_that_is_differentiated(jit):
+    """Columns are right there too: what keeps the effects in such a loop leaves no trace in their records."""
+
+    def f(x):
+        def turn(x, i):
+            fx.log("turn", i=i, x=x)
+            return 2 * x, None
+
+        return jax.lax.scan(turn, x, jnp.arange(3))[0]
+
+    handler = fx.ListHandler()
+    token = fx.add_handler(handler, effects="log")
+    try:
+        jit(jax.grad(f))(1.0)
+        fx.effects_barrier()
+    finally:
+        fx.remove_handler(token)
+    columns = handler.columns("turn")
+    assert columns["i"].tolist() == [0, 1, 2] and columns["x"].tolist() == [1, 2, 4]
+    assert [record.lane for record in handler.records] == [()] * 3

@@ -113,18 +113,15 @@ def test_primitive_without_rule_is_named_with_line_and_remedy(name):
     assert f"{__file__}:" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "control",
-    [
-        lambda x: jax.lax.while_loop(lambda x: x < 3, lambda x: (fx.print("{}", x), x + 1)[1], x),
-        lambda x: jax.lax.cond(x > 1, lambda x: (fx.print("{}", x), x)[1], lambda x: x, x),
-    ],
-    ids=["while", "cond"],
-)
-def test_batched_predicates_are_refused_rather_than_wrong(control):
-    """Under a predicate that differs between lanes an effect would be wrong, so it is an error that says what to do."""
-    with pytest.raises(fx.MissingTokenRule, match=r"jax.lax.map"):
-        fx.jit(jax.vmap(control))(X)
+def test_primitive_without_mask_is_named_with_line_and_remedy():
+    """Where some lanes have an effect and others do not, a primitive that cannot tell is refused."""
+
+    inside = jax.lax.composite(lambda x: (fx.print("{}", x), x)[1], name="my.op")
+    with pytest.raises(
+        fx.MissingTokenRule, match=r"`print` reached the primitive `composite`.*lanes of a `vmap`.*jax.lax.map"
+    ) as caught:
+        fx.jit(jax.vmap(lambda x: jax.lax.cond(x > 1, lambda x: inside(x), lambda x: x, x)))(X)
+    assert f"{__file__}:" in str(caught.value)
 
 
 def test_jit_of_what_cannot_be_called():

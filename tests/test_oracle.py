@@ -21,6 +21,8 @@ from tests.oracle import (
     Callback,
     Case,
     Cond,
+    CustomRule,
+    Derivative,
     Effect,
     Fori,
     Function,
@@ -28,10 +30,13 @@ from tests.oracle import (
     Literal,
     Log,
     Name,
+    PrintGrad,
     Program,
     Run,
+    Scale,
     Scan,
     Vmap,
+    While,
 )
 
 
@@ -39,7 +44,7 @@ def test_jit_random_programs_keep_program_order() -> None:
     """Whatever is nested in whatever, effects appear in the order of a single-threaded Python program."""
 
     @settings(
-        max_examples=300,
+        max_examples=250,
         deadline=None,
         derandomize=True,
         database=None,
@@ -61,7 +66,7 @@ SMALL = Program(
         Fori("i", B, 4, (Effect("ordered", "loop", (Name("i"),)), Call("f0", True))),
         Effect("unordered", "aside", (A,)),
         Cond(Less(A, B), (Effect("ordered", "less", ()),), (Effect("ordered", "not less", ()),)),
-        Scan("x", "q", A, (1, 2), B, True, 1, (Effect("ordered", "scan", (Name("x"), Name("q"))),), Name("x"), "c"),
+        Scan("y", "q", A, (1, 2), B, True, 1, (Effect("ordered", "scan", (Name("y"), Name("q"))),), Name("y"), "c"),
         Call("f0", False),
         Effect("ordered", "end", (A, B, Name("c"))),
     ),
@@ -121,6 +126,57 @@ def test_check_mixed_program_agrees_with_lines_written_by_hand(capture: bool) ->
     """Events, callbacks and lanes mean what was worked out by hand; the library and its records say the same."""
     assert oracle.interpret(MIXED, (5, 2, 7)) == ((73, 2, 45), MIXED_LINES)
     assert oracle.check(Case((Run(MIXED, (5, 2, 7)),), capture=capture)).lines == MIXED_LINES
+
+
+LANES = Program(
+    functions=(Function("f0", "jit", (Log("log", "called", "INFO", (A,), False),)),),
+    body=(
+        Vmap(
+            *("l", (1, 2, 3), Literal(0)),
+            (
+                Cond(Less(Name("l"), Literal(2)), (Effect("ordered", "small", (Name("l"),)),), (Call("f0", True),)),
+                While(
+                    *("k", (Effect("ordered", "asks", (Name("l"), A)),), Less(A, Name("l")), 3),
+                    (Assign("a", Binary("+", A, Literal(1))), Effect("ordered", "turn", (Name("l"), A))),
+                ),
+            ),
+            *(A, "b"),
+        ),
+    ),
+)
+LANES_LINES = [
+    *("called x0=1 INFO lane (1,)", "called x0=1 INFO lane (2,)", "small 1"),
+    *("asks 1 1", "asks 2 1", "asks 3 1", "turn 2 2", "turn 3 2", "asks 2 2", "asks 3 2", "turn 3 3", "asks 3 3"),
+]
+
+
+def test_check_lanes_agree_with_lines_written_by_hand() -> None:
+    """Lanes of a `vmap` go where Python would, each at its turn: the branch that is false first, as in a `switch`."""
+    assert oracle.interpret(LANES, (1, 0, 0)) == ((1, 14, 0), LANES_LINES)
+    assert oracle.check([Run(LANES, (1, 0, 0))]).lines == LANES_LINES
+
+
+def _differentiated(form: str) -> Program:
+    rule = CustomRule("rule", (), (Effect("ordered", "forward", (A,)),), (Effect("ordered", "backward", (A,)),), -1)
+    turn = (Effect("ordered", "turn", (A,)), PrintGrad("back"), Scale((2,), A, A), Assign("a", Binary("+", A, A)))
+    return Program((), (Derivative(form, "slope", (Fori("i", 2, 2, turn), *([rule] * (form == "grad"))), "b"),))
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [
+        ("grad", ["forward 4", "rule 1.0", "backward 4", "back -2.0", "back -4.0", "slope -4.0"]),
+        ("jacrev", ["back 2.0", "back 4.0", "back 4.0", "back 8.0", "slope 4.0 8.0"]),
+        ("vjp", ["slope.between 4.0", "back 2.0", "back 4.0", "slope 4.0"]),
+        ("hessian", ["back 2.0", "back 4.0", "slope 8.0"]),
+        ("jvp", ["slope 4.0"]),
+        ("jacfwd", ["slope 4.0"]),
+        ("linearize", ["slope.between 4.0", "slope 4.0"]),
+    ],
+)
+def test_check_derivatives_agree_with_lines_written_by_hand(form: str, lines: list[str]) -> None:
+    """What happens forward happens once; what happens backward, the last turn first, for each time one goes there."""
+    assert oracle.check([Run(_differentiated(form), (1, 0, 0))]).lines == ["turn 1", "turn 2", *lines]
 
 
 def _failing(kind: str, **parameters: Any) -> Program:

@@ -396,6 +396,34 @@ class _BadRepr(Exception):
         raise RuntimeError("no repr")
 
 
+@pytest.mark.parametrize("length", [0, 2])
+@pytest.mark.parametrize("form", ["grad", "checkpoint", "checkpoint-inside", "linearize", "vmap"])
+def test_effects_stay_in_differentiated_loop(form, length, lines):
+    """What is the same in every turn of a loop is not done once, ahead of it, when the loop is differentiated."""
+
+    one = jnp.ones(())
+
+    def body(carry, turn):
+        fx.print("same")
+        jax.lax.cond(one > 5, lambda: None, lambda: fx.print("same in a branch"))
+        fx.print("turn {}", turn)
+        return carry * 2, None
+
+    def loop(x, body=body):
+        return jax.lax.scan(body, x, jnp.arange(length))[0]
+
+    forms = {
+        "grad": jax.grad(loop),
+        "checkpoint": jax.grad(jax.checkpoint(loop)),
+        "checkpoint-inside": jax.grad(lambda x: loop(x, jax.checkpoint(body))),
+        "linearize": lambda x: jax.linearize(loop, x)[1](1.0),
+        "vmap": lambda x: jax.vmap(jax.grad(loop))(jnp.stack([x, x])),
+    }
+    lanes = 2 if form == "vmap" else 1
+    expected = [line for turn in range(length) for line in ("same", "same in a branch", f"turn {turn}")]
+    assert lines(fx.jit(forms[form]), 1.0) == [line for line in expected for _ in range(lanes)]
+
+
 def test_error_that_cannot_be_shown_stops_nothing(lines):
     """Whatever writing raises, the drain goes on, and the barrier raises it."""
 

@@ -162,6 +162,18 @@ def test_print_static_numbers_keep_their_precision(lines):
     assert lines(fx.jit(lambda: fx.print("{} {}", np.float64(0.1) + 0.2, 2**70))) == [f"{0.1 + 0.2} {2**70}"]
 
 
+@pytest.mark.parametrize("x", [3.0, np.float64(3), np.float32(3), jnp.float32(3)], ids=lambda x: type(x).__name__)
+def test_print_of_what_is_differentiated_eagerly(lines, x):
+    """Outside of programs JAX may bring the number as it was given, of a type that is not the one that is shown."""
+
+    def f(x):
+        fx.print("{}", x)
+        return 2 * x
+
+    assert lines(jax.grad(f), x) == ["3.0"]
+    assert lines(lambda x: jax.jvp(f, (x,), (jnp.float32(1),)), x) == ["3.0"]
+
+
 def test_print_eagerly_in_order_with_programs(lines):
     """Outside of programs an effect waits its turn behind programs that still run."""
     program = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.print("in {}", i), None))

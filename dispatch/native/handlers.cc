@@ -20,6 +20,11 @@ constexpr char kWrongToken[] =
     "A token does not have the type uint32[4]. Effects and the native module must come from one version of "
     "token-effects. Install the package anew.";
 
+// The traits of a call, in one attribute, since a program has many calls; see `lowering/_emit.py`. Above the devices is
+// a number that keeps apart calls that are otherwise equal.
+constexpr int64_t kIsOrdered = 1, kCloses = 2, kIsCallback = 4, kDevicesMask = 0xffffff;
+constexpr int kDevicesShift = 8;
+
 // What a loaded program keeps of a site of its own.
 struct LoadedSite {
   static ffi::TypeId id;
@@ -30,10 +35,10 @@ struct LoadedSite {
   uint16_t flags;      // of its records
   uint32_t replicated; // how many devices publish alike; 0: each for itself
 
-  LoadedSite(int64_t site_id, bool ordered, bool closes, bool callback, int32_t devices, std::string_view description)
-      : site(static_cast<uint64_t>(site_id)), kind(ordered ? Kind::kOrdered : Kind::kUnordered), closes(closes),
-        flags(static_cast<uint16_t>((callback ? kCallback : 0) | (devices != 0 ? kReplicated : 0))),
-        replicated(static_cast<uint32_t>(devices)) {
+  LoadedSite(int64_t site_id, int64_t traits, std::string_view description)
+      : site(static_cast<uint64_t>(site_id)), kind(traits & kIsOrdered ? Kind::kOrdered : Kind::kUnordered),
+        closes((traits & kCloses) != 0), replicated(static_cast<uint32_t>(traits >> kDevicesShift & kDevicesMask)) {
+    flags = static_cast<uint16_t>((traits & kIsCallback ? kCallback : 0) | (replicated != 0 ? kReplicated : 0));
     sites().retain(site, description);
   }
   LoadedSite(const LoadedSite &) = delete;
@@ -217,12 +222,10 @@ ffi::Future PlainCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Re
   });
 }
 
-// When a program is loaded: its sites introduce themselves, so that one compiled elsewhere is understood here. `call`
-// keeps apart calls that are otherwise equal.
-ffi::ErrorOr<std::unique_ptr<LoadedSite>> Introduce(int64_t site, bool ordered, bool closes, bool callback,
-                                                    int32_t replicated, int32_t, std::string_view description) {
+// When a program is loaded: its sites introduce themselves, so that one compiled elsewhere is understood here.
+ffi::ErrorOr<std::unique_ptr<LoadedSite>> Introduce(int64_t site, int64_t traits, std::string_view description) {
   try {
-    return std::make_unique<LoadedSite>(site, ordered, closes, callback, replicated, description);
+    return std::make_unique<LoadedSite>(site, traits, description);
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A site could not be introduced: ") + error.what()));
   }
@@ -231,11 +234,7 @@ ffi::ErrorOr<std::unique_ptr<LoadedSite>> Introduce(int64_t site, bool ordered, 
 XLA_FFI_DEFINE_HANDLER(kIntroduce, Introduce,
                        ffi::Ffi::BindInstantiate()
                            .Attr<int64_t>("site")
-                           .Attr<bool>("ordered")
-                           .Attr<bool>("closes")
-                           .Attr<bool>("callback")
-                           .Attr<int32_t>("replicated")
-                           .Attr<int32_t>("call")
+                           .Attr<int64_t>("traits")
                            .Attr<std::string_view>("description"));
 XLA_FFI_DEFINE_HANDLER(kRecord, Record,
                        ffi::Ffi::Bind()

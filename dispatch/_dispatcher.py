@@ -1,0 +1,96 @@
+"""What a program is called through: a runtime token goes in, the output token stays with the drain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from dispatch._barrier import effects_barrier, wait_for_plain_programs
+from dispatch._drain import drain, has_failed
+from dispatch._failures import failures
+from dispatch._streams import Caller, Issued, Stream, current_stream
+from effects._config import config
+from effects._jax_compat import jax_tokens, runs_now
+from lowering._record import TOKEN_LENGTH
+
+
+class Dispatcher:
+    """What calls a threaded function: supplies its runtime token and keeps its output token for the drain."""
+
+    def __init__(self, name: str, plain: Any, threaded: Any):
+        self._name = name
+        self._caller = Caller(name)
+        self._plain = plain  # the function without tokens: what it is under another trace, and without jit
+        self._threaded = threaded  # (runtime token, *args) -> (results, {Issued: output token})
+
+    # This is the way of every dispatch, hence one function and few helpers.
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if not runs_now():
+            return self._plain(*args, **kwargs)
+        if jax_tokens.current_tokens:
+            wait_for_plain_programs()
+        stream = current_stream()
+        if stream.newest_calling in stream.calls and (self._caller.issued is None or self._caller.issued.awaits):
+            _wait_for_callbacks(stream)
+        dispatching = stream.dispatching
+        depth = len(dispatching)
+        try:
+            number, token = stream.open(self._caller)
+            try:
+                outs, output_tokens = self._threaded(token, *args, **kwargs)
+            except RuntimeError as error:
+                if _GUARDED not in str(error):
+                    raise
+                # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
+                outs, output_tokens = self._threaded(jax.device_put(token), *args, **kwargs)
+            awaits = stream.keep(number, output_tokens, self._caller)
+            dispatching.pop()
+        except BaseException as error:
+            stream.abandon(depth)
+            if failures and isinstance(error, Exception):
+                # JAX may have waited for the program, and says only that it failed.
+                _raise_what_ended(stream, number)  # pyright: ignore[reportPossiblyUnboundVariable]
+            raise
+        if awaits:
+            _wait_for_answers(stream, number, output_tokens)
+        if config.sync and not dispatching:
+            effects_barrier()
+        return outs
+
+
+def _wait_for_callbacks(stream: Stream) -> None:
+    """Before a program that waits for callbacks, on several devices: waits for those of programs before it.
+
+    They would come first in any case. But one of them may use several devices, which run one such program at a time,
+    and that would be ours.
+    """
+    if jax.device_count() > 1 and not stream.dispatching:
+        newest = stream.newest_calling
+        drain.wait(lambda: newest not in stream.calls)
+
+
+def _wait_for_answers(stream: Stream, number: int, output_tokens: dict[Issued, Any]) -> None:
+    """Waits until a program has got what it waits for. What is only recorded may still be to come."""
+    [output_token] = output_tokens.values()
+    # The drain tells when epochs end. A program may be over long before, if its last effects take their time.
+    while not drain.wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
+        pass
+    if output_token.is_ready() and has_failed(output_token):
+        _raise_what_ended(stream, number)
+
+
+_LOOK = 0.005
+"""Seconds after which a call looks whether its program is over."""
+
+
+def _raise_what_ended(stream: Stream, number: int) -> None:
+    """Raises what a callback raised for whose results the program waited, once its other effects are done."""
+    place = stream.thread, number
+    if failures.has_ended(place):
+        drain.wait(lambda: number not in stream.calls)
+        if (failure := failures.take_awaited(place)) is not None:
+            raise failure
+
+
+_GUARDED = f"Disallowed host-to-device transfer: aval=ShapedArray(uint32[{TOKEN_LENGTH}])"

@@ -1,0 +1,326 @@
+"""`fx.export`: like `jax.export`, for functions with effects.
+
+What is exported is the threaded function, of all its tokens and the arguments, which returns the tokens again and does
+not close. So it can be part of any program: called by itself, it becomes the only part of one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.export
+
+from dispatch._jit import RUNTIME_TOKEN, JitFunction, jit, jit_with_all_tokens, sites_in
+from dispatch._known_sites import meet
+from effects import _errors as errors
+from effects import _jax_compat as compat
+from effects._config import config
+from effects._content import HostCall
+from effects._registry import register_effect, registered_effects
+from effects._sites import Site, nodes_unknown_elsewhere, site_from
+from effects._types import Effect, describe_effect, jax_effects
+from lowering._emit import NATIVE_PLATFORMS
+from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule, token_keys
+
+_TARGETS = ("effects_record", "effects_call", "effects_close")
+_CHECKS = tuple(map(jax.export.DisabledSafetyCheck.custom_call, _TARGETS))
+
+
+def export(
+    fun: Callable[..., Any],
+    *,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[jax.export.DisabledSafetyCheck] = (),
+) -> Callable[..., Exported]:
+    """Exports a function with effects, for other processes. Takes the options of `jax.export.export`.
+
+    Prints and logs travel with the program. Of callbacks travel the names that `fx.register_callback` gave them, and
+    one without a name is an error.
+
+    Args:
+        fun: The function, as it is or as `fx.jit` returned it.
+        platforms: As for `jax.export.export`. A program with effects needs platforms with native handlers.
+        disabled_checks: As for `jax.export.export`.
+
+    Returns:
+        A function of arguments, or of `jax.ShapeDtypeStruct`s with symbolic dimensions or without, that returns an
+        `Exported`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> @fx.jit
+        ... def total(x):
+        ...     fx.print("adding up {}", x)
+        ...     return x.sum()
+        >>> n, = jax.export.symbolic_shape("n")
+        >>> data = fx.export(total)(jax.ShapeDtypeStruct((n,), jnp.int32)).serialize()
+        >>> program = fx.deserialize(data)  # here, or in another process
+        >>> program.call(jnp.arange(3))
+        Array(3, dtype=int32)
+        >>> fx.effects_barrier()
+        adding up [0 1 2]
+    """
+    function = fun if isinstance(fun, JitFunction) else jit(fun)
+
+    def do_export(*args: Any, **kwargs: Any) -> Exported:
+        jaxpr = function._plain.trace(*args, **kwargs).jaxpr
+        effects = effects_of(jaxpr.effects)
+        sites = sorted({site.portable for site in sites_in(jaxpr)}, key=lambda site: site.id)
+        name = function._name
+        if effects:
+            _check_platforms(name, platforms or (jax.export.default_export_platform(),))
+        for site in sites:
+            _check_site(name, site)
+        if any(map(compat.is_reference_type, jaxpr.in_avals)) or any(map(compat.is_reference, jaxpr.consts)):
+            raise NotImplementedError(errors.MSG_EXPORT_REFERENCE.format(program=name))
+        keys = token_keys(effects)
+        do_export = jax.export.export(
+            jit_with_all_tokens(function, keys), platforms=platforms, disabled_checks=(*disabled_checks, *_CHECKS)
+        )
+        return Exported(do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs), effects, sites)
+
+    return do_export
+
+
+def _check_platforms(name: str, platforms: Sequence[str]) -> None:
+    if unknown := [platform for platform in platforms if platform not in NATIVE_PLATFORMS or not config.native]:
+        raise NotImplementedError(
+            errors.MSG_EXPORT_PLATFORM.format(
+                program=name, platforms=", ".join(unknown), known=", ".join(NATIVE_PLATFORMS)
+            )
+        )
+
+
+def _check_site(name: str, site: Site) -> None:
+    if isinstance(site.content, HostCall) and not site.content.function.registered:
+        function = site.content.function.name
+        raise ValueError(errors.MSG_EXPORT_CALLBACK.format(program=name, name=function, where=site.where))
+    if types := nodes_unknown_elsewhere(site.tree):
+        shown = ", ".join(f"`{type_}`" for type_ in sorted(types))
+        raise ValueError(
+            errors.MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown)
+        )
+
+
+class Exported:
+    """An exported program: what `fx.export(f)(*args)` and `fx.deserialize` return.
+
+    It has what `jax.export.Exported` has, and speaks of the user's arguments and results: no tokens.
+
+    Attributes:
+        call: Calls the program. Inside `fx.jit` it becomes part of the outer program, and its effects take their place
+            among the outer ones.
+
+    Example:
+        >>> import effects as fx
+        >>> exported = fx.export(lambda x: fx.print("x = {}", x))(1)
+        >>> exported.in_avals, exported.platforms
+        ((ShapedArray(int32[], weak_type=True),), ('cpu',))
+        >>> exported.call(2)
+        >>> fx.effects_barrier()
+        x = 2
+    """
+
+    def __init__(self, threaded: jax.export.Exported, effects: frozenset[Effect], sites: Sequence[Site]):
+        self._threaded = threaded
+        self._effects = effects
+        self._sites = tuple(sites)
+        self._keys = token_keys(effects)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            flat, tree = jax.tree.flatten((args, kwargs))
+            if tree != self.in_tree:
+                raise ValueError(
+                    errors.MSG_EXPORTED_STRUCTURE.format(program=self.fun_name, got=tree, expected=self.in_tree)
+                )
+            if not self._effects:
+                return jax.tree.unflatten(self.out_tree, self._run([], flat)[0])
+            return jax.tree.unflatten(self.out_tree, exported_program_p.bind(*flat, program=self, sites=self._sites))
+
+        call.__name__ = call.__qualname__ = threaded.fun_name
+        self.call = jit(call)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._threaded, name)
+
+    def __repr__(self) -> str:
+        return f"<fx.Exported {self.fun_name}>"
+
+    @functools.cached_property
+    def in_tree(self) -> Any:
+        """The structure of `(args, kwargs)`."""
+        tree = self._threaded.in_tree
+        (_, *args), kwargs = jax.tree.unflatten(tree, [0] * tree.num_leaves)
+        return jax.tree.structure((tuple(args), kwargs))
+
+    @functools.cached_property
+    def out_tree(self) -> Any:
+        """The structure of the results."""
+        tree = self._threaded.out_tree
+        outs, _ = jax.tree.unflatten(tree, [0] * tree.num_leaves)
+        return jax.tree.structure(outs)
+
+    @property
+    def in_avals(self) -> tuple[Any, ...]:
+        """The types of the arguments."""
+        return self._threaded.in_avals[len(self._keys) :]
+
+    @property
+    def out_avals(self) -> tuple[Any, ...]:
+        """The types of the results."""
+        return self._threaded.out_avals[: self.out_tree.num_leaves]
+
+    def in_shardings_jax(self, mesh: Any = None) -> Sequence[Any]:
+        """How the arguments are to be sharded."""
+        return self._threaded.in_shardings_jax(mesh)[len(self._keys) :]
+
+    def out_shardings_jax(self, mesh: Any = None) -> Sequence[Any]:
+        """How the results are sharded."""
+        return self._threaded.out_shardings_jax(mesh)[: self.out_tree.num_leaves]
+
+    def has_vjp(self) -> bool:
+        """Whether the program has a derivative: one with effects has none."""
+        return not self._effects and self._threaded.has_vjp()
+
+    def vjp(self) -> Any:
+        """The derivative, as `jax.export.Exported.vjp`."""
+        if self._effects:
+            raise NotImplementedError(errors.MSG_EXPORT_VJP.format(program=self.fun_name))
+        return self._threaded.vjp()
+
+    def serialize(self, vjp_order: int = 0) -> bytearray:
+        """The program as bytes, for `fx.deserialize`; with as many of its derivatives."""
+        if vjp_order:
+            self.vjp()
+        header = json.dumps(
+            {
+                "effects": [describe_effect(effect) for effect in sorted(self._effects, key=str)],
+                "sites": [site.description for site in self._sites],
+            }
+        ).encode()
+        length = len(header).to_bytes(8, "little")
+        return bytearray(_MAGIC + length + header + self._threaded.serialize(vjp_order))
+
+    def _run(self, tokens: Sequence[Any], flat: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """The results and the tokens after the program."""
+        args, kwargs = jax.tree.unflatten(self._threaded.in_tree, [*tokens, *flat])
+        try:
+            outs, after = self._threaded.call(*args, **kwargs)
+        except ValueError as error:  # JAX counts the tokens among the arguments
+            raise ValueError(re.sub(r"\bargs\[(\d+)\]", lambda i: f"args[{int(i[1]) - 1}]", str(error))) from None
+        return jax.tree.leaves(outs), list(after)
+
+
+_FORMAT = b"token-effects program "
+_MAGIC = _FORMAT + b"1\n"
+
+
+def deserialize(data: bytes | bytearray) -> Exported:
+    """Reads an exported program from what `serialize` returned.
+
+    Effects that the program has and this process does not know are registered as the program describes them. Callbacks
+    must have been registered by name before.
+
+    Args:
+        data: What `Exported.serialize` returned, from a source that you trust: programs can do anything.
+
+    Returns:
+        The program.
+
+    Raises:
+        ValueError: if the data is something else, or callbacks of the program are not registered.
+
+    Example:
+        >>> import effects as fx
+        >>> data = fx.export(lambda x: fx.print("x = {}", x))(1).serialize()
+        >>> fx.deserialize(data).call(2)
+        >>> fx.effects_barrier()
+        x = 2
+    """
+    data = bytes(data)
+    if not data.startswith(_MAGIC):
+        what = "another version of it" if data.startswith(_FORMAT) else "something else"
+        raise ValueError(errors.MSG_DESERIALIZE.format(what=what, version=_MAGIC[len(_FORMAT) :].decode().strip()))
+    start = len(_MAGIC) + 8
+    end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
+    header = json.loads(data[start:end])
+    threaded = jax.export.deserialize(bytearray(data[end:]))
+    sites = list(map(site_from, header["sites"]))
+    contents = [site.content for site in sites]
+    functions = [content.function for content in contents if isinstance(content, HostCall)]
+    if missing := sorted({function.name for function in functions if function.fn is None}):
+        names = ", ".join(map(repr, missing))
+        raise ValueError(errors.MSG_MISSING_CALLBACKS.format(program=threaded.fun_name, names=names))
+    effects = frozenset(Effect(**description) for description in header["effects"])
+    # One whose domain is its own comes first: another may name that domain.
+    for effect in sorted(effects, key=lambda effect: (effect.domain != effect.name, effect.name)):
+        known = registered_effects().get(effect.name)
+        register_effect(Effect(**{**vars(effect), "ordered": known.ordered if known else effect.ordered}))
+    for site in sites:
+        meet(site)
+    return Exported(threaded, effects, sites)
+
+
+# The call of an exported program with effects inside another.
+
+exported_program_p = compat.Primitive("exported_program")
+exported_program_p.multiple_results = True
+
+
+@exported_program_p.def_effectful_abstract_eval
+def _exported_program_abstract_eval(*avals: Any, program: Exported, sites: Any) -> tuple[list[Any], set[Any]]:
+    tokens = [RUNTIME_TOKEN] * len(program._keys)
+    args = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+    outs, _ = jax.eval_shape(program._run, tokens, args)
+    effects = set().union(*map(jax_effects, program._effects))
+    weak = [aval.weak_type for aval in program.out_avals]
+    shaped = [compat.ShapedArray(x.shape, x.dtype, weak_type=w) for x, w in zip(outs, weak, strict=True)]
+    return shaped, effects
+
+
+@exported_program_p.def_impl
+def _exported_program_impl(*flat: Any, program: Exported, sites: Any) -> list[Any]:
+    args, kwargs = jax.tree.unflatten(program.in_tree, flat)
+    with jax.disable_jit(False):
+        return jax.tree.leaves(program.call(*args, **kwargs))
+
+
+@register_token_rule(exported_program_p)
+def _exported_program_token_rule(
+    ctx: TokenContext, tokens: Tokens, *flat: Any, program: Exported, sites: Any
+) -> tuple[Tokens, list[Any]]:
+    on_devices = (one_device_p.bind(token, program=program) for token in tokens.values())
+    outs, after = program._run(list(on_devices if program.nr_devices == 1 else tokens.values()), flat)
+    return dict(zip(tokens, after, strict=True)), outs
+
+
+one_device_p = compat.Primitive("one_device")
+"""token -> token: what follows was lowered for one device."""
+one_device_p.def_abstract_eval(lambda token, program: token)
+
+
+def _one_device_lowering(ctx: Any, token: Any, *, program: Exported) -> list[Any]:
+    # JAX runs what was exported for one device over several too, but its records would come from each of them.
+    if devices := compat.automatic_devices(ctx):
+        raise NotImplementedError(errors.MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
+    return [token]
+
+
+def _exported_program_jvp(primals: Any, tangents: Any, *, program: Exported, sites: Any) -> Any:
+    raise errors.NotDifferentiable(errors.MSG_EXPORT_VJP.format(program=program.fun_name))
+
+
+def _exported_program_lowering(ctx: Any, *flat: Any, program: Exported, sites: Any) -> Any:
+    raise errors.MissingTokenRule(errors.MSG_EXPORTED_IN_JAX_JIT.format(program=program.fun_name))
+
+
+compat.ad.primitive_jvps[exported_program_p] = _exported_program_jvp
+compat.mlir.register_lowering(exported_program_p, _exported_program_lowering)
+compat.mlir.register_lowering(one_device_p, _one_device_lowering)

@@ -1,0 +1,178 @@
+"""`vmap` of control flow that differs between lanes: effects happen in the lanes that a Python program brings there.
+
+A branch runs for all lanes, and a loop until the last is through; masks keep the effects of the others back. What has
+no effects of ours is left to JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from effects import _errors as errors
+from effects import _jax_compat as compat
+from lowering._masks import masked, needs_masks
+
+_Rule = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
+
+
+def _batches(primitive: Any) -> Callable[[Callable[[Any], _Rule]], None]:
+    """Replaces the rule by which JAX batches a primitive with one that is made from it."""
+    rules = compat.batching.fancy_primitive_batchers
+
+    def replace(make: Callable[[Any], _Rule]) -> None:
+        rules[primitive] = make(rules.get(primitive))
+
+    return replace
+
+
+@_batches(compat.cond_p)
+def _batch_cond(batch: _Rule) -> _Rule:
+    def rule(axis_data: Any, args: Any, dims: Any, *, branches: Any, **params: Any) -> Any:
+        differs = dims[0] is not None and "branches_platforms" not in params
+        if not (differs and any(map(needs_masks, branches))):
+            return batch(axis_data, args, dims, branches=branches, **params)
+        if any(map(compat.has_state, branches)):
+            raise NotImplementedError(errors.MSG_MASKED_STATE.format(control="`cond` or `switch`"))
+        index, *operands = (compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True))
+        results = []
+        for i, branch in enumerate(branches):
+            active = index == i
+            for_all, _ = compat.batched(masked(branch), axis_data, [True] * (1 + len(operands)), True)
+            # What is not a number in another lane must not reach this one's derivative: JAX's issue 1052.
+            chosen = [compat.select(active, x, jax.lax.stop_gradient(x)) for x in operands]
+            results.append(compat.evaluate(for_all, [active, *chosen]))
+        outs = [compat.select_n(index, *cases) for cases in zip(*results, strict=True)]
+        return outs, [0] * len(outs)
+
+    return rule
+
+
+@_batches(compat.while_p)
+def _batch_while(batch: _Rule) -> _Rule:
+    def rule(
+        axis_data: Any, args: Any, dims: Any, *, cond_nconsts: int, cond_jaxpr: Any, body_nconsts: int, body_jaxpr: Any
+    ) -> Any:
+        split = cond_nconsts + body_nconsts
+        consts_batched = [dim is not None for dim in dims[:split]]
+        in_cond, in_body = consts_batched[:cond_nconsts], consts_batched[cond_nconsts:]
+        carried = [dim is not None for dim in dims[split:]]
+        has_effects = needs_masks(cond_jaxpr) or needs_masks(body_jaxpr)
+        if not (has_effects and _differs(axis_data, cond_jaxpr, in_cond, body_jaxpr, in_body, carried)):
+            return batch(
+                axis_data,
+                args,
+                dims,
+                cond_nconsts=cond_nconsts,
+                cond_jaxpr=cond_jaxpr,
+                body_nconsts=body_nconsts,
+                body_jaxpr=body_jaxpr,
+            )
+        if compat.has_state(cond_jaxpr) or compat.has_state(body_jaxpr):
+            raise NotImplementedError(errors.MSG_MASKED_STATE.format(control="`while_loop`"))
+        consts = [
+            x if dim is None else compat.lanes_at_front(x, dim, axis_data)
+            for x, dim in zip(args[:split], dims[:split], strict=True)
+        ]
+        carry = [compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args[split:], dims[split:], strict=True)]
+        each = [True] * len(carry)
+        cond, _ = compat.batched(masked(cond_jaxpr), axis_data, [True, *in_cond, *each], True)
+        body, _ = compat.batched(masked(body_jaxpr), axis_data, [True, *in_body, *each], True)
+
+        def asks(running: Any, carry: Sequence[Any]) -> Any:
+            """Which lanes go on. Those that are through are not asked again."""
+            return running & compat.evaluate(cond, [running, *consts[:cond_nconsts], *carry])[0]
+
+        def step(state: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
+            running, carry = state
+            stepped = compat.evaluate(body, [running, *consts[cond_nconsts:], *carry])
+            carry = [compat.select(running, new, old) for new, old in zip(stepped, carry, strict=True)]
+            return asks(running, carry), carry
+
+        every = jax.numpy.ones(axis_data.size, bool)
+        _, outs = jax.lax.while_loop(lambda state: state[0].any(), step, (asks(every, carry), carry))
+        return outs, [0] * len(outs)
+
+    return rule
+
+
+@_batches(compat.custom_vmap_p)
+def _batch_custom_vmap(batch: _Rule) -> _Rule:
+    """The user's rule is for values that differ. Where none does, every lane calls the function."""
+
+    def rule(axis_data: Any, args: Any, dims: Any, *, call: Any, **params: Any) -> Any:
+        if any(dim is not None for dim in dims) or not needs_masks(call):
+            return batch(axis_data, args, dims, call=call, **params)
+        return _for_all_lanes(call, axis_data, args, dims)
+
+    return rule
+
+
+@_batches(compat.run_state_p)
+def _batch_run_state(_: None) -> _Rule:
+    """JAX has no rule. With effects there must be one, since they are the lanes' even if no value is: references become
+    values, as when JAX lowers it."""
+
+    def rule(axis_data: Any, args: Any, dims: Any, *, jaxpr: Any, is_initialized: Any, **params: Any) -> Any:
+        if needs_masks(jaxpr) and not any(map(compat.is_reference, args)):
+            pure, values = compat.discharge_state(jaxpr, args, is_initialized)
+            return _for_all_lanes(pure, axis_data, values, dims)
+        if any(dim is not None for dim in dims) or needs_masks(jaxpr):
+            raise NotImplementedError("Batching rule for 'run_state' not implemented")
+        outs = compat.run_state_p.bind(*args, jaxpr=jaxpr, is_initialized=is_initialized, **params)
+        return outs, [None] * len(outs)
+
+    return rule
+
+
+def _for_all_lanes(jaxpr: Any, axis_data: Any, args: Sequence[Any], dims: Sequence[Any]) -> Any:
+    """Evaluates a jaxpr for all lanes at once, in place of its equation."""
+    values = [x if dim is None else compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
+    for_all, batched = compat.batched(jaxpr, axis_data, [dim is not None for dim in dims], False)
+    return compat.evaluate(for_all, values), [0 if differs else None for differs in batched]
+
+
+def _differs(
+    axis_data: Any,
+    cond_jaxpr: Any,
+    in_cond: Sequence[bool],
+    body_jaxpr: Any,
+    in_body: Sequence[bool],
+    carried: Sequence[bool],
+) -> bool:
+    """Whether a loop's condition differs between lanes."""
+    while True:
+        _, stepped = compat.batched(body_jaxpr, axis_data, [*in_body, *carried], carried)
+        if stepped == list(carried):
+            break
+        carried = stepped
+    _, [differs] = compat.batched(cond_jaxpr, axis_data, [*in_cond, *carried], False)
+    return differs
+
+
+def _telling(primitive: Any, batch: _Rule) -> _Rule:
+    """JAX batches a jaxpr once for each kind of axis. Effects are not the same along an axis of tangents."""
+
+    def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
+        if primitive is compat.linear_solve_p or any(map(needs_masks, compat.jaxprs_in(params))):
+            axis_data = compat.axis_that_tells(axis_data)
+        return batch(axis_data, args, dims, **params)
+
+    return rule
+
+
+for _primitive in (
+    compat.jit_p,
+    compat.cond_p,
+    compat.while_p,
+    compat.scan_p,
+    compat.remat_p,
+    compat.linear_solve_p,
+    compat.run_state_p,
+    *compat.annotated_calls(),
+    *compat.inlined_calls(),
+):
+    if (_batch := compat.batching.fancy_primitive_batchers.get(_primitive)) is not None:
+        compat.batching.fancy_primitive_batchers[_primitive] = _telling(_primitive, _batch)

@@ -1,0 +1,238 @@
+"""JAX's own callbacks inside `fx.jit`: `jax.debug.print`, `.callback` and `.log`, and `io_callback`.
+
+Each becomes a record like ours. Their functions get what JAX would give them: arrays of JAX's on a CPU device. A print
+whose fields are whole arguments needs no function: JAX formats such an argument as NumPy does.
+
+What is not here stays JAX's. `pure_callback` has no effect, so that XLA may drop it and move it; a record may be
+neither. It never waits for the drain, and the drain never waits for it. An unordered `partitioned=True` shows what
+each device has, where a record shows the whole value.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax_compat as compat
+from effects._content import Content, HostCall, Line, fill
+from effects._functions import HostFunction, function_name
+from effects._sites import Operand, Site, Static, Where, stored_dtype, take_array
+from lowering._record import bind_record
+from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule
+
+
+@register_token_rule(compat.debug_print_p)
+def _debug_print_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
+    if params["partitioned"] and not params["ordered"]:
+        return _leave_to_jax(ctx, tokens, *args, **params)
+    if (line := _as_line(params)) is None:
+        return _publish(ctx, tokens, args, _printing(params))
+    static = dict(params["static_args"])
+    values, operands = _take(args)
+    arrays = iter(operands)
+    tree = params["in_tree"]
+    leaves = [Static(static[i]) if i in static else next(arrays) for i in range(tree.num_leaves)]
+    return _publish_site(ctx, tokens, values, line, leaves, tree)
+
+
+@register_token_rule(compat.debug_callback_p)
+def _debug_callback_token_rule(
+    ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any
+) -> tuple[Tokens, list[Any]]:
+    [effect] = ctx.effects
+    if params["partitioned"] and not effect.ordered:
+        return _leave_to_jax(ctx, tokens, *args, **params)
+    return _publish(ctx, tokens, args, HostCall(_function(params["callback"])))
+
+
+@register_token_rule(compat.io_callback_p)
+def _io_callback_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
+    avals = params["result_avals"]
+    results, tree = None, None
+    if avals:
+        results = tuple(Operand(aval.shape, np.dtype(aval.dtype), stored_dtype(np.dtype(aval.dtype))) for aval in avals)
+        tree = jax.tree.structure([0] * len(avals))
+    dtypes = [compat.typeof(x).dtype for x in args]
+
+    def otherwise(*stored: Any) -> list[Any]:
+        operands = [x if _is_key(dtype) else x.astype(dtype) for x, dtype in zip(stored, dtypes, strict=True)]
+        outs = compat.io_callback_p.bind(*operands, **params)
+        return [out.astype(result.stored) for out, result in zip(outs, results or (), strict=True)]
+
+    content = HostCall(_function(params["callback"], len(avals)), results, tree, otherwise=otherwise)
+    tokens, outs = _publish(ctx, tokens, args, content)
+    return tokens, [out.astype(result.dtype) for out, result in zip(outs, results or (), strict=True)]
+
+
+@register_token_rule(compat.inspect_sharding_p)
+def _leave_to_jax(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
+    return tokens, list(ctx.primitive.bind(*args, **params))
+
+
+def is_ordered_record(eqn: Any) -> bool:
+    """Whether an equation becomes one ordered record whose results nobody waits for."""
+    if eqn.primitive is compat.io_callback_p:
+        return eqn.params["ordered"] and not eqn.params["result_avals"]
+    is_debug = eqn.primitive is compat.debug_print_p or eqn.primitive is compat.debug_callback_p
+    return is_debug and all(effect.ordered for effect in effects_of(eqn.effects))
+
+
+def jax_calls_in(jaxpr: Any) -> tuple[bool, bool]:
+    """Whether JAX's callbacks in a jaxpr, and in those inside it, call functions, and whether it waits for results."""
+    calls = awaits = False
+    if not effects_of(jaxpr.effects):
+        return calls, awaits
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is compat.io_callback_p:
+            calls, awaits = True, awaits or bool(eqn.params["result_avals"])
+        elif eqn.primitive is compat.debug_callback_p:
+            calls = True
+        elif eqn.primitive is compat.debug_print_p:
+            calls = calls or _as_line(eqn.params) is None
+        for inner in compat.jaxprs_in(eqn.params):
+            inner_calls, inner_awaits = jax_calls_in(inner)
+            calls, awaits = calls or inner_calls, awaits or inner_awaits
+    return calls, awaits
+
+
+# Records
+
+
+def _publish(ctx: TokenContext, tokens: Tokens, args: Sequence[Any], content: Content) -> tuple[Tokens, list[Any]]:
+    """Publishes a record whose operands are a function's positional arguments."""
+    values, operands = _take(args)
+    return _publish_site(ctx, tokens, values, content, operands, jax.tree.structure(((0,) * len(args), {})))
+
+
+def _publish_site(
+    ctx: TokenContext, tokens: Tokens, values: Sequence[Any], content: Content, leaves: Sequence[Any], tree: Any
+) -> tuple[Tokens, list[Any]]:
+    [effect] = ctx.effects
+    frame = compat.user_frame()
+    site = Site(effect, content, tuple(leaves), tree, Where(*frame) if frame else Where(ctx.where, 0, ""))
+    return bind_record(ctx, tokens, values, site)
+
+
+def _take(args: Sequence[Any]) -> tuple[list[Any], list[Operand]]:
+    """Operands as they travel, and their descriptions."""
+    values, operands = [], []
+    for x in args:
+        if compat.is_reference(x):
+            x = x[...]
+        elif not isinstance(x, (jax.Array, np.ndarray)):  # a literal of the jaxpr
+            x = jnp.asarray(x)
+        value, operand = take_array(x, (), "", Where("", 0, ""))
+        values.append(value)
+        operands.append(operand)
+    return values, operands
+
+
+def _is_key(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jax.dtypes.extended)
+
+
+# Functions
+
+
+_functions: weakref.WeakValueDictionary[tuple[Any, ...], HostFunction] = weakref.WeakValueDictionary()
+"""By the identity of the user's function, which its value keeps alive: one callback that is traced again and again is
+one function."""
+
+
+def _function(callback: Any, results: int | None = None) -> HostFunction:
+    """The function of a record that calls what JAX calls. With `results` it returns so many arrays in a list."""
+    user = compat.user_function(callback)
+    same = (id(user), callback.in_tree) if hasattr(callback, "in_tree") else (id(callback),)
+    x64 = bool(jax.config.jax_enable_x64)
+    key = (*same, results, x64)
+    function = _functions.get(key)
+    if function is None:
+        function = _functions[key] = HostFunction(_calling(callback, results, x64), name=function_name(user))
+    return function
+
+
+def _calling(callback: Callable[..., Any], results: int | None, x64: bool) -> Callable[..., Any]:
+    def call(*args: Any) -> list[np.ndarray] | None:
+        with compat.callback_context(x64) as put:
+            returned = callback(*map(put, args))
+            if results is None:
+                return None
+            arrays = [np.asarray(x) for x in returned]
+            arrays = [x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False) for x in arrays]
+        if len(arrays) != results and not results:  # else what takes them says so
+            raise TypeError(errors.MSG_RETURNED_SOME.format(name=function_name(compat.user_function(callback))))
+        return arrays
+
+    return call
+
+
+def _printing(params: dict[str, Any]) -> HostCall:
+    """A call that formats as JAX does, with arrays of JAX's."""
+    x64 = bool(jax.config.jax_enable_x64)
+    if params["logging_record"] is not None:
+        return HostCall(HostFunction(_calling(compat.log_callback(params), None, x64), name="jax.debug.log"))
+    fmt, options = params["fmt"], dict(params["np_printoptions"])
+
+    def text(*values: Any) -> str:
+        with compat.callback_context(x64) as put:
+            arrays = list(map(put, values))
+            args, kwargs = compat.merge_arguments(params["in_tree"], arrays, params["static_args"])
+            if params["has_placeholders"]:
+                return fill(fmt, options, args, kwargs) + "\n"
+            assert not kwargs, "Format without placeholders should not have kwargs."
+            return " ".join((fmt, *map(str, args))) + "\n"
+
+    return HostCall(HostFunction(text, name="jax.debug.print"), prints=True)
+
+
+# Prints that need no function
+
+
+def _as_line(params: dict[str, Any]) -> Line | None:
+    """The line of ours that is what `jax.debug.print` prints, to the byte; None if a function of JAX's must say.
+
+    Every field must be a whole argument: an array of JAX's without conversion is formatted as NumPy's is.
+    """
+    fmt, static, tree = params["fmt"], dict(params["static_args"]), params["in_tree"]
+    if params["logging_record"] is not None:
+        return None
+    if not params["has_placeholders"]:
+        return None if tree.num_leaves else Line(fmt.replace("{", "{{").replace("}", "}}"))
+    options = params["np_printoptions"]
+    try:
+        json.dumps(options)
+    except TypeError:  # functions that format numbers
+        return None
+    if any(type(value) is not str for value in static.values()):
+        return None
+    arrays = object()
+    leaves = [static.get(i, arrays) for i in range(tree.num_leaves)]
+    try:
+        args, kwargs = jax.tree.unflatten(tree, leaves)
+        automatic = 0
+        for _, name, spec, conversion in string.Formatter().parse(fmt):
+            if name is None:
+                continue
+            if name == "":
+                name, automatic = str(automatic), automatic + 1
+            value = args[int(name)] if name.isascii() and name.isdecimal() else kwargs[name]
+            if "{" in (spec or ""):
+                return None
+            if value is arrays:
+                if conversion is not None:
+                    return None
+            elif type(value) is str:
+                ("{" + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}").format(value)
+            else:  # a tree, or None
+                return None
+    except (ValueError, IndexError, KeyError):  # JAX says what is wrong when it comes to it
+        return None
+    return Line(fmt, options)

@@ -1,0 +1,28 @@
+"""Every example prints what it says it prints."""
+
+import inspect
+
+import pytest
+
+import effects as fx
+from examples import callbacks, debugging
+
+
+@pytest.mark.parametrize("example", [*debugging.EXAMPLES, *callbacks.EXAMPLES], ids=lambda example: example.__name__)
+def test_example_prints_what_its_docstring_says(example, capsys):
+    """The lines after the first paragraph of an example's docstring are its output."""
+    _, _, printed = inspect.getdoc(example).partition("\n\n")
+    example()
+    fx.effects_barrier()
+    assert capsys.readouterr().out.splitlines() == printed.splitlines()
+
+
+@pytest.mark.parametrize("module", [debugging, callbacks])
+def test_every_example_is_run(module):
+    """No example is left out of the list."""
+    public = {
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    }
+    assert public - {"on_the_host"} == {example.__name__ for example in module.EXAMPLES}
