@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import os
 import sys
 import time
@@ -24,7 +25,7 @@ import numpy as np
 from dispatch._failures import Place
 from dispatch._streams import Stream
 from effects import _errors as errors
-from effects._jax_compat import array_of
+from effects._jax_compat import array_of, devices_of
 from effects._sites import Site
 
 _LOOK = 0.2
@@ -142,7 +143,8 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
         return None
 
     def wait(awaited: list[Any], kept: bool, *where: int) -> _Wait:
-        on_cpu = all(device.platform == "cpu" for array in awaited for device in array.sharding.device_set)
+        platforms = {device.platform for array in awaited for device in array.sharding.device_set}
+        on_cpu = (platforms or {jax.default_backend()}) == {"cpu"}
         patience = _PATIENCE if kept else float("inf")
         return _Wait(where or (id(innermost), innermost.f_lasti), patience, on_cpu, now, now, cpu)
 
@@ -150,6 +152,9 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
     while frame is not None and frame.f_code.co_filename.startswith(_WAITING):
         if awaited := _unready(_values(frame)):
             return wait(awaited, any(map(_is_over_several, awaited)))
+        # Or it dispatches, which may wait for devices or threads too.
+        if devices := devices_of(frame.f_locals.get("self")):
+            return wait([], len(devices) > 1)
         frame = frame.f_back
     # Native code shows nothing but the line that called it.
     held = []
@@ -157,8 +162,9 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
         held += filter(_is_over_several, _unready(_values(frame)))
         frame = frame.f_back
     names = _names(innermost.f_code, innermost.f_lasti, innermost.f_lineno)
-    called = [innermost.f_locals.get(name, innermost.f_globals.get(name)) for name in names]
-    if held and any(isinstance(each, _JITTED) for each in called):  # so many may have been dispatched
+    called = list(_values_of(names, innermost))
+    dispatches = any(each is jax.jit or isinstance(each, _JITTED) for each in called)
+    if held and dispatches:  # only so many may wait for their turn
         return wait(held, True)
     if "block_until_ready" in names and (awaited := _unready(jax.live_arrays())):
         return wait(awaited, all(map(_is_over_several, awaited)))
@@ -166,6 +172,8 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
         awaited = [array for array in _unready(jax.live_arrays()) if not _is_over_several(array)]
         if awaited:
             return wait(awaited, False)
+    if dispatches:
+        return wait([], False)
     # What the function has called has effects, and it ends after these.
     programs = [] if function.own is None else list(function.own.running.items())
     if awaited := _unready(program.output_token for _, program in programs):
@@ -177,6 +185,15 @@ def _values(frame: FrameType) -> Iterator[Any]:
     """What a frame has in variables, itself or in a list or tuple."""
     for value in list(frame.f_locals.values()):
         yield from value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _values_of(names: Iterable[str], frame: FrameType) -> Iterator[Any]:
+    """What names stand for in a frame: variables, and attributes of these."""
+    variables = [frame.f_locals.get(name, frame.f_globals.get(name)) for name in names]
+    yield from variables
+    for value in variables:
+        if value is not None:
+            yield from (inspect.getattr_static(value, name, None) for name in names)
 
 
 def _unready(values: Iterable[Any]) -> list[jax.Array]:

@@ -39,7 +39,7 @@ from jax._src import config as jax_config
 from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
 from jax._src import mesh as jax_mesh
-from jax._src.interpreters import ad, batching, mlir
+from jax._src.interpreters import ad, batching, mlir, pxla
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import conditionals, loops, solves
 from jax._src.lib import xla_client
@@ -74,6 +74,7 @@ __all__ = [
     "custom_vmap_p",
     "debug_callback_p",
     "debug_print_p",
+    "devices_of",
     "discharge_state",
     "evaluate",
     "forget_failed_tokens",
@@ -224,6 +225,11 @@ def array_of(value: Any) -> Any:
     """The array that a value is, or that a token of JAX's has; None if it is neither, or a tracer."""
     value = value._buf if isinstance(value, core.Token) else value
     return value if isinstance(value, jax.Array) and not isinstance(value, Tracer) else None
+
+
+def devices_of(value: Any) -> list[Any]:
+    """The devices of what JAX's Python code dispatches a program with; none if the value is something else."""
+    return list(value._local_devices) if isinstance(value, pxla.ExecuteReplicated) else []
 
 
 def is_token_ready(token: Any) -> bool:
