@@ -106,22 +106,23 @@ class Watch:
             return
         self._next = now + _LOOK
         cpu = time.process_time()
-        waits = {
+        seen = {
             thread: wait
             for thread, function in running.items()
             if now - function.since >= _LOOK and (wait := _wait(thread, function, now, cpu)) is not None
         }
-        self._waits = {thread: wait.follow(self._waits.get(thread)) for thread, wait in waits.items()}
+        self._waits = {thread: wait.follow(self._waits.get(thread)) for thread, wait in seen.items()}
+        below = {thread: list(_below(thread, running)) for thread in running}
         # What computes nothing may be waiting for another process, or for a function that does not wait.
-        idle = len(self._waits) == len(running) and all(
+        idle = all(thread in self._waits or len(below[thread]) > 1 for thread in running) and all(
             wait.on_cpu and now - wait.idle_since >= _IDLE_PATIENCE for wait in self._waits.values()
         )
         idle = idle and jax.process_count() == 1
         for thread, function in running.items():
             if not function.reply:
                 continue
-            below = [self._waits[each] for each in _below(thread, running) if each in self._waits]
-            if function.several and any(now - wait.since >= wait.patience for wait in below):
+            waits = [self._waits[each] for each in below[thread] if each in self._waits]
+            if function.several and any(now - wait.since >= wait.patience for wait in waits):
                 yield thread, function, errors.MSG_STUCK
             elif idle:
                 yield thread, function, errors.MSG_STARVED

@@ -607,12 +607,15 @@ def _fill_the_queue(x):
         x = _double(x)
 
 
-def _call_and_compute(wait):
+def _call_and_compute(results):
     """Waits in a callback of a program on one device."""
 
     def called(x):
-        inner = fx.jit(lambda c: fx.callback(lambda c: (wait(x), c)[1], F32, c))
-        return inner(jnp.float32(1))
+        def compute(c):
+            _double(x).block_until_ready()
+            return c
+
+        fx.jit(lambda c: fx.callback(compute, results, c))(jnp.float32(1))
 
     return called
 
@@ -629,7 +632,8 @@ _WAYS = {
     "queue": _fill_the_queue,
     "effects": _double_and_print,
     "callback": fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x)),
-    "nested": _call_and_compute(lambda x: _double(x).block_until_ready()),
+    "nested": _call_and_compute(F32),
+    "nested, queued": _call_and_compute(None),
     "jax's effects": lambda x: (jax.jit(lambda y: jax.debug.print("{}", y))(x), jax.effects_barrier()),
 }
 
