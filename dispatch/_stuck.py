@@ -176,9 +176,9 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
     if dispatches:
         return wait([], False)
     # What the function has called has effects, and it ends after these.
-    programs = [] if function.own is None else list(function.own.running.items())
-    if awaited := _unready(program.output_token for _, program in programs):
-        return wait(awaited, any(map(_is_over_several, awaited)), function.own.thread, programs[0][0])
+    own = function.own
+    if own is not None and (awaited := _unready(program.output_token for program in list(own.running.values()))):
+        return wait(awaited, any(map(_is_over_several, awaited)), own.thread, id(awaited[0]))
     return _Wait((id(held[0]),), _HOLD_PATIENCE, False, now, now, cpu) if held else None
 
 
@@ -202,7 +202,7 @@ def _unready(values: Iterable[Any]) -> list[jax.Array]:
     return [array for array in map(array_of, values) if array is not None and not _is_ready(array)]
 
 
-def _is_ready(array: jax.Array) -> bool:
+def _is_ready(array: Any) -> bool:
     try:
         return array.is_ready()
     except RuntimeError:  # it was deleted
