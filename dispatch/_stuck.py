@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import os
 import sys
 import time
@@ -24,7 +25,7 @@ import numpy as np
 from dispatch._failures import Place
 from dispatch._streams import Stream
 from effects import _errors as errors
-from effects._jax_compat import array_of, dispatches_to_several
+from effects._jax_compat import array_of, devices_of
 from effects._sites import Site
 
 _LOOK = 0.2
@@ -32,9 +33,6 @@ _LOOK = 0.2
 
 _PATIENCE = 1.0
 """Seconds for which a function must have stood at what cannot come."""
-
-_DISPATCH_PATIENCE = 1.0
-"""The same for one that stands where it dispatches, while nothing is computed."""
 
 _IDLE_PATIENCE = 8.0
 """The same where it might come, but nothing is computed. XLA aborts the process after 40."""
@@ -80,7 +78,6 @@ class _Wait(NamedTuple):
     since: float
     idle_since: float  # since when nothing has been computed
     cpu: float  # the time that had been computed by then
-    message: str = errors.MSG_STUCK
 
     def follow(self, first: _Wait | None) -> _Wait:
         """The wait as of when it began: `first` is what was seen before."""
@@ -109,24 +106,24 @@ class Watch:
             return
         self._next = now + _LOOK
         cpu = time.process_time()
-        waits = {
+        seen = {
             thread: wait
             for thread, function in running.items()
             if now - function.since >= _LOOK and (wait := _wait(thread, function, now, cpu)) is not None
         }
-        self._waits = {thread: wait.follow(self._waits.get(thread)) for thread, wait in waits.items()}
+        self._waits = {thread: wait.follow(self._waits.get(thread)) for thread, wait in seen.items()}
+        below = {thread: list(_below(thread, running)) for thread in running}
         # What computes nothing may be waiting for another process, or for a function that does not wait.
-        idle = len(self._waits) == len(running) and all(
+        idle = all(thread in self._waits or len(below[thread]) > 1 for thread in running) and all(
             wait.on_cpu and now - wait.idle_since >= _IDLE_PATIENCE for wait in self._waits.values()
         )
         idle = idle and jax.process_count() == 1
         for thread, function in running.items():
             if not function.reply:
                 continue
-            below = [self._waits[each] for each in _below(thread, running) if each in self._waits]
-            over = [wait for wait in below if now - wait.since >= wait.patience]
-            if function.several and over:
-                yield thread, function, over[0].message
+            waits = [self._waits[each] for each in below[thread] if each in self._waits]
+            if function.several and any(now - wait.since >= wait.patience for wait in waits):
+                yield thread, function, errors.MSG_STUCK
             elif idle:
                 yield thread, function, errors.MSG_STARVED
 
@@ -147,8 +144,8 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
         return None
 
     def wait(awaited: list[Any], kept: bool, *where: int) -> _Wait:
-        devices = {device for array in awaited for device in array.sharding.device_set} or jax.local_devices()
-        on_cpu = all(device.platform == "cpu" for device in devices)
+        platforms = {device.platform for array in awaited for device in array.sharding.device_set}
+        on_cpu = (platforms or {jax.default_backend()}) == {"cpu"}
         patience = _PATIENCE if kept else float("inf")
         return _Wait(where or (id(innermost), innermost.f_lasti), patience, on_cpu, now, now, cpu)
 
@@ -156,8 +153,9 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
     while frame is not None and frame.f_code.co_filename.startswith(_WAITING):
         if awaited := _unready(_values(frame)):
             return wait(awaited, any(map(_is_over_several, awaited)))
-        if dispatches_to_several(frame.f_locals.get("self")):  # it is quick, if the devices take it
-            return wait([], True)
+        # Or it dispatches, which may wait for devices or threads too.
+        if devices := devices_of(frame.f_locals.get("self")):
+            return wait([], len(devices) > 1)
         frame = frame.f_back
     # Native code shows nothing but the line that called it.
     held = []
@@ -165,23 +163,22 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
         held += filter(_is_over_several, _unready(_values(frame)))
         frame = frame.f_back
     names = _names(innermost.f_code, innermost.f_lasti, innermost.f_lineno)
-    called = [innermost.f_locals.get(name, innermost.f_globals.get(name)) for name in names]
-    dispatches = any(isinstance(each, _JITTED) for each in called)
-    if held and dispatches:  # so many may have been dispatched
+    called = list(_values_of(names, innermost))
+    dispatches = any(each is jax.jit or isinstance(each, _JITTED) for each in called)
+    if held and dispatches:  # only so many may wait for their turn
         return wait(held, True)
     if "block_until_ready" in names and (awaited := _unready(jax.live_arrays())):
         return wait(awaited, all(map(_is_over_several, awaited)))
-    if dispatches:  # it is quick, if it does not compute at once, and if the devices take it
-        place = id(innermost), innermost.f_lasti, int(cpu / _IDLE)
-        return wait([], True, *place)._replace(patience=_DISPATCH_PATIENCE, message=errors.MSG_STARVED)
     if any(map(_is_of_numpy, called)):  # it reads arrays of one device where they lie
         awaited = [array for array in _unready(jax.live_arrays()) if not _is_over_several(array)]
         if awaited:
             return wait(awaited, False)
+    if dispatches:
+        return wait([], False)
     # What the function has called has effects, and it ends after these.
-    programs = [] if function.own is None else list(function.own.running.items())
-    if awaited := _unready(program.output_token for _, program in programs):
-        return wait(awaited, any(map(_is_over_several, awaited)), function.own.thread, programs[0][0])
+    own = function.own
+    if own is not None and (awaited := _unready(program.output_token for program in list(own.running.values()))):
+        return wait(awaited, any(map(_is_over_several, awaited)), own.thread, id(awaited[0]))
     return _Wait((id(held[0]),), _HOLD_PATIENCE, False, now, now, cpu) if held else None
 
 
@@ -191,12 +188,21 @@ def _values(frame: FrameType) -> Iterator[Any]:
         yield from value if isinstance(value, (list, tuple)) else (value,)
 
 
+def _values_of(names: Iterable[str], frame: FrameType) -> Iterator[Any]:
+    """What names stand for in a frame: variables, and attributes of these."""
+    variables = [frame.f_locals.get(name, frame.f_globals.get(name)) for name in names]
+    yield from variables
+    for value in variables:
+        if value is not None:
+            yield from (inspect.getattr_static(value, name, None) for name in names)
+
+
 def _unready(values: Iterable[Any]) -> list[jax.Array]:
     """Those of the values that are arrays which are not ready."""
     return [array for array in map(array_of, values) if array is not None and not _is_ready(array)]
 
 
-def _is_ready(array: jax.Array) -> bool:
+def _is_ready(array: Any) -> bool:
     try:
         return array.is_ready()
     except RuntimeError:  # it was deleted

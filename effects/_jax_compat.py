@@ -75,8 +75,8 @@ __all__ = [
     "custom_vmap_p",
     "debug_callback_p",
     "debug_print_p",
+    "devices_of",
     "discharge_state",
-    "dispatches_to_several",
     "evaluate",
     "forget_failed_tokens",
     "hide_frames_in",
@@ -224,15 +224,15 @@ def unordered_tokens() -> list[Any]:
     return list(jax_tokens.output_runtime_tokens.values())
 
 
-def dispatches_to_several(caller: Any) -> bool:
-    """Whether this is what JAX's Python code calls a program by that runs over several devices."""
-    return isinstance(caller, pxla.ExecuteReplicated) and len(caller._local_devices) > 1
-
-
 def array_of(value: Any) -> Any:
     """The array that a value is, or that a token of JAX's has; None if it is neither, or a tracer."""
     value = value._buf if isinstance(value, core.Token) else value
     return value if isinstance(value, jax.Array) and not isinstance(value, Tracer) else None
+
+
+def devices_of(value: Any) -> list[Any]:
+    """The devices of what JAX's Python code dispatches a program with; none if the value is something else."""
+    return list(value._local_devices) if isinstance(value, pxla.ExecuteReplicated) else []
 
 
 def is_token_ready(token: Any) -> bool:

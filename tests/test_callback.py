@@ -607,12 +607,15 @@ def _fill_the_queue(x):
         x = _double(x)
 
 
-def _call_and_compute(wait):
+def _call_and_compute(results):
     """Waits in a callback of a program on one device."""
 
     def called(x):
-        inner = fx.jit(lambda c: fx.callback(lambda c: (wait(x), c)[1], F32, c))
-        return inner(jnp.float32(1))
+        def compute(c):
+            _double(x).block_until_ready()
+            return c
+
+        fx.jit(lambda c: fx.callback(compute, results, c))(jnp.float32(1))
 
     return called
 
@@ -629,7 +632,8 @@ _WAYS = {
     "queue": _fill_the_queue,
     "effects": _double_and_print,
     "callback": fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x)),
-    "nested": _call_and_compute(lambda x: _double(x).block_until_ready()),
+    "nested": _call_and_compute(F32),
+    "nested, queued": _call_and_compute(None),
     "jax's effects": lambda x: (jax.jit(lambda y: jax.debug.print("{}", y))(x), jax.effects_barrier()),
 }
 
@@ -638,6 +642,7 @@ _WAYS = {
 def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
     """It cannot go on, so its program ends with an error that says why; the next one runs."""
     monkeypatch.setattr(_stuck, "_HOLD_PATIENCE", 1.0)
+    monkeypatch.setattr(_stuck, "_IDLE_PATIENCE", 2.0)  # with few processors, the dispatch itself may wait
     x = _sharded()
 
     def called(y):
@@ -645,7 +650,7 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
         return y
 
     f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))
-    with pytest.raises(fx.EffectError, match="over several devices|keep the devices"):
+    with pytest.raises(fx.EffectError, match="over several devices|does not begin"):
         f(x)
     _settle()
     g = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
@@ -658,37 +663,40 @@ def _settle():
         _barrier()
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.10 may wait where it dispatches")
-@pytest.mark.parametrize("keeps", [True, False])
-def test_callback_that_only_starts_a_computation_over_several_devices(keeps, monkeypatch):
-    """It need not wait for it, and may take its time; the computation begins when the program has ended."""
-    looks, started = threading.Semaphore(0), []
-    look = _stuck._wait
-    monkeypatch.setattr(_stuck, "_PATIENCE", 0.0)
-    monkeypatch.setattr(_stuck, "_IDLE_PATIENCE", 0.0)
-    monkeypatch.setattr(_stuck, "_wait", lambda *args: (looks.release(), look(*args))[1])
-    x = _sharded()
-
-    def called(y):
-        kept = started if keeps else []
-        kept.append(_double(x))
-        for _ in range(3):
-            looks.acquire()
-        return y
-
-    f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))
-    assert f(x)[1] == 1
-    assert [y[1] for y in started] == [2] * keeps
-    _barrier()
-
-
-_STARVED = (
+_FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+_OVER_FOUR_DEVICES = (
     "import faulthandler; faulthandler.dump_traceback_later(100, exit=True)\n"
     "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
     "from dispatch import _stuck\n"
-    "_stuck._IDLE_PATIENCE = 2.0\n"
     "mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))\n"
     "x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P('x')))\n"
+)
+
+
+def test_callback_that_only_starts_a_computation_over_several_devices():
+    """It need not wait for it, and may take its time; the computation begins when the program has ended."""
+    code = _OVER_FOUR_DEVICES + (
+        "import threading\n"
+        "looks, look, started = threading.Semaphore(0), _stuck._wait, []\n"
+        "_stuck._PATIENCE = _stuck._IDLE_PATIENCE = 0.0\n"
+        "_stuck._wait = lambda *args: (looks.release(), look(*args))[1]\n"
+        "double = jax.jit(lambda x: x * 2)\n"
+        "def called(y):\n"
+        "    started.append(double(x))\n"
+        "    for _ in range(3):\n"
+        "        looks.acquire()\n"
+        "    return y\n"
+        "f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))\n"
+        "for _ in range(2): assert f(x)[1] == 1\n"
+        "assert [y[1] for y in started] == [2, 2]\n"
+        "fx.effects_barrier()\n"
+    )
+    done = run_python(code, env={**_FOUR_DEVICES, "PJRT_NPROC": "16"})  # so that dispatching waits for no thread
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+_STARVED = _OVER_FOUR_DEVICES + (
+    "_stuck._IDLE_PATIENCE = 2.0\n"
     "a, matmul = jnp.ones((512, 512)), jax.jit(lambda a: a @ a)\n"
     "def called(y):\n"
     "    {wait}\n"
@@ -705,8 +713,7 @@ _STARVED = (
 @pytest.mark.parametrize(("threads", "said"), [(1, "PJRT_NPROC"), (8, "fine")])
 def test_callback_that_computes_while_programs_have_all_threads(wait, threads, said):
     """A program takes one of XLA's threads for each device. If none is left, it ends with an error that says so."""
-    env = {"PJRT_NPROC": str(threads), "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    done = run_python(_STARVED.format(wait=wait), env=env)
+    done = run_python(_STARVED.format(wait=wait), env={**_FOUR_DEVICES, "PJRT_NPROC": str(threads)})
     assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
 
 
