@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.export
 
-from dispatch._jit import RUNTIME_TOKEN, JitFunction, jit, jit_with_all_tokens, sites_in
+from dispatch._jit import RUNTIME_TOKEN, JitFunction, jit, jit_with_all_tokens
 from dispatch._known_sites import meet
 from effects import _errors as errors
 from effects import _jax_compat as compat
@@ -25,7 +25,7 @@ from effects._registry import register_effect, registered_effects
 from effects._sites import Site, nodes_unknown_elsewhere, site_from
 from effects._types import Effect, describe_effect, jax_effects
 from lowering._emit import NATIVE_PLATFORMS
-from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule, token_keys
+from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule, sites_in, token_keys
 
 _TARGETS = ("effects_record", "effects_call", "effects_close")
 _CHECKS = tuple(map(jax.export.DisabledSafetyCheck.custom_call, _TARGETS))

@@ -25,10 +25,9 @@ from dispatch._streams import Issued
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
-from effects._sites import Site
 from lowering._jax_callbacks import jax_calls_in
 from lowering._record import TOKEN_LENGTH, close_p
-from lowering._rules import effects_of, token_keys
+from lowering._rules import effects_of, sites_in, token_keys
 from lowering._thread import ends_with_record, thread_tokens
 
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
@@ -250,20 +249,6 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     calls = calls or any(isinstance(site.content, HostCall) for site in sites)
     awaits = awaits or any(site.results is not None for site in sites)
     return outs, {Issued(names, calls, awaits): tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
-
-
-def sites_in(jaxpr: Any) -> set[Site]:
-    """Every site of a jaxpr and of those inside it."""
-    found: set[Site] = set()
-    if not effects_of(jaxpr.effects):
-        return found
-    for eqn in jaxpr.eqns:
-        if isinstance(site := eqn.params.get("site"), Site):
-            found.add(site)
-        found.update(eqn.params.get("sites", ()))  # of an exported program
-        for inner in compat.jaxprs_in(eqn.params):
-            found |= sites_in(inner)
-    return found
 
 
 def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:

@@ -748,7 +748,9 @@ def lower_as_callback(
     )
     if ordered:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({order: token})))
-    return results
+    # Where all that such a call returns is all that a loop carries, XLA takes the loop's body for one that changes
+    # nothing. The barrier keeps the two apart.
+    return mlir.hlo.OptimizationBarrierOp(results).results if results else results
 
 
 def physical_key_data(x: Any) -> Any:

@@ -13,9 +13,11 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._primitive import effect_p
+from effects._content import HostCall
+from effects._primitive import effect_p, result_avals
+from effects._sites import Site
 from lowering._masks import mask_effects
-from lowering._rules import own_effects
+from lowering._rules import own_effects, sites_in
 
 
 def _has_effects(holder: Any) -> bool:
@@ -70,6 +72,21 @@ compat.keep_in_scans(_has_effects)
 compat.partial_eval_rules[compat.scan_p] = _anchors(compat.partial_eval_rules[compat.scan_p])
 
 
+again_p = compat.Primitive("callback_again")
+again_p.multiple_results = True
+"""The results of a callback in a loop that runs once more. There are none; where nothing needs them, it is dropped."""
+
+
+@again_p.def_impl
+def _refuse_again(*ctx: Any, site: Site) -> Any:
+    assert isinstance(site.content, HostCall)
+    raise errors.NotDifferentiable(errors.MSG_AGAIN.format(name=site.content.function.name, where=site.where))
+
+
+again_p.def_abstract_eval(lambda *, site: result_avals(site))
+compat.mlir.register_lowering(again_p, _refuse_again)
+
+
 @compat.weakref_lru_cache
 def _silent_jaxpr(jaxpr: Any) -> Any:
     """The jaxpr without its effects."""
@@ -78,10 +95,8 @@ def _silent_jaxpr(jaxpr: Any) -> Any:
         if not _has_effects(eqn):
             return compat.bind(eqn, operands)
         if eqn.primitive is effect_p:
-            if (site := eqn.params["site"]).results is not None:
-                name = site.content.function.name
-                raise errors.NotDifferentiable(errors.MSG_AGAIN.format(name=name, where=site.where))
-            return []
+            site = eqn.params["site"]
+            return [] if site.results is None else again_p.bind(site=site)
         return compat.bind(compat.with_jaxprs(eqn, _silent), operands)
 
     return compat.trace_to_jaxpr(lambda *args: compat.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
@@ -123,7 +138,13 @@ def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., A
     """The same in a rematerialized region."""
 
     def rule(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: Any) -> Any:
-        known, staged, *others = divide(saveable, unknown, instantiated, eqn)
+        try:
+            known, staged, *others = divide(saveable, unknown, instantiated, eqn)
+        except AssertionError:  # of JAX, which can save no results in a loop, and would have to
+            for site in set[Site]().union(*map(sites_in, compat.jaxprs_in(eqn.params))):
+                if site.results is not None:
+                    _refuse_again(site=site)
+            raise
         if known is not None and staged is not None and _has_effects(eqn):
             staged = compat.with_jaxprs(staged, _silent)
         return known, staged, *others

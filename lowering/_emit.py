@@ -43,10 +43,18 @@ def _custom_call(ctx: Any, target: str, args: Any, attributes: Any) -> Any:
     # flag stays off: the token, which the program returns, keeps the call alive and in its place.
     devices = compat.automatic_devices(ctx)
     lower = jax.ffi.ffi_lowering(target, has_side_effect=devices == 0, backend_config=attributes(devices))
-    outs = lower(ctx, *args)
-    if devices:
-        compat.mark_replicated(ctx, compat.owner_of(outs))
-    return outs
+    return _token_last(lower, ctx, args, replicated=devices != 0)
+
+
+def _token_last(lower: Any, ctx: Any, args: Any, *, replicated: bool = False) -> list[Any]:
+    """A call that takes its token first and returns it last. Were it first, what a call returns could be all that a
+    loop carries, in the loop's order, and XLA takes a body that ends with such a call for one that changes nothing."""
+    token, *results = ctx.avals_out
+    ctx = ctx.replace(avals_out=[*results, token])
+    *outs, token_after = lower(ctx, *args)
+    if replicated:
+        compat.mark_replicated(ctx, compat.owner_of([token_after]))
+    return [token_after, *outs]
 
 
 def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
@@ -95,14 +103,19 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     target = "effects_plain" if site.results is None else "effects_plain_call"
     lower = jax.ffi.ffi_lowering(target, has_side_effect=True, backend_config=_site_attributes(site))
     if not site.effect.ordered:
-        return lower(ctx.replace(avals_in=avals_in), *kept)
+        # Something in the token's place, for the same reason as that is last.
+        _, *results = _token_last(lower, ctx.replace(avals_in=avals_in, avals_out=[_NOTHING, *ctx.avals_out]), kept)
+        return results
     token_ctx = ctx.replace(
         avals_in=[compat.abstract_token, *avals_in], avals_out=[compat.abstract_token, *ctx.avals_out]
     )
     order = Order(site.effect.domain)
-    token, *results = lower(token_ctx, ctx.tokens_in.get(order), *kept)
+    token, *results = _token_last(lower, token_ctx, [ctx.tokens_in.get(order), *kept])
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: token})))
     return results
+
+
+_NOTHING = compat.ShapedArray((0,), np.uint8)
 
 
 # Platforms without a native handler: JAX's Python callback publishes the same record.
@@ -112,8 +125,8 @@ def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, close
     _meet(ctx, site)
 
     def record(token: Any, *operands: Any) -> list[Any]:
-        outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
-        return [host_sink().close(outs)] if closes else outs
+        token, *outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
+        return [host_sink().close([token]) if closes else token, *outs]
 
     return _callback(ctx, record, result_avals(site), args)
 
@@ -123,9 +136,13 @@ def _close_callback_lowering(ctx: Any, *tokens: Any) -> Any:
 
 
 def _callback(ctx: Any, callback: Any, results: Sequence[Any], args: Any) -> Any:
+    def last(token: Any, *outs: Any) -> list[Any]:  # as in `_token_last`
+        return [*outs, token]
+
     def call(token: Any, *rest: Any) -> Any:
-        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (token, *results)]
-        return jax.pure_callback(callback, shapes, token, *rest)
+        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (*results, token)]
+        *outs, token = jax.pure_callback(lambda *args: last(*callback(*args)), shapes, token, *rest)
+        return [token, *outs]
 
     return compat.mlir.lower_fun(call, multiple_results=True)(ctx, *args)
 

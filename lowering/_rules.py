@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from effects import _jax_compat as compat
 from effects._registry import OF_JAX
+from effects._sites import Site
 from effects._types import Effect
 
 Tokens = dict[str, Any]
@@ -45,6 +46,20 @@ def effects_inside(jaxpr: Any) -> frozenset[Effect]:
     for eqn in jaxpr.eqns:
         for inner in compat.jaxprs_in(eqn.params):
             found |= effects_inside(inner)
+    return found
+
+
+def sites_in(jaxpr: Any) -> set[Site]:
+    """Every site of a jaxpr and of those inside it."""
+    found: set[Site] = set()
+    if not effects_of(jaxpr.effects):
+        return found
+    for eqn in jaxpr.eqns:
+        if isinstance(site := eqn.params.get("site"), Site):
+            found.add(site)
+        found.update(eqn.params.get("sites", ()))  # of an exported program
+        for inner in compat.jaxprs_in(eqn.params):
+            found |= sites_in(inner)
     return found
 
 

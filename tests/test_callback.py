@@ -209,6 +209,32 @@ def test_state_passes_through_a_loop():
     assert f(100) == sum(range(100))
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["native", "callback"])
+@pytest.mark.parametrize("results", [1, 2, 3])
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+def test_results_may_be_all_that_a_loop_carries(jit, ordered, results, native):
+    """From constants on, and in their order: XLA has taken such a body for one that changes nothing."""
+    calls = []
+
+    def step(*state):
+        calls.append(state)
+        if len(calls) > 5:
+            raise RuntimeError("the loop has no end")
+        return tuple(x + 1 for x in state)
+
+    @jit
+    def count():
+        shapes = (jax.ShapeDtypeStruct((), jnp.int32),) * results
+        start = (jnp.int32(0),) * results
+        turn = lambda state: tuple(fx.callback(step, shapes, *state, ordered=ordered))  # noqa: E731
+        return jax.lax.while_loop(lambda state: state[0] < 5, turn, start)
+
+    with fx.config.override(native=native):
+        assert count() == (5,) * results
+    assert calls == [(n,) * results for n in range(5)]
+
+
 @pytest.mark.parametrize("use", ["cond of while", "predicate", "scan"])
 def test_results_decide_control_flow(use):
     """A result may be a condition, a predicate or carried."""

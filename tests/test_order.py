@@ -560,14 +560,42 @@ def test_while_that_is_differentiated_has_its_effects_once(lines, wrap, derivati
     assert slopes == [9]
 
 
-def test_callback_whose_results_a_linearized_while_needs():
-    """It would be called again, so it is refused."""
+def _counts(grows):
+    """A loop whose turns a callback counts."""
+    calls = []
+
+    def count(i):
+        calls.append(int(i))
+        return i + 1
+
+    def turn(state):
+        return fx.callback(count, jax.ShapeDtypeStruct((), jnp.int32), state[0]), state[1] * grows
 
     def f(x):
-        shape = jax.ShapeDtypeStruct((), jnp.int32)
-        return jax.lax.while_loop(
-            lambda c: c[0] < 2, lambda c: (fx.callback(lambda i: i + 1, shape, c[0]), c[1]), (0, x)
-        )
+        return jax.lax.while_loop(lambda state: state[0] < 2, turn, (0, x))[1]
 
+    return f, calls
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit, fx.jit], ids=["eager", "jax.jit", "fx.jit"])
+@pytest.mark.parametrize("wrap", [lambda f: f, fx.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
+def test_callback_whose_results_a_linearized_while_needs(jit, wrap):
+    """It would be called again, so it is refused."""
+    f, _ = _counts(2)
     with pytest.raises(fx.NotDifferentiable, match=r"in a `while` loop that is linearized.*`jax.jvp`"):
-        jax.linearize(fx.jit(f), 1.0)
+        jit(lambda x: jax.linearize(wrap(f), x)[1](1.0))(1.0)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, fx.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
+@pytest.mark.parametrize("has_aux", [False, True])
+def test_callback_whose_results_only_a_linearized_while_itself_needs(wrap, has_aux):
+    """Where the tangents do not need the loop again it is dropped, and the callback is called once a turn."""
+    f, calls = _counts(1)
+
+    def value(x):
+        counted = wrap(f)(jax.lax.stop_gradient(x))
+        return (2 * x, counted) if has_aux else 2 * x + counted
+
+    out, back, *_ = jax.vjp(value, 1.0, has_aux=has_aux)
+    assert (out, back(1.0)) == (2 if has_aux else 3, (2,))
+    assert calls == [0, 1]

@@ -88,11 +88,11 @@ Token LoadToken(Span span) {
   return token;
 }
 
-// Where results go, and the promise that they will be there.
+// Where results go, and the promise that they will be there. The last of what a call returns is its token.
 class Waiting {
 public:
-  Waiting(ffi::RemainingRets rets, size_t first) {
-    for (size_t i = first; i < rets.size(); ++i) {
+  explicit Waiting(ffi::RemainingRets rets) {
+    for (size_t i = 0; i + 1 < rets.size(); ++i) {
       auto buffer = rets.get<ffi::AnyBuffer>(i);
       if (!buffer.has_value()) throw std::runtime_error("a result is not a buffer");
       outs_.push_back({(*buffer)->untyped_data(), (*buffer)->size_bytes()});
@@ -161,7 +161,7 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
   });
 }
 
-// (token, *operands) -> (token, *results): one record of a callback. The results come when it has run in its turn;
+// (token, *operands) -> (*results, token): one record of a callback. The results come when it has run in its turn;
 // until then no thread waits.
 ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return GuardFuture([&] {
@@ -169,9 +169,9 @@ ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
     Token place = LoadToken(token_in.data()[0]);
     Token next = place;
     if (site->kind == Kind::kOrdered) ++next.index;
-    std::memcpy(rets.get<ffi::AnyBuffer>(0).value()->untyped_data(), &next, sizeof next);
+    std::memcpy(rets.get<ffi::AnyBuffer>(rets.size() - 1).value()->untyped_data(), &next, sizeof next);
 
-    Waiting waiting(rets, 1);
+    Waiting waiting(rets);
     ffi::Future future = waiting.future();
     // Unordered calls of one program may have one token: which are copies of each other cannot be told, so each device
     // asks for itself.
@@ -197,7 +197,7 @@ ffi::Error Close(bool replicated, int32_t device, ffi::RemainingArgs tokens,
   });
 }
 
-// (*operands) -> (), or with the runtime's own token in and out: a record of a program that was not dispatched by
+// (*operands) -> nothing, or with the runtime's own token in and out: a record of a program that was not dispatched by
 // `effects.jit`. The runtime orders these; the number is given here.
 ffi::Error Plain(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands, ffi::RemainingRets) {
   return Guard([&] {
@@ -213,7 +213,7 @@ ffi::Future PlainCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Re
   return GuardFuture([&] {
     const bool ordered = site->kind == Kind::kOrdered;
     Spans spans(operands, ordered ? 1 : 0);
-    Waiting waiting(rets, ordered ? 1 : 0);
+    Waiting waiting(rets);
     ffi::Future future = waiting.future();
     const uint32_t reply = replies().ask(std::move(waiting));
     if (FailIfStopped(reply)) return future;
