@@ -239,6 +239,20 @@ MSG_MISSING_RULE = (
     "unbroken chain of tokens through the program, and it would break here. Move the effect out of `{primitive}`, or "
     "register a rule with `@lowering.register_token_rule({primitive}_p)`."
 )
+MSG_PARTLY_MANUAL = (
+    "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh and not all. Each device has its "
+    "own effects in such a region, and which of its devices the compiler makes copies of each other is not known. Name "
+    "all axes in `axis_names`, or move the effect out."
+)
+MSG_REGION_WITHOUT_NATIVE = (
+    "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "
+    "and JAX's Python callbacks, which stand in for it, do not say which device they are for. Use a platform with "
+    "native handlers (CPU) with the setting `native`, or move the effects out."
+)
+MSG_REGION_OF_PROCESSES = (
+    "Effect {effects} at {where} is in a `jax.shard_map` over devices of several processes. A process orders the "
+    "effects of its own devices, and waits for all of them. Move the effect out, or use one process."
+)
 MSG_MISSING_MASK = (
     "Effect {effects} reached the primitive `{primitive}` at {where}, under a predicate that differs between the lanes "
     "of a `vmap`. There only some lanes have the effect, and there is no rule by which `{primitive}` could tell. Move "

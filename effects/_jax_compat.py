@@ -39,6 +39,7 @@ from jax._src import config as jax_config
 from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
 from jax._src import mesh as jax_mesh
+from jax._src import shard_map
 from jax._src.interpreters import ad, batching, mlir, pxla
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import conditionals, loops, solves
@@ -111,6 +112,7 @@ __all__ = [
     "run_state_p",
     "runs_now",
     "scan_p",
+    "shard_map_p",
     "source_of",
     "trace_to_jaxpr",
     "typeof",
@@ -134,6 +136,7 @@ zero_tangent = ad_util.zero_from_primal
 """The tangent of a value that does not depend on what is differentiated."""
 
 scan_p = loops.scan_p
+shard_map_p = shard_map.shard_map_p
 while_p = loops.while_p
 cond_p = conditionals.cond_p
 linear_solve_p = solves.linear_solve_p
@@ -667,6 +670,28 @@ def change_checkified_while(change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 # Lowering
+
+
+def per_device(aval: Any) -> Any:
+    """The type of what may differ between the devices of the region that is traced, if one is."""
+    axes = jax.sharding.get_abstract_mesh().manual_axes
+    if not axes:
+        return aval
+    varying = core.ManualAxisType(varying=frozenset(axes if jax_config._check_vma.value else ()))
+    sharding = core.get_cur_mesh_sharding(jax.sharding.PartitionSpec(*[None] * aval.ndim))
+    return aval.update(sharding=sharding, manual_axis_type=varying)
+
+
+def differs(aval: Any) -> bool:
+    """Whether a value of a per-device region differs between devices. Its type says so if JAX checks that."""
+    return bool(aval.manual_axis_type.varying)
+
+
+def is_collective(eqn: Any) -> bool:
+    """Whether devices talk to each other in this equation."""
+    if eqn.primitive is jax.lax.axis_index_p or any(jaxprs_in(eqn.params)):
+        return False
+    return any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects)
 
 
 def automatic_devices(ctx: Any) -> int:

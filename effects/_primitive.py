@@ -23,7 +23,7 @@ effect_p.multiple_results = True
 
 def result_avals(site: Site) -> list[Any]:
     """Types of what a program waits for at this site."""
-    return [compat.ShapedArray(result.shape, result.stored) for result in site.results or ()]
+    return [compat.per_device(compat.ShapedArray(result.shape, result.stored)) for result in site.results or ()]
 
 
 @effect_p.def_effectful_abstract_eval

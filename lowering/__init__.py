@@ -17,6 +17,7 @@ from lowering import _cond as _cond
 from lowering import _differentiated as _differentiated
 from lowering import _emit as _emit
 from lowering import _jax_callbacks as _jax_callbacks
+from lowering import _region as _region
 from lowering import _scan as _scan
 from lowering import _while as _while
 from lowering._rules import TokenContext as TokenContext

@@ -16,6 +16,7 @@ from effects._primitive import effect_p, result_avals
 from effects._sites import Site
 from effects._types import Order
 from lowering._record import close_p, host_sink, record_p
+from lowering._region import enter_p, leave_p
 
 NATIVE_PLATFORMS = ("cpu",)
 """Where the native module has handlers."""
@@ -83,7 +84,17 @@ def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
 def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
-    return _custom_call(ctx, "effects_close", tokens, lambda devices: compat.attributes(replicated=devices != 0))
+    return _custom_call(ctx, "effects_close", tokens, lambda devices: compat.attributes(devices=devices))
+
+
+def _enter_native_lowering(ctx: Any, *tokens: Any, ordered: int, devices: int, apart: bool) -> Any:
+    attributes = compat.attributes(ordered=ordered, devices=devices, apart=apart)
+    return jax.ffi.ffi_lowering("effects_enter", has_side_effect=True, backend_config=attributes)(ctx, *tokens)
+
+
+def _leave_native_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
+    attributes = compat.attributes(ordered=ordered)
+    return jax.ffi.ffi_lowering("effects_leave", has_side_effect=True, backend_config=attributes)(ctx, *tokens)
 
 
 def _refuse_several_devices(ctx: Any, site: Site) -> None:
@@ -147,6 +158,10 @@ def _callback(ctx: Any, callback: Any, results: Sequence[Any], args: Any) -> Any
     return compat.mlir.lower_fun(call, multiple_results=True)(ctx, *args)
 
 
+def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
+    raise errors.MissingTokenRule(errors.MSG_REGION_WITHOUT_NATIVE)
+
+
 def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     _refuse_several_devices(ctx, site)
     kept, plain = site.without_idle_mask(operands)
@@ -162,7 +177,11 @@ def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
 for _platform in NATIVE_PLATFORMS:
     compat.mlir.register_lowering(record_p, _record_native_lowering, platform=_platform, cacheable=False)
     compat.mlir.register_lowering(close_p, _close_native_lowering, platform=_platform, cacheable=False)
+    compat.mlir.register_lowering(enter_p, _enter_native_lowering, platform=_platform)
+    compat.mlir.register_lowering(leave_p, _leave_native_lowering, platform=_platform)
     compat.mlir.register_lowering(effect_p, _effect_native_lowering, platform=_platform, cacheable=False)
 compat.mlir.register_lowering(record_p, _record_callback_lowering)
 compat.mlir.register_lowering(close_p, _close_callback_lowering)
 compat.mlir.register_lowering(effect_p, _effect_callback_lowering)
+compat.mlir.register_lowering(enter_p, _refuse_region)
+compat.mlir.register_lowering(leave_p, _refuse_region)

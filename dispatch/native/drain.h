@@ -212,6 +212,7 @@ public:
         if (run_closed_) break; // somebody waits for what is here
       }
       adapt_parking();
+      relax_stuck();
       if (batch.run == ReleaseOrder::kNobody && !order_.any_held() && sites_.any_dying())
         batch.forgotten = sites_.forget(order_.oldest_open(), plain_released_);
       batch.plain_released = plain_released_;
@@ -394,7 +395,7 @@ private:
       payload.block = publisher_.take_large(header, payload.data);
       payload.data = payload.block.get();
     }
-    if (ThreadOf(header.token) == kPlainThread && header.kind != Kind::kClose) ++plain_taken_;
+    if (ThreadOf(header.token) == kPlainThread && !IsMarker(header.kind)) ++plain_taken_;
     const bool wanted = order_.accept(header, std::move(payload),
                                       [&](auto &&...args) { release(batch, std::forward<decltype(args)>(args)...); });
     if (!wanted && header.reply != 0) {
@@ -521,6 +522,28 @@ private:
       return;
     }
   }
+
+  // A device that waits for its answer may be what the device whose turn it is waits for. That is taken to be so if
+  // nothing of their program's has come or left for long.
+  void relax_stuck() {
+    const auto now = std::chrono::steady_clock::now();
+    std::unordered_map<uint32_t, Still> still;
+    std::vector<uint32_t> stuck;
+    order_.for_each_perhaps_stuck([&](uint32_t thread, uint64_t progress) {
+      auto before = still_.find(thread);
+      const bool same = before != still_.end() && before->second.progress == progress;
+      still[thread] = {progress, same ? before->second.since : now};
+      if (now - still[thread].since > kStuckPatience) stuck.push_back(thread);
+    });
+    still_ = std::move(still);
+    for (const uint32_t thread : stuck) order_.relax(thread);
+  }
+  struct Still {
+    uint64_t progress;
+    std::chrono::steady_clock::time_point since;
+  };
+  static constexpr std::chrono::seconds kStuckPatience{2};
+  std::unordered_map<uint32_t, Still> still_; // by thread: of those who may be stuck
 
   // This scan left one of `thread`'s records as the oldest in its ring.
   void hold(uint32_t thread) {

@@ -88,6 +88,10 @@ Token LoadToken(Span span) {
   return token;
 }
 
+void StoreToken(ffi::RemainingRets rets, size_t at, const Token &token) {
+  std::memcpy(rets.get<ffi::AnyBuffer>(at).value()->untyped_data(), &token, sizeof token);
+}
+
 // Where results go, and the promise that they will be there. The last of what a call returns is its token.
 class Waiting {
 public:
@@ -138,10 +142,10 @@ constexpr char kStopped[] =
     "A callback with results did not run. The process ends, and nothing that is waited for is replayed any more. Call "
     "its program earlier, or register the exit handler that does after importing `effects`.";
 
-// The program whose tokens these are has published all it will.
-void PublishClose(const Span *tokens, size_t count, const Token &first, int32_t device, bool replicated) {
-  publisher().publish(Kind::kClose, 0, first, device, tokens, count, replicated ? kReplicated : 0);
-  if (!replicated) publisher().note_closed(first);
+// The program whose tokens these are has published all it will. `devices`: how many run it; 0: this one.
+void PublishClose(const Span *tokens, size_t count, const Token &first, int32_t device, uint32_t devices) {
+  publisher().publish(Kind::kClose, devices, first, device, tokens, count);
+  if (devices == 0) publisher().note_closed(first);
   if (publisher().barriers.load(std::memory_order_relaxed) > 0) publisher().wake();
 }
 
@@ -155,7 +159,7 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
     if (site->kind == Kind::kOrdered) ++place.index;
     if (site->closes) {
       const Span token_after{&place, sizeof place};
-      PublishClose(&token_after, 1, place, device, site->replicated != 0);
+      PublishClose(&token_after, 1, place, device, site->replicated);
     }
     std::memcpy(next->typed_data(), &place, sizeof place);
   });
@@ -169,7 +173,7 @@ ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
     Token place = LoadToken(token_in.data()[0]);
     Token next = place;
     if (site->kind == Kind::kOrdered) ++next.index;
-    std::memcpy(rets.get<ffi::AnyBuffer>(rets.size() - 1).value()->untyped_data(), &next, sizeof next);
+    StoreToken(rets, rets.size() - 1, next);
 
     Waiting waiting(rets);
     ffi::Future future = waiting.future();
@@ -187,13 +191,47 @@ ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
 }
 
 // (*tokens) -> token: the program has published all it will.
-ffi::Error Close(bool replicated, int32_t device, ffi::RemainingArgs tokens,
+ffi::Error Close(int64_t devices, int32_t device, ffi::RemainingArgs tokens,
                  ffi::Result<ffi::Buffer<ffi::U32>> output) {
   return Guard([&] {
     Spans spans(tokens, 0);
     const Token first = LoadToken(spans.data()[0]);
-    PublishClose(spans.data(), spans.size(), first, device, replicated);
+    PublishClose(spans.data(), spans.size(), first, device, static_cast<uint32_t>(devices));
     std::memcpy(output->typed_data(), &first, sizeof first);
+  });
+}
+
+// (*tokens) -> (*tokens): each device counts for itself from here on. The first `ordered` of the tokens count.
+ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, int32_t device, ffi::RemainingArgs tokens,
+                 ffi::RemainingRets rets) {
+  return Guard([&] {
+    Spans spans(tokens, 0);
+    std::vector<Token> inside;
+    for (size_t i = 0; i < spans.size(); ++i) inside.push_back(LoadToken(spans.data()[i]));
+    const size_t count = static_cast<size_t>(ordered);
+    for (size_t i = 0; i < count; ++i) ++inside[i].phase;
+    const Span payload{inside.data(), count * sizeof(Token)};
+    if (count != 0)
+      publisher().publish(Kind::kEnter, static_cast<uint64_t>(devices), inside[0], device, &payload, 1,
+                          apart ? kApart : 0);
+    for (size_t i = 0; i < inside.size(); ++i) {
+      if (i < count) inside[i].index = 0;
+      StoreToken(rets, i, inside[i]);
+    }
+  });
+}
+
+// (*tokens, *tokens at the entry) -> (*tokens): and ends it.
+ffi::Error Leave(int64_t ordered, int32_t device, ffi::RemainingArgs tokens, ffi::RemainingRets rets) {
+  return Guard([&] {
+    Spans spans(tokens, 0);
+    const size_t count = static_cast<size_t>(ordered);
+    if (count != 0) publisher().publish(Kind::kLeave, 0, LoadToken(spans.data()[0]), device, spans.data(), count);
+    for (size_t i = 0; i < rets.size(); ++i) {
+      Token outside = LoadToken(spans.data()[rets.size() + i]);
+      if (i < count) outside.phase += 2;
+      StoreToken(rets, i, outside);
+    }
   });
 }
 
@@ -231,11 +269,9 @@ ffi::ErrorOr<std::unique_ptr<LoadedSite>> Introduce(int64_t site, int64_t traits
   }
 }
 
-XLA_FFI_DEFINE_HANDLER(kIntroduce, Introduce,
-                       ffi::Ffi::BindInstantiate()
-                           .Attr<int64_t>("site")
-                           .Attr<int64_t>("traits")
-                           .Attr<std::string_view>("description"));
+XLA_FFI_DEFINE_HANDLER(
+    kIntroduce, Introduce,
+    ffi::Ffi::BindInstantiate().Attr<int64_t>("site").Attr<int64_t>("traits").Attr<std::string_view>("description"));
 XLA_FFI_DEFINE_HANDLER(kRecord, Record,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::State<LoadedSite>>()
@@ -249,7 +285,17 @@ XLA_FFI_DEFINE_HANDLER(
     ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(
     kClose, Close,
-    ffi::Ffi::Bind().Attr<bool>("replicated").Ctx<ffi::DeviceOrdinal>().RemainingArgs().Ret<ffi::Buffer<ffi::U32>>());
+    ffi::Ffi::Bind().Attr<int64_t>("devices").Ctx<ffi::DeviceOrdinal>().RemainingArgs().Ret<ffi::Buffer<ffi::U32>>());
+XLA_FFI_DEFINE_HANDLER(kEnter, Enter,
+                       ffi::Ffi::Bind()
+                           .Attr<int64_t>("ordered")
+                           .Attr<int64_t>("devices")
+                           .Attr<bool>("apart")
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .RemainingArgs()
+                           .RemainingRets());
+XLA_FFI_DEFINE_HANDLER(
+    kLeave, Leave, ffi::Ffi::Bind().Attr<int64_t>("ordered").Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(
     kPlain, Plain,
     ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
@@ -305,6 +351,8 @@ const std::vector<Handler> &handlers() {
       {"effects_call", "instantiate", reinterpret_cast<void *>(kIntroduce)},
       {"effects_call", "execute", reinterpret_cast<void *>(kCall)},
       {"effects_close", "execute", reinterpret_cast<void *>(kClose)},
+      {"effects_enter", "execute", reinterpret_cast<void *>(kEnter)},
+      {"effects_leave", "execute", reinterpret_cast<void *>(kLeave)},
       {"effects_plain", "instantiate", reinterpret_cast<void *>(kIntroduce)},
       {"effects_plain", "execute", reinterpret_cast<void *>(kPlain)},
       {"effects_plain_call", "instantiate", reinterpret_cast<void *>(kIntroduce)},

@@ -120,7 +120,7 @@ private:
   }
 
 public:
-  // Publishes one record. Returns false when it was dropped, which a close marker never is, nor what a device waits
+  // Publishes one record. Returns false when it was dropped, which a marker never is, nor what a device waits
   // for.
   bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
                uint16_t flags = 0, uint32_t reply = 0) {
@@ -321,15 +321,16 @@ private:
     if (!lane.drops.empty()) {
       DropRange &last = lane.drops.back();
       if (last.first.stream == header.token.stream && last.first.epoch == header.token.epoch &&
+          last.first.phase == header.token.phase && last.device == header.device &&
           last.first.index + static_cast<uint32_t>(last.count) == header.token.index) {
         ++last.count;
         return;
       }
     }
-    lane.drops.push_back({header.token, 1});
+    lane.drops.push_back({header.token, 1, header.device});
   }
 
-  static bool must_stay(const RecordHeader &header) { return header.kind == Kind::kClose || header.reply != 0; }
+  static bool must_stay(const RecordHeader &header) { return IsMarker(header.kind) || header.reply != 0; }
 
   bool keep(Lane &lane, RecordHeader header, const Span *spans, size_t count) {
     header.flags &= static_cast<uint16_t>(~kLarge); // here the payload follows its header, whatever its size

@@ -20,11 +20,14 @@ struct Token {
   uint32_t stream; // thread number << 8 | order domain's number within the program
   uint32_t epoch;  // number of the dispatch within the thread's stream
   uint32_t phase;  // grows when control enters or leaves a per-device region
-  uint32_t index;  // grows with every effect
+  uint32_t index;  // grows with every effect; in a per-device region from 0 on
 };
 
 inline constexpr uint32_t kDomainBits = 8;
 inline uint32_t ThreadOf(const Token &token) { return token.stream >> kDomainBits; }
+
+// Whether devices count for themselves here.
+inline bool InRegion(const Token &token) { return (token.phase & 1) != 0; }
 
 // The stream of records that were published outside `effects.jit`: it has no epochs.
 inline constexpr uint32_t kPlainThread = 0xFFFFFF;
@@ -33,13 +36,19 @@ enum class Kind : uint16_t {
   kPadding = 0,   // fills the ring up to its end; never leaves it
   kOrdered = 1,   // released in the order of its token
   kUnordered = 2, // released when it arrives
-  kClose = 3,     // the program has published all it will: the payload holds one Token per domain
+  // Markers: the payload holds one Token per domain, and `site` says how many devices publish theirs.
+  kClose = 3, // the program has published all it will
+  kEnter = 4, // a device begins to count for itself: the index is that of the next effect around the region
+  kLeave = 5, // and ends it: the index after its last effect
 };
+
+inline bool IsMarker(Kind kind) { return kind >= Kind::kClose; }
 
 enum Flag : uint16_t {
   kLarge = 1,      // the payload is a pointer to a block, owned by the record
   kReplicated = 2, // every device of the program publishes this same record
   kCallback = 4,   // replaying it runs a function of the user's
+  kApart = 8,      // of kEnter: a device that waits for an answer may be what the other devices wait for
 };
 
 struct RecordHeader {

@@ -2,8 +2,9 @@
 //
 // Every thread of the user's has a stream of epochs, one per dispatched program, opened by the host before the
 // program runs. Within an epoch every order domain counts its own effects. A record leaves when its epoch is the
-// oldest of its stream and its index is the next of its domain; otherwise it is parked. An epoch ends when the
-// program's close marker is there and every index up to it has left, or when the host says that the program failed.
+// oldest of its stream and its index is the next of its domain; otherwise it is parked. Where every device counts for
+// itself there is a Region. An epoch ends when the close markers of all its devices are there and every index up to
+// them has left, or when the host says that the program failed.
 //
 // While functions of the user's run for a stream, the stream is held: nothing more of it leaves
 // that has an order.
@@ -18,10 +19,12 @@
 #include <limits>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "record.h"
+#include "region.h"
 
 namespace effects {
 
@@ -29,6 +32,7 @@ namespace effects {
 struct DropRange {
   Token first;
   uint64_t count;
+  int32_t device = 0;
 };
 
 struct Finished {
@@ -125,9 +129,32 @@ public:
     auto it = streams_.find(thread);
     if (it == streams_.end() || it->second.epochs.empty()) return 0;
     const Epoch &oldest = it->second.epochs.front();
-    uint64_t sum = uint64_t{oldest.info.epoch} << 32;
-    for (auto &[domain, sequence] : oldest.domains) sum += sequence.next;
-    return sum;
+    return (uint64_t{oldest.info.epoch} << 32) + oldest.left;
+  }
+
+  // The threads whose turn it is for a region in which somebody waits who may be what the others wait for, each with a
+  // number that changes when anything of its program's comes or leaves.
+  template <typename Visit>
+  void for_each_perhaps_stuck(Visit &&visit) {
+    if (!any_apart_) return;
+    for (auto &[thread, stream] : streams_) {
+      if (stream.epochs.empty() || !may_release(stream.epochs.front())) continue;
+      Epoch &oldest = stream.epochs.front();
+      for (auto &[domain, sequence] : oldest.domains)
+        if (auto region = sequence.regions.find(sequence.phase);
+            region != sequence.regions.end() && region->second.may_be_stuck())
+          visit(thread, (uint64_t{oldest.info.epoch} << 32) + oldest.left + oldest.heard);
+    }
+  }
+  // They are: from now on those that wait do not wait for other devices there, nor where these sites are.
+  void relax(uint32_t thread) {
+    for (auto &[domain, sequence] : streams_[thread].epochs.front().domains) {
+      auto region = sequence.regions.find(sequence.phase);
+      if (region == sequence.regions.end() || !region->second.may_be_stuck()) continue;
+      region->second.relax();
+      for (auto &[place, parked] : region->second.parked)
+        if (parked.header.reply != 0) stuck_sites_.insert(parked.header.site);
+    }
   }
 
   // True when `accept` would hand this record straight on, so that taking it costs no memory; and when it must be taken
@@ -138,7 +165,8 @@ public:
       return offset(plain_, header.token) <= 0 && plain_may_leave() && plain_due(header);
     Epoch *epoch = find(ThreadOf(header.token), header.token.epoch);
     if (epoch == nullptr || epoch->failed) return true;
-    return may_release(*epoch) && offset(epoch->domains[domain_of(header.token)], header.token) <= 0;
+    Sequence &sequence = epoch->domains[domain_of(header.token)];
+    return may_release(*epoch) && (is_due(sequence, header) || is_behind(sequence, header.token));
   }
 
   // From now on there are plain records.
@@ -155,13 +183,13 @@ public:
         return true;
       }
       if (header.reply != 0) ++plain_awaited_;
-      park(plain_, plain_.next + offset(plain_, header.token), header, std::move(payload));
+      park(plain_.parked, plain_.next + offset(plain_, header.token), header, std::move(payload));
       flush_plain(release);
       return true;
     }
     Epoch *epoch = find(thread, header.token.epoch);
     if (epoch == nullptr) return false; // another device's copy of a record that has left, or its program has failed
-    if ((header.flags & kReplicated) != 0 && header.reply == 0) {
+    if ((header.flags & kReplicated) != 0 && header.reply == 0 && !IsMarker(header.kind)) {
       // The first device that is heard of speaks for all: the others say the same. What is waited for comes but once.
       if (epoch->speaker < 0) epoch->speaker = header.device;
       if (epoch->speaker != header.device) return true;
@@ -170,26 +198,33 @@ public:
       release(header, std::move(payload), epoch->info);
       return true;
     }
-    if (header.kind == Kind::kClose) {
-      if (epoch->ended) return true;
-      for (size_t at = 0; at + sizeof(Token) <= header.payload_size; at += sizeof(Token)) {
-        Token last;
-        std::memcpy(&last, payload.data + at, sizeof last);
-        epoch->finals.emplace_back(domain_of(last), last.index);
-      }
-      end(*epoch, /*failed=*/false);
+    ++epoch->heard;
+    if (IsMarker(header.kind)) {
+      mark(*epoch, header, payload, release);
       return true;
     }
     Sequence &sequence = epoch->domains[domain_of(header.token)];
-    const int64_t ahead = offset(sequence, header.token);
-    if (ahead < 0) return header.reply == 0; // another device's copy; who waits has come too late
-    if (ahead == 0 && may_release(*epoch)) {
+    if (is_due(sequence, header) && may_release(*epoch)) {
       release(header, std::move(payload), epoch->info);
-      ++sequence.next;
-      if (!sequence.parked.empty()) flush(sequence, epoch->info, release);
+      pass(sequence, header.token, header.device);
+      ++epoch->left;
+      flush(*epoch, sequence, release);
       return true;
     }
-    return park(sequence, sequence.next + static_cast<uint64_t>(ahead), header, std::move(payload)) ||
+    if (is_behind(sequence, header.token)) return header.reply == 0; // a device's copy; who waits has come too late
+    if (InRegion(header.token)) {
+      Region &region = sequence.regions[header.token.phase];
+      const Region::Place place = region.place_of(header.token, header.device);
+      const bool wanted = park(region.parked, place, header, std::move(payload)) || header.reply == 0;
+      if (header.reply != 0 && wanted) {
+        region.await(place);
+        if (stuck_sites_.count(header.site) != 0) region.relax();
+      }
+      if (may_release(*epoch)) flush(*epoch, sequence, release);
+      return wanted;
+    }
+    return park(sequence.parked, sequence.next + static_cast<uint64_t>(offset(sequence, header.token)), header,
+                std::move(payload)) ||
            header.reply == 0;
   }
 
@@ -200,7 +235,13 @@ public:
     }
     Epoch *epoch = find(ThreadOf(range.first), range.first.epoch);
     if (epoch == nullptr) return;
-    park_gap(epoch->domains[domain_of(range.first)], range);
+    Sequence &sequence = epoch->domains[domain_of(range.first)];
+    if (!InRegion(range.first)) {
+      park_gap(sequence, range);
+    } else if (!has_passed(sequence, range.first)) {
+      Region &region = sequence.regions[range.first.phase];
+      region.parked.try_emplace(region.place_of(range.first, range.device), Parked::gap(range.first, range.count));
+    }
   }
 
   // Called after every scan of all rings: ends the epochs that are complete, oldest dispatch first, and releases what
@@ -220,7 +261,7 @@ public:
           again = again || scan_ <= epoch.opened_scan + 1;
           break;
         }
-        for (auto &[domain, sequence] : epoch.domains) flush(sequence, epoch.info, release);
+        for (auto &[domain, sequence] : epoch.domains) flush(epoch, sequence, release);
         if (!epoch.ended || !is_let(epoch.info.thread)) break;
         // What the program published before it ended is in some ring at the latest when its close marker is seen, but
         // perhaps in a ring that this scan had already passed: one full scan more, and everything is here.
@@ -230,7 +271,7 @@ public:
         }
         if (!complete(epoch)) {
           if (!epoch.failed) break;
-          for (auto &[domain, sequence] : epoch.domains) flush_over_gaps(sequence, epoch.info, release);
+          for (auto &[domain, sequence] : epoch.domains) flush_over_gaps(epoch, sequence, release);
           if (!is_let(epoch.info.thread)) break;
         }
         finished.push_back({epoch.info.thread, epoch.info.epoch});
@@ -249,19 +290,11 @@ public:
   }
 
 private:
-  struct Parked {
-    RecordHeader header;
-    Block payload;
-    uint64_t gap_count = 0; // not 0: no record, this many indices were dropped
-    static Parked gap(uint64_t count) {
-      Parked parked{};
-      parked.gap_count = count;
-      return parked;
-    }
-  };
   struct Sequence {
-    uint64_t next = 0;                 // unwrapped index of the record that leaves next
-    std::map<uint64_t, Parked> parked; // by unwrapped index
+    uint32_t phase = 0;
+    uint64_t next = 0;                  // unwrapped index of the record that leaves next outside of regions
+    std::map<uint64_t, Parked> parked;  // by unwrapped index
+    std::map<uint32_t, Region> regions; // by phase: those that are not over
   };
   struct Stream;
   struct Epoch {
@@ -273,7 +306,10 @@ private:
     bool failed = false;
     int32_t speaker = -1; // whose replicated records count
     uint64_t ended_scan = 0;
-    std::vector<std::pair<uint32_t, uint32_t>> finals; // domain, index after its last effect
+    uint64_t left = 0;         // how many ordered records have left
+    uint64_t heard = 0;        // how many records and markers have come
+    uint64_t closed = 0;       // how many devices have
+    std::vector<Token> finals; // of each domain, after its last effect
     std::map<uint32_t, Sequence> domains;
   };
   struct Stream {
@@ -328,13 +364,69 @@ private:
 
   static bool complete(Epoch &epoch) {
     if (epoch.failed) return false;
-    for (auto &[domain, last] : epoch.finals)
-      if (static_cast<uint32_t>(epoch.domains[domain].next) != last) return false;
+    for (const Token &last : epoch.finals) {
+      const Sequence &sequence = epoch.domains[domain_of(last)];
+      if (sequence.phase != last.phase || static_cast<uint32_t>(sequence.next) != last.index) return false;
+    }
     return true;
   }
 
-  bool park(Sequence &sequence, uint64_t index, const RecordHeader &header, Payload &&payload) {
-    auto [it, inserted] = sequence.parked.try_emplace(index);
+  // A marker of one device's.
+  template <typename Release>
+  void mark(Epoch &epoch, const RecordHeader &header, const Payload &payload, Release &&release) {
+    if (header.kind == Kind::kClose && epoch.ended) return;
+    const bool first = header.kind != Kind::kClose || epoch.closed++ == 0;
+    for (size_t at = 0; first && at + sizeof(Token) <= header.payload_size; at += sizeof(Token)) {
+      Token token;
+      std::memcpy(&token, payload.data + at, sizeof token);
+      if (header.kind == Kind::kClose) {
+        epoch.finals.push_back(token);
+        continue;
+      }
+      Sequence &sequence = epoch.domains[domain_of(token)];
+      if (has_passed(sequence, token)) continue; // its program failed, and it is late
+      Region &region = sequence.regions[token.phase];
+      if (header.kind == Kind::kEnter) {
+        const bool apart = (header.flags & kApart) != 0;
+        region.enter(header.device, header.site, token.index, apart);
+        any_apart_ = any_apart_ || apart;
+      }
+      if (header.kind == Kind::kLeave) region.leave(header.device, token.index);
+      if (may_release(epoch)) flush(epoch, sequence, release);
+    }
+    if (header.kind == Kind::kClose && epoch.closed >= header.site) end(epoch, /*failed=*/false);
+  }
+
+  // Whether all up to this token's phase has left; or its index too.
+  static bool has_passed(const Sequence &sequence, const Token &token) {
+    return static_cast<int32_t>(token.phase - sequence.phase) < 0;
+  }
+  static bool is_behind(const Sequence &sequence, const Token &token) {
+    return InRegion(token) ? has_passed(sequence, token) : offset(sequence, token) < 0;
+  }
+
+  // Whether this record is the one that leaves next, as far as its domain is concerned.
+  static bool is_due(Sequence &sequence, const RecordHeader &header) {
+    if (header.token.phase != sequence.phase) return false;
+    if (!InRegion(header.token)) return offset(sequence, header.token) == 0;
+    Region &region = sequence.regions[sequence.phase];
+    const Region::Place *next = region.next();
+    return next != nullptr && *next == region.place_of(header.token, header.device);
+  }
+
+  // The record with this token has left, and as many as come with it.
+  static void pass(Sequence &sequence, const Token &token, int32_t device, uint64_t count = 1) {
+    if (!InRegion(token)) {
+      sequence.next += count;
+    } else {
+      Region &region = sequence.regions[token.phase];
+      region.move(device, region.place_of(token, device).first + count);
+    }
+  }
+
+  template <typename Places, typename Place>
+  bool park(Places &places, const Place &place, const RecordHeader &header, Payload &&payload) {
+    auto [it, inserted] = places.try_emplace(place);
     if (!inserted) return false; // another device's copy
     it->second.header = header;
     it->second.payload = std::move(payload).keep();
@@ -349,7 +441,7 @@ private:
     if (behind >= range.count) return;
     const uint64_t count = range.count - behind;
     auto [it, inserted] = sequence.parked.try_emplace(
-        sequence.next + static_cast<uint64_t>(std::max<int64_t>(ahead, 0)), Parked::gap(count));
+        sequence.next + static_cast<uint64_t>(std::max<int64_t>(ahead, 0)), Parked::gap(range.first, count));
     // A record that is there stays: whoever dropped its copy says what became of those behind it.
     if (!inserted && it->second.gap_count != 0) it->second.gap_count = std::max(it->second.gap_count, count);
   }
@@ -362,11 +454,7 @@ private:
       sequence.next = std::max(sequence.next, it->first + parked.gap_count);
     } else {
       if (it->first == sequence.next) { // else a gap has passed it
-        const std::byte *data = parked.payload.get();
-        const size_t size = parked.header.payload_size;
-        // A large one's memory goes on to whoever wants it.
-        release(parked.header,
-                Payload{data, size, (parked.header.flags & kLarge) ? std::move(parked.payload) : Block()}, info);
+        release_parked(parked, info, release);
         ++sequence.next;
       }
       parked_bytes_ -= sizeof(Parked) + parked.header.payload_size;
@@ -375,16 +463,76 @@ private:
   }
 
   template <typename Release>
-  void flush(Sequence &sequence, const EpochInfo &info, Release &&release) {
-    while (!sequence.parked.empty() && sequence.parked.begin()->first <= sequence.next && is_let(info.thread))
-      release_first(sequence, info, release);
+  static void release_parked(Parked &parked, const EpochInfo &info, Release &&release) {
+    const std::byte *data = parked.payload.get();
+    const size_t size = parked.header.payload_size;
+    // A large one's memory goes on to whoever wants it.
+    release(parked.header, Payload{data, size, (parked.header.flags & kLarge) ? std::move(parked.payload) : Block()},
+            info);
   }
 
+  // A record that is parked in a region, or a gap, leaves.
   template <typename Release>
-  void flush_over_gaps(Sequence &sequence, const EpochInfo &info, Release &&release) {
-    while (!sequence.parked.empty() && is_let(info.thread)) {
-      sequence.next = std::max(sequence.next, sequence.parked.begin()->first);
-      release_first(sequence, info, release);
+  void release_parked(Epoch &epoch, Region &region, const Region::Place &place, Release &&release) {
+    auto it = region.parked.find(place);
+    const auto [index, device] = it->first;
+    Parked &parked = it->second;
+    if (parked.gap_count == 0) {
+      release_parked(parked, epoch.info, release);
+      ++epoch.left;
+      parked_bytes_ -= sizeof(Parked) + parked.header.payload_size;
+    }
+    region.move(device, index + std::max<uint64_t>(parked.gap_count, 1));
+    region.forget({index, device});
+  }
+
+  // What is due leaves, through as many regions as are over.
+  template <typename Release>
+  void flush(Epoch &epoch, Sequence &sequence, Release &&release) {
+    while (is_let(epoch.info.thread)) {
+      if ((sequence.phase & 1) != 0) {
+        Region &region = sequence.regions[sequence.phase];
+        if (region.is_over()) {
+          sequence.regions.erase(sequence.phase++);
+          continue;
+        }
+        const Region::Place *next = region.next_parked();
+        if (next == nullptr) return;
+        release_parked(epoch, region, *next, release);
+      } else if (auto first = sequence.parked.begin();
+                 first != sequence.parked.end() && first->first <= sequence.next &&
+                 static_cast<int32_t>(first->second.header.token.phase - sequence.phase) <= 0) {
+        const uint64_t before = sequence.next;
+        release_first(sequence, epoch.info, release);
+        epoch.left += sequence.next - before;
+      } else if (auto region = sequence.regions.begin(); region != sequence.regions.end() &&
+                                                         region->first == sequence.phase + 1 &&
+                                                         region->second.begins_at(sequence.next)) {
+        ++sequence.phase;
+      } else {
+        return;
+      }
+    }
+  }
+
+  // Of a program that has failed: what is there leaves in its order, and nothing is waited for.
+  template <typename Release>
+  void flush_over_gaps(Epoch &epoch, Sequence &sequence, Release &&release) {
+    while (is_let(epoch.info.thread) && !(sequence.parked.empty() && sequence.regions.empty())) {
+      const auto region = sequence.regions.begin();
+      const auto first = sequence.parked.begin();
+      if (first == sequence.parked.end() ||
+          (region != sequence.regions.end() && region->first < first->second.header.token.phase)) {
+        sequence.phase = region->first;
+        if (!region->second.parked.empty())
+          release_parked(epoch, region->second, region->second.parked.begin()->first, release);
+        else
+          sequence.regions.erase(sequence.phase++);
+      } else {
+        sequence.phase = first->second.header.token.phase;
+        sequence.next = std::max(sequence.next, first->first);
+        release_first(sequence, epoch.info, release);
+      }
     }
   }
 
@@ -438,6 +586,8 @@ private:
   uint32_t only_ = kNobody;
   size_t open_epochs_ = 0;
   size_t parked_bytes_ = 0;
+  bool any_apart_ = false;                   // whether there ever was a region that may be stuck
+  std::unordered_set<uint64_t> stuck_sites_; // whose callers were what other devices waited for
 };
 
 } // namespace effects
