@@ -28,6 +28,7 @@ from jax._src import (
     debugging,
     dispatch,
     pjit,
+    shard_map,
     sharding_impls,
     source_info_util,
     traceback_util,
@@ -39,7 +40,6 @@ from jax._src import config as jax_config
 from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
 from jax._src import mesh as jax_mesh
-from jax._src import shard_map
 from jax._src.interpreters import ad, batching, mlir, pxla
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import conditionals, loops, solves

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
-from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, own_effects, register_token_rule
+from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, own_effects, register_token_rule, sites_in
 
 enter_p = compat.Primitive("enter")
 enter_p.multiple_results = True
@@ -49,22 +49,28 @@ def _shard_map_token_rule(
     check_vma: bool,
     newly_manual_axes: Any,
 ) -> tuple[Tokens, list[Any]]:
-    if refused := _refusal(mesh, newly_manual_axes):
+    jaxpr = compat.closed_jaxpr(jaxpr)
+    by_device = frozenset(newly_manual_axes) | frozenset(mesh.manual_axes)
+    counts = _is_whole(mesh, by_device)
+    if refused := _refusal(jaxpr, by_device, counts, check_vma):
         if not own_effects(ctx.effects):  # as JAX has them
             return tokens, list(compat.bind(ctx.eqn, args))
         effects = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
-        raise errors.MissingTokenRule(refused.format(effects=effects, where=ctx.where))
+        where = min((site.where for site in sites_in(compat.open_jaxpr(jaxpr))), default=ctx.where)
+        raise errors.MissingTokenRule(refused.format(effects=effects, where=where))
     keys = sorted(tokens, key=lambda key: key == UNORDERED)
     ordered = sum(key != UNORDERED for key in keys)
 
-    apart = _may_part(compat.closed_jaxpr(jaxpr), check_vma)
+    apart = _may_part(jaxpr, check_vma)
 
     def region(*flat: Any) -> tuple[Any, ...]:
-        outside = flat[: len(keys)]
-        entered = enter_p.bind(*outside, ordered=ordered, devices=mesh.size, apart=apart)
-        inside = dict(zip(keys, entered, strict=True))
-        inside, outs = ctx.thread(jaxpr, inside, flat[len(keys) :])
-        return (*leave_p.bind(*(inside[key] for key in keys), *outside, ordered=ordered), *outs)
+        outside, args = flat[: len(keys)], flat[len(keys) :]
+        if not counts:
+            after, outs = ctx.thread(jaxpr, dict(zip(keys, outside, strict=True)), args)
+            return (*(after[key] for key in keys), *outs)
+        inside = enter_p.bind(*outside, ordered=ordered, devices=mesh.size, apart=apart)
+        after, outs = ctx.thread(jaxpr, dict(zip(keys, inside, strict=True)), args)
+        return (*leave_p.bind(*(after[key] for key in keys), *outside, ordered=ordered), *outs)
 
     everywhere = (PartitionSpec(),) * len(keys)
     outs = jax.shard_map(
@@ -78,10 +84,9 @@ def _shard_map_token_rule(
     return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
 
 
-def _refusal(mesh: Any, newly_manual_axes: Any) -> str | None:
+def _refusal(jaxpr: Any, by_device: frozenset[Any], counts: bool, check_vma: bool) -> str | None:
     """Why the effects of a region cannot be told apart by device, if so."""
-    by_device = set(newly_manual_axes) | set(mesh.manual_axes)
-    if any(size > 1 for axis, size in mesh.shape.items() if axis not in by_device):
+    if not counts and not _is_inside_whole(jaxpr, by_device, check_vma):
         return errors.MSG_PARTLY_MANUAL
     if not config.native:
         return errors.MSG_REGION_WITHOUT_NATIVE
@@ -90,21 +95,48 @@ def _refusal(mesh: Any, newly_manual_axes: Any) -> str | None:
     return None
 
 
+def _is_whole(mesh: Any, by_device: frozenset[Any]) -> bool:
+    """Whether each device of the mesh is one of its own along these axes."""
+    return all(size == 1 or axis in by_device for axis, size in mesh.shape.items())
+
+
+@compat.weakref_lru_cache
+def _is_inside_whole(jaxpr: Any, by_device: frozenset[Any], check_vma: bool) -> bool:
+    """Whether all effects of a region are in regions inside it that are over the rest of the axes too, and that all
+    devices come to."""
+    for eqn in jaxpr.eqns:
+        if not effects_of(eqn.effects):
+            continue
+        axes = by_device
+        if eqn.primitive is compat.shard_map_p:
+            axes |= frozenset(eqn.params["newly_manual_axes"])
+            if _is_whole(eqn.params["mesh"], axes):
+                continue
+        inner = [compat.closed_jaxpr(each) for each in compat.jaxprs_in(eqn.params)]
+        if not inner or _may_part_at(eqn, check_vma):
+            return False
+        if not all(_is_inside_whole(each, axes, check_vma) for each in inner):
+            return False
+    return True
+
+
 @compat.weakref_lru_cache
 def _may_part(jaxpr: Any, check_vma: bool) -> bool:
     """Whether a device that waits for an answer may be what another waits for: some effect is where devices may differ
     in whether they come there, and elsewhere they talk to each other."""
-
-    def may_differ(aval: Any) -> bool:
-        return not check_vma or compat.differs(aval)
-
-    def may_part_at(eqn: Any) -> bool:
-        if eqn.primitive is compat.cond_p:
-            return may_differ(eqn.invars[0].aval)
-        return eqn.primitive is compat.while_p and may_differ(eqn.params["cond_jaxpr"].out_avals[0])
-
     eqns = list(_eqns_in(jaxpr))
-    return any(map(compat.is_collective, eqns)) and any(effects_of(eqn.effects) and may_part_at(eqn) for eqn in eqns)
+    return any(map(compat.is_collective, eqns)) and any(
+        effects_of(eqn.effects) and _may_part_at(eqn, check_vma) for eqn in eqns
+    )
+
+
+def _may_part_at(eqn: Any, check_vma: bool) -> bool:
+    """Whether devices may take ways of their own at a branch or a loop. If JAX checks it, types say so."""
+    if eqn.primitive is compat.cond_p:
+        return not check_vma or compat.differs(eqn.invars[0].aval)
+    if eqn.primitive is compat.while_p:
+        return not check_vma or compat.differs(eqn.params["cond_jaxpr"].out_avals[0])
+    return False
 
 
 def _eqns_in(jaxpr: Any) -> Iterator[Any]:

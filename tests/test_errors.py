@@ -294,6 +294,36 @@ def test_plain_jit_fails_with_the_text_and_says_the_whole_at_the_barrier():
 
 
 @pytest.mark.parametrize("kind", ["sync", "queued"])
+def test_error_on_every_device_of_a_region(kind):
+    """What ends the program, the call raises; what others raised is raised by the barrier, in their order."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def raises(x):
+        raise Boom(str(x))
+
+    def body(x):
+        fx.callback(raises, jax.ShapeDtypeStruct(x.shape, x.dtype) if kind == "sync" else None, x)
+        return x
+
+    f = fx.jit(jax.shard_map(body, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))
+    for _ in range(2):
+        rest = [f"[{n}.]" for n in range(4)]
+        if kind == "sync":
+            with pytest.raises(fx.EffectError) as ended:
+                f(jnp.arange(4.0))
+            assert str(ended.value.__cause__) == rest.pop(0)
+        else:
+            assert f(jnp.arange(4.0)).tolist() == [0, 1, 2, 3]
+        with pytest.raises(ExceptionGroup) as info:
+            fx.effects_barrier(timeout=60)
+        assert [str(error.__cause__) for error in info.value.exceptions] == rest
+        fx.effects_barrier(timeout=60)
+        assert jax.jit(lambda x: x + 1)(jnp.arange(4.0)).tolist() == [1, 2, 3, 4]
+        jax.effects_barrier()
+        _good_program_runs()
+
+
+@pytest.mark.parametrize("kind", ["sync", "queued"])
 def test_error_on_every_device_of_a_shard_map(kind):
     """Under `shard_map` each device's failure is reported once; later calls and barriers know nothing of it."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))

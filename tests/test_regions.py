@@ -1,0 +1,320 @@
+"""`shard_map` inside `fx.jit`: every device has its own effects, and they come in the order of the program."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import AxisType
+
+import effects as fx
+from tests.helpers import run_python
+
+P = jax.P
+ONE = jax.ShapeDtypeStruct((1,), jnp.int32)
+
+
+def _mesh(*sizes, kind=AxisType.Auto, devices=None):
+    return jax.make_mesh(sizes, ("x", "y")[: len(sizes)], axis_types=(kind,) * len(sizes), devices=devices)
+
+
+def _by_device(body, mesh=None, **kwargs):
+    return jax.shard_map(body, mesh=mesh or _mesh(4), in_specs=P("x"), out_specs=P("x"), **kwargs)
+
+
+def _shows(x):
+    fx.print("{} {}", lax.axis_index("x"), x[0])
+    return x + 10
+
+
+# The order: random programs against an interpreter of a few lines
+
+
+def _statements(inner):
+    """What may stand in a region. `inner` is for what stands inside of something."""
+    leaf = st.sampled_from([("print",), ("sync",), ("queued",)])
+    return st.lists(
+        st.one_of(
+            leaf,
+            st.tuples(st.just("loop"), st.sampled_from([2, "n"]), inner),
+            st.tuples(st.just("if"), st.sampled_from([0, 1]), inner),
+            st.tuples(st.just("jit"), inner),
+        ),
+        max_size=4,
+    )
+
+
+DIVERGING = _statements(_statements(st.lists(st.just(("print",)), max_size=1)))
+TALKING = st.lists(st.sampled_from([("print",), ("sync",), ("talk",)]), max_size=5)  # devices wait for each other
+REGION = st.tuples(st.just("region"), st.one_of(DIVERGING, TALKING), st.booleans())
+PROGRAM = st.lists(
+    st.one_of(REGION, st.just(("print",)), st.tuples(st.just("scan"), st.lists(REGION, max_size=2))), max_size=4
+)
+
+
+def _run(statements, n, x):
+    """In a region: as JAX has it."""
+    for what, *rest in statements:
+        if what == "print":
+            fx.print("print {} {}", n, x[0])
+        elif what == "queued":
+            fx.callback(lambda n, x: print("queued", n, x[0]), None, n, x)
+        elif what == "sync":
+            x = fx.callback(lambda n, x: (print("sync", n, x[0]), x + 1)[1], ONE, n, x)
+        elif what == "talk":
+            x = (x + lax.psum(x, "x")) % 97
+        elif what == "jit":
+            x = jax.jit(lambda n, x, inner=rest[0]: _run(inner, n, x))(n, x)
+        elif what == "if":
+            x = lax.cond(n % 2 == rest[0], lambda x, inner=rest[1]: _run(inner, n, x), lambda x: x, x)
+        else:
+            turns = n if rest[0] == "n" else rest[0]
+            x = lax.fori_loop(0, turns, lambda _, x, inner=rest[1]: _run(inner, n, x), x)
+    return x
+
+
+def _program(statements, x):
+    for what, *rest in statements:
+        if what == "print":
+            fx.print("all {}", x)
+        elif what == "scan":
+            x = lax.scan(lambda x, _, inner=rest[0]: (_program(inner, x), None), x, length=2)[0]
+        else:
+            body = lambda x, inner=rest[0]: _run(inner, lax.axis_index("x"), x)  # noqa: E731
+            x = _by_device(body, check_vma=rest[1])(x)
+    return x
+
+
+def _expected(statements, xs, shown):
+    """The same as Python would have it."""
+    for what, *rest in statements:
+        if what == "print":
+            shown.append(f"all [{' '.join(f'{x:{max(len(str(y)) for y in xs)}}' for x in xs)}]")
+        elif what == "scan":
+            for _ in range(2):
+                _expected(rest[0], xs, shown)
+        else:
+            each = [[] for _ in xs]
+            _expected_by_device(rest[0], xs, range(len(xs)), each)
+            places = sorted((index, n) for n, own in enumerate(each) for index in range(len(own)))
+            shown.extend(each[n][index] for index, n in places)
+
+
+def _expected_by_device(statements, xs, devices, each):
+    for what, *rest in statements:
+        if what == "talk":
+            xs[:] = [(x + sum(xs)) % 97 for x in xs]
+        elif what == "jit":
+            _expected_by_device(rest[0], xs, devices, each)
+        elif what == "if":
+            _expected_by_device(rest[1], xs, [n for n in devices if n % 2 == rest[0]], each)
+        elif what == "loop":
+            for turn in range(len(xs)):
+                going = [n for n in devices if turn < (n if rest[0] == "n" else rest[0])]
+                _expected_by_device(rest[1], xs, going, each)
+        else:
+            for n in devices:
+                each[n].append(f"{what} {n} {xs[n]}")
+                xs[n] += what == "sync"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(statements=PROGRAM)
+def test_effects_come_by_place_and_device(statements, lines):
+    outs, xs, shown = [], [0, 1, 2, 3], []
+    seen = lines(lambda: outs.append(fx.jit(lambda x: _program(statements, x))(jnp.arange(4, dtype=jnp.int32))))
+    _expected(statements, xs, shown)
+    assert seen == shown
+    assert outs[0].tolist() == xs
+
+
+# Where regions may be
+
+
+WHOLE = ["0 0", "1 1", "2 2", "3 3"]
+AGAIN = ["0 10", "1 11", "2 12", "3 13"]
+
+
+@pytest.mark.parametrize(
+    ("around", "expected"),
+    [
+        (lambda f: jax.jit(f), WHOLE),
+        (lambda f: jax.checkpoint(f), WHOLE),
+        (lambda f: lambda x: f(f(x)), WHOLE + AGAIN),
+        (lambda f: lambda x: lax.scan(lambda x, _: (f(x), None), x, length=2)[0], WHOLE + AGAIN),
+        (lambda f: lambda x: lax.fori_loop(0, x[1] + 1, lambda _, x: f(x), x), WHOLE + AGAIN),
+        (lambda f: lambda x: lax.cond(x[0] == 0, f, lambda x: x, x), WHOLE),
+        (lambda f: lambda x: lax.switch(x[2], [lambda x: x, lambda x: x, f], x), WHOLE),
+        (lambda f: jax.pmap(lambda x: _shows_one(x), axis_name="x"), WHOLE),
+    ],
+    ids=["jit", "checkpoint", "twice", "scan", "while", "cond", "switch", "pmap"],
+)
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_region_inside(around, expected, check_vma, lines):
+    f = around(_by_device(_shows, check_vma=check_vma))
+    assert lines(fx.jit(f), jnp.arange(4)) == expected
+
+
+def _shows_one(x):
+    fx.print("{} {}", lax.axis_index("x"), x)
+    return x
+
+
+def test_transformations_of_a_region(lines):
+    """Effects of the primal, once; lanes in order at each place of each device."""
+    f = _by_device(lambda x: _shows(x) * 1.0)
+    loss = lambda x: (f(x) ** 2).sum()  # noqa: E731
+    x = jnp.arange(4.0)
+    whole = ["0 0.0", "1 1.0", "2 2.0", "3 3.0"]
+    for transformed in (jax.grad(loss), jax.value_and_grad(loss), jax.grad(jax.checkpoint(loss))):
+        assert lines(fx.jit(transformed), x) == whole
+    assert lines(fx.jit(lambda x: jax.jvp(f, (x,), (x,))), x) == whole
+    lanes = [f"{n} {n + lane:.1f}" for n in range(4) for lane in (0, 4)]
+    assert lines(fx.jit(jax.vmap(f)), jnp.arange(8.0).reshape(2, 4)) == lanes
+
+
+def test_meshes(lines):
+    """Two axes, regions inside regions, some of the devices, one device, and axes whose sharding types say."""
+
+    def inner(x):
+        fx.print("{} {} {}", lax.axis_index("x"), lax.axis_index("y"), x[0])
+        return x
+
+    def outer(x):
+        return jax.shard_map(inner, in_specs=P("y"), out_specs=P("y"), axis_names={"y"})(x)
+
+    x = jnp.arange(4)
+    shown = ["0 0 0", "0 1 1", "1 0 2", "1 1 3"]
+    both = jax.shard_map(inner, mesh=_mesh(2, 2), in_specs=P(("x", "y")), out_specs=P(("x", "y")))
+    assert lines(fx.jit(both), x) == shown
+    nested = jax.shard_map(outer, mesh=_mesh(2, 2), in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    assert lines(fx.jit(nested), x) == shown
+    some = _mesh(2, devices=jax.devices()[2:])
+    assert lines(fx.jit(_by_device(_shows, some)), x) == ["0 0", "1 2"]
+    assert lines(fx.jit(_by_device(_shows, _mesh(1))), x) == ["0 0"]
+
+    mesh = _mesh(4, kind=AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        whole = fx.jit(lambda x: fx.print("all {}", _by_device(_shows, mesh)(x)))
+        assert lines(whole, jax.device_put(x, P("x"))) == [*WHOLE, "all [10 11 12 13]"]
+
+
+def test_record_says_which_device():
+    f = fx.jit(_by_device(_shows))
+    with fx.capture(suppress=True) as records:
+        f(jnp.arange(4))
+    assert [(record.device, record.text) for record in records] == list(enumerate(WHOLE))
+
+
+def test_unordered_effects_all_come(lines):
+    def body(x):
+        lax.fori_loop(0, 50, lambda i, _: fx.print("{} {}", x[0], i, ordered=False), None)
+        return x
+
+    expected = sorted(f"{n} {i}" for n in range(4) for i in range(50))
+    assert sorted(lines(fx.jit(_by_device(body)), jnp.arange(4))) == expected
+
+
+# What it costs
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_no_collective_is_added(check_vma):
+    def program(shows):
+        def body(x):
+            if shows:
+                fx.print("{}", x)
+                x = x + fx.callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+            return x + lax.psum(x, "x")
+
+        def f(x):
+            x = _by_device(body, check_vma=check_vma)(x)
+            if shows:
+                fx.print("between")
+            return _by_device(body, check_vma=check_vma)(x)
+
+        return f
+
+    x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(_mesh(4), P("x")))
+
+    def collectives(f):
+        text = f.lower(x).compile().as_text()
+        return sorted(re.findall(r" (all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\(", text))
+
+    plain = collectives(jax.jit(program(shows=False)))
+    assert plain == ["all-reduce"] * 2
+    assert collectives(fx.jit(program(shows=True))) == plain
+
+
+# Callbacks that devices wait for
+
+
+WATCHED = """
+import faulthandler, os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+faulthandler.dump_traceback_later(200, exit=True)
+import jax, jax.numpy as jnp, effects as fx
+from jax import lax, P
+mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+seen = []
+
+def add(n, x):
+    seen.append(int(n))
+    return x + 1
+
+def body(x):
+    n = lax.axis_index("x")
+    def turn(_, x):
+        y = fx.callback(add, jax.ShapeDtypeStruct(x.shape, x.dtype), n, x)
+        return y + 0 * lax.psum(y, "x")
+    return lax.fori_loop(0, 2, turn, x)
+
+f = fx.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
+for _ in range(1000):
+    x = f(jnp.zeros(8))
+assert x.tolist() == [2] * 8, x
+assert seen == [*range(8)] * 2000
+print("done")
+"""
+
+
+def test_eight_devices_wait_for_callbacks_and_each_other():
+    """A thousand times: who goes on after its answer waits in a collective for those that have none yet."""
+    done = run_python(WATCHED)
+    assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+def test_device_that_waits_may_be_what_the_others_wait_for(lines):
+    """A callback of one device comes after what the others do when it has run. It is not waited for that."""
+
+    def body(x):
+        n = lax.axis_index("x")
+        x = lax.cond(n == 2, lambda x: fx.callback(lambda x: x + 1, ONE, x), lambda x: x, x)
+        total = lax.psum(x, "x")
+        fx.print("{} {}", n, total[0])
+        return total
+
+    f = fx.jit(jax.shard_map(body, mesh=_mesh(4), in_specs=P("x"), out_specs=P()))
+    for _ in range(2):
+        assert lines(f, jnp.arange(4, dtype=jnp.int32)) == ["0 7", "1 7", "3 7", "2 7"]
+
+
+# What is refused
+
+
+def test_region_over_some_axes_is_refused():
+    def body(x):
+        fx.print("{}", x)
+        return x
+
+    f = jax.shard_map(body, mesh=_mesh(2, 2), in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    with pytest.raises(fx.MissingTokenRule, match=r"`print` at .*test_regions.py.* over some axes .* `axis_names`"):
+        fx.jit(f)(jnp.arange(4))
+
+
+def test_region_without_native_code_is_refused():
+    with fx.config.override(native=False), pytest.raises(fx.MissingTokenRule, match="without the native module"):
+        fx.jit(_by_device(_shows))(jnp.arange(4))
