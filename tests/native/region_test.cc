@@ -72,6 +72,16 @@ public:
   void close(int32_t device, uint32_t phase, uint32_t index, uint64_t devices) {
     deliver({Kind::kClose, At(phase, index), device, devices});
   }
+  void close(const Event &event, const Token (&finals)[2]) {
+    RecordHeader header{};
+    header.kind = Kind::kClose;
+    header.token = finals[0];
+    header.device = event.device;
+    header.site = event.devices;
+    header.payload_size = sizeof finals;
+    order.accept(header, {reinterpret_cast<const std::byte *>(finals), sizeof finals, nullptr},
+                 [](auto &&...) { CHECK(false); });
+  }
   bool advance() {
     return order.advance([this](auto &&...args) { left(args...); }, finished);
   }
