@@ -81,6 +81,7 @@ __all__ = [
     "forget_failed_tokens",
     "hide_frames_in",
     "hold_weakly_in_caches",
+    "infer_types_each_time",
     "inlined_calls",
     "inspect_sharding_p",
     "interpret",
@@ -171,6 +172,17 @@ def is_reference_type(aval: Any) -> bool:
 def has_state(jaxpr: Any) -> bool:
     """Whether a jaxpr reads or writes references of the function around it."""
     return any(isinstance(effect, RefEffect) for effect in jaxpr.effects)
+
+
+def infer_types_each_time(primitive: Primitive) -> None:
+    """Lets an equation's types and effects be inferred when it is traced. JAX remembers them by the parameters, which
+    costs more where these differ between any two equations."""
+
+    def stage(trace: Any, source_info: Any, *tracers: Any, **params: Any) -> list[Any]:
+        avals, effects = primitive.abstract_eval(*(tracer.aval for tracer in tracers), **params)
+        return trace.emit_eqn(tracers, avals, primitive, params, effects, source_info)
+
+    pe.custom_staging_rules[primitive] = stage
 
 
 def hold_weakly_in_caches(type_: type) -> None:
