@@ -12,7 +12,7 @@ from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
 from effects._content import HostCall
-from effects._primitive import effect_p, result_avals
+from effects._primitive import effect_p
 from effects._sites import Site
 from effects._types import Order
 from lowering._record import close_p, host_sink, record_p
@@ -43,18 +43,10 @@ def _custom_call(ctx: Any, target: str, args: Any, attributes: Any) -> Any:
     # flag stays off: the token, which the program returns, keeps the call alive and in its place.
     devices = compat.automatic_devices(ctx)
     lower = jax.ffi.ffi_lowering(target, has_side_effect=devices == 0, backend_config=attributes(devices))
-    return _token_last(lower, ctx, args, replicated=devices != 0)
-
-
-def _token_last(lower: Any, ctx: Any, args: Any, *, replicated: bool = False) -> list[Any]:
-    """A call that takes its token first and returns it last. Were it first, what a call returns could be all that a
-    loop carries, in the loop's order, and XLA takes a body that ends with such a call for one that changes nothing."""
-    token, *results = ctx.avals_out
-    ctx = ctx.replace(avals_out=[*results, token])
-    *outs, token_after = lower(ctx, *args)
-    if replicated:
-        compat.mark_replicated(ctx, compat.owner_of([token_after]))
-    return [token_after, *outs]
+    outs = lower(ctx, *args)
+    if devices:
+        compat.mark_replicated(ctx, compat.owner_of(outs))
+    return outs
 
 
 def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
@@ -75,7 +67,7 @@ def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
     """The call as JAX has it; the token waits for its results."""
 
     def bind(token: Any, *operands: Any) -> list[Any]:
-        return jax.lax.optimization_barrier([token, *call(*operands)])
+        return jax.lax.optimization_barrier([*call(*operands), token])
 
     return compat.mlir.lower_fun(bind)(ctx, token, *operands)
 
@@ -104,13 +96,13 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     lower = jax.ffi.ffi_lowering(target, has_side_effect=True, backend_config=_site_attributes(site))
     if not site.effect.ordered:
         # Something in the token's place, for the same reason as that is last.
-        _, *results = _token_last(lower, ctx.replace(avals_in=avals_in, avals_out=[_NOTHING, *ctx.avals_out]), kept)
+        *results, _ = lower(ctx.replace(avals_in=avals_in, avals_out=[*ctx.avals_out, _NOTHING]), *kept)
         return results
     token_ctx = ctx.replace(
-        avals_in=[compat.abstract_token, *avals_in], avals_out=[compat.abstract_token, *ctx.avals_out]
+        avals_in=[compat.abstract_token, *avals_in], avals_out=[*ctx.avals_out, compat.abstract_token]
     )
     order = Order(site.effect.domain)
-    token, *results = _token_last(lower, token_ctx, [ctx.tokens_in.get(order), *kept])
+    *results, token = lower(token_ctx, ctx.tokens_in.get(order), *kept)
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: token})))
     return results
 
@@ -126,25 +118,18 @@ def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, close
 
     def record(token: Any, *operands: Any) -> list[Any]:
         token, *outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
-        return [host_sink().close([token]) if closes else token, *outs]
+        return [*outs, host_sink().close([token]) if closes else token]
 
-    return _callback(ctx, record, result_avals(site), args)
+    return _callback(ctx, record, args)
 
 
 def _close_callback_lowering(ctx: Any, *tokens: Any) -> Any:
-    return _callback(ctx, lambda *tokens: [host_sink().close([np.asarray(x) for x in tokens])], [], tokens)
+    return _callback(ctx, lambda *tokens: [host_sink().close([np.asarray(x) for x in tokens])], tokens)
 
 
-def _callback(ctx: Any, callback: Any, results: Sequence[Any], args: Any) -> Any:
-    def last(token: Any, *outs: Any) -> list[Any]:  # as in `_token_last`
-        return [*outs, token]
-
-    def call(token: Any, *rest: Any) -> Any:
-        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (*results, token)]
-        *outs, token = jax.pure_callback(lambda *args: last(*callback(*args)), shapes, token, *rest)
-        return [token, *outs]
-
-    return compat.mlir.lower_fun(call, multiple_results=True)(ctx, *args)
+def _callback(ctx: Any, callback: Any, args: Any) -> Any:
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in ctx.avals_out]
+    return compat.mlir.lower_fun(lambda *args: jax.pure_callback(callback, shapes, *args))(ctx, *args)
 
 
 def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
