@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import re
 import sys
@@ -221,8 +222,8 @@ class Site:
     def symbols(self) -> tuple[Any, ...]:
         """The sizes that are not numbers, while a program is traced for symbolic shapes."""
         results = self.content.results or () if isinstance(self.content, HostCall) else ()
-        shapes = [self.lanes, *(operand.shape for operand in (*self.operands, *results))]
-        return tuple(dict.fromkeys(size for shape in shapes for size in shape if not isinstance(size, int)))
+        sizes = itertools.chain(self.lanes, *[operand.shape for operand in (*self.operands, *results)])
+        return tuple(dict.fromkeys([size for size in sizes if not isinstance(size, int)]))
 
     @functools.cached_property
     def portable(self) -> Site:
