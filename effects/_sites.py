@@ -10,7 +10,6 @@ import collections
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import re
 import sys
@@ -222,7 +221,10 @@ class Site:
     def symbols(self) -> tuple[Any, ...]:
         """The sizes that are not numbers, while a program is traced for symbolic shapes."""
         results = self.content.results or () if isinstance(self.content, HostCall) else ()
-        sizes = itertools.chain(self.lanes, *[operand.shape for operand in (*self.operands, *results)])
+        sizes = list(self.lanes)
+        for operand in (self.mask, *self.leaves, *results):
+            if isinstance(operand, Operand):
+                sizes += operand.shape
         return tuple(dict.fromkeys([size for size in sizes if not isinstance(size, int)]))
 
     @functools.cached_property
