@@ -61,11 +61,11 @@ __all__ = [
     "ad",
     "annotated_calls",
     "array_of",
-    "attributes",
     "automatic_devices",
     "batching",
     "bind",
     "block_until_token",
+    "call_handler",
     "callback_context",
     "closed_jaxpr",
     "cond_p",
@@ -688,9 +688,36 @@ def automatic_devices(ctx: Any) -> int:
     return devices if devices > 1 and not getattr(axis_context, "manual_axes", None) else 0
 
 
-def attributes(**values: bool | int | str) -> dict[str, Any]:
-    """Attributes of a custom call."""
-    return {name: _attribute(value) for name, value in values.items()}
+def call_handler(
+    ctx: Any, target: str, operands: Sequence[Any], attributes: dict[str, bool | int | str], *, has_side_effect: bool
+) -> Sequence[Any]:
+    """Calls a handler of XLA's FFI, with all arrays in row-major order.
+
+    `jax.ffi.ffi_lowering` does the same and more, and takes twice as long; a program may have a great many calls.
+    """
+    sizes = None
+    if not all(core.is_constant_shape(_shape(aval)) for aval in ctx.avals_out):
+        shapes = [mlir.eval_dynamic_shape_as_ivals(ctx, _shape(aval)) for aval in ctx.avals_out]
+        sizes = [mlir.shape_tensor(ctx.module_context, shape) for shape in shapes]
+    return mlir.custom_call(
+        target,
+        operands=operands,
+        operand_layouts=[_row_major(aval) for aval in ctx.avals_in],
+        result_types=[mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
+        result_layouts=[_row_major(aval) for aval in ctx.avals_out],
+        result_shapes=sizes,
+        backend_config={name: _attribute(value) for name, value in attributes.items()},
+        has_side_effect=has_side_effect,
+    ).results
+
+
+def _shape(aval: Any) -> tuple[Any, ...]:
+    return () if aval is abstract_token else aval.shape
+
+
+def _row_major(aval: Any) -> Sequence[int]:
+    """The axes, the one that varies fastest first."""
+    return range(len(_shape(aval)))[::-1]
 
 
 def _attribute(value: bool | int | str) -> Any:

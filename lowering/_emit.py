@@ -35,16 +35,14 @@ def _site_attributes(site: Site, devices: int = 0, call: int = 0, closes: bool =
     traits = _ORDERED * site.effect.ordered | _CLOSES * closes | _CALLBACK * isinstance(site.content, HostCall)
     traits |= devices << _DEVICES_SHIFT | call << _CALL_SHIFT
     site = site.portable
-    return compat.attributes(site=site.id, traits=traits, description=site.description)
+    return {"site": site.id, "traits": traits, "description": site.description}
 
 
-def _custom_call(ctx: Any, target: str, args: Any, attributes: Any) -> Any:
+def _custom_call(ctx: Any, target: str, args: Sequence[Any], attributes: Any, *, replicated: bool) -> Sequence[Any]:
     # XLA's partitioner wants to know what to do with a side effect, and refuses to replicate one. In its regions the
     # flag stays off: the token, which the program returns, keeps the call alive and in its place.
-    devices = compat.automatic_devices(ctx)
-    lower = jax.ffi.ffi_lowering(target, has_side_effect=devices == 0, backend_config=attributes(devices))
-    outs = lower(ctx, *args)
-    if devices:
+    outs = compat.call_handler(ctx, target, args, attributes, has_side_effect=not replicated)
+    if replicated:
         compat.mark_replicated(ctx, compat.owner_of(outs))
     return outs
 
@@ -52,7 +50,8 @@ def _custom_call(ctx: Any, target: str, args: Any, attributes: Any) -> Any:
 def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
     if not config.native:
         return _record_callback_lowering(ctx, token, *operands, site=site, call=call, closes=closes)
-    if site.results is not None and not site.effect.ordered and compat.automatic_devices(ctx):
+    devices = compat.automatic_devices(ctx)
+    if site.results is not None and not site.effect.ordered and devices:
         # Every device asks for itself, and which calls are copies of each other only their order tells.
         if isinstance(site.content, HostCall) and (otherwise := site.content.otherwise) is not None:
             return _otherwise(ctx, otherwise, token, operands)
@@ -60,7 +59,8 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
         raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
     _meet(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
-    return _custom_call(ctx, target, (token, *operands), lambda devices: _site_attributes(site, devices, call, closes))
+    attributes = _site_attributes(site, devices, call, closes)
+    return _custom_call(ctx, target, (token, *operands), attributes, replicated=devices != 0)
 
 
 def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
@@ -75,7 +75,8 @@ def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
 def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
-    return _custom_call(ctx, "effects_close", tokens, lambda devices: compat.attributes(replicated=devices != 0))
+    replicated = compat.automatic_devices(ctx) != 0
+    return _custom_call(ctx, "effects_close", tokens, {"replicated": replicated}, replicated=replicated)
 
 
 def _refuse_several_devices(ctx: Any, site: Site) -> None:
@@ -93,16 +94,18 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     avals_in = ctx.avals_in[len(operands) - len(kept) :]
     _meet(ctx, site)
     target = "effects_plain" if site.results is None else "effects_plain_call"
-    lower = jax.ffi.ffi_lowering(target, has_side_effect=True, backend_config=_site_attributes(site))
+    attributes = _site_attributes(site)
     if not site.effect.ordered:
         # Something in the token's place, for the same reason as that is last.
-        *results, _ = lower(ctx.replace(avals_in=avals_in, avals_out=[*ctx.avals_out, _NOTHING]), *kept)
+        call_ctx = ctx.replace(avals_in=avals_in, avals_out=[*ctx.avals_out, _NOTHING])
+        *results, _ = compat.call_handler(call_ctx, target, kept, attributes, has_side_effect=True)
         return results
-    token_ctx = ctx.replace(
+    order = Order(site.effect.domain)
+    call_ctx = ctx.replace(
         avals_in=[compat.abstract_token, *avals_in], avals_out=[*ctx.avals_out, compat.abstract_token]
     )
-    order = Order(site.effect.domain)
-    *results, token = lower(token_ctx, ctx.tokens_in.get(order), *kept)
+    args = [ctx.tokens_in.get(order), *kept]
+    *results, token = compat.call_handler(call_ctx, target, args, attributes, has_side_effect=True)
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: token})))
     return results
 
