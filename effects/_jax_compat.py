@@ -62,11 +62,11 @@ __all__ = [
     "ad",
     "annotated_calls",
     "array_of",
-    "attributes",
     "automatic_devices",
     "batching",
     "bind",
     "block_until_token",
+    "call_handler",
     "callback_context",
     "closed_jaxpr",
     "cond_p",
@@ -82,6 +82,7 @@ __all__ = [
     "forget_failed_tokens",
     "hide_frames_in",
     "hold_weakly_in_caches",
+    "infer_types_each_time",
     "inlined_calls",
     "inspect_sharding_p",
     "interpret",
@@ -174,6 +175,17 @@ def is_reference_type(aval: Any) -> bool:
 def has_state(jaxpr: Any) -> bool:
     """Whether a jaxpr reads or writes references of the function around it."""
     return any(isinstance(effect, RefEffect) for effect in jaxpr.effects)
+
+
+def infer_types_each_time(primitive: Primitive) -> None:
+    """Lets an equation's types and effects be inferred when it is traced. JAX remembers them by the parameters, which
+    costs more where these differ between any two equations."""
+
+    def stage(trace: Any, source_info: Any, *tracers: Any, **params: Any) -> list[Any]:
+        avals, effects = primitive.abstract_eval(*(tracer.aval for tracer in tracers), **params)
+        return trace.emit_eqn(tracers, avals, primitive, params, effects, source_info)
+
+    pe.custom_staging_rules[primitive] = stage
 
 
 def hold_weakly_in_caches(type_: type) -> None:
@@ -701,9 +713,36 @@ def automatic_devices(ctx: Any) -> int:
     return devices if devices > 1 and not getattr(axis_context, "manual_axes", None) else 0
 
 
-def attributes(**values: bool | int | str) -> dict[str, Any]:
-    """Attributes of a custom call."""
-    return {name: _attribute(value) for name, value in values.items()}
+def call_handler(
+    ctx: Any, target: str, operands: Sequence[Any], attributes: dict[str, bool | int | str], *, has_side_effect: bool
+) -> Sequence[Any]:
+    """Calls a handler of XLA's FFI, with all arrays in row-major order.
+
+    `jax.ffi.ffi_lowering` does the same and more, and takes twice as long; a program may have a great many calls.
+    """
+    sizes = None
+    if not all(core.is_constant_shape(_shape(aval)) for aval in ctx.avals_out):
+        shapes = [mlir.eval_dynamic_shape_as_ivals(ctx, _shape(aval)) for aval in ctx.avals_out]
+        sizes = [mlir.shape_tensor(ctx.module_context, shape) for shape in shapes]
+    return mlir.custom_call(
+        target,
+        operands=operands,
+        operand_layouts=[_row_major(aval) for aval in ctx.avals_in],
+        result_types=[mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
+        result_layouts=[_row_major(aval) for aval in ctx.avals_out],
+        result_shapes=sizes,
+        backend_config={name: _attribute(value) for name, value in attributes.items()},
+        has_side_effect=has_side_effect,
+    ).results
+
+
+def _shape(aval: Any) -> tuple[Any, ...]:
+    return () if aval is abstract_token else aval.shape
+
+
+def _row_major(aval: Any) -> Sequence[int]:
+    """The axes, the one that varies fastest first."""
+    return range(len(_shape(aval)))[::-1]
 
 
 def _attribute(value: bool | int | str) -> Any:

@@ -31,6 +31,9 @@ def _effect_abstract_eval(*operands: Any, site: Site) -> tuple[list[Any], set[An
     return result_avals(site), jax_effects(site.effect)
 
 
+compat.infer_types_each_time(effect_p)
+
+
 def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], list[Any]]:
     """The primal program has the effect; tangents have none. A function of the user's has no derivative."""
     if site.results and any(type(tangent) is not compat.ad.Zero for tangent in tangents):

@@ -221,8 +221,11 @@ class Site:
     def symbols(self) -> tuple[Any, ...]:
         """The sizes that are not numbers, while a program is traced for symbolic shapes."""
         results = self.content.results or () if isinstance(self.content, HostCall) else ()
-        shapes = [self.lanes, *(operand.shape for operand in (*self.operands, *results))]
-        return tuple(dict.fromkeys(size for shape in shapes for size in shape if not isinstance(size, int)))
+        sizes = list(self.lanes)
+        for operand in (self.mask, *self.leaves, *results):
+            if isinstance(operand, Operand):
+                sizes += operand.shape
+        return tuple(dict.fromkeys([size for size in sizes if not isinstance(size, int)]))
 
     @functools.cached_property
     def portable(self) -> Site:

@@ -12,7 +12,7 @@ from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
 from effects._content import HostCall
-from effects._primitive import effect_p, result_avals
+from effects._primitive import effect_p
 from effects._sites import Site
 from effects._types import Order
 from lowering._record import close_p, host_sink, record_p
@@ -36,32 +36,23 @@ def _site_attributes(site: Site, devices: int = 0, call: int = 0, closes: bool =
     traits = _ORDERED * site.effect.ordered | _CLOSES * closes | _CALLBACK * isinstance(site.content, HostCall)
     traits |= devices << _DEVICES_SHIFT | call << _CALL_SHIFT
     site = site.portable
-    return compat.attributes(site=site.id, traits=traits, description=site.description)
+    return {"site": site.id, "traits": traits, "description": site.description}
 
 
-def _custom_call(ctx: Any, target: str, args: Any, attributes: Any) -> Any:
+def _custom_call(ctx: Any, target: str, args: Sequence[Any], attributes: Any, *, replicated: bool) -> Sequence[Any]:
     # XLA's partitioner wants to know what to do with a side effect, and refuses to replicate one. In its regions the
     # flag stays off: the token, which the program returns, keeps the call alive and in its place.
-    devices = compat.automatic_devices(ctx)
-    lower = jax.ffi.ffi_lowering(target, has_side_effect=devices == 0, backend_config=attributes(devices))
-    return _token_last(lower, ctx, args, replicated=devices != 0)
-
-
-def _token_last(lower: Any, ctx: Any, args: Any, *, replicated: bool = False) -> list[Any]:
-    """A call that takes its token first and returns it last. Were it first, what a call returns could be all that a
-    loop carries, in the loop's order, and XLA takes a body that ends with such a call for one that changes nothing."""
-    token, *results = ctx.avals_out
-    ctx = ctx.replace(avals_out=[*results, token])
-    *outs, token_after = lower(ctx, *args)
+    outs = compat.call_handler(ctx, target, args, attributes, has_side_effect=not replicated)
     if replicated:
-        compat.mark_replicated(ctx, compat.owner_of([token_after]))
-    return [token_after, *outs]
+        compat.mark_replicated(ctx, compat.owner_of(outs))
+    return outs
 
 
 def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
     if not config.native:
         return _record_callback_lowering(ctx, token, *operands, site=site, call=call, closes=closes)
-    if site.results is not None and not site.effect.ordered and compat.automatic_devices(ctx):
+    devices = compat.automatic_devices(ctx)
+    if site.results is not None and not site.effect.ordered and devices:
         # Every device asks for itself, and which calls are copies of each other only their order tells.
         if isinstance(site.content, HostCall) and (otherwise := site.content.otherwise) is not None:
             return _otherwise(ctx, otherwise, token, operands)
@@ -69,14 +60,15 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
         raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
     _meet(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
-    return _custom_call(ctx, target, (token, *operands), lambda devices: _site_attributes(site, devices, call, closes))
+    attributes = _site_attributes(site, devices, call, closes)
+    return _custom_call(ctx, target, (token, *operands), attributes, replicated=devices != 0)
 
 
 def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
     """The call as JAX has it; the token waits for its results."""
 
     def bind(token: Any, *operands: Any) -> list[Any]:
-        return jax.lax.optimization_barrier([token, *call(*operands)])
+        return jax.lax.optimization_barrier([*call(*operands), token])
 
     return compat.mlir.lower_fun(bind)(ctx, token, *operands)
 
@@ -84,17 +76,16 @@ def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
 def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
-    return _custom_call(ctx, "effects_close", tokens, lambda devices: compat.attributes(devices=devices))
+    devices = compat.automatic_devices(ctx)
+    return _custom_call(ctx, "effects_close", tokens, {"devices": devices}, replicated=devices != 0)
 
 
-def _enter_native_lowering(ctx: Any, *tokens: Any, ordered: int, devices: int, apart: bool) -> Any:
-    attributes = compat.attributes(ordered=ordered, devices=devices, apart=apart)
-    return jax.ffi.ffi_lowering("effects_enter", has_side_effect=True, backend_config=attributes)(ctx, *tokens)
+def _enter_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
+    return compat.call_handler(ctx, "effects_enter", tokens, attributes, has_side_effect=True)
 
 
-def _leave_native_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
-    attributes = compat.attributes(ordered=ordered)
-    return jax.ffi.ffi_lowering("effects_leave", has_side_effect=True, backend_config=attributes)(ctx, *tokens)
+def _leave_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
+    return compat.call_handler(ctx, "effects_leave", tokens, attributes, has_side_effect=True)
 
 
 def _refuse_several_devices(ctx: Any, site: Site) -> None:
@@ -112,16 +103,18 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     avals_in = ctx.avals_in[len(operands) - len(kept) :]
     _meet(ctx, site)
     target = "effects_plain" if site.results is None else "effects_plain_call"
-    lower = jax.ffi.ffi_lowering(target, has_side_effect=True, backend_config=_site_attributes(site))
+    attributes = _site_attributes(site)
     if not site.effect.ordered:
         # Something in the token's place, for the same reason as that is last.
-        _, *results = _token_last(lower, ctx.replace(avals_in=avals_in, avals_out=[_NOTHING, *ctx.avals_out]), kept)
+        call_ctx = ctx.replace(avals_in=avals_in, avals_out=[*ctx.avals_out, _NOTHING])
+        *results, _ = compat.call_handler(call_ctx, target, kept, attributes, has_side_effect=True)
         return results
-    token_ctx = ctx.replace(
-        avals_in=[compat.abstract_token, *avals_in], avals_out=[compat.abstract_token, *ctx.avals_out]
-    )
     order = Order(site.effect.domain)
-    token, *results = _token_last(lower, token_ctx, [ctx.tokens_in.get(order), *kept])
+    call_ctx = ctx.replace(
+        avals_in=[compat.abstract_token, *avals_in], avals_out=[*ctx.avals_out, compat.abstract_token]
+    )
+    args = [ctx.tokens_in.get(order), *kept]
+    *results, token = compat.call_handler(call_ctx, target, args, attributes, has_side_effect=True)
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: token})))
     return results
 
@@ -137,25 +130,18 @@ def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, close
 
     def record(token: Any, *operands: Any) -> list[Any]:
         token, *outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
-        return [host_sink().close([token]) if closes else token, *outs]
+        return [*outs, host_sink().close([token]) if closes else token]
 
-    return _callback(ctx, record, result_avals(site), args)
+    return _callback(ctx, record, args)
 
 
 def _close_callback_lowering(ctx: Any, *tokens: Any) -> Any:
-    return _callback(ctx, lambda *tokens: [host_sink().close([np.asarray(x) for x in tokens])], [], tokens)
+    return _callback(ctx, lambda *tokens: [host_sink().close([np.asarray(x) for x in tokens])], tokens)
 
 
-def _callback(ctx: Any, callback: Any, results: Sequence[Any], args: Any) -> Any:
-    def last(token: Any, *outs: Any) -> list[Any]:  # as in `_token_last`
-        return [*outs, token]
-
-    def call(token: Any, *rest: Any) -> Any:
-        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (*results, token)]
-        *outs, token = jax.pure_callback(lambda *args: last(*callback(*args)), shapes, token, *rest)
-        return [token, *outs]
-
-    return compat.mlir.lower_fun(call, multiple_results=True)(ctx, *args)
+def _callback(ctx: Any, callback: Any, args: Any) -> Any:
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in ctx.avals_out]
+    return compat.mlir.lower_fun(lambda *args: jax.pure_callback(callback, shapes, *args))(ctx, *args)
 
 
 def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:

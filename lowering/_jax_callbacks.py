@@ -26,7 +26,7 @@ from effects._content import Content, HostCall, Line, fill
 from effects._functions import HostFunction, function_name
 from effects._sites import Operand, Site, Static, Where, stored_dtype, take_array
 from lowering._record import bind_record
-from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule
+from lowering._rules import TokenContext, Tokens, effects_of, equations_with_effects, register_token_rule
 
 
 @register_token_rule(compat.debug_print_p)
@@ -88,18 +88,13 @@ def is_ordered_record(eqn: Any) -> bool:
 def jax_calls_in(jaxpr: Any) -> tuple[bool, bool]:
     """Whether JAX's callbacks in a jaxpr, and in those inside it, call functions, and whether it waits for results."""
     calls = awaits = False
-    if not effects_of(jaxpr.effects):
-        return calls, awaits
-    for eqn in jaxpr.eqns:
+    for eqn in equations_with_effects(jaxpr):
         if eqn.primitive is compat.io_callback_p:
             calls, awaits = True, awaits or bool(eqn.params["result_avals"])
         elif eqn.primitive is compat.debug_callback_p:
             calls = True
         elif eqn.primitive is compat.debug_print_p:
             calls = calls or _as_line(eqn.params) is None
-        for inner in compat.jaxprs_in(eqn.params):
-            inner_calls, inner_awaits = jax_calls_in(inner)
-            calls, awaits = calls or inner_calls, awaits or inner_awaits
     return calls, awaits
 
 

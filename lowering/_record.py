@@ -20,8 +20,11 @@ DOMAIN_BITS = 8
 
 record_p = compat.Primitive("record")
 record_p.multiple_results = True
-"""(token, *operands) -> (token, *results): publishes one record, and waits for what a callback returns; with `closes`
-publishes the end of the program too."""
+"""(token, *operands) -> (*results, token): publishes one record, and waits for what a callback returns; with `closes`
+publishes the end of the program too.
+
+Were the token first, what a call returns could be all that a loop carries, in the loop's order, and XLA takes a body
+that ends with such a call for one that changes nothing."""
 
 close_p = compat.Primitive("close")
 """(*tokens) -> output token: the program has published all it will."""
@@ -29,7 +32,10 @@ close_p = compat.Primitive("close")
 
 @record_p.def_abstract_eval
 def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, closes: bool) -> list[Any]:
-    return [token, *result_avals(site)]
+    return [*result_avals(site), token]
+
+
+compat.infer_types_each_time(record_p)
 
 
 @close_p.def_abstract_eval
@@ -48,7 +54,7 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
     operands, site = site.without_idle_mask(operands)
     # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
-    token, *results = record_p.bind(
+    *results, token = record_p.bind(
         tokens[key], *size_operands(site), *operands, site=site, call=call, closes=ctx.closes
     )
     return {key: token}, results

@@ -7,7 +7,7 @@ domain, or `UNORDERED` for the effects that have no place in any.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from effects import _jax_compat as compat
@@ -49,23 +49,28 @@ def effects_inside(jaxpr: Any) -> frozenset[Effect]:
     return found
 
 
+def equations_with_effects(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr, and of those inside it, that show effects."""
+    for eqn in jaxpr.eqns:
+        if eqn.effects:
+            yield eqn
+            for inner in compat.jaxprs_in(eqn.params):
+                yield from equations_with_effects(inner)
+
+
 def sites_in(jaxpr: Any) -> set[Site]:
     """Every site of a jaxpr and of those inside it."""
     found: set[Site] = set()
-    if not effects_of(jaxpr.effects):
-        return found
-    for eqn in jaxpr.eqns:
+    for eqn in equations_with_effects(jaxpr):
         if isinstance(site := eqn.params.get("site"), Site):
             found.add(site)
         found.update(eqn.params.get("sites", ()))  # of an exported program
-        for inner in compat.jaxprs_in(eqn.params):
-            found |= sites_in(inner)
     return found
 
 
-def token_keys(effects: Any) -> tuple[str, ...]:
+def token_keys(effects: Iterable[Effect]) -> tuple[str, ...]:
     """The keys that a jaxpr or an equation with these effects needs, in the order in which its tokens are passed."""
-    return tuple(sorted({token_key(effect) for effect in effects_of(effects)}))
+    return tuple(sorted({token_key(effect) for effect in effects}))
 
 
 @dataclasses.dataclass(slots=True)

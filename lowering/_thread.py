@@ -21,6 +21,7 @@ from lowering._jax_callbacks import is_ordered_record
 from lowering._rules import (
     UNORDERED,
     TokenContext,
+    TokenRule,
     Tokens,
     effects_inside,
     effects_of,
@@ -33,7 +34,7 @@ from lowering._rules import (
 def ends_with_record(jaxpr: Any) -> bool:
     """Whether the last thing that a program publishes is a record of its outermost jaxpr, under its only token."""
     last = _last_with_effects(jaxpr)
-    if len(token_keys(jaxpr.effects)) > 1:
+    if len(token_keys(effects_of(jaxpr.effects))) > 1:
         return False
     if last.primitive is not effect_p:
         return is_ordered_record(last)
@@ -63,16 +64,19 @@ def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bo
     calls = itertools.count()
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
-        effects, call = effects_of(eqn.effects), next(calls)
-        if not effects or _is_left_to_jax(eqn):
+        effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
+        if not effects or (rule is None and not own_effects(eqn.effects)):
+            # Nothing to order, or callbacks of JAX's own in a primitive without a rule, which JAX can lower.
             refuse_hidden_effects(eqn)
             return compat.bind(eqn, operands)
         taken = {key: tokens[key] for key in token_keys(effects)}
-        returned, outs = _apply_rule(eqn, effects, call, eqn is last, taken, operands)
-        # Unordered effects all take the token that came in: nothing orders them.
-        if UNORDERED in returned:
-            joined.append(returned.pop(UNORDERED))
-        tokens.update(returned)
+        ctx = TokenContext(eqn, effects, len(eqn.outvars), call, eqn is last, _thread, _threaded)
+        returned, outs = _apply_rule(rule, ctx, taken, operands)
+        for key, token in returned.items():
+            if key == UNORDERED:  # they all take the token that came in: nothing orders them
+                joined.append(token)
+            else:
+                tokens[key] = token
         return outs
 
     outs = compat.interpret(jaxpr, args, apply)
@@ -103,35 +107,26 @@ def _threaded(jaxpr: Any, tokens: Tokens) -> Any:
 
 
 def _apply_rule(
-    eqn: Any, effects: frozenset[Any], call: int, closes: bool, tokens: Tokens, operands: Sequence[Any]
+    rule: TokenRule | None, ctx: TokenContext, tokens: Tokens, operands: Sequence[Any]
 ) -> tuple[Tokens, Sequence[Any]]:
     known = registered_effects()
-    for effect in effects:
+    for effect in ctx.effects:
         if effect.name not in known:
-            raise ValueError(errors.MSG_UNKNOWN_IN_PROGRAM.format(effect=effect.name, where=compat.source_of(eqn)))
-    rule = find_rule(eqn.primitive)
+            raise ValueError(errors.MSG_UNKNOWN_IN_PROGRAM.format(effect=effect.name, where=ctx.where))
     if rule is None:
-        raise _missing_rule(eqn, effects)
-    ctx = TokenContext(eqn, effects, len(eqn.outvars), call, closes, _thread, _threaded)
-    result = rule(ctx, tokens, *operands, **eqn.params)
+        raise _missing_rule(ctx.eqn, ctx.effects)
+    result = rule(ctx, tokens, *operands, **ctx.eqn.params)
     if (
         not isinstance(result, tuple)
         or len(result) != 2
         or not isinstance(result[0], dict)
-        or set(result[0]) != set(tokens)
-        or len(result[1]) != len(eqn.outvars)
+        or result[0].keys() != tokens.keys()
+        or len(result[1]) != ctx.outs
     ):
         raise TypeError(
-            errors.MSG_RULE_RETURNED.format(
-                primitive=eqn.primitive, got=result, keys=", ".join(tokens), outs=len(eqn.outvars)
-            )
+            errors.MSG_RULE_RETURNED.format(primitive=ctx.primitive, got=result, keys=", ".join(tokens), outs=ctx.outs)
         )
-    return dict(result[0]), result[1]
-
-
-def _is_left_to_jax(eqn: Any) -> bool:
-    """Whether an equation has no rule, and no effects but those of JAX's own callbacks, which JAX can lower."""
-    return find_rule(eqn.primitive) is None and not own_effects(eqn.effects)
+    return result
 
 
 def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:

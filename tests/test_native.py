@@ -50,7 +50,9 @@ def _flags(compiler: list[str], sanitizer: str) -> list[str]:
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("test", ["ring_test", "order_test", "region_test", "replies_test", "sites_test", "publisher_test"])
+@pytest.mark.parametrize(
+    "test", ["ring_test", "order_test", "region_test", "replies_test", "sites_test", "publisher_test"]
+)
 def test_native_passes_under_sanitizer(test: str, sanitizer: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A native test compiles without a warning and passes without a sanitizer's report."""
     compiler = _compiler()
