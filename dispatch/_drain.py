@@ -41,8 +41,9 @@ class Drain:
     def __init__(self) -> None:
         self.progress = threading.Condition()  # notified when epochs have ended
         self.plain_released = 0  # under `progress`: how many records without an epoch have been replayed
-        self.plain_in_runs = 0  # how many more are part of runs of functions that are under way
-        self.held: dict[int, int] = {}  # numbers of threads -> how many runs of functions of theirs are under way
+        # By the identity of its work: a run of functions that is under way; the number of the thread that is held, and
+        # how many plain records are part of it.
+        self._runs: dict[int, tuple[int, int]] = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, Place, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
@@ -51,7 +52,15 @@ class Drain:
         self._watch = Watch()  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
-        self._runs_lock = threading.Lock()  # for `held` and `plain_in_runs`, since runs may end while others begin
+
+    def holds(self, thread: int) -> bool:
+        """Whether functions of this thread's programs are under way."""
+        return any(held == thread for held, _ in self._runs.copy().values())
+
+    @property
+    def plain_in_runs(self) -> int:
+        """How many plain records are part of runs of functions that are under way."""
+        return sum(plain for _, plain in self._runs.copy().values())
 
     def functions(self) -> dict[int, Running]:
         """The functions that run, by the identities of their drain threads."""
@@ -171,9 +180,7 @@ class Drain:
     ) -> bool:
         """Replays records of one thread's programs, which may run functions of the user's. Returns whether we still
         lead."""
-        with self._runs_lock:
-            self.held[run] = self.held.get(run, 0) + 1
-            self.plain_in_runs += plain
+        self._runs[id(work)] = run, plain
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
@@ -192,11 +199,7 @@ class Drain:
                 if (reply := _last_reply(item)) != 0:
                     answer = reply, error
             del item
-        with self._runs_lock:
-            self.held[run] -= 1
-            if self.held[run] == 0:
-                del self.held[run]
-            self.plain_in_runs -= plain
+        del self._runs[id(work)]
         native.resume(run, plain)
         if finished:
             self._end_epochs(finished, 0)
@@ -274,7 +277,7 @@ class Drain:
         if stream is None:
             return None, None
         call = stream.calls.get(number)
-        if call is not None and thread in self.held:
+        if self._runs and call is not None and self.holds(thread):
             # What is unordered passes a function that runs in this context, and no two threads can be in one.
             call = (*call[:2], call[2].copy())
         return call, (stream.eager.get(number) if stream.eager else None)
