@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -142,10 +141,11 @@ class Drain:
         """
         items, finished, forgotten, plain_released, run, plain_in_run, stopped = native.next_batch(_PATIENCE)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
-        work = deque([(item, *self._call_of(item[1], item[2])) for item in items])
-        while work and work[0][0][0] == _TEXT:
-            self._show(*work.popleft())
-        leads = True
+        calls = [self._call_of(item[1], item[2]) for item in items]
+        at, leads = 0, True
+        while at < len(items) and items[at][0] == _TEXT:
+            self._show(items[at], *calls[at])
+            at += 1
         if run is None:
             if finished or plain_released != self.plain_released:
                 self._end_epochs(finished, plain_released)
@@ -155,7 +155,7 @@ class Drain:
             if finished or plain_released != self.plain_released:
                 self._end_epochs([each for each in finished if each[0] != run], plain_released)
                 finished = [each for each in finished if each[0] == run]
-            leads = self._replay_run(work, run, plain_in_run, finished, settle)
+            leads = self._replay_run(items, calls, at, run, plain_in_run, finished, settle)
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
@@ -172,34 +172,35 @@ class Drain:
 
     def _replay_run(
         self,
-        work: deque[Any],
+        items: list[Any],
+        calls: list[tuple[Any, Site | None]],
+        first: int,
         run: int,
         plain: int,
         finished: list[tuple[int, int, int]],
         settle: Settle | None,
     ) -> bool:
-        """Replays records of one thread's programs, which may run functions of the user's. Returns whether we still
-        lead."""
-        self._runs[id(work)] = run, plain
+        """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
+        Returns whether we still lead."""
+        self._runs[id(items)] = run, plain
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
-        while work:
-            item, call, site = work.popleft()
-            place = item[1], item[2]
+        for at in range(first, len(items)):
+            item = items[at]
             try:
                 if item[_CALLS]:
-                    answer = self._call(item, call, site, settle)
+                    answer = self._call(item, *calls[at], settle)
                 else:
-                    self._show(item, call, site)
+                    self._show(item, *calls[at])
                     if settle is not None:
-                        settle(place)
+                        settle((item[1], item[2]))
             except BaseException as error:  # ours: the others go on all the same
-                failures.add(place, error)
+                failures.add((item[1], item[2]), error)
                 if (reply := _last_reply(item)) != 0:
                     answer = reply, error
-            del item
-        del self._runs[id(work)]
+            items[at] = item = None  # the arguments of a function live no longer than its run
+        del self._runs[id(items)]
         native.resume(run, plain)
         if finished:
             self._end_epochs(finished, 0)
@@ -227,7 +228,6 @@ class Drain:
         Returns what to answer, if somebody waits: always for the last of them.
         """
         kind, thread, number, _, data, block, _, failed = item
-        del item  # the arguments of a function live no longer than its run
         place = thread, number
         replay = Replay(call or outside_epochs(), place, settle)
         find = find_site if eager_site is None else lambda _: eager_site
@@ -249,13 +249,15 @@ class Drain:
                 native.note_cancelled()
                 answer = reply, errors.MSG_CANCELLED.format(effect=site.effect.name, where=site.where)
             else:
-                payload, block = (data[start:end], None) if block is None else (block, None)
+                if block is None:
+                    payload = data[start:end]
+                else:
+                    payload, block = block, None
                 token = first, epoch, phase, index
-                several = bool(reply) and bool(flags & _REPLICATED)
+                several = reply != 0 and flags & _REPLICATED != 0
                 self.running[me] = site, place, token, reply, several, time.monotonic()
                 result = replay.function(site, token, device, payload, reply != 0)
-                self.running.pop(me, None)
-                del payload
+                del self.running[me], payload
                 if reply:
                     answer = reply, result
             at = shown = end
@@ -325,12 +327,12 @@ def has_failed(output_token: Any) -> bool:
     return False
 
 
-def answer_with(reply: int, result: Any) -> None:
+def answer_with(reply: int, result: list[np.ndarray] | BaseException | str | None) -> None:
     """Tells a device what a callback returned, or why it did not."""
-    if isinstance(result, (str, BaseException)):
-        native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
-    else:
+    if result is None or isinstance(result, list):
         native.answer(reply, [to_bytes(x) for x in result or ()])
+    else:
+        native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
 
 
 drain = Drain()
