@@ -122,7 +122,7 @@ class Drain:
         nested = self._nested[threading.get_ident()] = nest_this_thread()
 
         def settle(place: Place) -> None:
-            if nested.calls or failures:
+            if nested.calls or failures.programs:
                 self._wait_for_nested(nested, place)
 
         while native.stand_by():

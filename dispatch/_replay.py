@@ -91,21 +91,24 @@ class Replay:
     # In the context of the call.
 
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray]:
-        site = site.of_record(payload)
+        if site.unknown:
+            site = site.of_record(payload)
         content: Any = site.content
         fn = content.function.fn
         if fn is None:
             raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=content.function.name))
-        observed = bool(observers.handlers or observers.captures)
+        observed = observers.handlers or observers.captures
         values = site.read(payload)
         lanes: Iterable[tuple[int, ...]] = _ONCE
         results: list[np.ndarray] = []
-        calls_lanes = bool(site.lanes) and not (content.is_vectorized and site.active(payload) is None)
-        if calls_lanes:
-            lanes = site.lanes_of(payload)
-            results = [np.zeros(result.shape, result.stored) for result in site.results or ()]
-        elif site.lanes:
-            values = site.all_lanes(values, content.vmap_method)
+        calls_lanes = False
+        if site.lanes:
+            if content.is_vectorized and site.active(payload) is None:
+                values = site.all_lanes(values, content.vmap_method)
+            else:
+                calls_lanes = True
+                lanes = site.lanes_of(payload)
+                results = [np.zeros(result.shape, result.stored) for result in site.results or ()]
         for lane in lanes:
             args, kwargs = site.arguments(site.of_lane(values, lane) if calls_lanes else values)
             if observed or content.pass_record:
