@@ -31,7 +31,7 @@ _TEXT, _RECORDS, _LARGE = range(3)
 """What the items of a batch are; see `Item` in `dispatch/native/drain.h`."""
 
 _CALLS = 6  # of an item: whether some of its records are of callbacks
-_REPLICATED, _CALLBACK = 2, 4  # of a record's flags; see `dispatch/native/record.h`
+_REPLY = 3  # of a callback's record: under which number somebody waits; 0 if nobody does
 
 
 class Drain:
@@ -227,43 +227,31 @@ class Drain:
 
         Returns what to answer, if somebody waits: always for the last of them.
         """
-        kind, thread, number, _, data, block, _, failed = item
+        _, thread, number, _, parts, _, _, failed = item
         place = thread, number
         replay = Replay(call or outside_epochs(), place, settle)
         find = find_site if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
-        at, shown, count = 0, 0, 0  # where we are; from where records wait to be shown, and how many
-        while at < len(data):
-            _, _, flags, site_id, first, epoch, phase, index, device, reply, size = HEADER.unpack_from(data, at)
-            start = at + HEADER.size
-            end = start if kind == _LARGE else start + size
-            if not flags & _CALLBACK:
-                at, count = end, count + 1
+        for part in parts:
+            if len(part) == 2:  # records that call nothing, and how many
+                if failures.any_ended:
+                    failures.count_after_end(place, part[1])
+                replay.records(Records(*part, find))
                 continue
-            if count:
-                replay.records(Records(data[shown:at], count, find))
+            site_id, token, device, reply, several, payload = part
             site = find(site_id)
+            cancelled = failed and reply != 0
             if failures.any_ended:
-                failures.count_after_end(place, count + (not failed or not reply), int(failed and bool(reply)))
-            if failed and reply:
+                failures.count_after_end(place, int(not cancelled), int(cancelled))
+            if cancelled:
                 native.note_cancelled()
                 answer = reply, errors.MSG_CANCELLED.format(effect=site.effect.name, where=site.where)
-            else:
-                if block is None:
-                    payload = data[start:end]
-                else:
-                    payload, block = block, None
-                token = first, epoch, phase, index
-                several = reply != 0 and flags & _REPLICATED != 0
-                self.running[me] = site, place, token, reply, several, time.monotonic()
-                result = replay.function(site, token, device, payload, reply != 0)
-                del self.running[me], payload
-                if reply:
-                    answer = reply, result
-            at = shown = end
-            count = 0
-        if count:
-            replay.records(Records(data[shown:], count, find))
+                continue
+            self.running[me] = site, place, token, reply, several, time.monotonic()
+            result = replay.function(site, token, device, payload, reply != 0)
+            del self.running[me]
+            if reply:
+                answer = reply, result
         return answer
 
     def _wait_for_nested(self, nested: Stream, place: tuple[int, int]) -> None:
@@ -311,11 +299,8 @@ class Drain:
 
 def _last_reply(item: Any) -> int:
     """Under which number somebody waits for the last record of an item; 0 if nobody does."""
-    at, reply, (kind, data) = 0, 0, (item[0], item[4])
-    while kind != _TEXT and at < len(data):
-        *_, reply, size = HEADER.unpack_from(data, at)
-        at += HEADER.size + (0 if kind == _LARGE else size)
-    return reply
+    last = item[4][-1] if item[_CALLS] else ()
+    return last[_REPLY] if len(last) > _REPLY else 0
 
 
 def has_failed(output_token: Any) -> bool:
@@ -327,7 +312,7 @@ def has_failed(output_token: Any) -> bool:
     return False
 
 
-def answer_with(reply: int, result: list[np.ndarray] | BaseException | str | None) -> None:
+def answer_with(reply: int, result: Any) -> None:
     """Tells a device what a callback returned, or why it did not."""
     if result is None or isinstance(result, list):
         native.answer(reply, [to_bytes(x) for x in result or ()])
