@@ -30,7 +30,7 @@ _PATIENCE = 0.005
 _TEXT, _RECORDS, _LARGE = range(3)
 """What the items of a batch are; see `Item` in `dispatch/native/drain.h`."""
 
-_CALLS = 6  # of an item: whether some of its records are of callbacks
+_CALLS = 6  # of an item: whether some of its records are of callbacks; see `ToCalls` in `dispatch/native/module.cc`
 _REPLY = 3  # of a callback's record: under which number somebody waits; 0 if nobody does
 
 
@@ -249,7 +249,7 @@ class Drain:
                 continue
             self.running[me] = site, place, token, reply, several, time.monotonic()
             result = replay.function(site, token, device, payload, reply != 0)
-            del self.running[me]
+            self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:
                 answer = reply, result
         return answer
