@@ -236,7 +236,7 @@ class Drain:
             if len(part) == 2:  # records that call nothing, and how many
                 if failures.any_ended:
                     failures.count_after_end(place, part[1])
-                replay.records(Records(*part, find))
+                replay.records(Records(part[0], part[1], find))
                 continue
             site_id, token, device, reply, several, payload = part
             site = find(site_id)
@@ -299,7 +299,7 @@ class Drain:
 
 def _last_reply(item: Any) -> int:
     """Under which number somebody waits for the last record of an item; 0 if nobody does."""
-    last = item[4][-1] if item[_CALLS] else ()
+    last: tuple[Any, ...] = item[4][-1] if item[_CALLS] else ()
     return last[_REPLY] if len(last) > _REPLY else 0
 
 

@@ -128,7 +128,7 @@ class Replay:
                     if not (observed and any(capture.suppress for capture in self._captures())):
                         self._write(returned)
                 elif content.results is not None and not calls_lanes:
-                    results = take_results(site, returned, site.results)
+                    results = take_results(site, returned, site.results or ())
                 elif content.results is not None:  # at once: the function may have one array for all lanes
                     for all_lanes, of_one in zip(results, take_results(site, returned, content.results), strict=True):
                         all_lanes[lane] = of_one
