@@ -83,7 +83,12 @@ def _against_io_callback(
 
 @case("sync", f"an ordered callback whose result the program waits for, in fori_loop({STEPS:,})")
 def sync(repeats: int) -> Result:
-    """The device waits for its turn and for the function."""
+    """The device waits for its turn and for the function.
+
+    Each contender's loop runs in one thread, ours in the drain's and JAX's in the caller's. So they may be on different
+    processors, and if these are not equally fast (those of a virtual machine have neighbours), the ratio says that too.
+    A process that is pinned to one processor (`taskset -c 0`) has the two on the same.
+    """
     calls = _Counted()
     return _against_io_callback(
         lambda i, x: fx.callback(calls, SCALAR, x),

@@ -87,7 +87,7 @@ def _wait(
     # The newest epoch that counts, of each stream: a stream's epochs end in their order.
     last = []
     for stream in which:
-        if nested and stream is not own and stream.thread in drain.held:
+        if nested and stream is not own and drain.holds(stream.thread):
             continue  # it goes on when the effects that are being replayed are done, and we may be one of them
         numbers = list(stream.calls)
         outermost = stream.dispatching[:1]

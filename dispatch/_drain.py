@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +30,8 @@ _PATIENCE = 0.005
 _TEXT, _RECORDS, _LARGE = range(3)
 """What the items of a batch are; see `Item` in `dispatch/native/drain.h`."""
 
-_CALLS = 6  # of an item: whether some of its records are of callbacks
-_REPLICATED, _CALLBACK = 2, 4  # of a record's flags; see `dispatch/native/record.h`
+_CALLS = 6  # of an item: whether some of its records are of callbacks; see `ToCalls` in `dispatch/native/module.cc`
+_REPLY = 3  # of a callback's record: under which number somebody waits; 0 if nobody does
 
 
 class Drain:
@@ -41,8 +40,9 @@ class Drain:
     def __init__(self) -> None:
         self.progress = threading.Condition()  # notified when epochs have ended
         self.plain_released = 0  # under `progress`: how many records without an epoch have been replayed
-        self.plain_in_runs = 0  # how many more are part of runs of functions that are under way
-        self.held: dict[int, int] = {}  # numbers of threads -> how many runs of functions of theirs are under way
+        # By the identity of its work: a run of functions that is under way; the number of the thread that is held, and
+        # how many plain records are part of it.
+        self._runs: dict[int, tuple[int, int]] = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, Place, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
@@ -51,7 +51,15 @@ class Drain:
         self._watch = Watch()  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
-        self._runs_lock = threading.Lock()  # for `held` and `plain_in_runs`, since runs may end while others begin
+
+    def holds(self, thread: int) -> bool:
+        """Whether functions of this thread's programs are under way."""
+        return any(held == thread for held, _ in self._runs.copy().values())
+
+    @property
+    def plain_in_runs(self) -> int:
+        """How many plain records are part of runs of functions that are under way."""
+        return sum(plain for _, plain in self._runs.copy().values())
 
     def functions(self) -> dict[int, Running]:
         """The functions that run, by the identities of their drain threads."""
@@ -114,7 +122,7 @@ class Drain:
         nested = self._nested[threading.get_ident()] = nest_this_thread()
 
         def settle(place: Place) -> None:
-            if nested.calls or failures:
+            if nested.calls or failures.programs:
                 self._wait_for_nested(nested, place)
 
         while native.stand_by():
@@ -133,10 +141,11 @@ class Drain:
         """
         items, finished, forgotten, plain_released, run, plain_in_run, stopped = native.next_batch(_PATIENCE)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
-        work = deque([(item, *self._call_of(item[1], item[2])) for item in items])
-        while work and work[0][0][0] == _TEXT:
-            self._show(*work.popleft())
-        leads = True
+        calls = [self._call_of(item[1], item[2]) for item in items]
+        at, leads = 0, True
+        while at < len(items) and items[at][0] == _TEXT:
+            self._show(items[at], *calls[at])
+            at += 1
         if run is None:
             if finished or plain_released != self.plain_released:
                 self._end_epochs(finished, plain_released)
@@ -146,7 +155,7 @@ class Drain:
             if finished or plain_released != self.plain_released:
                 self._end_epochs([each for each in finished if each[0] != run], plain_released)
                 finished = [each for each in finished if each[0] == run]
-            leads = self._replay_run(work, run, plain_in_run, finished, settle)
+            leads = self._replay_run(items, calls, at, run, plain_in_run, finished, settle)
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
@@ -163,40 +172,35 @@ class Drain:
 
     def _replay_run(
         self,
-        work: deque[Any],
+        items: list[Any],
+        calls: list[tuple[Any, Site | None]],
+        first: int,
         run: int,
         plain: int,
         finished: list[tuple[int, int, int]],
         settle: Settle | None,
     ) -> bool:
-        """Replays records of one thread's programs, which may run functions of the user's. Returns whether we still
-        lead."""
-        with self._runs_lock:
-            self.held[run] = self.held.get(run, 0) + 1
-            self.plain_in_runs += plain
+        """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
+        Returns whether we still lead."""
+        self._runs[id(items)] = run, plain
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
-        while work:
-            item, call, site = work.popleft()
-            place = item[1], item[2]
+        for at in range(first, len(items)):
+            item = items[at]
             try:
                 if item[_CALLS]:
-                    answer = self._call(item, call, site, settle)
+                    answer = self._call(item, *calls[at], settle)
                 else:
-                    self._show(item, call, site)
+                    self._show(item, *calls[at])
                     if settle is not None:
-                        settle(place)
+                        settle((item[1], item[2]))
             except BaseException as error:  # ours: the others go on all the same
-                failures.add(place, error)
+                failures.add((item[1], item[2]), error)
                 if (reply := _last_reply(item)) != 0:
                     answer = reply, error
-            del item
-        with self._runs_lock:
-            self.held[run] -= 1
-            if self.held[run] == 0:
-                del self.held[run]
-            self.plain_in_runs -= plain
+            items[at] = item = None  # the arguments of a function live no longer than its run
+        del self._runs[id(items)]
         native.resume(run, plain)
         if finished:
             self._end_epochs(finished, 0)
@@ -223,42 +227,31 @@ class Drain:
 
         Returns what to answer, if somebody waits: always for the last of them.
         """
-        kind, thread, number, _, data, block, _, failed = item
-        del item  # the arguments of a function live no longer than its run
+        _, thread, number, _, parts, _, _, failed = item
         place = thread, number
         replay = Replay(call or outside_epochs(), place, settle)
         find = find_site if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
-        at, shown, count = 0, 0, 0  # where we are; from where records wait to be shown, and how many
-        while at < len(data):
-            _, _, flags, site_id, first, epoch, phase, index, device, reply, size = HEADER.unpack_from(data, at)
-            start = at + HEADER.size
-            end = start if kind == _LARGE else start + size
-            if not flags & _CALLBACK:
-                at, count = end, count + 1
+        for part in parts:
+            if len(part) == 2:  # records that call nothing, and how many
+                if failures.any_ended:
+                    failures.count_after_end(place, part[1])
+                replay.records(Records(part[0], part[1], find))
                 continue
-            if count:
-                replay.records(Records(data[shown:at], count, find))
+            site_id, token, device, reply, several, payload = part
             site = find(site_id)
+            cancelled = failed and reply != 0
             if failures.any_ended:
-                failures.count_after_end(place, count + (not failed or not reply), int(failed and bool(reply)))
-            if failed and reply:
+                failures.count_after_end(place, int(not cancelled), int(cancelled))
+            if cancelled:
                 native.note_cancelled()
                 answer = reply, errors.MSG_CANCELLED.format(effect=site.effect.name, where=site.where)
-            else:
-                payload, block = (data[start:end], None) if block is None else (block, None)
-                token = first, epoch, phase, index
-                several = bool(reply) and bool(flags & _REPLICATED)
-                self.running[me] = site, place, token, reply, several, time.monotonic()
-                result = replay.function(site, token, device, payload, reply != 0)
-                self.running.pop(me, None)
-                del payload
-                if reply:
-                    answer = reply, result
-            at = shown = end
-            count = 0
-        if count:
-            replay.records(Records(data[shown:], count, find))
+                continue
+            self.running[me] = site, place, token, reply, several, time.monotonic()
+            result = replay.function(site, token, device, payload, reply != 0)
+            self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
+            if reply:
+                answer = reply, result
         return answer
 
     def _wait_for_nested(self, nested: Stream, place: tuple[int, int]) -> None:
@@ -274,7 +267,7 @@ class Drain:
         if stream is None:
             return None, None
         call = stream.calls.get(number)
-        if call is not None and thread in self.held:
+        if self._runs and call is not None and self.holds(thread):
             # What is unordered passes a function that runs in this context, and no two threads can be in one.
             call = (*call[:2], call[2].copy())
         return call, (stream.eager.get(number) if stream.eager else None)
@@ -306,11 +299,8 @@ class Drain:
 
 def _last_reply(item: Any) -> int:
     """Under which number somebody waits for the last record of an item; 0 if nobody does."""
-    at, reply, (kind, data) = 0, 0, (item[0], item[4])
-    while kind != _TEXT and at < len(data):
-        *_, reply, size = HEADER.unpack_from(data, at)
-        at += HEADER.size + (0 if kind == _LARGE else size)
-    return reply
+    last: tuple[Any, ...] = item[4][-1] if item[_CALLS] else ()
+    return last[_REPLY] if len(last) > _REPLY else 0
 
 
 def has_failed(output_token: Any) -> bool:
@@ -324,10 +314,10 @@ def has_failed(output_token: Any) -> bool:
 
 def answer_with(reply: int, result: Any) -> None:
     """Tells a device what a callback returned, or why it did not."""
-    if isinstance(result, (str, BaseException)):
-        native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
-    else:
+    if result is None or isinstance(result, list):
         native.answer(reply, [to_bytes(x) for x in result or ()])
+    else:
+        native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
 
 
 drain = Drain()

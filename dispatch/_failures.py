@@ -31,17 +31,17 @@ class Failures:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._programs: dict[Place, _OfProgram] = {}  # by program, in the order of their first failure
+        self.programs: dict[Place, _OfProgram] = {}  # by program, in the order of their first failure
         self.plain_ended = False  # whether a callback has ever ended a program that JAX dispatched
         self.any_ended = False  # whether a callback has ended a program that may still have records to replay
 
     def __bool__(self) -> bool:
-        return bool(self._programs)
+        return bool(self.programs)
 
     def add(self, place: Place, failure: BaseException) -> None:
         """Keeps a failure after which the program goes on."""
         with self._lock:
-            program = self._programs.setdefault(place, _OfProgram())
+            program = self.programs.setdefault(place, _OfProgram())
             if len(program.kept) < _KEPT:
                 program.kept.append(failure)
             else:
@@ -50,7 +50,7 @@ class Failures:
     def end_program(self, place: Place, failure: BaseException, before: int) -> None:
         """Keeps the failure that ends the program."""
         with self._lock:
-            program = self._programs.setdefault(place, _OfProgram())
+            program = self.programs.setdefault(place, _OfProgram())
             if program.awaited is not None:  # another device of the same program
                 program.kept.append(failure)
                 return
@@ -60,13 +60,13 @@ class Failures:
 
     def has_ended(self, place: Place) -> bool:
         """Whether a callback has ended this program, and nobody has been told."""
-        program = self._programs.get(place)
+        program = self.programs.get(place)
         return program is not None and program.awaited is not None
 
     def count_after_end(self, place: Place, replayed: int, cancelled: int = 0) -> None:
         """Counts what became of records of a program that a callback has ended."""
         with self._lock:
-            program = self._programs.get(place)
+            program = self.programs.get(place)
             if program is not None and program.awaited is not None:
                 program.after += replayed
                 program.cancelled += cancelled
@@ -74,12 +74,12 @@ class Failures:
     def take_awaited(self, place: Place) -> BaseException | None:
         """The failure that ended this program."""
         with self._lock:
-            program = self._programs.get(place)
+            program = self.programs.get(place)
             if program is None or program.awaited is None:
                 return None
             failure = _finish_awaited(program)
             if not program.kept:
-                del self._programs[place]
+                del self.programs[place]
             self._look_for_ended()
         return failure
 
@@ -87,9 +87,9 @@ class Failures:
         """All failures, or those of programs that these threads called, in order."""
         taken: list[BaseException] = []
         with self._lock:
-            for place in list(self._programs):
+            for place in list(self.programs):
                 if threads is None or place[0] in threads:
-                    program = self._programs.pop(place)
+                    program = self.programs.pop(place)
                     kept = program.kept
                     if program.awaited is not None:
                         kept = [_finish_awaited(program), *kept]
@@ -100,7 +100,7 @@ class Failures:
         return taken
 
     def _look_for_ended(self) -> None:
-        self.any_ended = any(program.awaited is not None for program in self._programs.values())
+        self.any_ended = any(program.awaited is not None for program in self.programs.values())
 
 
 def _finish_awaited(program: _OfProgram) -> BaseException:

@@ -91,21 +91,24 @@ class Replay:
     # In the context of the call.
 
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray]:
-        site = site.of_record(payload)
+        if site.unknown:
+            site = site.of_record(payload)
         content: Any = site.content
         fn = content.function.fn
         if fn is None:
             raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=content.function.name))
-        observed = bool(observers.handlers or observers.captures)
+        observed = observers.handlers or observers.captures
         values = site.read(payload)
         lanes: Iterable[tuple[int, ...]] = _ONCE
         results: list[np.ndarray] = []
-        calls_lanes = bool(site.lanes) and not (content.is_vectorized and site.active(payload) is None)
-        if calls_lanes:
-            lanes = site.lanes_of(payload)
-            results = [np.zeros(result.shape, result.stored) for result in site.results or ()]
-        elif site.lanes:
-            values = site.all_lanes(values, content.vmap_method)
+        calls_lanes = False
+        if site.lanes:
+            if content.is_vectorized and site.active(payload) is None:
+                values = site.all_lanes(values, content.vmap_method)
+            else:
+                calls_lanes = True
+                lanes = site.lanes_of(payload)
+                results = [np.zeros(result.shape, result.stored) for result in site.results or ()]
         for lane in lanes:
             args, kwargs = site.arguments(site.of_lane(values, lane) if calls_lanes else values)
             if observed or content.pass_record:
@@ -125,7 +128,7 @@ class Replay:
                     if not (observed and any(capture.suppress for capture in self._captures())):
                         self._write(returned)
                 elif content.results is not None and not calls_lanes:
-                    results = take_results(site, returned, site.results)
+                    results = take_results(site, returned, site.results or ())
                 elif content.results is not None:  # at once: the function may have one array for all lanes
                     for all_lanes, of_one in zip(results, take_results(site, returned, content.results), strict=True):
                         all_lanes[lane] = of_one

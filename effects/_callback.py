@@ -112,14 +112,16 @@ def take_results(site: Site, returned: Any, types: Sequence[Operand]) -> list[np
     Raises:
         TypeError: if structure, shapes or dtypes are not those that were asked for.
     """
-    content = site.content
-    assert isinstance(content, HostCall) and content.results is not None
-    if content.is_one and isinstance(returned, (np.ndarray, np.generic)):
+    content: Any = site.content
+    if content.is_one and isinstance(returned, _ARRAY):
         return [_take_result(returned, types[0], site)]
     leaves, tree = jax.tree.flatten(returned)
     if not content.has_structure(tree):
         raise _wrong_return(site, f"the structure {tree}", f"the structure {content.tree}")
     return [_take_result(leaf, result, site) for leaf, result in zip(leaves, types, strict=True)]
+
+
+_ARRAY = np.ndarray, np.generic
 
 
 def _take_result(leaf: Any, result: Operand, site: Site) -> np.ndarray:

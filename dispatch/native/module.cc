@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -64,19 +65,57 @@ nb::object ToArray(Block block, size_t size) {
   return nb::cast(nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(data, {size}, owner));
 }
 
+// The records of an item that calls functions. A callback's is (site, token, device, reply, whether several devices ask
+// for it alike, payload); what stands between them is (bytes, how many).
+nb::list ToCalls(Item &item) {
+  nb::list parts;
+  const char *const end = item.data.data() + item.data.size();
+  const char *shown = item.data.data();
+  size_t count = 0;
+  const auto show = [&](const char *until) {
+    if (count != 0) parts.append(nb::make_tuple(nb::bytes(shown, until - shown), count));
+    count = 0;
+  };
+  for (const char *at = shown; at != end;) {
+    RecordHeader header;
+    std::memcpy(&header, at, sizeof header);
+    const char *const payload = at + sizeof header;
+    const bool large = item.what == Item::kLarge;
+    const char *const next = large ? payload : payload + header.payload_size;
+    if (header.flags & kCallback) {
+      show(at);
+      const Token &token = header.token;
+      const bool several = header.reply != 0 && (header.flags & kReplicated) != 0;
+      nb::object operands = large ? ToArray(std::move(item.block), item.size) : nb::bytes(payload, header.payload_size);
+      parts.append(nb::make_tuple(header.site, nb::make_tuple(token.stream, token.epoch, token.phase, token.index),
+                                  header.device, header.reply, several, operands));
+      shown = next;
+    } else {
+      ++count;
+    }
+    at = next;
+  }
+  show(end);
+  return parts;
+}
+
 nb::list ToPython(Batch &batch) {
   nb::list items;
   for (Item &item : batch.items) {
-    const auto tuple = [&](nb::object data, nb::object block) {
+    const auto tuple = [&](nb::object data, nb::object block = nb::none()) {
       items.append(nb::make_tuple(static_cast<int>(item.what), item.info.thread, item.info.epoch, item.count, data,
                                   block, item.calls, item.info.failed));
     };
+    if (item.calls) {
+      tuple(ToCalls(item));
+      continue;
+    }
     switch (item.what) {
     case Item::kText:
-      tuple(nb::str(item.data.data(), item.data.size()), nb::none());
+      tuple(nb::str(item.data.data(), item.data.size()));
       break;
     case Item::kRecords:
-      tuple(nb::bytes(item.data.data(), item.data.size()), nb::none());
+      tuple(nb::bytes(item.data.data(), item.data.size()));
       break;
     case Item::kLarge:
       tuple(nb::bytes(item.data.data(), item.data.size()), ToArray(std::move(item.block), item.size));
@@ -156,7 +195,7 @@ private:
 
 NB_MODULE(_token_effects, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
-  m.attr("ABI") = 2;
+  m.attr("ABI") = 3;
   m.attr("PLAIN_THREAD") = kPlainThread;
 
   m.def("handlers", [] {
