@@ -23,6 +23,7 @@ from dispatch._stuck import Running, Watch
 from effects import _errors as errors
 from effects._record import HEADER, Records
 from effects._sites import Site
+from lowering._record import PHASE
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
@@ -198,14 +199,17 @@ class Drain:
             except BaseException as error:  # ours: the others go on all the same
                 failures.add((item[1], item[2]), error)
                 if (reply := _last_reply(item)) != 0:
-                    answer = reply, error
+                    answer = reply, error, False
             items[at] = item = None  # the arguments of a function live no longer than its run
         del self._runs[id(items)]
         native.resume(run, plain)
         if finished:
             self._end_epochs(finished, 0)
         if answer is not None:
-            answer_with(*answer)  # the program that waits may go on in this thread, as long as it likes
+            reply, result, by_device = answer
+            if by_device:
+                native.hurry()  # the device may go on to where it waits for others, whose turn is to come
+            answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes
         return native.reclaim()
 
     def _show(self, item: Any, call: Any, site: Site | None) -> None:
@@ -222,10 +226,11 @@ class Drain:
             _, _, _, site_id, *token, device, _, _ = HEADER.unpack(data)
             replay.records(Records.of_one(site or find_site(site_id), tuple(token), device, block))
 
-    def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Settle | None) -> tuple[int, Any] | None:
+    def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
         """Runs the functions of an item, and replays what stands between them.
 
-        Returns what to answer, if somebody waits: always for the last of them.
+        Returns whom to answer what, if somebody waits, always for the last of them; and whether other devices have
+        turns of their own.
         """
         _, thread, number, _, parts, _, _, failed = item
         place = thread, number
@@ -245,13 +250,13 @@ class Drain:
                 failures.count_after_end(place, int(not cancelled), int(cancelled))
             if cancelled:
                 native.note_cancelled()
-                answer = reply, errors.MSG_CANCELLED.format(effect=site.effect.name, where=site.where)
+                answer = reply, errors.MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
                 continue
             self.running[me] = site, place, token, reply, several, time.monotonic()
             result = replay.function(site, token, device, payload, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:
-                answer = reply, result
+                answer = reply, result, bool(token[PHASE] & 1)
         return answer
 
     def _wait_for_nested(self, nested: Stream, place: tuple[int, int]) -> None:
@@ -282,6 +287,8 @@ class Drain:
             self.running[thread] = (*running[thread][:3], 0, *running[thread][4:])
             failures.end_program(function.place, failure, function.token[3])
             answer_with(function.reply, failure)
+            if function.token[PHASE] & 1:  # the other devices' turns do not come before this function ends
+                native.end_program(*function.place)
 
     def _close_failed(self) -> None:
         """Ends epochs whose programs have failed, which never close themselves."""

@@ -683,6 +683,27 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
     assert g(x)[0] == 1
 
 
+@pytest.mark.parametrize("way", ["numpy", "function", "effects", "callback"])
+def test_callback_of_a_region_that_waits_for_the_devices(way, monkeypatch):
+    """The same where each device has its own: those that have their answers wait for the others."""
+    monkeypatch.setattr(_stuck, "_HOLD_PATIENCE", 1.0)
+    monkeypatch.setattr(_stuck, "_IDLE_PATIENCE", 2.0)
+    x = _sharded()
+
+    def called(y):
+        _WAYS[way](x)
+        return y
+
+    def by_device(fn):
+        body = lambda y: fx.callback(fn, jax.ShapeDtypeStruct(y.shape, y.dtype), y)  # noqa: E731
+        return fx.jit(jax.shard_map(body, mesh=x.sharding.mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))
+
+    with pytest.raises(fx.EffectError, match="over several devices|does not begin"):
+        by_device(called)(x)
+    _settle()
+    assert by_device(lambda y: y + 1)(x)[0] == 1
+
+
 def _settle():
     """What the function was about goes on when its program has ended, or fails; that is not what is tested."""
     with contextlib.suppress(fx.EffectError, BaseExceptionGroup):

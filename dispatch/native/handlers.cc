@@ -181,7 +181,7 @@ ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
     // asks for itself.
     const bool shared = site->replicated != 0 && site->kind == Kind::kOrdered;
     const uint32_t reply = shared ? replies().ask_replicated(place, site->replicated, std::move(waiting))
-                                  : replies().ask(std::move(waiting));
+                                  : replies().ask(std::move(waiting), place);
     if (reply != 0 && !FailIfStopped(reply)) {
       Spans spans(args, 1);
       publisher().publish(site->kind, site->site, place, device, spans.data(), spans.size(), site->flags, reply);

@@ -65,8 +65,8 @@ nb::object ToArray(Block block, size_t size) {
   return nb::cast(nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(data, {size}, owner));
 }
 
-// The records of an item that calls functions. A callback's is (site, token, device, reply, whether several devices ask
-// for it alike, payload); what stands between them is (bytes, how many).
+// The records of an item that calls functions. A callback's is (site, token, device, reply, whether it is one of
+// several devices that ask, payload); what stands between them is (bytes, how many).
 nb::list ToCalls(Item &item) {
   nb::list parts;
   const char *const end = item.data.data() + item.data.size();
@@ -85,7 +85,7 @@ nb::list ToCalls(Item &item) {
     if (header.flags & kCallback) {
       show(at);
       const Token &token = header.token;
-      const bool several = header.reply != 0 && (header.flags & kReplicated) != 0;
+      const bool several = header.reply != 0 && ((header.flags & kReplicated) != 0 || InRegion(token));
       nb::object operands = large ? ToArray(std::move(item.block), item.size) : nb::bytes(payload, header.payload_size);
       parts.append(nb::make_tuple(header.site, nb::make_tuple(token.stream, token.epoch, token.phase, token.index),
                                   header.device, header.reply, several, operands));
@@ -195,7 +195,7 @@ private:
 
 NB_MODULE(_token_effects, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
-  m.attr("ABI") = 3;
+  m.attr("ABI") = 4;
   m.attr("PLAIN_THREAD") = kPlainThread;
 
   m.def("handlers", [] {
@@ -297,6 +297,10 @@ NB_MODULE(_token_effects, m) {
   m.def("answer_error", [](uint32_t number, const std::string &why) {
     nb::gil_scoped_release release;
     replies().fail(number, why);
+  });
+  m.def("end_program", [](uint32_t thread, uint32_t epoch) {
+    nb::gil_scoped_release release;
+    replies().end_program(thread, epoch);
   });
   m.def("fail_replies", [](const std::string &why) {
     nb::gil_scoped_release release;

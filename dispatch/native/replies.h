@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -33,10 +34,16 @@ public:
   // Called once, by whoever answers, with no lock held. It may run the rest of the waiting program.
   using Waiter = std::function<void(const Answer &)>;
 
-  // Registers somebody who waits. The number goes into the record; it is never 0.
-  uint32_t ask(Waiter waiter) {
-    std::lock_guard lock(mutex_);
+  // Registers somebody who waits. The number goes into the record; 0: its program has been ended, and it was told so.
+  uint32_t ask(Waiter waiter, const Token &token = {kPlainThread << kDomainBits, 0, 0, 0}) {
+    std::unique_lock lock(mutex_);
+    if (ended_.count({ThreadOf(token), token.epoch}) != 0) {
+      lock.unlock();
+      waiter({{}, kEnded});
+      return 0;
+    }
     const uint32_t number = next_number();
+    asked_[number].token = token;
     asked_[number].waiters.push_back(std::move(waiter));
     return number;
   }
@@ -83,11 +90,31 @@ public:
 
   void fail(uint32_t number, std::string why) { answer(number, {{}, std::move(why)}); }
 
-  // This program has failed: not all of its devices may come for what several ask for alike.
+  // This program cannot go on: all its devices that wait are told, and those that come to ask.
+  void end_program(uint32_t thread, uint32_t epoch) {
+    std::vector<Waiter> waiters;
+    {
+      std::lock_guard lock(mutex_);
+      ended_.insert({thread, epoch});
+      for (auto it = asked_.begin(); it != asked_.end();) {
+        Asked &asked = it->second;
+        if (asked.copies != 0 || ThreadOf(asked.token) != thread || asked.token.epoch != epoch) {
+          ++it;
+          continue;
+        }
+        std::move(asked.waiters.begin(), asked.waiters.end(), std::back_inserter(waiters));
+        it = asked_.erase(it);
+      }
+    }
+    for (const Waiter &waiter : waiters) waiter({{}, kEnded});
+  }
+
+  // This program has failed, and that is known: not all of its devices may come for what several ask for alike.
   void forget_replicated(uint32_t thread, uint32_t epoch) {
     std::vector<Waiter> waiters;
     {
       std::lock_guard lock(mutex_);
+      ended_.erase({thread, epoch});
       for (auto it = replicated_.begin(); it != replicated_.end();) {
         const auto asked = asked_.find(it->second);
         const Token &token = asked->second.token;
@@ -100,7 +127,7 @@ public:
         it = replicated_.erase(it);
       }
     }
-    for (const Waiter &waiter : waiters) waiter({{}, "The program has failed on another device."});
+    for (const Waiter &waiter : waiters) waiter({{}, kEnded});
   }
 
   // Numbers that nobody has answered yet.
@@ -138,6 +165,8 @@ private:
   using TokenKey = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>;
   static TokenKey Key(const Token &token) { return {token.stream, token.epoch, token.phase, token.index}; }
 
+  static constexpr char kEnded[] = "The program has failed on another device.";
+
   // All with `mutex_` held.
   uint32_t next_number() {
     do ++last_;
@@ -152,8 +181,9 @@ private:
 
   std::mutex mutex_;
   uint32_t last_ = 0;
-  std::unordered_map<uint32_t, Asked> asked_; // by number
-  std::map<TokenKey, uint32_t> replicated_;   // number of what several devices ask for
+  std::unordered_map<uint32_t, Asked> asked_;     // by number
+  std::map<TokenKey, uint32_t> replicated_;       // number of what several devices ask for
+  std::set<std::pair<uint32_t, uint32_t>> ended_; // thread and epoch of programs that cannot go on, until that is known
 };
 
 } // namespace effects

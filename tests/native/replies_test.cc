@@ -183,6 +183,24 @@ void test_replicated_answer_is_forgotten() {
 
 // When a program fails, all who wait for what its devices ask for alike hear so, and nothing of it is remembered: an
 // answer that comes later is for nobody, and who asks later asks anew. Others wait on: of another program, or alone.
+// All devices of a program that cannot go on are told, those too that ask later, until it is known to have failed.
+void test_end_program() {
+  Replies replies;
+  Heard heard;
+  const Token one = MakeToken(1, 0, 3, 0), two = MakeToken(1, 0, 3, 7), other = MakeToken(1, 0, 4, 0);
+  const std::string ended = "!The program has failed on another device.";
+  CHECK(replies.ask(heard.waiter("a"), one) != 0);
+  const uint32_t kept = replies.ask(heard.waiter("other"), other);
+  replies.end_program(1, 3);
+  CHECK_SEEN(heard.take(), {"a" + ended});
+  CHECK_EQ(replies.ask(heard.waiter("late"), two), uint32_t{0});
+  CHECK_SEEN(heard.take(), {"late" + ended});
+  replies.forget_replicated(1, 3);
+  CHECK(replies.ask(heard.waiter("new"), two) != 0);
+  AnswerWith(replies, kept, {"x"});
+  CHECK_SEEN(heard.take(), {"other:x"});
+}
+
 void test_forget_replicated() {
   Replies replies;
   Heard heard;
@@ -386,6 +404,7 @@ int main() {
   RUN(test_replicated_devices_share_a_failure);
   RUN(test_tokens_are_asked_for_apart);
   RUN(test_replicated_answer_is_forgotten);
+  RUN(test_end_program);
   RUN(test_forget_replicated);
   RUN(test_forget_replicated_answer);
   RUN(test_forget_replicated_calls_without_a_lock);
