@@ -19,8 +19,8 @@ from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, own_eff
 
 enter_p = compat.Primitive("enter")
 enter_p.multiple_results = True
-"""(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. Where devices may
-part, one that waits for an answer does not wait for the others."""
+"""(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices may go
+`apart`, one that waits for an answer may be what the others wait for."""
 
 leave_p = compat.Primitive("leave")
 leave_p.multiple_results = True
@@ -122,8 +122,8 @@ def _is_inside_whole(jaxpr: Any, by_device: frozenset[Any], check_vma: bool) -> 
 
 @compat.weakref_lru_cache
 def _may_part(jaxpr: Any, check_vma: bool) -> bool:
-    """Whether a device that waits for an answer may be what another waits for: some effect is where devices may differ
-    in whether they come there, and elsewhere they talk to each other."""
+    """Whether a device that waits for an answer may be what another waits for: not all devices may come to some effect,
+    and there are collectives, to which all come."""
     eqns = list(_eqns_in(jaxpr))
     return any(map(compat.is_collective, eqns)) and any(
         effects_of(eqn.effects) and _may_part_at(eqn, check_vma) for eqn in eqns
