@@ -18,7 +18,7 @@ from dispatch._failures import Place, failures
 from dispatch._known_sites import find_site, forget
 from dispatch._replay import Replay, Settle, outside_epochs
 from dispatch._sink import native, to_bytes
-from dispatch._streams import Stream, is_nested, nest_this_thread, streams
+from dispatch._streams import Stream, is_nested, nest_this_thread, nested_here, streams
 from dispatch._stuck import Running, Watch
 from effects import _errors as errors
 from effects._record import HEADER, Records
@@ -114,18 +114,22 @@ class Drain:
 
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""
-        while not done():
-            _, replayed, _ = self._step(None)  # nobody's streams are nested any more
-            if not replayed:
-                self._close_failed()
+        with nested_here() as nested:
+            while not done():
+                _, replayed, _ = self._step(self._settle(nested))
+                if not replayed:
+                    self._close_failed()
 
-    def _run(self) -> None:
-        nested = self._nested[threading.get_ident()] = nest_this_thread()
-
+    def _settle(self, nested: Stream) -> Settle:
         def settle(place: Place) -> None:
             if nested.calls or failures.programs:
                 self._wait_for_nested(nested, place)
 
+        return settle
+
+    def _run(self) -> None:
+        nested = self._nested[threading.get_ident()] = nest_this_thread()
+        settle = self._settle(nested)
         while native.stand_by():
             leads, replayed, stopped = True, False, False
             while leads and (replayed or not stopped):

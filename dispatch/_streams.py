@@ -6,12 +6,13 @@ takes holds the stream's and the epoch's number; it comes from the host, so no p
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
@@ -233,6 +234,18 @@ def nest_this_thread() -> Stream:
     stream = current_stream()
     native.nest(stream.thread)
     return stream
+
+
+@contextlib.contextmanager
+def nested_here() -> Iterator[Stream]:
+    """The calling thread does the drain's work for a while."""
+    before = dict(vars(_local))
+    vars(_local).pop("stream", None)
+    try:
+        yield nest_this_thread()
+    finally:
+        vars(_local).clear()
+        vars(_local).update(before)
 
 
 _ended: list[int] = []  # numbers of threads that are gone; the drain forgets them when their epochs have ended

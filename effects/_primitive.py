@@ -22,8 +22,11 @@ effect_p.multiple_results = True
 
 
 def result_avals(site: Site) -> list[Any]:
-    """Types of what a program waits for at this site."""
-    return [compat.per_device(compat.ShapedArray(result.shape, result.stored)) for result in site.results or ()]
+    """Types of what a program waits for at this site. In a per-device region a user's function may return another
+    thing to each device; JAX takes what its own callbacks return to be the same on all."""
+    of_jax = isinstance(site.content, HostCall) and site.content.otherwise is not None
+    avals = [compat.ShapedArray(result.shape, result.stored) for result in site.results or ()]
+    return avals if of_jax else [compat.per_device(aval) for aval in avals]
 
 
 @effect_p.def_effectful_abstract_eval

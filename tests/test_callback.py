@@ -1005,6 +1005,27 @@ def test_traces_of_fresh_functions_leave_nothing():
     assert done.returncode == 0, done.stderr
 
 
+def test_callback_that_waits_in_a_later_exit_handler():
+    """There is no other thread any more: what a function waits for is replayed inside of it."""
+    code = (
+        "import atexit, faulthandler, sys, jax, jax.numpy as jnp\n"
+        "faulthandler.dump_traceback_later(60, exit=True)\n"
+        "def later(): f(2); fx.effects_barrier(); sys.stdout.write('the end\\n')\n"
+        "atexit.register(later)\n"
+        "import effects as fx\n"
+        "inner = fx.jit(lambda x: fx.print('inner {}', x))\n"
+        "def called(x): inner(x); fx.effects_barrier(); sys.stdout.write('back\\n')\n"
+        "@fx.jit\n"
+        "def f(x):\n"
+        "    fx.callback(called, None, x)\n"
+        "    fx.print('after {}', x)\n"
+        "f(1)\n"
+    )
+    done = run_python(code, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == ["inner 1", "back", "after 1", "inner 2", "back", "after 2", "the end", ""]
+
+
 def test_in_a_later_exit_handler():
     """When the drain has ended, a barrier replays what is only recorded; who would wait for results is told."""
     code = (

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
+from jax.experimental import io_callback
 from jax.sharding import AxisType
 
 import effects as fx
@@ -207,6 +208,20 @@ def test_record_says_which_device():
     with fx.capture(suppress=True) as records:
         f(jnp.arange(4))
     assert [(record.device, record.text) for record in records] == list(enumerate(WHOLE))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_jaxs_callbacks_of_a_region(check_vma, lines):
+    """What they return is of the type that JAX gives it."""
+
+    def body(x):
+        jax.debug.print("before {}", x[0], ordered=True)
+        y = io_callback(lambda x: x, ONE, x, ordered=True)
+        jax.debug.print("after {}", y[0], ordered=True)
+        return x + y
+
+    shown = [f"{word} {n}" for word in ("before", "after") for n in range(4)]
+    assert lines(fx.jit(_by_device(body, check_vma=check_vma)), jnp.arange(4, dtype=jnp.int32)) == shown
 
 
 def test_unordered_effects_all_come(lines):
