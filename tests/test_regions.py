@@ -50,10 +50,13 @@ def _statements(inner):
 
 DIVERGING = _statements(_statements(st.lists(st.just(("print",)), max_size=1)))
 TALKING = st.lists(st.sampled_from([("print",), ("sync",), ("talk",)]), max_size=5)  # devices wait for each other
-REGION = st.tuples(st.just("region"), st.one_of(DIVERGING, TALKING), st.booleans())
-PROGRAM = st.lists(
-    st.one_of(REGION, st.just(("print",)), st.tuples(st.just("scan"), st.lists(REGION, max_size=2))), max_size=4
-)
+
+
+def _programs(statements):
+    region = st.tuples(st.just("region"), statements, st.booleans())
+    return st.lists(
+        st.one_of(region, st.just(("print",)), st.tuples(st.just("scan"), st.lists(region, max_size=2))), max_size=4
+    )
 
 
 def _run(statements, n, x):
@@ -122,14 +125,39 @@ def _expected_by_device(statements, xs, devices, each):
                 xs[n] += what == "sync"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(statements=PROGRAM)
-def test_effects_come_by_place_and_device(statements, lines):
+def _check(statements, lines):
     outs, xs, shown = [], [0, 1, 2, 3], []
     seen = lines(lambda: outs.append(fx.jit(lambda x: _program(statements, x))(jnp.arange(4, dtype=jnp.int32))))
     _expected(statements, xs, shown)
     assert seen == shown
     assert outs[0].tolist() == xs
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(statements=_programs(DIVERGING))
+def test_effects_come_by_place_and_device(statements, lines):
+    _check(statements, lines)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(statements=_programs(TALKING))
+def check_talking(statements, lines):
+    _check(statements, lines)
+
+
+def in_process_of_its_own(name):
+    """Runs a check of this file. Where devices wait for each other, XLA ends a process that does not go on."""
+    code = (
+        "import sys, pytest\n"
+        f"sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-o', 'python_functions={name}', {__file__!r}]))\n"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "1 passed" in done.stdout
+
+
+def test_devices_that_talk():
+    in_process_of_its_own("check_talking")
 
 
 # Where regions may be
@@ -302,7 +330,11 @@ def test_eight_devices_wait_for_callbacks_and_each_other():
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
-def test_device_that_waits_may_be_what_the_others_wait_for(lines):
+def test_device_that_waits_may_be_what_the_others_wait_for():
+    in_process_of_its_own("check_device_that_waits")
+
+
+def check_device_that_waits(lines):
     """A callback of one device comes after what the others do when it has run. It is not waited for that."""
 
     def body(x):
