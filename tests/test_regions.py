@@ -135,7 +135,7 @@ def _check(statements, lines):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(statements=_programs(DIVERGING))
-def test_effects_come_by_place_and_device(statements, lines):
+def check_diverging(statements, lines):
     _check(statements, lines)
 
 
@@ -156,8 +156,9 @@ def in_process_of_its_own(name):
     assert "1 passed" in done.stdout
 
 
-def test_devices_that_talk():
-    in_process_of_its_own("check_talking")
+@pytest.mark.parametrize("check", ["check_diverging", "check_talking"])
+def test_effects_come_by_place_and_device(check):
+    in_process_of_its_own(check)
 
 
 # Where regions may be
