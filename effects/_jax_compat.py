@@ -105,6 +105,7 @@ __all__ = [
     "on_barrier",
     "open_jaxpr",
     "owner_of",
+    "physical_aval",
     "physical_key_data",
     "read_scan",
     "register_cpu_ffi_type",
@@ -129,6 +130,7 @@ __all__ = [
 
 Primitive = core.Primitive
 ShapedArray = core.ShapedArray
+physical_aval = core.physical_aval
 Tracer = core.Tracer
 JaxEffect = jax_effects.Effect
 abstract_token = core.abstract_token
@@ -714,9 +716,15 @@ def automatic_devices(ctx: Any) -> int:
 
 
 def call_handler(
-    ctx: Any, target: str, operands: Sequence[Any], attributes: dict[str, bool | int | str], *, has_side_effect: bool
+    ctx: Any,
+    target: str,
+    operands: Sequence[Any],
+    attributes: dict[str, bool | int | str],
+    *,
+    has_side_effect: bool,
+    aliases: dict[int, int] | None = None,
 ) -> Sequence[Any]:
-    """Calls a handler of XLA's FFI, with all arrays in row-major order.
+    """Calls a handler of XLA's FFI, with all arrays in row-major order. `aliases`: which operands are which results.
 
     `jax.ffi.ffi_lowering` does the same and more, and takes twice as long; a program may have a great many calls.
     """
@@ -733,6 +741,7 @@ def call_handler(
         result_shapes=sizes,
         backend_config={name: _attribute(value) for name, value in attributes.items()},
         has_side_effect=has_side_effect,
+        operand_output_aliases=aliases,
     ).results
 
 

@@ -15,6 +15,7 @@ from effects._content import HostCall
 from effects._primitive import effect_p
 from effects._sites import Site
 from effects._types import Order
+from lowering._after import after_p
 from lowering._record import close_p, host_sink, record_p
 from lowering._region import enter_p, leave_p
 
@@ -86,6 +87,15 @@ def _enter_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
 
 def _leave_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
     return compat.call_handler(ctx, "effects_leave", tokens, attributes, has_side_effect=True)
+
+
+def _after_native_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
+    ctx = ctx.replace(
+        avals_in=[compat.physical_aval(aval) for aval in ctx.avals_in],
+        avals_out=[compat.physical_aval(aval) for aval in ctx.avals_out],
+    )
+    aliases = {tokens + at: at for at in range(len(ctx.avals_out))}
+    return compat.call_handler(ctx, "effects_after", operands, {}, has_side_effect=False, aliases=aliases)
 
 
 def _refuse_several_devices(ctx: Any, site: Site) -> None:
@@ -165,9 +175,11 @@ for _platform in NATIVE_PLATFORMS:
     compat.mlir.register_lowering(close_p, _close_native_lowering, platform=_platform, cacheable=False)
     compat.mlir.register_lowering(enter_p, _enter_native_lowering, platform=_platform)
     compat.mlir.register_lowering(leave_p, _leave_native_lowering, platform=_platform)
+    compat.mlir.register_lowering(after_p, _after_native_lowering, platform=_platform)
     compat.mlir.register_lowering(effect_p, _effect_native_lowering, platform=_platform, cacheable=False)
 compat.mlir.register_lowering(record_p, _record_callback_lowering)
 compat.mlir.register_lowering(close_p, _close_callback_lowering)
 compat.mlir.register_lowering(effect_p, _effect_callback_lowering)
 compat.mlir.register_lowering(enter_p, _refuse_region)
 compat.mlir.register_lowering(leave_p, _refuse_region)
+compat.mlir.register_lowering(after_p, _refuse_region)

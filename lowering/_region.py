@@ -15,12 +15,13 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
+from lowering._after import after, any_talks, collectives_come_after
 from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, own_effects, register_token_rule, sites_in
 
 enter_p = compat.Primitive("enter")
 enter_p.multiple_results = True
 """(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices may go
-`apart`, one that waits for an answer may be what the others wait for."""
+`apart`, one that waits for an answer may be what the others wait for in a collective."""
 
 leave_p = compat.Primitive("leave")
 leave_p.multiple_results = True
@@ -61,16 +62,19 @@ def _shard_map_token_rule(
     keys = sorted(tokens, key=lambda key: key == UNORDERED)
     ordered = sum(key != UNORDERED for key in keys)
 
-    apart = _may_part(jaxpr, check_vma)
+    # A device that waits for its turn then waits for effects which others may never come to.
+    apart = _may_part(jaxpr, check_vma) and any(map(_waits, _eqns_in(jaxpr)))
 
     def region(*flat: Any) -> tuple[Any, ...]:
-        outside, args = flat[: len(keys)], flat[len(keys) :]
-        if not counts:
-            after, outs = ctx.thread(jaxpr, dict(zip(keys, outside, strict=True)), args)
-            return (*(after[key] for key in keys), *outs)
-        inside = enter_p.bind(*outside, ordered=ordered, devices=mesh.size, apart=apart)
-        after, outs = ctx.thread(jaxpr, dict(zip(keys, inside, strict=True)), args)
-        return (*leave_p.bind(*(after[key] for key in keys), *outside, ordered=ordered), *outs)
+        tokens, args = flat[: len(keys)], flat[len(keys) :]
+        if counts:
+            tokens = enter_p.bind(*tokens, ordered=ordered, devices=mesh.size, apart=apart and any_talks(jaxpr))
+        with collectives_come_after(apart):
+            after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args)
+        tokens = [after_all[key] for key in keys]
+        if counts:
+            tokens = leave_p.bind(*tokens, *flat[: len(keys)], ordered=ordered)
+        return (*tokens, *(after(tokens, outs) if apart else outs))  # XLA may gather them
 
     everywhere = (PartitionSpec(),) * len(keys)
     outs = jax.shard_map(
@@ -120,14 +124,14 @@ def _is_inside_whole(jaxpr: Any, by_device: frozenset[Any], check_vma: bool) -> 
     return True
 
 
-@compat.weakref_lru_cache
 def _may_part(jaxpr: Any, check_vma: bool) -> bool:
-    """Whether a device that waits for an answer may be what another waits for: not all devices may come to some effect,
-    and there are collectives, to which all come."""
-    eqns = list(_eqns_in(jaxpr))
-    return any(map(compat.is_collective, eqns)) and any(
-        effects_of(eqn.effects) and _may_part_at(eqn, check_vma) for eqn in eqns
-    )
+    """Whether not all devices may come to some effect."""
+    return any(_may_part_at(eqn, check_vma) for eqn in _eqns_in(jaxpr) if effects_of(eqn.effects))
+
+
+def _waits(eqn: Any) -> bool:
+    """Whether a device waits for an answer here."""
+    return bool(eqn.outvars and effects_of(eqn.effects)) and not any(compat.jaxprs_in(eqn.params))
 
 
 def _may_part_at(eqn: Any, check_vma: bool) -> bool:

@@ -17,6 +17,7 @@ from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._primitive import effect_p
 from effects._registry import registered_effects
+from lowering._after import after, collectives_come_after, do_collectives_come_after, talks
 from lowering._jax_callbacks import is_ordered_record
 from lowering._rules import (
     UNORDERED,
@@ -68,6 +69,8 @@ def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bo
         if not effects or (rule is None and not own_effects(eqn.effects)):
             # Nothing to order, or callbacks of JAX's own in a primitive without a rule, which JAX can lower.
             refuse_hidden_effects(eqn)
+            if do_collectives_come_after() and talks(eqn):
+                operands = after(tokens.values(), operands)
             return compat.bind(eqn, operands)
         taken = {key: tokens[key] for key in token_keys(effects)}
         ctx = TokenContext(eqn, effects, len(eqn.outvars), call, eqn is last, _thread, _threaded)
@@ -86,12 +89,13 @@ def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bo
 
 
 @compat.weakref_lru_cache
-def threaded_jaxpr(jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ...]) -> Any:
+def threaded_jaxpr(jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ...], collectives_after: bool) -> Any:
     """The jaxpr with tokens ahead of its inputs and outputs. Cached, so that one function stays one function."""
 
     def threaded(*flat: Any) -> list[Any]:
         tokens = dict(zip(keys, flat[: len(keys)], strict=True))
-        tokens, outs = thread_tokens(jaxpr, tokens, flat[len(keys) :])
+        with collectives_come_after(collectives_after):
+            tokens, outs = thread_tokens(jaxpr, tokens, flat[len(keys) :])
         return [*(tokens[key] for key in keys), *outs]
 
     return compat.trace_to_jaxpr(threaded, [*token_avals, *jaxpr.in_avals], like=jaxpr)
@@ -103,7 +107,8 @@ def _thread(jaxpr: Any, tokens: Tokens, args: Sequence[Any]) -> tuple[Tokens, li
 
 def _threaded(jaxpr: Any, tokens: Tokens) -> Any:
     keys = tuple(tokens)
-    return threaded_jaxpr(compat.closed_jaxpr(jaxpr), keys, tuple(compat.typeof(tokens[key]) for key in keys))
+    avals = tuple(compat.typeof(tokens[key]) for key in keys)
+    return threaded_jaxpr(compat.closed_jaxpr(jaxpr), keys, avals, do_collectives_come_after())
 
 
 def _apply_rule(

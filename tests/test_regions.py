@@ -48,7 +48,9 @@ def _statements(inner):
     )
 
 
-DIVERGING = _statements(_statements(st.lists(st.just(("print",)), max_size=1)))
+DIVERGING = st.tuples(
+    _statements(_statements(st.lists(st.just(("print",)), max_size=1))), st.sampled_from([[], [("talk",)]])
+).map(lambda parts: [*parts[0], *parts[1]])
 TALKING = st.lists(st.sampled_from([("print",), ("sync",), ("talk",)]), max_size=5)  # devices wait for each other
 
 
@@ -153,7 +155,7 @@ def in_process_of_its_own(name):
     )
     done = run_python(code)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert "1 passed" in done.stdout
+    assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1]), done.stdout[-3000:]
 
 
 @pytest.mark.parametrize("check", ["check_diverging", "check_talking"])
@@ -329,6 +331,44 @@ def test_eight_devices_wait_for_callbacks_and_each_other():
     """A thousand times: who goes on after its answer waits in a collective for those that have none yet."""
     done = run_python(WATCHED)
     assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+def test_collectives_come_after_effects():
+    in_process_of_its_own("check_collectives_come_after_effects")
+
+
+@pytest.mark.parametrize("ending", ["psum", "gather", "keys"])
+@pytest.mark.parametrize("check_vma", [True, False])
+def check_collectives_come_after_effects(ending, check_vma, lines):
+    """The devices that print have no reason of their own to do so before they wait for the devices that call, and
+    those wait for what is printed."""
+
+    def body(x):
+        n = lax.axis_index("x")
+        if ending == "keys":
+            x = jax.random.key_data(x)[:, 1].astype(jnp.int32)
+        call = lambda x: fx.callback(lambda n, x: (print(n, "called"), x + 1)[1], ONE, n, x)  # noqa: E731
+        x = lax.cond(n % 2 == 0, call, lambda x: x, x)
+        for turn in range(3):
+            fx.print("{} {} {}", n, turn, x[0])
+        if ending == "keys":
+            return jax.vmap(jax.random.key)(x)
+        return lax.psum(x, "x") + x if ending == "psum" else x
+
+    def f(x):
+        x = _by_device(body, check_vma=check_vma)(x)
+        fx.print("all {}", jax.random.key_data(x)[:, 1] if ending == "keys" else x)
+
+    values = [1, 1, 3, 3]
+    own = [[f"{n} {turn} {values[n]}" for turn in range(3)] for n in range(4)]
+    for n in (0, 2):
+        own[n].insert(0, f"{n} called")
+    shown = [each[index] for index in range(4) for each in own if index < len(each)]
+    shown.append("all [ 9  9 11 11]" if ending == "psum" else "all [1 1 3 3]")
+    f, x = fx.jit(f), jnp.arange(4, dtype=jnp.int32)
+    x = jax.vmap(jax.random.key)(x) if ending == "keys" else x
+    for _ in range(30):
+        assert lines(f, x) == shown
 
 
 def test_device_that_waits_may_be_what_the_others_wait_for():

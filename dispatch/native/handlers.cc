@@ -235,6 +235,9 @@ ffi::Error Leave(int64_t ordered, int32_t device, ffi::RemainingArgs tokens, ffi
   });
 }
 
+// (*tokens, *values) -> the values, in the same memory: they are there after what the tokens stand for.
+ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
+
 // (*operands) -> nothing, or with the runtime's own token in and out: a record of a program that was not dispatched by
 // `effects.jit`. The runtime orders these; the number is given here.
 ffi::Error Plain(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands, ffi::RemainingRets) {
@@ -296,6 +299,7 @@ XLA_FFI_DEFINE_HANDLER(kEnter, Enter,
                            .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(
     kLeave, Leave, ffi::Ffi::Bind().Attr<int64_t>("ordered").Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(
     kPlain, Plain,
     ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
@@ -353,6 +357,7 @@ const std::vector<Handler> &handlers() {
       {"effects_close", "execute", reinterpret_cast<void *>(kClose)},
       {"effects_enter", "execute", reinterpret_cast<void *>(kEnter)},
       {"effects_leave", "execute", reinterpret_cast<void *>(kLeave)},
+      {"effects_after", "execute", reinterpret_cast<void *>(kAfter)},
       {"effects_plain", "instantiate", reinterpret_cast<void *>(kIntroduce)},
       {"effects_plain", "execute", reinterpret_cast<void *>(kPlain)},
       {"effects_plain_call", "instantiate", reinterpret_cast<void *>(kIntroduce)},
