@@ -7,7 +7,8 @@ from typing import Any
 import jax
 
 from dispatch._barrier import effects_barrier, wait_for_plain_programs
-from dispatch._drain import drain, has_failed
+from dispatch._custom_calls import failure_in
+from dispatch._drain import drain, failure_of
 from dispatch._failures import failures
 from dispatch._streams import Caller, Issued, Stream, current_stream
 from effects._config import config
@@ -48,12 +49,14 @@ class Dispatcher:
             dispatching.pop()
         except BaseException as error:
             stream.abandon(depth)
+            # JAX may have waited for the program, and says only that it failed.
             if failures and isinstance(error, Exception):
-                # JAX may have waited for the program, and says only that it failed.
                 _raise_what_ended(stream, number)  # pyright: ignore[reportPossiblyUnboundVariable]
+            if isinstance(error, Exception) and (failure := failure_in(error, self._name)) is not None:
+                raise failure from None
             raise
         if awaits:
-            _wait_for_answers(stream, number, output_tokens)
+            _wait_for_answers(stream, number, output_tokens, self._name)
         if config.sync and not dispatching:
             effects_barrier()
         return outs
@@ -70,14 +73,17 @@ def _wait_for_callbacks(stream: Stream) -> None:
         drain.wait(lambda: newest not in stream.calls)
 
 
-def _wait_for_answers(stream: Stream, number: int, output_tokens: dict[Issued, Any]) -> None:
+def _wait_for_answers(stream: Stream, number: int, output_tokens: dict[Issued, Any], name: str) -> None:
     """Waits until a program has got what it waits for. What is only recorded may still be to come."""
-    [output_token] = output_tokens.values()
+    [(issued, output_token)] = output_tokens.items()
     # The drain tells when epochs end. A program may be over long before, if its last effects take their time.
-    while not drain.wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
+    while issued.awaits and not drain.wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
         pass
-    if output_token.is_ready() and has_failed(output_token):
+    if (issued.custom_calls or output_token.is_ready()) and (error := failure_of(output_token)) is not None:
         _raise_what_ended(stream, number)
+        if (failure := failure_in(error, name)) is not None:
+            drain.wait(lambda: number not in stream.calls)  # until its other effects are done
+            raise failure
 
 
 _LOOK = 0.005

@@ -304,7 +304,7 @@ class Drain:
                 if not running.output_token.is_ready():
                     break  # what waits behind it waits for it
                 stream.running.pop(number, None)
-                if has_failed(running.output_token):
+                if failure_of(running.output_token) is not None:
                     stream.fail(number)
 
 
@@ -314,13 +314,13 @@ def _last_reply(item: Any) -> int:
     return last[_REPLY] if len(last) > _REPLY else 0
 
 
-def has_failed(output_token: Any) -> bool:
-    """Whether the program that returned a ready output token failed. Why, the program's own results say."""
+def failure_of(output_token: Any) -> Exception | None:
+    """What JAX says of the program that returned this output token, if it failed. Waits until it is over."""
     try:
         output_token.block_until_ready()
-    except Exception:
-        return True
-    return False
+    except Exception as error:
+        return error
+    return None
 
 
 def answer_with(reply: int, result: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,8 +13,10 @@ from dispatch._barrier import wait_for_plain_programs
 from dispatch._drain import drain
 from dispatch._failures import failures
 from dispatch._host_sink import publish_and_wait
+from dispatch._jit import jit
 from dispatch._sink import native, publish
 from dispatch._streams import Caller, Stream, current_stream
+from effects._custom_call import custom_call_p
 from effects._primitive import effect_p
 from effects._sites import Site
 
@@ -54,3 +58,18 @@ def _call(site: Site, token: tuple[int, ...], values: list[Any], stream: Stream,
             raise failure from failure.__cause__
         raise
     return [jnp.asarray(result) for result in results]
+
+
+@custom_call_p.def_impl
+def _custom_call_impl(*operands: Any, **params: Any) -> Any:
+    return _program_of(**params)(*operands)
+
+
+@functools.lru_cache(maxsize=256)
+def _program_of(**params: Any) -> Callable[..., Any]:
+    """A program that is one custom call."""
+
+    def an_eager_call(*operands: Any) -> Any:
+        return custom_call_p.bind(*operands, **params)
+
+    return jit(an_eager_call)

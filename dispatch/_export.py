@@ -27,7 +27,15 @@ from effects._types import Effect, describe_effect, jax_effects
 from lowering._emit import NATIVE_PLATFORMS
 from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule, sites_in, token_keys
 
-_TARGETS = ("effects_record", "effects_call", "effects_enter", "effects_leave", "effects_after", "effects_close")
+_TARGETS = (
+    "effects_record",
+    "effects_call",
+    "effects_custom_call",
+    "effects_enter",
+    "effects_leave",
+    "effects_after",
+    "effects_close",
+)
 _CHECKS = tuple(map(jax.export.DisabledSafetyCheck.custom_call, _TARGETS))
 
 

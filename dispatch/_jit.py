@@ -25,6 +25,7 @@ from dispatch._streams import Issued
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
+from lowering._custom_call import has_custom_calls
 from lowering._jax_callbacks import jax_calls_in
 from lowering._record import TOKEN_LENGTH, close_p
 from lowering._rules import effects_of, sites_in, token_keys
@@ -241,14 +242,17 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     closes = bool(keys) and ends_with_record(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, closes=closes)
     drain.start()
+    custom_calls = has_custom_calls(jaxpr.jaxpr)
     if not tokens:
-        return outs, {}
+        issued = Issued((), False, False, custom_calls)
+        return outs, {issued: close_p.bind(token)} if custom_calls else {}
     names = tuple(sorted({effect.name for effect in effects}))
     sites = sites_in(jaxpr)
     calls, awaits = jax_calls_in(jaxpr)
     calls = calls or any(isinstance(site.content, HostCall) for site in sites)
     awaits = awaits or any(site.results is not None for site in sites)
-    return outs, {Issued(names, calls, awaits): tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
+    issued = Issued(names, calls, awaits, custom_calls)
+    return outs, {issued: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
 
 
 def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:

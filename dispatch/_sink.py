@@ -25,7 +25,7 @@ if native.ABI != _ABI:
 
 
 def _register_handlers() -> None:
-    compat.register_cpu_ffi_type("effects_site", *native.loaded_site_type())
+    compat.register_ffi_type("effects_site", *native.loaded_site_type())
     targets: dict[str, dict[str, Any]] = {}
     for target, stage, capsule in native.handlers():
         targets.setdefault(target, {})[stage] = capsule

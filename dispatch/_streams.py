@@ -29,6 +29,7 @@ class Issued(NamedTuple):
     effects: tuple[str, ...]  # their names
     calls: bool  # whether it calls back
     awaits: bool  # whether it waits for what callbacks return
+    custom_calls: bool = False  # whether it calls handlers of the user's
 
 
 class Caller:
@@ -106,18 +107,18 @@ class Stream:
         caller: Caller,
         _has_closed: Any = native.has_closed,
     ) -> bool:
-        """Keeps what a program returned, unless it has published its end by now: then nothing can fail any more.
-        Returns whether it may still be waiting for a callback."""
+        """Keeps what a program returned, unless it has published its end by now: then nothing can fail any more, but
+        for custom calls. Returns whether it may still be waiting for a callback, or for those."""
         for issued in output_tokens:
             caller.issued = issued
             if issued.calls:
                 self.newest_calling = number
         if _has_closed(self.thread, number):
-            return False
+            return any(issued.custom_calls for issued in output_tokens)
         awaits = False
         for issued, output_token in output_tokens.items():
             self.running[number] = Running(issued.effects, output_token)
-            awaits = issued.awaits
+            awaits = issued.awaits or issued.custom_calls
         if not output_tokens:
             self.fail(number)  # a program without effects closes nothing
         return awaits

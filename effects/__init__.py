@@ -19,7 +19,9 @@ from effects import _jax_compat
 from effects._callback import callback as callback
 from effects._config import Config as Config
 from effects._config import config as config
+from effects._custom_call import custom_call as custom_call
 from effects._errors import BarrierTimeout as BarrierTimeout
+from effects._errors import CustomCallError as CustomCallError
 from effects._errors import EffectError as EffectError
 from effects._errors import FormatError as FormatError
 from effects._errors import MissingTokenRule as MissingTokenRule
@@ -36,6 +38,7 @@ from effects._print_grad import print_grad as print_grad
 from effects._record import Record as Record
 from effects._registry import register_effect as register_effect
 from effects._registry import registered_effects as registered_effects
+from effects._targets import register_custom_call as register_custom_call
 from effects._types import Effect as Effect
 
 _jax_compat.hide_frames_in(__path__[0])
@@ -45,6 +48,7 @@ __all__ = [
     "Config",
     "ConsoleHandler",
     "CsvHandler",
+    "CustomCallError",
     "Effect",
     "EffectError",
     "Exported",
@@ -60,6 +64,7 @@ __all__ = [
     "callback",
     "capture",
     "config",
+    "custom_call",
     "deserialize",
     "effects_barrier",
     "export",
@@ -68,6 +73,7 @@ __all__ = [
     "print",
     "print_grad",
     "register_callback",
+    "register_custom_call",
     "register_effect",
     "registered_effects",
     "remove_handler",

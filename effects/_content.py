@@ -1,9 +1,11 @@
-"""What the records of a site are, by kind of effect: a line, an event, or a call of a function."""
+"""What the records of a site are, by kind of effect: a line, an event, a call of a function, or a message
+of a custom call's."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -100,9 +102,33 @@ class HostCall:
         return f"{self.function.name}({', '.join(given)})"
 
 
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """What the handler of a custom call publishes: a level and a text. It says itself whether it is a line or an event,
+    so each record becomes one or the other when it is read."""
+
+    target: str
+    has_effect: bool  # whether the call has an effect of its own, and is not only there for its results
+
+    def describe(self) -> dict[str, Any]:
+        return {"target": self.target, "has_effect": self.has_effect}
+
+    def text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        return bytes(args[1]).decode(errors="replace")
+
+    def read(self, level: Any, text: Any) -> tuple[Line | Event, tuple[Any, ...], dict[str, Any]]:
+        """A record's content proper, and its arguments."""
+        said = bytes(text).decode(errors="replace")
+        if level < 0:
+            return Line("{}"), (said,), {}
+        event = json.loads(said)
+        fields = event["fields"]
+        return Event(event["event"], int(level), tuple(fields)), (), fields
+
+
 _ONE = jax.tree.structure(0)
 
-Content = Line | Event | HostCall
+Content = Line | Event | HostCall | Message
 
 
 def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], Any]) -> Content:
@@ -112,6 +138,8 @@ def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], A
         return Line(description["line"], options and tuple((name, value) for name, value in options))
     if "event" in description:
         return Event(description["event"], description["level"], tuple(description["fields"]))
+    if "target" in description:
+        return Message(description["target"], description["has_effect"])
     function = HostFunction(None, description["function"], description["name"], description["registered"])
     results = description["results"]
     return HostCall(

@@ -7,6 +7,21 @@ class EffectError(RuntimeError):
     """An effect could not be carried out on the host. Raised at a barrier; what went wrong is its `__cause__`."""
 
 
+class CustomCallError(EffectError):
+    """A custom call failed, or has no handler.
+
+    Attributes:
+        target: The name of its handler.
+        where: The user's line that called it.
+        code: The name of the status that the handler returned, such as `"INVALID_ARGUMENT"`.
+        message: What the handler said.
+    """
+
+    def __init__(self, text: str, target: str = "", where: str = "", code: str = "UNKNOWN", message: str = ""):
+        super().__init__(text)
+        self.target, self.where, self.code, self.message = target, where, code, message
+
+
 class FormatError(ValueError):
     """A format string and its arguments do not fit together. Raised while tracing."""
 
@@ -199,6 +214,72 @@ MSG_AGAIN = (
     "The callback `{name}` at {where} is in a `while` loop that is linearized. JAX runs such a loop once more for the "
     "tangents, and a function whose results the loop needs would be called again. Use `jax.jvp`, which runs it once, "
     "or `jax.lax.scan`."
+)
+MSG_TARGET_NAME = (
+    "A custom call was given the name {name}. It is known by a non-empty string. Write, say, "
+    "`fx.register_custom_call('my_library.scale', handler)`."
+)
+MSG_TARGET_PLATFORM = (
+    "The custom call {name!r} was registered for the platform {platform!r}. Handlers run on {known}. Pass one of these "
+    "as `platform`."
+)
+MSG_TARGET_TAKEN = (
+    "The custom call {name!r} was registered for `{platform}` with another handler. Compiled programs know handlers by "
+    "name, so a name keeps the handler that it has. Choose another name."
+)
+MSG_TARGET_SYMBOL = (
+    "The custom call {name!r} was registered with the symbol {symbol!r}, which {library!r} does not have. A handler is "
+    "a function with C linkage, as `XLA_FFI_DEFINE_HANDLER_SYMBOL` makes it. Look at the library with `nm -D`."
+)
+MSG_TARGET_HANDLER = (
+    "The custom call {name!r} was registered with {handler}. A handler is native: a capsule, a function of a `ctypes` "
+    "library, one that returns a capsule, or a pair (library, symbol). For a Python function use `fx.callback`."
+)
+MSG_UNKNOWN_TARGET = (
+    "The custom call `{target}` at {where} has no handler for {platform}. A program calls handlers by name; registered "
+    "are {known}. Register it with `fx.register_custom_call` first."
+)
+MSG_CUSTOM_CALL = "Custom call `{target}` at {where}, in {function}, failed with {code}: {message}"
+MSG_CUSTOM_OPERAND = (
+    "The custom call `{target}` at {where} was given the operand {given}. Operands are arrays of numbers. Pass an "
+    "array; pass what is known while tracing as an attribute, by name, and of a random key its `jax.random.key_data`."
+)
+MSG_CUSTOM_RESULT = (
+    "The custom call `{target}` at {where} was given {given} among its results. A result is described by an object "
+    "with `shape` and `dtype`. Pass `jax.ShapeDtypeStruct(shape, dtype)`, or an array of that shape and type."
+)
+MSG_CUSTOM_LAYOUT = (
+    "`fx.custom_call` at {where} was given {given} as `{name}`. There is one layout for each flat array, None or all "
+    "its axes from the slowest to the fastest. Pass a sequence for arrays with {ranks} axes."
+)
+MSG_CUSTOM_ALIAS = (
+    "`fx.custom_call` at {where} was asked to give {operand} and {result} the same memory. An operand and a result, "
+    "counted in flat order from 0, can share it if their shapes, types and layouts are the same. Change "
+    "`input_output_aliases`."
+)
+MSG_CUSTOM_EFFECT = (
+    "`fx.custom_call` at {where} was given the effect {effect}. An effect is registered before it is used; known are "
+    "{known}. Write `fx.register_effect(fx.Effect('ping', kind='device'))`, and pass that."
+)
+MSG_ATTRIBUTE_NAME = (
+    "`fx.custom_call` at {where} was given an attribute with the name {name}. A handler finds attributes by name, an "
+    "identifier in ASCII letters. Rename it."
+)
+MSG_ATTRIBUTE = (
+    "`fx.custom_call` at {where} was given {given} as the attribute `{name}`. An attribute is known while tracing: a "
+    "number, a string, bytes, an array of numbers, or a dictionary of these. Pass what is computed as an operand."
+)
+MSG_CUSTOM_VMAP_METHOD = (
+    "`fx.custom_call` at {where} was given the vmap_method {given!r}. It says how a handler is called for many lanes. "
+    "Pass one of {known}."
+)
+MSG_CUSTOM_VMAP = (
+    "The custom call `{target}` at {where} is under `vmap`, and has no `vmap_method`. JAX cannot know what a handler "
+    "makes of one more axis. Pass `vmap_method='sequential'` to call it lane by lane, or another that it understands."
+)
+MSG_CUSTOM_DERIVATIVE = (
+    "A derivative was asked of the results of the custom call `{target}` at {where}. JAX cannot look into native code. "
+    "Wrap the call in `jax.custom_jvp` or `jax.custom_vjp`, or its arguments in `jax.lax.stop_gradient`."
 )
 MSG_NOT_DIFFERENTIABLE = (
     "A derivative was asked of the results of the callback `{function}` at {where}. JAX cannot look into a Python "

@@ -108,8 +108,8 @@ __all__ = [
     "physical_aval",
     "physical_key_data",
     "read_scan",
-    "register_cpu_ffi_type",
     "register_effect_types",
+    "register_ffi_type",
     "remat_p",
     "run_state_p",
     "runs_now",
@@ -719,12 +719,14 @@ def call_handler(
     ctx: Any,
     target: str,
     operands: Sequence[Any],
-    attributes: dict[str, bool | int | str],
+    attributes: dict[str, Any],
     *,
     has_side_effect: bool,
     aliases: dict[int, int] | None = None,
+    layouts: tuple[Sequence[Any], Sequence[Any]] | None = None,
 ) -> Sequence[Any]:
-    """Calls a handler of XLA's FFI, with all arrays in row-major order. `aliases`: which operands are which results.
+    """Calls a handler of XLA's FFI. `aliases`: which operands are which results. `layouts`: of operands and of results,
+    the axes of each, the one that varies slowest first; without them all are in row-major order.
 
     `jax.ffi.ffi_lowering` does the same and more, and takes twice as long; a program may have a great many calls.
     """
@@ -732,12 +734,13 @@ def call_handler(
     if not all(core.is_constant_shape(_shape(aval)) for aval in ctx.avals_out):
         shapes = [mlir.eval_dynamic_shape_as_ivals(ctx, _shape(aval)) for aval in ctx.avals_out]
         sizes = [mlir.shape_tensor(ctx.module_context, shape) for shape in shapes]
+    inputs, outputs = layouts or (map(_row_major, ctx.avals_in), map(_row_major, ctx.avals_out))
     return mlir.custom_call(
         target,
         operands=operands,
-        operand_layouts=[_row_major(aval) for aval in ctx.avals_in],
+        operand_layouts=[layout[::-1] for layout in inputs],
         result_types=[mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
-        result_layouts=[_row_major(aval) for aval in ctx.avals_out],
+        result_layouts=[layout[::-1] for layout in outputs],
         result_shapes=sizes,
         backend_config={name: _attribute(value) for name, value in attributes.items()},
         has_side_effect=has_side_effect,
@@ -750,16 +753,16 @@ def _shape(aval: Any) -> tuple[Any, ...]:
 
 
 def _row_major(aval: Any) -> Sequence[int]:
-    """The axes, the one that varies fastest first."""
-    return range(len(_shape(aval)))[::-1]
+    """The axes, the one that varies slowest first."""
+    return range(len(_shape(aval)))
 
 
-def _attribute(value: bool | int | str) -> Any:
+def _attribute(value: Any) -> Any:
     if isinstance(value, bool):
         return mlir.ir.BoolAttr.get(value)
     if isinstance(value, int):
         return mlir.ir.IntegerAttr.get(mlir.ir.IntegerType.get_signless(64), value)
-    return mlir.ir.StringAttr.get(value)
+    return mlir.ir.StringAttr.get(value) if isinstance(value, str) else mlir.ir_attribute(value)
 
 
 def is_for_several_devices(ctx: Any) -> bool:
@@ -784,12 +787,13 @@ def mark_replicated(ctx: Any, op: Any) -> None:
     mlir.set_sharding(ctx.module_context, op, sharding)
 
 
-def register_cpu_ffi_type(name: str, type_id: Any, type_info: Any) -> None:
+def register_ffi_type(name: str, type_id: Any, type_info: Any, platform: str = "cpu") -> None:
     """Registers the type of what a loaded program keeps between calls of a handler."""
     # JAX registers what was asked for before there is a backend when it makes one, handlers first and types second. But
     # a handler wants its type to be there, so we make JAX register types at once.
-    xla_client.register_custom_type_handler("cpu", xla_client._xla.register_custom_type)
-    jax.ffi.register_ffi_type(name, {"type_id": type_id, "type_info": type_info}, platform="cpu")
+    if platform == "cpu":
+        xla_client.register_custom_type_handler(platform, xla_client._xla.register_custom_type)
+    jax.ffi.register_ffi_type(name, {"type_id": type_id, "type_info": type_info}, platform=platform)
 
 
 def keep_with_program(ctx: Any, kept: object) -> None:

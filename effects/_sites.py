@@ -24,7 +24,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._content import Content, HostCall, content_from
+from effects._content import Content, HostCall, Message, content_from
 from effects._types import Effect, describe_effect
 
 
@@ -237,8 +237,15 @@ class Site:
         return self._resized(lambda size: size if isinstance(size, int) else -1 - places[size], len(places))
 
     def of_record(self, payload: Any) -> Site:
-        """The site with the sizes that a record has."""
-        return self._sized(*np.ndarray((self.unknown,), _SIZE, payload).tolist()) if self.unknown else self
+        """The site with the sizes that a record has, and with what it says itself."""
+        if not self.unknown:
+            return self
+        site = self._sized(*np.ndarray((self.unknown,), _SIZE, payload).tolist())
+        if not isinstance(self.content, Message):
+            return site
+        content, args, kwargs = self.content.read(*site.read(payload))
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        return dataclasses.replace(site, content=content, leaves=tuple(map(Static, leaves)), tree=tree, unknown=0)
 
     @functools.cached_property
     def _sized(self) -> Callable[..., Site]:

@@ -14,6 +14,7 @@ from effects import _jax_compat
 from lowering import _batched as _batched
 from lowering import _call as _call
 from lowering import _cond as _cond
+from lowering import _custom_call as _custom_call
 from lowering import _differentiated as _differentiated
 from lowering import _emit as _emit
 from lowering import _jax_callbacks as _jax_callbacks

@@ -23,7 +23,7 @@ NATIVE_PLATFORMS = ("cpu",)
 """Where the native module has handlers."""
 
 
-def _meet(ctx: Any, site: Site) -> None:
+def meet(ctx: Any, site: Site) -> None:
     """Makes the site known for as long as the program may bring its records."""
     if (kept := host_sink().meet(site.portable)) is not None:
         compat.keep_with_program(ctx, kept)
@@ -40,10 +40,21 @@ def _site_attributes(site: Site, devices: int = 0, call: int = 0, closes: bool =
     return {"site": site.id, "traits": traits, "description": site.description}
 
 
-def _custom_call(ctx: Any, target: str, args: Sequence[Any], attributes: Any, *, replicated: bool) -> Sequence[Any]:
+def emit_call(
+    ctx: Any,
+    target: str,
+    args: Sequence[Any],
+    attributes: Any,
+    *,
+    replicated: bool,
+    has_side_effect: bool = True,
+    **options: Any,
+) -> Sequence[Any]:
+    """Calls a handler of XLA's FFI. `replicated`: XLA decides which devices run it, and all of them are to."""
     # XLA's partitioner wants to know what to do with a side effect, and refuses to replicate one. In its regions the
     # flag stays off: the token, which the program returns, keeps the call alive and in its place.
-    outs = compat.call_handler(ctx, target, args, attributes, has_side_effect=not replicated)
+    has_side_effect = has_side_effect and not replicated
+    outs = compat.call_handler(ctx, target, args, attributes, has_side_effect=has_side_effect, **options)
     if replicated:
         compat.mark_replicated(ctx, compat.owner_of(outs))
     return outs
@@ -59,10 +70,10 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
             return _otherwise(ctx, otherwise, token, operands)
         name = site.content.function.name if isinstance(site.content, HostCall) else site.effect.name
         raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
-    _meet(ctx, site)
+    meet(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
     attributes = _site_attributes(site, devices, call, closes)
-    return _custom_call(ctx, target, (token, *operands), attributes, replicated=devices != 0)
+    return emit_call(ctx, target, (token, *operands), attributes, replicated=devices != 0)
 
 
 def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
@@ -78,7 +89,7 @@ def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
     devices = compat.automatic_devices(ctx)
-    return _custom_call(ctx, "effects_close", tokens, {"devices": devices}, replicated=devices != 0)
+    return emit_call(ctx, "effects_close", tokens, {"devices": devices}, replicated=devices != 0)
 
 
 def _enter_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
@@ -98,7 +109,7 @@ def _after_native_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
     return compat.call_handler(ctx, "effects_after", operands, {}, has_side_effect=False, aliases=aliases)
 
 
-def _refuse_several_devices(ctx: Any, site: Site) -> None:
+def refuse_several_devices(ctx: Any, site: Site) -> None:
     """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
     if compat.automatic_devices(ctx) or (site.effect.ordered and compat.is_for_several_devices(ctx)):
         raise NotImplementedError(errors.MSG_PLAIN_SHARDED.format(effect=site.effect, where=site.where))
@@ -106,12 +117,12 @@ def _refuse_several_devices(ctx: Any, site: Site) -> None:
 
 def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
-    _refuse_several_devices(ctx, site)
+    refuse_several_devices(ctx, site)
     if not config.native:
         return _effect_callback_lowering(ctx, *operands, site=site)
     kept, site = site.without_idle_mask(operands)
     avals_in = ctx.avals_in[len(operands) - len(kept) :]
-    _meet(ctx, site)
+    meet(ctx, site)
     target = "effects_plain" if site.results is None else "effects_plain_call"
     attributes = _site_attributes(site)
     if not site.effect.ordered:
@@ -136,7 +147,7 @@ _NOTHING = compat.ShapedArray((0,), np.uint8)
 
 
 def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, closes: bool) -> Any:
-    _meet(ctx, site)
+    meet(ctx, site)
 
     def record(token: Any, *operands: Any) -> list[Any]:
         token, *outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
@@ -159,9 +170,9 @@ def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
 
 
 def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
-    _refuse_several_devices(ctx, site)
+    refuse_several_devices(ctx, site)
     kept, plain = site.without_idle_mask(operands)
-    _meet(ctx, plain)
+    meet(ctx, plain)
     order = Order(site.effect.domain) if site.effect.ordered else None
 
     def publish(*args: Any) -> Any:

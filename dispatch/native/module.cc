@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "custom_call.h"
 #include "handlers.h"
 
 namespace nb = nanobind;
@@ -206,6 +207,35 @@ NB_MODULE(_token_effects, m) {
   });
   m.def("loaded_site_type",
         [] { return nb::make_tuple(nb::capsule(LoadedSiteTypeId()), nb::capsule(LoadedSiteTypeInfo())); });
+
+  // Custom calls of the user's: `handler` is an address.
+  m.def("custom_call_handlers", [] {
+    nb::list all;
+    for (const Handler &handler : CustomCallHandlers())
+      all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
+    return all;
+  });
+  m.def("loaded_call_type",
+        [] { return nb::make_tuple(nb::capsule(LoadedCallTypeId()), nb::capsule(LoadedCallTypeInfo())); });
+  m.def("set_target", [](const std::string &name, const std::string &platform, uintptr_t handler) {
+    return targets().set(name, platform, reinterpret_cast<UserHandler>(handler));
+  });
+  m.def("target_platforms", [](const std::string &name) {
+    nb::list platforms;
+    for (const std::string &platform : targets().platforms(name)) platforms.append(platform);
+    return platforms;
+  });
+  m.def("target_names", [] {
+    nb::list names;
+    for (const std::string &name : targets().names()) names.append(name);
+    return names;
+  });
+  m.def("take_custom_call_failure", [](uint64_t number) -> nb::object {
+    const auto failure = custom_call_failures().take(number);
+    if (!failure) return nb::none();
+    return nb::make_tuple(failure->target, failure->where, failure->code,
+                          nb::bytes(failure->message.data(), failure->message.size()));
+  });
 
   m.def("open", [](uint32_t thread, uint64_t sink) { return drain().open(thread, sink); });
   m.def("has_closed", [](uint32_t thread, uint32_t epoch) { return publisher().has_closed(thread, epoch); });

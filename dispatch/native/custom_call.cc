@@ -1,0 +1,288 @@
+// The handler that calls the user's: takes its own operand, result and attribute off the call, and puts what the call
+// means in their place: where its records come, and whose its errors are. No exception leaves it.
+//
+// Ours is always last, of operands and results a token (or where there is none, of results an empty array), of
+// attributes one whose name sorts behind all others. So it is taken off by counting one less.
+#include "custom_call.h"
+
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+
+#include "token_effects/custom_call.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace effects {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// The traits of a call, in one attribute; see `lowering/_custom_call.py`.
+constexpr int64_t kHasToken = 1, kCounts = 2, kIsOrdered = 4, kDevicesMask = 0xffffff;
+constexpr int kDevicesShift = 8;
+
+// What a loaded program keeps of a custom call.
+struct LoadedCall {
+  static ffi::TypeId id;
+
+  UserHandler handler;
+  std::string target, where;
+  uint64_t site;
+  bool has_token; // behind the operands
+  bool counts;    // it is one of ours, in memory that we can read
+  Kind kind;      // of the records that the handler publishes
+  uint16_t flags;
+
+  LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site_id, int64_t traits,
+             std::string_view description)
+      : handler(handler), target(target), where(where), site(static_cast<uint64_t>(site_id)),
+        has_token((traits & kHasToken) != 0), counts((traits & kCounts) != 0),
+        kind(traits & kIsOrdered ? Kind::kOrdered : Kind::kUnordered),
+        flags(traits >> kDevicesShift & kDevicesMask ? kReplicated : 0) {
+    sites().retain(site, description);
+  }
+  LoadedCall(const LoadedCall &) = delete;
+  ~LoadedCall() { drain().release_site(site); }
+};
+ffi::TypeId LoadedCall::id{};
+
+// The call that runs in this thread.
+struct Current {
+  const LoadedCall *call;
+  Token place{};
+  int32_t device = 0;
+};
+thread_local Current *current = nullptr;
+
+constexpr char kNoCall[] =
+    "A record was published by a handler that has returned, or by a thread other than its own. It would have no place "
+    "in the program's order. Publish before the handler returns, in the thread that runs it.";
+
+// What handlers call through `token_effects::Call`.
+const char *Publish(int32_t level, const char *text, size_t size) {
+  if (current == nullptr) return kNoCall;
+  const LoadedCall &call = *current->call;
+  const int32_t length = static_cast<int32_t>(size);
+  const Span spans[] = {{&length, sizeof length}, {&level, sizeof level}, {text, size}};
+  if (call.counts) {
+    publisher().publish(call.kind, call.site, current->place, current->device, spans, 3, call.flags);
+    if (call.kind == Kind::kOrdered) ++current->place.index;
+  } else {
+    PublishPlain(call.site, call.kind == Kind::kOrdered, current->device, spans, 3);
+  }
+  return nullptr;
+}
+
+// XLA's functions as the user's handler sees them: some are ours, so that an error can be told whose it is.
+struct Overlay {
+  const XLA_FFI_Api *original;
+  token_effects::Functions functions;
+  XLA_FFI_Api *api; // a copy as large as the original, which may be larger than we know
+  std::unique_ptr<char[]> memory;
+
+  std::mutex mutex;
+  struct Details {
+    XLA_FFI_Error_Code code;
+    std::string message;
+  };
+  std::unordered_map<XLA_FFI_Error *, Details> errors; // that have not been handed to XLA
+  struct Whose {
+    std::string target, where;
+  };
+  std::unordered_map<XLA_FFI_Future *, Whose> futures; // that are not there yet
+
+  explicit Overlay(const XLA_FFI_Api *original);
+};
+Overlay *overlay = nullptr; // written once, before the first call
+
+XLA_FFI_Error *NewError(XLA_FFI_Error_Code code, const std::string &message) {
+  XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message.c_str(), code};
+  return overlay->original->XLA_FFI_Error_Create(&args);
+}
+
+XLA_FFI_Error *CreateError(XLA_FFI_Error_Create_Args *args) {
+  XLA_FFI_Error *error = overlay->original->XLA_FFI_Error_Create(args);
+  std::lock_guard lock(overlay->mutex);
+  overlay->errors[error] = {args->errc, args->message == nullptr ? "" : args->message};
+  return error;
+}
+
+void DestroyError(XLA_FFI_Error_Destroy_Args *args) {
+  {
+    std::lock_guard lock(overlay->mutex);
+    overlay->errors.erase(args->error);
+  }
+  overlay->original->XLA_FFI_Error_Destroy(args);
+}
+
+// An error that says whose it is, in place of the handler's.
+XLA_FFI_Error *Fail(const std::string &target, const std::string &where, XLA_FFI_Error_Code code,
+                    const std::string &message) {
+  const uint64_t number = custom_call_failures().add({0, target, where, message, static_cast<int>(code)});
+  return NewError(code, "Custom call `" + target + "` at " + where + " failed: " + message + " (custom call failure " +
+                            std::to_string(number) + ")");
+}
+
+XLA_FFI_Error *FailWith(const std::string &target, const std::string &where, XLA_FFI_Error *error) {
+  Overlay::Details details{XLA_FFI_Error_Code_UNKNOWN, "The handler returned an error that was made elsewhere."};
+  {
+    std::lock_guard lock(overlay->mutex);
+    if (auto it = overlay->errors.find(error); it != overlay->errors.end()) {
+      details = std::move(it->second);
+      overlay->errors.erase(it);
+    }
+  }
+  XLA_FFI_Error_Destroy_Args args{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+  overlay->original->XLA_FFI_Error_Destroy(&args);
+  return Fail(target, where, details.code, details.message);
+}
+
+XLA_FFI_Error *CreateFuture(XLA_FFI_Future_Create_Args *args) {
+  XLA_FFI_Error *error = overlay->original->XLA_FFI_Future_Create(args);
+  if (error == nullptr && current != nullptr) {
+    std::lock_guard lock(overlay->mutex);
+    overlay->futures[args->future] = {current->call->target, current->call->where};
+  }
+  return error;
+}
+
+// Who waits for a future may go on in the call that completes it, so no lock is held there.
+std::optional<Overlay::Whose> Forget(XLA_FFI_Future *future) {
+  std::lock_guard lock(overlay->mutex);
+  const auto it = overlay->futures.find(future);
+  if (it == overlay->futures.end()) return std::nullopt;
+  std::optional<Overlay::Whose> whose = std::move(it->second);
+  overlay->futures.erase(it);
+  return whose;
+}
+
+XLA_FFI_Error *CompleteFuture(XLA_FFI_Future_SetAvailable_Args *args) {
+  Forget(args->future);
+  return overlay->original->XLA_FFI_Future_SetAvailable(args);
+}
+
+XLA_FFI_Error *FailFuture(XLA_FFI_Future_SetError_Args *args) {
+  XLA_FFI_Future_SetError_Args ours = *args;
+  if (const auto whose = Forget(args->future)) ours.error = FailWith(whose->target, whose->where, args->error);
+  return overlay->original->XLA_FFI_Future_SetError(&ours);
+}
+
+Overlay::Overlay(const XLA_FFI_Api *original)
+    : original(original), functions{sizeof(functions), token_effects::Functions::kType, original->extension_start,
+                                    &Publish},
+      memory(new char[original->struct_size]) {
+  std::memcpy(memory.get(), original, original->struct_size);
+  api = reinterpret_cast<XLA_FFI_Api *>(memory.get());
+  api->extension_start = reinterpret_cast<decltype(api->extension_start)>(&functions);
+  api->XLA_FFI_Error_Create = &CreateError;
+  api->XLA_FFI_Error_Destroy = &DestroyError;
+  api->XLA_FFI_Future_Create = &CreateFuture;
+  api->XLA_FFI_Future_SetAvailable = &CompleteFuture;
+  api->XLA_FFI_Future_SetError = &FailFuture;
+}
+
+// When a program is loaded.
+ffi::ErrorOr<std::unique_ptr<LoadedCall>> Instantiate(ffi::Dictionary attributes) {
+  try {
+    auto ours = attributes.get<ffi::Dictionary>("~effects");
+    if (!ours.has_value()) return ffi::Unexpected(ours.error());
+    auto target = ours->get<std::string_view>("target"), platform = ours->get<std::string_view>("platform");
+    auto where = ours->get<std::string_view>("where"), description = ours->get<std::string_view>("description");
+    auto site = ours->get<int64_t>("site"), traits = ours->get<int64_t>("traits");
+    if (!target.has_value() || !platform.has_value() || !where.has_value() || !description.has_value() ||
+        !site.has_value() || !traits.has_value())
+      return ffi::Unexpected(ffi::Error::Internal("A custom call does not describe itself."));
+    const UserHandler handler = targets().find(std::string(*target), std::string(*platform));
+    if (handler == nullptr) {
+      std::string known;
+      for (const std::string &name : targets().names()) known += (known.empty() ? "`" : ", `") + name + "`";
+      return ffi::Unexpected(ffi::Error(
+          ffi::ErrorCode::kNotFound,
+          "Custom call `" + std::string(*target) + "` at " + std::string(*where) + " has no handler for " +
+              std::string(*platform) + " in this process. A program names the handlers that it calls; registered are " +
+              (known.empty() ? "none" : known) +
+              ". Register it with `fx.register_custom_call` before the program is loaded."));
+    }
+    return std::make_unique<LoadedCall>(handler, *target, *where, *site, *traits, *description);
+  } catch (const std::exception &error) {
+    return ffi::Unexpected(ffi::Error::Internal(std::string("A custom call could not be loaded: ") + error.what()));
+  }
+}
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
+
+// Answers when XLA asks for the version.
+XLA_FFI_DEFINE_HANDLER(
+    kMetadata, [](ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); },
+    ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+
+XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
+  if (frame->extension_start != nullptr) return (*kMetadata)(frame);
+  static Overlay *const ours = overlay = new Overlay(frame->api);
+
+  XLA_FFI_State_Get_Args state{XLA_FFI_State_Get_Args_STRUCT_SIZE, nullptr,         frame->ctx,
+                               XLA_FFI_ExecutionStage_INSTANTIATE, &LoadedCall::id, nullptr};
+  if (XLA_FFI_Error *error = frame->api->XLA_FFI_State_Get(&state)) return error;
+  const LoadedCall &call = *static_cast<const LoadedCall *>(state.state);
+
+  Current now{&call};
+  if (call.counts) {
+    const auto *token = static_cast<const XLA_FFI_Buffer *>(frame->args.args[frame->args.size - 1]);
+    std::memcpy(&now.place, token->data, sizeof now.place);
+  }
+  XLA_FFI_DeviceOrdinal_Get_Args device{XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, nullptr, frame->ctx, 0};
+  if (XLA_FFI_Error *error = frame->api->XLA_FFI_DeviceOrdinal_Get(&device)) return error;
+  now.device = device.device_ordinal;
+
+  XLA_FFI_CallFrame users = *frame;
+  users.api = ours->api;
+  users.args.size -= call.has_token;
+  users.rets.size -= 1;
+  users.attrs.size -= 1;
+
+  Current *const before = std::exchange(current, &now); // a handler may run a program of its own
+  XLA_FFI_Error *error = nullptr;
+  try {
+    error = call.handler(&users);
+    if (error != nullptr) error = FailWith(call.target, call.where, error);
+  } catch (const std::exception &thrown) {
+    error = Fail(call.target, call.where, XLA_FFI_Error_Code_INTERNAL,
+                 std::string("The handler threw a C++ exception: ") + thrown.what());
+  } catch (...) {
+    error = Fail(call.target, call.where, XLA_FFI_Error_Code_INTERNAL,
+                 "The handler threw something that is no C++ exception.");
+  }
+  current = before;
+
+  if (call.counts) {
+    const auto *token = static_cast<const XLA_FFI_Buffer *>(frame->rets.rets[frame->rets.size - 1]);
+    std::memcpy(token->data, &now.place, sizeof now.place);
+  }
+  frame->future = users.future;
+  return error;
+}
+
+} // namespace
+
+Targets &targets() {
+  static auto *const instance = new Targets();
+  return *instance;
+}
+CustomCallFailures &custom_call_failures() {
+  static auto *const instance = new CustomCallFailures();
+  return *instance;
+}
+
+void *LoadedCallTypeId() { return &LoadedCall::id; }
+void *LoadedCallTypeInfo() {
+  static ffi::TypeInfo info = ffi::MakeTypeInfo<LoadedCall>();
+  return &info;
+}
+
+std::vector<Handler> CustomCallHandlers() {
+  return {{"effects_custom_call", "instantiate", reinterpret_cast<void *>(kInstantiate)},
+          {"effects_custom_call", "execute", reinterpret_cast<void *>(&Execute)}};
+}
+
+} // namespace effects

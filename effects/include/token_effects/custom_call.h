@@ -1,0 +1,197 @@
+// For authors of handlers that are called with `effects.custom_call`: publishing records from C++, errors in three
+// sentences, attributes.
+//
+//   #include "token_effects/custom_call.h"
+//
+//   static ffi::Error Scale(token_effects::Call call, ffi::Dictionary attrs, ffi::Buffer<ffi::F32> x,
+//                           ffi::ResultBuffer<ffi::F32> y) {
+//     auto factor = token_effects::Attribute<float>(attrs, "factor");
+//     if (!factor.has_value()) return factor.error();
+//     ...
+//     call.Print("scaled by ", *factor);
+//     return ffi::Error::Success();
+//   }
+//   XLA_FFI_DEFINE_HANDLER_SYMBOL(scale, Scale,
+//                                 ffi::Ffi::Bind()
+//                                     .Ctx<token_effects::Call>()
+//                                     .Attrs()
+//                                     .Arg<ffi::Buffer<ffi::F32>>()
+//                                     .Ret<ffi::Buffer<ffi::F32>>());
+//
+// Nothing has to be linked: the library hands its functions over with the call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <locale>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace token_effects {
+
+// What the library hands over, in front of XLA's own extensions of the API struct.
+struct Functions {
+  static constexpr uint32_t kType = 0x70EFFEC7;
+
+  size_t struct_size;
+  uint32_t type; // kType
+  const void *next;
+
+  // Publishes a record at the place of the call that runs in this thread. Null, or what is wrong.
+  const char *(*publish)(int32_t level, const char *text, size_t size);
+};
+
+// The level of a record that is a line, and Python's of those that are events.
+constexpr int32_t kLine = -1;
+enum Level : int32_t { kDebug = 10, kInfo = 20, kWarning = 30, kError = 40, kCritical = 50 };
+
+// A field of an event: a name, and a number, a text or a truth value.
+class Field {
+public:
+  template <typename T>
+  Field(std::string_view name, const T &value) {
+    Quote(name);
+    json_ += ':';
+    if constexpr (std::is_same_v<T, bool>) {
+      json_ += value ? "true" : "false";
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      Number(value);
+    } else {
+      Quote(std::string_view(value));
+    }
+  }
+  const std::string &json() const { return json_; }
+
+  static std::string Quoted(std::string_view text) {
+    std::string json = "\"";
+    for (const char c : text) {
+      constexpr char kHex[] = "0123456789abcdef";
+      if (c == '"' || c == '\\') {
+        json += '\\';
+        json += c;
+      } else if (static_cast<unsigned char>(c) < 0x20) {
+        json += "\\u00";
+        json += kHex[c >> 4];
+        json += kHex[c & 15];
+      } else {
+        json += c;
+      }
+    }
+    return json + '"';
+  }
+
+private:
+  void Quote(std::string_view text) { json_ += Quoted(text); }
+  template <typename T>
+  void Number(T value) {
+    if constexpr (std::is_integral_v<T>) {
+      json_ += std::to_string(value);
+    } else if (value != value) {
+      json_ += "NaN";
+    } else if (value - value != 0) {
+      json_ += value > 0 ? "Infinity" : "-Infinity";
+    } else {
+      std::ostringstream text;
+      text.imbue(std::locale::classic());
+      text.precision(std::numeric_limits<T>::max_digits10);
+      text << value;
+      json_ += text.str();
+      // Python reads a number without one of these as a whole one.
+      if (text.str().find_first_of(".e") == std::string::npos) json_ += ".0";
+    }
+  }
+  std::string json_;
+};
+
+// The call that a handler serves. It is good until the handler returns, in the thread that runs it. What it publishes
+// comes at the place of the call in the program, before all that comes after it.
+class Call {
+public:
+  explicit Call(const Functions *functions) : functions_(functions) {}
+
+  // Prints a line made of these.
+  template <typename... Parts>
+  void Print(const Parts &...parts) const {
+    std::ostringstream line;
+    line.imbue(std::locale::classic());
+    (line << ... << parts);
+    Publish(kLine, line.str());
+  }
+
+  // Logs an event, as `effects.log` does.
+  void Log(Level level, std::string_view event, std::initializer_list<Field> fields = {}) const {
+    std::string json = "{\"event\":" + Field::Quoted(event) + ",\"fields\":{";
+    bool first = true;
+    for (const Field &field : fields) {
+      if (!std::exchange(first, false)) json += ',';
+      json += field.json();
+    }
+    Publish(level, json + "}}");
+  }
+
+private:
+  void Publish(int32_t level, const std::string &text) const {
+    if (const char *wrong = functions_->publish(level, text.data(), text.size())) throw std::runtime_error(wrong);
+  }
+  const Functions *functions_;
+};
+
+// An error of three sentences: what happened, which rule it broke, and what to do.
+inline xla::ffi::Error Error(xla::ffi::ErrorCode code, std::string_view happened, std::string_view rule,
+                             std::string_view remedy) {
+  std::string text;
+  for (const std::string_view sentence : {happened, rule, remedy}) {
+    if (!text.empty()) text += ' ';
+    text += sentence;
+    if (!text.empty() && text.back() != '.') text += '.';
+  }
+  return xla::ffi::Error(code, std::move(text));
+}
+
+// An attribute of the call, or an error that says what there is instead.
+template <typename T>
+xla::ffi::ErrorOr<T> Attribute(const xla::ffi::Dictionary &attributes, std::string_view name) {
+  if (auto value = attributes.get<T>(name); value.has_value()) return *value;
+  std::string known;
+  for (auto it = attributes.begin(); it != attributes.end(); ++it) {
+    if (!known.empty()) known += ", ";
+    known += '`' + std::string(*it) + '`';
+  }
+  const std::string named = "`" + std::string(name) + "`";
+  const std::string happened =
+      attributes.contains(name)
+          ? "The attribute " + named + " has another type than its handler wants"
+          : "The attribute " + named + " is missing; given are " + (known.empty() ? "none" : known);
+  return xla::ffi::Unexpected(
+      Error(xla::ffi::ErrorCode::kInvalidArgument, happened, "A handler reads its attributes by name and type",
+            "Give " + named + " to `fx.custom_call`, as a NumPy number where its width matters"));
+}
+
+} // namespace token_effects
+
+// Makes `.Ctx<token_effects::Call>()` a part of bindings.
+template <>
+struct xla::ffi::CtxDecoding<token_effects::Call> {
+  using Type = token_effects::Call;
+
+  static std::optional<Type> Decode(const XLA_FFI_Api *api, XLA_FFI_ExecutionContext *, DiagnosticEngine &diagnostic) {
+    const void *extension = api->extension_start;
+    while (extension != nullptr) {
+      const auto *functions = static_cast<const token_effects::Functions *>(extension);
+      if (functions->type == token_effects::Functions::kType) return Type(functions);
+      extension = functions->next;
+    }
+    diagnostic.Emit("This handler takes a `token_effects::Call`, which only `effects.custom_call` gives. Register it "
+                    "with `effects.register_custom_call`, and call it with `effects.custom_call`.");
+    return std::nullopt;
+  }
+};
