@@ -17,16 +17,20 @@ _XLA = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
 _ready: set[str] = set()  # platforms on which XLA knows the handler that calls the user's
 
 
-def _set_target(name: str, platform: str, address: int) -> None:
+def _prepare(platform: str) -> None:
     if platform not in _ready:
-        xlas = _XLA[platform]
-        compat.register_ffi_type("effects_custom_call", *native.loaded_call_type(), platform=xlas)
+        compat.register_ffi_type("effects_custom_call", *native.loaded_call_type(), platform=_XLA[platform])
         stages = {stage: capsule for _, stage, capsule in native.custom_call_handlers()}
-        jax.ffi.register_ffi_target("effects_custom_call", stages, platform=xlas)
+        jax.ffi.register_ffi_target("effects_custom_call", stages, platform=_XLA[platform])
         _ready.add(platform)
+
+
+def _set_target(name: str, platform: str, address: int) -> None:
+    _prepare(platform)
     native.set_target(name, platform, address)
 
 
+_prepare("cpu")  # a program from elsewhere may come before any handler does
 _targets.listen(_set_target)
 
 

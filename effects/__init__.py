@@ -33,6 +33,8 @@ from effects._handlers import JsonLinesHandler as JsonLinesHandler
 from effects._handlers import ListHandler as ListHandler
 from effects._handlers import NpzHandler as NpzHandler
 from effects._log import log as log
+from effects._paths import cmake_dir as cmake_dir
+from effects._paths import include_dir as include_dir
 from effects._print import print as print
 from effects._print_grad import print_grad as print_grad
 from effects._record import Record as Record
@@ -63,11 +65,13 @@ __all__ = [
     "assert_order",
     "callback",
     "capture",
+    "cmake_dir",
     "config",
     "custom_call",
     "deserialize",
     "effects_barrier",
     "export",
+    "include_dir",
     "jit",
     "log",
     "print",

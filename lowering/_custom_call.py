@@ -1,8 +1,8 @@
 """Custom calls of the user's in programs: through a handler of ours, which calls theirs.
 
-Ours takes one operand more behind theirs, the token, and gives one result more; where there is no token that result is
-an empty array, since XLA must not take what a call gives for all that a loop carries (see `record_p`). What it must
-know is in one attribute, whose name sorts behind all that users may choose.
+Ours takes a token behind their operands, and gives it behind their results. A call without one that has several results
+gives an empty array in its place, since XLA must not take what a call gives for all that a loop carries (see
+`record_p`). What ours must know is in one attribute, whose name sorts behind all that users may choose.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def has_custom_calls(jaxpr: Any) -> bool:
     )
 
 
-_HAS_TOKEN, _COUNTS, _ORDERED, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 32
+_HAS_TOKEN, _COUNTS, _ORDERED, _HAS_MORE, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 8, 32
 """The traits of a call, in one number; see `dispatch/native/custom_call.cc`."""
 
 
@@ -58,72 +58,76 @@ def _call(
     ctx: Any,
     platform: str,
     operands: Sequence[Any],
-    token_avals: Sequence[Any],
-    traits: int,
     *,
+    token: tuple[Any, ...] = (),
+    counts: bool = False,
+    call: int = 0,
+    has_side_effect: bool,
     site: Site,
     aliases: Any,
     layouts: Any,
     attributes: Attributes,
-    has_side_effect: bool,
     **_: Any,
 ) -> Sequence[Any]:
-    """Calls our handler. `token_avals`: types of the token behind the operands, if there is one."""
+    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours."""
     target = site.content.target  # type: ignore[union-attr]
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
     meet(ctx, site)
+    inputs, outputs = layouts
+    more = token or (_NOTHING,) * (len(outputs) > 1)
     devices = compat.automatic_devices(ctx)
-    counts = bool(traits & _COUNTS) and platform == "cpu"  # elsewhere the token is in a device's memory
+    traits = (
+        _HAS_TOKEN * bool(token)
+        | _COUNTS * (counts and platform == "cpu")  # elsewhere it is in a device's memory
+        | _ORDERED * site.effect.ordered
+        | _HAS_MORE * bool(more)
+        | devices << _DEVICES_SHIFT
+        | call << _CALL_SHIFT
+    )
     ours = {
         "target": target,
         "platform": platform,
         "where": str(site.where),
         "site": site.id,
-        "traits": traits - (traits & _COUNTS) + _COUNTS * counts | devices << _DEVICES_SHIFT,
+        "traits": traits,
         "description": site.description,
     }
-    inputs, outputs = layouts
-    if token_avals:
-        at = len(inputs), len(outputs)
-        aliases = (*aliases, at)
-    avals = [*token_avals] or [_NOTHING]
-    own = [tuple(range(getattr(aval, "ndim", 0))) for aval in avals]
+    layouts_of_more = tuple(tuple(range(getattr(aval, "ndim", 0))) for aval in more)
     outs = emit_call(
-        ctx.replace(avals_out=[*ctx.avals_out[: len(outputs)], *avals]),
+        ctx.replace(avals_out=[*ctx.avals_out[: len(outputs)], *more]),
         "effects_custom_call",
         operands,
         {**attributes.values, "~effects": ours},
         replicated=devices != 0,
         has_side_effect=has_side_effect,
-        aliases=dict(aliases),
-        layouts=((*inputs, *(own if token_avals else ())), (*outputs, *own)),
+        aliases=dict([*aliases, *[(len(inputs), len(outputs))] * len(token)]),
+        layouts=((*inputs, *layouts_of_more[: len(token)]), (*outputs, *layouts_of_more)),
     )
-    return outs if token_avals else outs[:-1]
+    return outs[: len(outputs) + len(token)]
 
 
 _NOTHING = compat.ShapedArray((0,), np.uint8)
 
 
-def _threaded_call_lowering(ctx: Any, *operands: Any, platform: str, call: int, **params: Any) -> Any:
-    traits = _HAS_TOKEN | _COUNTS | _ORDERED * params["site"].effect.ordered | call << _CALL_SHIFT
-    return _call(ctx, platform, operands, ctx.avals_out[-1:], traits, has_side_effect=True, **params)
+def _threaded_call_lowering(ctx: Any, *operands: Any, platform: str, **params: Any) -> Any:
+    token = (ctx.avals_out[-1],)
+    return _call(ctx, platform, operands, token=token, counts=True, has_side_effect=True, **params)
 
 
-def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, **params: Any) -> Any:
+def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, **params: Any) -> Any:
     """Without an effect, or in a program that JAX dispatches, where JAX's own tokens keep the order."""
-    site = params["site"]
-    if not site.content.has_effect:
-        return _call(ctx, platform, operands, (), 0, has_side_effect=False, **params)
-    refuse_several_devices(ctx, site)
-    if not site.effect.ordered:
-        return _call(ctx, platform, operands, (), 0, has_side_effect=True, **params)
+    has_effect = site.content.has_effect  # type: ignore[union-attr]
+    if has_effect:
+        refuse_several_devices(ctx, site)
+    if not has_effect or not site.effect.ordered:
+        return _call(ctx, platform, operands, has_side_effect=has_effect, site=site, **params)
     order = Order(site.effect.domain)
-    call_ctx = ctx.replace(avals_in=[*ctx.avals_in, compat.abstract_token])
-    args = [*operands, ctx.tokens_in.get(order)]
-    avals = [compat.abstract_token]
-    *results, token = _call(call_ctx, platform, args, avals, _HAS_TOKEN | _ORDERED, has_side_effect=True, **params)
-    ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: token})))
+    token = (compat.abstract_token,)
+    call_ctx = ctx.replace(avals_in=[*ctx.avals_in, *token])
+    operands = (*operands, ctx.tokens_in.get(order))
+    *results, after = _call(call_ctx, platform, operands, token=token, has_side_effect=True, site=site, **params)
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: after})))
     return results
 
 

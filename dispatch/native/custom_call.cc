@@ -1,8 +1,8 @@
 // The handler that calls the user's: takes its own operand, result and attribute off the call, and puts what the call
 // means in their place: where its records come, and whose its errors are. No exception leaves it.
 //
-// Ours is always last, of operands and results a token (or where there is none, of results an empty array), of
-// attributes one whose name sorts behind all others. So it is taken off by counting one less.
+// Ours is always last: of operands and results a token, of attributes one whose name sorts behind all others. So it is
+// taken off by counting one less.
 #include "custom_call.h"
 
 #include <cstring>
@@ -20,7 +20,7 @@ namespace {
 namespace ffi = xla::ffi;
 
 // The traits of a call, in one attribute; see `lowering/_custom_call.py`.
-constexpr int64_t kHasToken = 1, kCounts = 2, kIsOrdered = 4, kDevicesMask = 0xffffff;
+constexpr int64_t kHasToken = 1, kCounts = 2, kIsOrdered = 4, kHasMore = 8, kDevicesMask = 0xffffff;
 constexpr int kDevicesShift = 8;
 
 // What a loaded program keeps of a custom call.
@@ -31,6 +31,7 @@ struct LoadedCall {
   std::string target, where;
   uint64_t site;
   bool has_token; // behind the operands
+  bool has_more;  // there is something behind the results
   bool counts;    // it is one of ours, in memory that we can read
   Kind kind;      // of the records that the handler publishes
   uint16_t flags;
@@ -38,7 +39,7 @@ struct LoadedCall {
   LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site_id, int64_t traits,
              std::string_view description)
       : handler(handler), target(target), where(where), site(static_cast<uint64_t>(site_id)),
-        has_token((traits & kHasToken) != 0), counts((traits & kCounts) != 0),
+        has_token((traits & kHasToken) != 0), has_more((traits & kHasMore) != 0), counts((traits & kCounts) != 0),
         kind(traits & kIsOrdered ? Kind::kOrdered : Kind::kUnordered),
         flags(traits >> kDevicesShift & kDevicesMask ? kReplicated : 0) {
     sites().retain(site, description);
@@ -51,10 +52,24 @@ ffi::TypeId LoadedCall::id{};
 // The call that runs in this thread.
 struct Current {
   const LoadedCall *call;
-  Token place{};
-  int32_t device = 0;
+  XLA_FFI_ExecutionContext *context;
+  Token place;
 };
+#if defined(__ELF__)
+__attribute__((tls_model("initial-exec"))) // looked at in every call, and small
+#endif
 thread_local Current *current = nullptr;
+
+void LoadToken(Token &token, const XLA_FFI_CallFrame *frame) {
+  const auto *buffer = static_cast<const XLA_FFI_Buffer *>(frame->args.args[frame->args.size - 1]);
+  std::memcpy(&token, buffer->data, sizeof token);
+}
+void StoreToken(const Token &token, const XLA_FFI_CallFrame *frame) {
+  const auto *buffer = static_cast<const XLA_FFI_Buffer *>(frame->rets.rets[frame->rets.size - 1]);
+  std::memcpy(buffer->data, &token, sizeof token);
+}
+
+int32_t DeviceOf(XLA_FFI_ExecutionContext *context);
 
 constexpr char kNoCall[] =
     "A record was published by a handler that has returned, or by a thread other than its own. It would have no place "
@@ -64,13 +79,14 @@ constexpr char kNoCall[] =
 const char *Publish(int32_t level, const char *text, size_t size) {
   if (current == nullptr) return kNoCall;
   const LoadedCall &call = *current->call;
+  const int32_t device = DeviceOf(current->context);
   const int32_t length = static_cast<int32_t>(size);
   const Span spans[] = {{&length, sizeof length}, {&level, sizeof level}, {text, size}};
   if (call.counts) {
-    publisher().publish(call.kind, call.site, current->place, current->device, spans, 3, call.flags);
+    publisher().publish(call.kind, call.site, current->place, device, spans, 3, call.flags);
     if (call.kind == Kind::kOrdered) ++current->place.index;
   } else {
-    PublishPlain(call.site, call.kind == Kind::kOrdered, current->device, spans, 3);
+    PublishPlain(call.site, call.kind == Kind::kOrdered, device, spans, 3);
   }
   return nullptr;
 }
@@ -97,6 +113,15 @@ struct Overlay {
 };
 Overlay *overlay = nullptr; // written once, before the first call
 
+int32_t DeviceOf(XLA_FFI_ExecutionContext *context) {
+  XLA_FFI_DeviceOrdinal_Get_Args args{XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, nullptr, context, 0};
+  if (XLA_FFI_Error *error = overlay->original->XLA_FFI_DeviceOrdinal_Get(&args)) {
+    XLA_FFI_Error_Destroy_Args destroy{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+    overlay->original->XLA_FFI_Error_Destroy(&destroy);
+  }
+  return args.device_ordinal;
+}
+
 XLA_FFI_Error *NewError(XLA_FFI_Error_Code code, const std::string &message) {
   XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message.c_str(), code};
   return overlay->original->XLA_FFI_Error_Create(&args);
@@ -117,12 +142,17 @@ void DestroyError(XLA_FFI_Error_Destroy_Args *args) {
   overlay->original->XLA_FFI_Error_Destroy(args);
 }
 
+// What XLA is told of a failure, and keeps it for who asks by the number in it.
+std::string Say(const std::string &target, const std::string &where, int code, const std::string &message) {
+  const uint64_t number = custom_call_failures().add({0, target, where, message, code});
+  return "Custom call `" + target + "` at " + where + " failed: " + message + " (custom call failure " +
+         std::to_string(number) + ")";
+}
+
 // An error that says whose it is, in place of the handler's.
 XLA_FFI_Error *Fail(const std::string &target, const std::string &where, XLA_FFI_Error_Code code,
                     const std::string &message) {
-  const uint64_t number = custom_call_failures().add({0, target, where, message, static_cast<int>(code)});
-  return NewError(code, "Custom call `" + target + "` at " + where + " failed: " + message + " (custom call failure " +
-                            std::to_string(number) + ")");
+  return NewError(code, Say(target, where, static_cast<int>(code), message));
 }
 
 XLA_FFI_Error *FailWith(const std::string &target, const std::string &where, XLA_FFI_Error *error) {
@@ -198,12 +228,13 @@ ffi::ErrorOr<std::unique_ptr<LoadedCall>> Instantiate(ffi::Dictionary attributes
     if (handler == nullptr) {
       std::string known;
       for (const std::string &name : targets().names()) known += (known.empty() ? "`" : ", `") + name + "`";
-      return ffi::Unexpected(ffi::Error(
-          ffi::ErrorCode::kNotFound,
-          "Custom call `" + std::string(*target) + "` at " + std::string(*where) + " has no handler for " +
-              std::string(*platform) + " in this process. A program names the handlers that it calls; registered are " +
-              (known.empty() ? "none" : known) +
-              ". Register it with `fx.register_custom_call` before the program is loaded."));
+      const std::string message = "There is no handler for " + std::string(*platform) +
+                                  " in this process. A program calls handlers by name; registered are " +
+                                  (known.empty() ? "none" : known) +
+                                  ". Register it with `fx.register_custom_call` before the program is loaded.";
+      return ffi::Unexpected(
+          ffi::Error(ffi::ErrorCode::kNotFound, Say(std::string(*target), std::string(*where),
+                                                    static_cast<int>(ffi::ErrorCode::kNotFound), message)));
     }
     return std::make_unique<LoadedCall>(handler, *target, *where, *site, *traits, *description);
   } catch (const std::exception &error) {
@@ -217,50 +248,56 @@ XLA_FFI_DEFINE_HANDLER(
     kMetadata, [](ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); },
     ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 
+// A handler that threw.
+XLA_FFI_Error *FailThrown(const LoadedCall &call, const std::string &what) {
+  return Fail(call.target, call.where, XLA_FFI_Error_Code_INTERNAL, what);
+}
+
+XLA_FFI_Error *CallUser(const LoadedCall &call, XLA_FFI_CallFrame *frame) {
+  try {
+    XLA_FFI_Error *const error = call.handler(frame);
+    return error == nullptr ? nullptr : FailWith(call.target, call.where, error);
+  } catch (const std::exception &thrown) {
+    return FailThrown(call, std::string("The handler threw a C++ exception: ") + thrown.what());
+  } catch (...) {
+    return FailThrown(call, "The handler threw something that is no C++ exception.");
+  }
+}
+
 XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
   if (frame->extension_start != nullptr) return (*kMetadata)(frame);
-  static Overlay *const ours = overlay = new Overlay(frame->api);
-
-  XLA_FFI_State_Get_Args state{XLA_FFI_State_Get_Args_STRUCT_SIZE, nullptr,         frame->ctx,
-                               XLA_FFI_ExecutionStage_INSTANTIATE, &LoadedCall::id, nullptr};
-  if (XLA_FFI_Error *error = frame->api->XLA_FFI_State_Get(&state)) return error;
-  const LoadedCall &call = *static_cast<const LoadedCall *>(state.state);
-
-  Current now{&call};
-  if (call.counts) {
-    const auto *token = static_cast<const XLA_FFI_Buffer *>(frame->args.args[frame->args.size - 1]);
-    std::memcpy(&now.place, token->data, sizeof now.place);
-  }
-  XLA_FFI_DeviceOrdinal_Get_Args device{XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, nullptr, frame->ctx, 0};
-  if (XLA_FFI_Error *error = frame->api->XLA_FFI_DeviceOrdinal_Get(&device)) return error;
-  now.device = device.device_ordinal;
-
-  XLA_FFI_CallFrame users = *frame;
-  users.api = ours->api;
-  users.args.size -= call.has_token;
-  users.rets.size -= 1;
-  users.attrs.size -= 1;
-
-  Current *const before = std::exchange(current, &now); // a handler may run a program of its own
-  XLA_FFI_Error *error = nullptr;
+  const XLA_FFI_Api *const api = frame->api;
   try {
-    error = call.handler(&users);
-    if (error != nullptr) error = FailWith(call.target, call.where, error);
-  } catch (const std::exception &thrown) {
-    error = Fail(call.target, call.where, XLA_FFI_Error_Code_INTERNAL,
-                 std::string("The handler threw a C++ exception: ") + thrown.what());
-  } catch (...) {
-    error = Fail(call.target, call.where, XLA_FFI_Error_Code_INTERNAL,
-                 "The handler threw something that is no C++ exception.");
-  }
-  current = before;
+    static Overlay *const ours = overlay = new Overlay(api);
 
-  if (call.counts) {
-    const auto *token = static_cast<const XLA_FFI_Buffer *>(frame->rets.rets[frame->rets.size - 1]);
-    std::memcpy(token->data, &now.place, sizeof now.place);
+    XLA_FFI_State_Get_Args state{XLA_FFI_State_Get_Args_STRUCT_SIZE, nullptr,         frame->ctx,
+                                 XLA_FFI_ExecutionStage_INSTANTIATE, &LoadedCall::id, nullptr};
+    if (XLA_FFI_Error *error = api->XLA_FFI_State_Get(&state)) return error;
+    const LoadedCall &call = *static_cast<const LoadedCall *>(state.state);
+
+    Current now{&call, frame->ctx, {}};
+    if (call.counts) LoadToken(now.place, frame);
+
+    // The frame is this call's alone while it runs.
+    frame->api = ours->api;
+    frame->args.size -= call.has_token;
+    frame->rets.size -= call.has_more;
+    frame->attrs.size -= 1;
+    Current *const before = std::exchange(current, &now); // a handler may run a program of its own
+    XLA_FFI_Error *const error = CallUser(call, frame);
+    current = before;
+    frame->api = api;
+    frame->args.size += call.has_token;
+    frame->rets.size += call.has_more;
+    frame->attrs.size += 1;
+
+    if (call.counts) StoreToken(now.place, frame);
+    return error;
+  } catch (...) { // there is no memory left to say more
+    XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "A custom call could not be made.",
+                                   XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
+    return api->XLA_FFI_Error_Create(&args);
   }
-  frame->future = users.future;
-  return error;
 }
 
 } // namespace

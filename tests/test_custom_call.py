@@ -1,0 +1,647 @@
+"""`fx.custom_call` with handlers that a compiler has made."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+
+import effects as fx
+from tests.helpers import ROOT, run_python
+
+P = jax.P
+F32, I32 = jnp.float32, jnp.int32
+ONE = jax.ShapeDtypeStruct((), I32)
+STEP = fx.register_effect(fx.Effect("step of a custom call", kind="device"))
+HANDLERS = [
+    "add",
+    "attributes",
+    "fail_at",
+    "flat",
+    "in_place",
+    "later",
+    "note",
+    "note_attribute",
+    "note_slowly",
+    "say",
+    "scale",
+    "sizes",
+    "sum_by_scratch",
+    "throws",
+]
+
+
+def _compiler() -> list[str]:
+    for name in [*(sysconfig.get_config_var("CXX") or "").split()[:1], "c++", "g++", "clang++"]:
+        if name and (found := shutil.which(name)):
+            return [found]
+    pytest.skip("no C++ compiler; set CXX")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """The library of the handlers in native/custom_calls.cc."""
+    built = tmp_path_factory.mktemp("handlers") / "custom_calls.so"
+    command = [*_compiler(), "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(built)]
+    command += [str(ROOT / "tests/native/custom_calls.cc"), "-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return ctypes.CDLL(str(built))
+
+
+@pytest.fixture(autouse=True)
+def handlers(library):
+    for name in HANDLERS:
+        fx.register_custom_call(f"test.{name}", (library, name))
+
+
+@pytest.fixture
+def seen(library):
+    """What handlers have noted since it was last called."""
+
+    def take(size=200_000):
+        out = (ctypes.c_int32 * size)()
+        count = library.take_seen(out, ctypes.c_int64(size))
+        return list(out[:count])
+
+    library.take_seen.restype = ctypes.c_int64
+    take()
+    return take
+
+
+EVERY_WAY = pytest.mark.parametrize("way", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
+
+
+# Operands, results, attributes, memory
+
+
+@EVERY_WAY
+def test_operands_and_results(way):
+    """Pytrees of any number of buffers, nested tuples depth first; none at all."""
+    sizes = jax.ShapeDtypeStruct((8,), I32)
+    f8, f16 = jax.ShapeDtypeStruct((2,), F32), jax.ShapeDtypeStruct((2, 2), F32)
+    a, b, c = jnp.zeros(1, jnp.uint8), jnp.zeros((3, 5), F32), jnp.zeros((), jnp.bfloat16)
+
+    results = way(lambda a, b, c: fx.custom_call("test.sizes", ((sizes, (f8,)), {"x": f16}), (a, (b, c)), [b, {}]))(
+        a, b, c
+    )
+    assert jax.tree.structure(results) == jax.tree.structure(((0, (0,)), {"x": 0}))
+    assert results[0][0].tolist() == [1, 60, 2, 60, 32, 8, 16, -1]
+    assert way(lambda: fx.custom_call("test.sizes", [sizes]))()[0].tolist() == [32] + [-1] * 7
+    assert way(lambda x: fx.custom_call("test.sizes", sizes, x))(np.float32(1)).tolist()[:3] == [4, 32, -1]
+    assert way(lambda: fx.custom_call("test.note_attribute", (), value=1, effect=STEP))() == ()
+    assert way(lambda: fx.custom_call("test.note_attribute", None, value=1, effect=STEP.unordered()))() is None
+
+
+@EVERY_WAY
+def test_attributes(way):
+    """Numbers, strings, bytes, arrays, dictionaries."""
+    given = {
+        "flag": True,
+        "whole": -7,
+        "narrow": np.int32(5),
+        "single": np.float32(0.5),
+        "double": 0.25,
+        "text": "naïve",
+        "opaque": b"a\x00b",
+        "array": np.arange(3, dtype=np.float32),
+        "numbers": [4, 5],
+        "inner": {"deeper": {"x": 1}, "name": "n"},
+    }
+    out = way(lambda: fx.custom_call("test.attributes", jax.ShapeDtypeStruct((400,), jnp.uint8), **given))()
+    text = bytes(np.asarray(out)).rstrip(b"\0").decode()
+    assert text == (
+        "array=[0.000000,1.000000,2.000000,]f32 double=0.250000f64 flag=true inner={deeper={x=1i64 } name='n' } "
+        "narrow=5i32 numbers=[4,5,]i64 opaque='a\0b' single=0.500000f32 text='naïve' whole=-7i64 "
+    )
+
+
+@EVERY_WAY
+def test_scratch_is_given_and_dropped(way):
+    x = jnp.arange(5.0)
+    assert way(lambda x: fx.custom_call("test.sum_by_scratch", jax.ShapeDtypeStruct((1,), F32), x, scratch=x))(
+        x
+    ).tolist() == [10]
+
+
+@EVERY_WAY
+def test_aliases_and_layouts(way):
+    """A result in the memory of its operand, which itself stays as it was; an operand and a result by columns."""
+    x = jnp.arange(4.0)
+    assert way(lambda x: fx.custom_call("test.in_place", x, x, input_output_aliases={0: 0}) + x)(x).tolist() == [
+        1,
+        3,
+        5,
+        7,
+    ]
+    x = jnp.arange(6.0).reshape(2, 3)
+    columns = way(lambda x: fx.custom_call("test.flat", jax.ShapeDtypeStruct((6,), F32), x, input_layouts=[(1, 0)]))(x)
+    assert columns.tolist() == [0, 3, 1, 4, 2, 5]
+    back = way(lambda x: fx.custom_call("test.flat", jax.ShapeDtypeStruct((2, 3), F32), x, output_layouts=[(1, 0)]))(
+        columns
+    )
+    assert back.tolist() == x.tolist()
+
+
+def test_ways_of_registering(library):
+    """A function of a library, its capsule, a function that returns the capsule, a pair; the same again."""
+    capsule = jax.ffi.pycapsule(library.add)
+    for name, handler in {
+        "ctypes": library.add,
+        "capsule": capsule,
+        "function": lambda: capsule,
+        "pair": (library, "add"),
+        "path": (library._name, "add"),
+    }.items():
+        for _ in range(2):
+            fx.register_custom_call(f"test.as {name}", handler)
+        assert fx.custom_call(f"test.as {name}", ONE_F32, jnp.float32(1), by=np.float32(2)) == 3
+
+
+ONE_F32 = jax.ShapeDtypeStruct((), F32)
+
+
+# Transformations
+
+
+@pytest.mark.parametrize("method", ["sequential", "sequential_unrolled", "expand_dims", "broadcast_all"])
+def test_vmap(method):
+    x = jnp.arange(6.0).reshape(3, 2)
+    one = lambda x: fx.custom_call("test.add", x, x, by=np.float32(1), vmap_method=method)  # noqa: E731
+    assert fx.jit(jax.vmap(one))(x).tolist() == (x + 1).tolist()
+    assert fx.jit(jax.vmap(jax.vmap(one)))(x).tolist() == (x + 1).tolist()
+    assert fx.jit(jax.vmap(one, in_axes=1, out_axes=1))(x).tolist() == (x + 1).tolist()
+
+
+def test_effect_under_vmap_is_for_every_lane(seen):
+    fx.jit(jax.vmap(lambda x: fx.custom_call("test.note", ONE, x, effect=STEP, vmap_method="sequential")))(
+        jnp.arange(5, dtype=I32)
+    )
+    assert seen() == [0, 1, 2, 3, 4]
+    once = lambda _: fx.custom_call("test.note_attribute", (), value=7, effect=STEP, vmap_method="sequential")  # noqa: E731
+    fx.jit(jax.vmap(once))(jnp.arange(3))
+    assert seen() == [7, 7, 7]
+
+
+def test_derivatives():
+    """None of its own; those that `custom_vjp` gives."""
+    add = lambda x: fx.custom_call("test.add", x, x, by=np.float32(1))  # noqa: E731
+    with pytest.raises(fx.NotDifferentiable, match=r"`test.add` at .*test_custom_call.py.*`jax.custom_vjp`"):
+        fx.jit(jax.grad(add))(1.0)
+    assert fx.jit(jax.grad(lambda x: x * add(lax.stop_gradient(x))))(2.0) == 3
+    with_derivative = jax.custom_vjp(add)
+    with_derivative.defvjp(lambda x: (add(x), None), lambda _, cotangent: (10 * cotangent,))
+    assert fx.jit(jax.grad(with_derivative))(1.0) == 10
+
+
+def test_control_flow_keeps_calls_in_order(seen):
+    """Loops, branches, nested functions, checkpoints, and a loop that carries all that the call gives."""
+
+    def note(x):
+        return fx.custom_call("test.note", ONE, x, effect=STEP)
+
+    def f(n):
+        x = lax.fori_loop(0, n, lambda i, x: x + 0 * note(i), 0)
+        x = lax.scan(
+            lambda x, i: (lax.cond(i % 2 == 0, lambda i: note(10 + i), lambda i: i, i), None), x, jnp.arange(4)
+        )
+        x = jax.jit(lambda x: note(x[0] + 20))(x)
+        return jax.checkpoint(lambda x: note(x + 1))(lax.while_loop(lambda x: x < 25, lambda x: note(x + 1), x))
+
+    assert fx.jit(f)(2) == 26
+    assert seen() == [0, 1, 10, 12, 23, 24, 25, 26]
+
+    step = lambda s: fx.custom_call("test.sizes", (jax.ShapeDtypeStruct((2,), I32), ONE), *s)  # noqa: E731
+    sizes, _ = fx.jit(lambda: lax.while_loop(lambda s: s[0][0] < 8, step, (jnp.zeros(2, I32), jnp.int32(0))))()
+    assert sizes.tolist() == [8, 4]
+
+
+# Order
+
+
+def test_ten_thousand_calls_come_in_program_order(seen):
+    """Across nested control flow and several programs, on several devices, from several threads."""
+
+    @fx.jit
+    def nested(x):
+        def outer(i, x):
+            x = lax.fori_loop(0, 10, lambda _, x: fx.custom_call("test.note", ONE, x, effect=STEP) + 1, x)
+            return lax.cond(i % 3 == 0, lambda x: fx.custom_call("test.note", ONE, x, effect=STEP) + 1, lambda x: x, x)
+
+        return lax.fori_loop(0, 30, outer, x)
+
+    @fx.jit
+    def unrelated(n):
+        """Nothing but the effect orders these calls."""
+        for i in range(10):
+            fx.custom_call("test.note", ONE, n + i, effect=STEP)
+
+    expected = []
+    for turn in range(32):
+        device = jax.devices()[turn % 4]
+        start = len(expected)
+        after = nested(jax.device_put(jnp.int32(start), device))
+        expected += range(start, int(after))
+        with jax.default_device(jax.devices()[(turn + 1) % 4]):
+            unrelated(jnp.int32(len(expected)))
+        expected += range(len(expected), len(expected) + 10)
+    assert len(expected) > 10_000
+    assert seen() == expected
+
+
+def test_threads_have_orders_of_their_own(seen):
+    note = fx.jit(lambda x: fx.custom_call("test.note", ONE, x, effect=STEP))
+
+    def run(thread):
+        for i in range(200):
+            note(jax.device_put(jnp.int32(1000 * thread + i), jax.devices()[thread % 4]))
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    all_seen = seen()
+    assert len(all_seen) == 800
+    for n in range(4):
+        assert [x for x in all_seen if x // 1000 == n] == [1000 * n + i for i in range(200)]
+
+
+def test_order_is_the_effects_doing(seen):
+    """With the effect the calls come as written; without it XLA takes them as it likes."""
+
+    def program(effect):
+        def f(x):
+            results = [fx.custom_call("test.note", ONE, x + i, effect=effect) for i in range(20)]
+            return functools.reduce(lambda total, result: 2 * total + result, reversed(results))
+
+        return fx.jit(f)
+
+    ordered, free = program(STEP), program(None)
+    for _ in range(20):
+        assert ordered(jnp.int32(0)) == free(jnp.int32(0))
+    every = seen()
+    for turn in range(20):
+        assert every[40 * turn : 40 * turn + 20] == list(range(20))
+    assert sorted(every[20:40]) == list(range(20)) != every[20:40]
+
+
+@EVERY_WAY
+def test_asynchronous_handlers_keep_order(way, seen):
+    """The result of a call that answers later is waited for, and the next call comes after it."""
+
+    def f(x):
+        x = lax.fori_loop(0, 20, lambda _, x: fx.custom_call("test.later", ONE, x, effect=STEP), x)
+        return fx.custom_call("test.note", ONE, x, effect=STEP)
+
+    assert way(f)(jnp.int32(0)) == 20
+    assert seen() == list(range(21))
+
+
+def test_effect_keeps_a_call_that_gives_nothing(seen):
+    def f(effect):
+        for value in (3, 1, 2):
+            fx.custom_call("test.note_attribute", (), value=value, effect=effect)
+        fx.custom_call("test.note_attribute", (), value=2, effect=effect)  # alike, and a call of its own
+
+    for effect in (STEP, STEP.unordered()):
+        fx.jit(f, static_argnums=0)(effect)
+        fx.effects_barrier()
+        assert sorted(seen()) == [1, 2, 2, 3]
+    fx.jit(f, static_argnums=0)(None)
+    assert seen() == []
+
+
+# Many devices
+
+
+def _mesh():
+    return jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_each_device_calls_in_a_region(check_vma, seen):
+    def body(x):
+        y = fx.custom_call("test.add", jax.ShapeDtypeStruct((1,), F32), x, by=np.float32(1), effect=STEP)
+        fx.custom_call("test.note", jax.ShapeDtypeStruct((1,), I32), x.astype(I32), effect=STEP)
+        return y
+
+    f = jax.shard_map(body, mesh=_mesh(), in_specs=P("x"), out_specs=P("x"), check_vma=check_vma)
+    assert fx.jit(f)(jnp.arange(4.0)).tolist() == [1, 2, 3, 4]
+    assert sorted(seen()) == [0, 1, 2, 3]
+
+
+def test_sharded_operands_are_seen_whole():
+    x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(_mesh(), P("x")))
+    for effect in (None, STEP):
+        f = fx.jit(
+            lambda x, effect=effect: fx.custom_call(
+                "test.sum_by_scratch", jax.ShapeDtypeStruct((1,), F32), x, scratch=x
+            )
+        )
+        assert f(x).tolist() == [28]
+
+
+# Records from C++
+
+
+def test_native_code_prints_and_logs_in_order(lines, caplog):
+    def f(x):
+        fx.print("before {}", x)
+        y = fx.custom_call("test.say", ONE, x, effect="print")
+        fx.print("after {}", y)
+
+    shown = lines(fx.jit(lambda: lax.fori_loop(0, 3, lambda i, _: f(i), None)))
+    assert shown == [line for i in range(3) for line in (f"before {i}", f'native {i} "0.5"', f"after {i}")]
+    said = [record for record in caplog.records if record.message.startswith("said")]
+    assert [(record.levelname, record.value, record.half, record.text) for record in said] == [
+        ("WARNING", i, i / 2, 'a\n"b"') for i in range(3)
+    ]
+
+
+def test_records_of_native_code():
+    f = fx.jit(lambda x: fx.custom_call("test.say", ONE, x, effect="log"))
+    with fx.capture() as records:
+        f(jnp.int32(5))
+    printed, logged = records
+    assert (printed.effect, printed.text, printed.where.file) == ("log", 'native 5 "0.5"', __file__)
+    assert (logged.event, logged.fields) == ("said", {"value": 5, "half": 2.5, "text": 'a\n"b"'})
+    assert printed.token < logged.token
+
+
+def test_each_device_says_its_own(lines):
+    f = jax.shard_map(
+        lambda x: fx.custom_call("test.say", jax.ShapeDtypeStruct((1,), I32), x, effect="print"),
+        mesh=_mesh(),
+        in_specs=P("x"),
+        out_specs=P("x"),
+    )
+    assert lines(fx.jit(f), jnp.arange(4, dtype=I32)) == [f'native {n} "0.5"' for n in range(4)]
+
+
+def test_sharded_program_says_it_once(lines):
+    x = jax.device_put(jnp.arange(4, dtype=I32), jax.NamedSharding(_mesh(), P("x")))
+    f = fx.jit(lambda x: fx.custom_call("test.say", jax.ShapeDtypeStruct((4,), I32), x + 3, effect="print"))
+    assert lines(f, x) == ['native 3 "0.5"']
+
+
+# Errors
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("effect", [None, STEP, STEP.unordered(), "print"], ids=["pure", "device", "unordered", "host"])
+def test_error_of_a_handler(way, effect):
+    """In the third of ten turns. The program fails, once; the next call works."""
+
+    def f(x):
+        return lax.fori_loop(0, 10, lambda _, x: fx.custom_call("test.fail_at", ONE, x, at=2, effect=effect), x)
+
+    f = way(f)
+    said = "The value is 2. It must be another. Change it."
+    for _ in range(2):
+        assert f(jnp.int32(100)) == 110
+        if way is fx.jit:
+            with pytest.raises(fx.CustomCallError) as caught:
+                f(jnp.int32(0))
+            error = caught.value
+            assert (error.target, error.code, error.message) == ("test.fail_at", "OUT_OF_RANGE", said)
+            assert error.where.startswith(f"{__file__}:")
+            assert error.where in str(error) and said in str(error)
+        else:  # JAX's own program and its own error, with what we say
+            with pytest.raises(Exception, match=rf"OUT_OF_RANGE.*`test.fail_at` at {__file__}:\d+ failed: {said}"):
+                jax.block_until_ready(f(jnp.int32(0)))
+            jax.clear_caches()
+        jax.effects_barrier()
+
+
+def test_error_outside_of_programs():
+    with pytest.raises(fx.CustomCallError, match="The value is 2") as caught:
+        fx.custom_call("test.fail_at", ONE, jnp.int32(2), at=2)
+    assert caught.value.where == f"{__file__}:{inspect.currentframe().f_lineno - 1}"
+    assert fx.custom_call("test.fail_at", ONE, jnp.int32(3), at=2) == 4
+
+
+def test_effects_before_an_error_are_shown(lines):
+    def f(x):
+        for i in range(3):
+            fx.print("{}", i)
+            x = fx.custom_call("test.fail_at", ONE, x, at=1, effect="print")
+
+    def run():
+        with pytest.raises(fx.CustomCallError):
+            fx.jit(f)(0)
+
+    assert lines(run) == ["0", "1"]
+
+
+@pytest.mark.parametrize("effect", [None, STEP])
+def test_exception_of_a_handler(effect):
+    f = fx.jit(lambda x: fx.custom_call("test.throws", ONE, x, effect=effect))
+    with pytest.raises(fx.CustomCallError, match="threw a C\\+\\+ exception: thrown on purpose") as caught:
+        f(1)
+    assert caught.value.code == "INTERNAL"
+    with pytest.raises(fx.CustomCallError, match="no C\\+\\+ exception"):
+        f(0)
+
+
+@pytest.mark.parametrize("effect", [None, STEP])
+def test_error_of_an_asynchronous_handler(effect):
+    f = fx.jit(lambda x: fx.custom_call("test.later", ONE, x, effect=effect))
+    with pytest.raises(fx.CustomCallError) as caught:
+        f(-1)
+    assert (caught.value.target, caught.value.code, caught.value.message) == (
+        "test.later",
+        "UNAVAILABLE",
+        "nobody answers",
+    )
+    assert f(1) == 2
+
+
+def test_error_on_several_devices():
+    """One error, and nothing left of it."""
+    f = jax.shard_map(
+        lambda x: fx.custom_call("test.fail_at", jax.ShapeDtypeStruct((1,), I32), x, at=2, effect=STEP),
+        mesh=_mesh(),
+        in_specs=P("x"),
+        out_specs=P("x"),
+    )
+    f = fx.jit(f)
+    for _ in range(3):
+        with pytest.raises(fx.CustomCallError, match="The value is 2"):
+            f(jnp.arange(4, dtype=I32))
+        assert f(jnp.arange(4, dtype=I32) + 4).tolist() == [5, 6, 7, 8]
+    fx.effects_barrier()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda x: fx.custom_call("test.add", x, x, x, by=np.float32(1)), "arguments"),
+        (lambda x: fx.custom_call("test.add", (x, x), x, by=np.float32(1)), "results"),
+        (lambda x: fx.custom_call("test.add", x, x.astype(I32), by=np.float32(1)), "dtype|type"),
+        (lambda x: fx.custom_call("test.add", jax.ShapeDtypeStruct(x.shape, I32), x, by=np.float32(1)), "dtype|type"),
+        (lambda x: fx.custom_call("test.add", x, x, by=1), "by|attribute|type"),
+        (lambda x: fx.custom_call("test.add", x, x), "attribute"),
+        (lambda x: fx.custom_call("test.add", x, x, by=np.float32(1), more=1), "attribute"),
+        (lambda x: fx.custom_call("test.scale", x, x), "The attribute `factor` is missing; given are none"),
+        (lambda x: fx.custom_call("test.scale", x, x, factor=2.0), "`factor` has another type"),
+    ],
+)
+def test_call_that_does_not_fit_its_handler(wrong, said):
+    with pytest.raises(fx.CustomCallError, match=said) as caught:
+        fx.jit(wrong)(jnp.arange(3.0))
+    assert f"{__file__}:{inspect.getsourcelines(wrong)[1]}" in str(caught.value)
+
+
+def test_handler_that_publishes_needs_our_call(library):
+    jax.ffi.register_ffi_target("test.say by jax", jax.ffi.pycapsule(library.say), platform="cpu")
+    with pytest.raises(Exception, match="only `effects.custom_call` gives"):
+        jax.block_until_ready(jax.jit(jax.ffi.ffi_call("test.say by jax", ONE))(jnp.int32(1)))
+
+
+X = jnp.arange(3.0)
+WRONG = {
+    "target": (lambda: fx.custom_call("test.nothing", X, X), fx.CustomCallError, "`test.nothing`.*has no handler"),
+    "name": (lambda: fx.custom_call(1, X, X), TypeError, "non-empty string"),
+    "operand": (lambda: fx.custom_call("test.add", X, "text"), TypeError, "operand 'text'"),
+    "key": (lambda: fx.custom_call("test.add", X, jax.random.key(0)), TypeError, "`jax.random.key_data`"),
+    "result": (lambda: fx.custom_call("test.add", [X, "text"], X), TypeError, "'text' among its results"),
+    "effect": (lambda: fx.custom_call("test.add", X, X, effect="nothing"), ValueError, "effect 'nothing'"),
+    "other effect": (lambda: fx.custom_call("test.add", X, X, effect=fx.Effect("print")), ValueError, "effect Effect"),
+    "vmap_method": (lambda: fx.custom_call("test.add", X, X, vmap_method="all"), ValueError, "vmap_method 'all'"),
+    "no vmap_method": (
+        lambda: jax.vmap(lambda x: fx.custom_call("test.add", x, x))(X),
+        NotImplementedError,
+        "no `vmap_method`",
+    ),
+    "alias": (
+        lambda: fx.custom_call("test.add", X, X, input_output_aliases={0: 1}),
+        ValueError,
+        "0 and 1 the same memory",
+    ),
+    "alias of another type": (
+        lambda: fx.custom_call("test.add", X, X[1:], input_output_aliases={0: 0}),
+        ValueError,
+        "same memory",
+    ),
+    "aliases": (
+        lambda: fx.custom_call("test.add", X, X, X, input_output_aliases={0: 0, 1: 0}),
+        ValueError,
+        "several operands",
+    ),
+    "layout": (
+        lambda: fx.custom_call("test.add", X, X, input_layouts=[(1, 0)]),
+        ValueError,
+        "`input_layouts`.*with 1 axes",
+    ),
+    "attribute": (lambda: fx.custom_call("test.add", X, X, by=object()), TypeError, "as the attribute `by`"),
+    "traced attribute": (
+        lambda: jax.jit(lambda x: fx.custom_call("test.add", x, x, by=x))(X),
+        TypeError,
+        "as the attribute `by`",
+    ),
+    "attribute name": (
+        lambda: fx.custom_call("test.add", X, X, **{"~effects": 1}),
+        ValueError,
+        "with the name '~effects'",
+    ),
+    "inner name": (lambda: fx.custom_call("test.add", X, X, by={"a b": 1}), ValueError, "with the name 'a b'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_calls_are_refused_while_tracing(case):
+    wrong, error, said = WRONG[case]
+    with pytest.raises(error, match=said) as caught:
+        wrong()
+    if case != "name":
+        assert f"{__file__}:{inspect.getsourcelines(wrong)[1]}" in str(caught.value)
+
+
+def test_wrong_registrations_are_refused(library):
+    for wrong, error, said in [
+        (lambda: fx.register_custom_call("", library.add), TypeError, "non-empty string"),
+        (lambda: fx.register_custom_call("test.x", library.add, platform="abacus"), ValueError, "platform 'abacus'"),
+        (lambda: fx.register_custom_call("test.add", library.note), ValueError, "with another handler"),
+        (lambda: fx.register_custom_call("test.x", (library, "nothing")), ValueError, "symbol 'nothing'"),
+        (lambda: fx.register_custom_call("test.x", ("/nothing.so", "add")), OSError, "nothing.so"),
+        (lambda: fx.register_custom_call("test.x", lambda x: x), TypeError, "For a Python function use `fx.callback`"),
+        (lambda: fx.register_custom_call("test.x", 7), TypeError, "with 7"),
+    ]:
+        with pytest.raises(error, match=said):
+            wrong()
+
+
+def test_handler_for_another_platform(library):
+    fx.register_custom_call("test.elsewhere", (library, "add"), platform="rocm")
+    with pytest.raises(fx.CustomCallError, match=r"`test.elsewhere` at .* no handler for the platform `cpu`.*\(rocm\)"):
+        fx.jit(lambda x: fx.custom_call("test.elsewhere", x, x))(X)
+
+
+# Elsewhere
+
+
+def test_exported_program_calls_by_name(library, tmp_path):
+    """In a process that has registered the handler, and in one that has not."""
+    data = fx.export(
+        lambda x: (fx.print("x = {}", x), fx.custom_call("test.add", x, x, by=np.float32(1), effect=STEP))[1]
+    )(X)
+    path = tmp_path / "program"
+    path.write_bytes(data.serialize())
+    code = (
+        "import effects as fx, jax.numpy as jnp\n"
+        "{register}\n"
+        f"program = fx.deserialize(open({str(path)!r}, 'rb').read())\n"
+        "print(program.call(jnp.arange(3.0)).tolist())\nfx.effects_barrier()\n"
+    )
+    register = f"fx.register_custom_call('test.add', ({library._name!r}, 'add'))"
+    assert run_python(code.format(register=register)).stdout == "[1.0, 2.0, 3.0]\nx = [0. 1. 2.]\n"
+    failed = run_python(code.format(register=""))
+    assert failed.returncode != 0
+    assert "`test.add`" in failed.stderr and "`fx.register_custom_call`" in failed.stderr
+
+
+def test_example(tmp_path):
+    """The worked example is built as its text says, and shows what it should."""
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("no CMake")
+    _compiler()
+    source = ROOT / "examples" / "custom_call"
+    for command in (
+        [cmake, "-S", source, "-B", tmp_path, f"-Dtoken_effects_DIR={fx.cmake_dir()}",
+         f"-DPython_EXECUTABLE={sys.executable}"],
+        [cmake, "--build", tmp_path],
+    ):  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    code = f"import runpy, sys; sys.argv = ['', {str(tmp_path / 'handlers.so')!r}]\n"
+    done = run_python(code + f"runpy.run_path({str(source / 'custom_call.py')!r})")
+    assert done.stdout == EXAMPLE, done.stderr[-2000:]
+
+
+EXAMPLE = """\
+[10. 21. 32. 13. 24.]
+[3. 6. 9. 6. 3.]
+1.4142135
+example.root OUT_OF_RANGE The operand is -2.000000. A square root is taken of what is not negative. Pass such a number.
+3.0
+before: 8.0
+half of 8 is 4
+WARNING halved value=4.0
+half of 4 is 2
+WARNING halved value=2.0
+after: 2.0
+"""
