@@ -20,7 +20,9 @@ from effects._types import Effect, jax_effects
 
 custom_call_p = compat.Primitive("custom_call")
 custom_call_p.multiple_results = True
-"""(*operands) -> results, those that are scratch memory last. `site` is that of records that the handler publishes."""
+"""(*operands) -> results, those that are scratch memory last. `site` is that of records that the handler publishes.
+
+With `masked` a boolean comes first: whether the call is made. With `lanes` it is not known to hold."""
 
 
 def custom_call(
@@ -95,6 +97,8 @@ def custom_call(
         layouts=layouts,
         vmap_method=vmap_method,
         attributes=Attributes(attributes, where),
+        masked=False,
+        lanes=False,
     )
     return jax.tree.unflatten(tree, outs[: len(results)])
 
@@ -273,15 +277,16 @@ def _custom_call_batch(
     axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, results: Any, layouts: Any, **params: Any
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     site, method, size = params["site"], params["vmap_method"], axis_data.size
-    bind = functools.partial(custom_call_p.bind, **params)
     mapped = [dim is not None for dim in dims]
     if not any(mapped) and (not site.content.has_effect or compat.is_axis_of_tangents(axis_data)):
-        outs = bind(*operands, results=results, layouts=layouts)
+        outs = custom_call_p.bind(*operands, results=results, layouts=layouts, **params)
         return outs, [None] * len(outs)
     if method is None:
         raise NotImplementedError(errors.MSG_CUSTOM_VMAP.format(target=site.content.target, where=site.where))
     moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True)]
-    if method.startswith("sequential"):
+    differs = params["masked"] and mapped[0]  # only some lanes have the call
+    bind = functools.partial(custom_call_p.bind, **{**params, "lanes": params["lanes"] or differs})
+    if method.startswith("sequential") or differs:
 
         def one(_: Any, lanes: Any) -> tuple[Any, Any]:
             lanes = iter(lanes)
@@ -291,11 +296,13 @@ def _custom_call_batch(
         lanes = [x for x, is_mapped in zip(moved, mapped, strict=True) if is_mapped]
         _, outs = jax.lax.scan(one, None, lanes, length=size, unroll=size if method.endswith("unrolled") else 1)
         return outs, [0] * len(outs)
+    mask, moved, mapped = moved[: params["masked"]], moved[params["masked"] :], mapped[params["masked"] :]
     if method != "legacy_vectorized":
         length = size if method == "broadcast_all" else 1
         moved = [x if m else jnp.broadcast_to(x, (length, *x.shape)) for x, m in zip(moved, mapped, strict=True)]
         mapped = [True] * len(moved)
     outs = bind(
+        *mask,
         *moved,
         results=tuple(compat.ShapedArray((size, *result.shape), result.dtype) for result in results),
         layouts=(

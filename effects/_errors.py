@@ -211,7 +211,7 @@ MSG_LOADED_IN_TRACE = (
     "part of another. Call it outside, or call the function that it was compiled from."
 )
 MSG_AGAIN = (
-    "The callback `{name}` at {where} is in a `while` loop that is linearized. JAX runs such a loop once more for the "
+    "The call of `{name}` at {where} is in a `while` loop that is linearized. JAX runs such a loop once more for the "
     "tangents, and a function whose results the loop needs would be called again. Use `jax.jvp`, which runs it once, "
     "or `jax.lax.scan`."
 )
@@ -239,7 +239,10 @@ MSG_UNKNOWN_TARGET = (
     "The custom call `{target}` at {where} has no handler for {platform}. A program calls handlers by name; registered "
     "are {known}. Register it with `fx.register_custom_call` first."
 )
-MSG_CUSTOM_CALL = "Custom call `{target}` at {where}, in {function}, failed with {code}: {message}"
+MSG_CUSTOM_CALL = (
+    "The custom call `{target}` at {where}, in {function}, failed. A handler that returns an error ends its program, and "
+    "the next call begins anew. It returned {code}: {message}"
+)
 MSG_CUSTOM_OPERAND = (
     "The custom call `{target}` at {where} was given the operand {given}. Operands are arrays of numbers. Pass an "
     "array; pass what is known while tracing as an attribute, by name, and of a random key its `jax.random.key_data`."

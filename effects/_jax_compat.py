@@ -62,6 +62,7 @@ __all__ = [
     "ad",
     "annotated_calls",
     "array_of",
+    "as_per_device",
     "automatic_devices",
     "batching",
     "bind",
@@ -694,6 +695,12 @@ def per_device(aval: Any) -> Any:
     varying = core.ManualAxisType(varying=frozenset(axes if jax_config._check_vma.value else ()))
     sharding = core.get_cur_mesh_sharding(jax.sharding.PartitionSpec(*[None] * aval.ndim))
     return aval.update(sharding=sharding, manual_axis_type=varying)
+
+
+def as_per_device(x: Any) -> Any:
+    """A value that is the same on all devices of the region that is traced, if one is, as one that need not be."""
+    varying = per_device(core.typeof(x)).manual_axis_type.varying - core.typeof(x).manual_axis_type.varying
+    return jax.lax.pcast(x, tuple(varying), to="varying") if varying else x
 
 
 def differs(aval: Any) -> bool:

@@ -11,6 +11,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax_compat as compat
@@ -33,13 +35,28 @@ def _threaded_call_abstract_eval(*operands: Any, results: Any, **_: Any) -> list
 
 @register_token_rule(custom_call_p)
 def _custom_call_token_rule(
-    ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site, **params: Any
+    ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site, masked: bool, lanes: bool, **params: Any
 ) -> tuple[Tokens, list[Any]]:
     key = token_key(site.effect)
     # As for records: unordered calls that are alike in all are two all the same.
     call = 0 if site.effect.ordered else ctx.call
-    *results, token = threaded_call_p.bind(*operands, tokens[key], site=site, call=call, **params)
+
+    def make(token: Any, *operands: Any) -> list[Any]:
+        return threaded_call_p.bind(*operands, token, site=site, call=call, **params)
+
+    token, mask, operands = tokens[key], operands[:masked], operands[masked:]
+    if lanes:
+        *results, token = jax.lax.cond(
+            mask[0], make, lambda token, *_: [*_zeros(params["results"]), token], token, *operands
+        )
+    else:
+        *results, token = make(token, *operands)
     return {key: token}, results
+
+
+def _zeros(results: Sequence[Any]) -> list[Any]:
+    """Results of a call that is not made."""
+    return [compat.as_per_device(jnp.zeros(result.shape, result.dtype)) for result in results]
 
 
 @compat.weakref_lru_cache
@@ -115,16 +132,29 @@ def _threaded_call_lowering(ctx: Any, *operands: Any, platform: str, **params: A
     return _call(ctx, platform, operands, token=token, counts=True, has_side_effect=True, **params)
 
 
-def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, **params: Any) -> Any:
+def _custom_call_lowering(
+    ctx: Any, *operands: Any, platform: str, site: Site, masked: bool, lanes: bool, **params: Any
+) -> Any:
     """Without an effect, or in a program that JAX dispatches, where JAX's own tokens keep the order."""
+    if lanes:
+
+        def made(*operands: Any) -> list[Any]:
+            return custom_call_p.bind(*operands, site=site, masked=False, lanes=False, **params)
+
+        def choose(mask: Any, *operands: Any) -> list[Any]:
+            return jax.lax.cond(mask, made, lambda *_: _zeros(params["results"]), *operands)
+
+        return compat.mlir.lower_fun(choose)(ctx, *operands)
+    operands, avals = operands[masked:], ctx.avals_in[masked:]
     has_effect = site.content.has_effect  # type: ignore[union-attr]
     if has_effect:
         refuse_several_devices(ctx, site)
     if not has_effect or not site.effect.ordered:
-        return _call(ctx, platform, operands, has_side_effect=has_effect, site=site, **params)
+        call_ctx = ctx.replace(avals_in=avals)
+        return _call(call_ctx, platform, operands, has_side_effect=has_effect, site=site, **params)
     order = Order(site.effect.domain)
     token = (compat.abstract_token,)
-    call_ctx = ctx.replace(avals_in=[*ctx.avals_in, *token])
+    call_ctx = ctx.replace(avals_in=[*avals, *token])
     operands = (*operands, ctx.tokens_in.get(order))
     *results, after = _call(call_ctx, platform, operands, token=token, has_side_effect=True, site=site, **params)
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: after})))

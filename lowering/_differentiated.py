@@ -14,7 +14,8 @@ import jax
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
-from effects._primitive import effect_p, result_avals
+from effects._custom_call import custom_call_p
+from effects._primitive import effect_p
 from effects._sites import Site
 from lowering._masks import mask_effects
 from lowering._rules import own_effects, sites_in
@@ -72,18 +73,23 @@ compat.keep_in_scans(_has_effects)
 compat.partial_eval_rules[compat.scan_p] = _anchors(compat.partial_eval_rules[compat.scan_p])
 
 
-again_p = compat.Primitive("callback_again")
+again_p = compat.Primitive("again")
 again_p.multiple_results = True
-"""The results of a callback in a loop that runs once more. There are none; where nothing needs them, it is dropped."""
+"""What a callback or a custom call gives in a loop that runs once more. There is nothing; where nothing needs it, it is
+dropped. `avals`: types of the results."""
 
 
 @again_p.def_impl
-def _refuse_again(*ctx: Any, site: Site) -> Any:
-    assert isinstance(site.content, HostCall)
-    raise errors.NotDifferentiable(errors.MSG_AGAIN.format(name=site.content.function.name, where=site.where))
+def _refuse_again(*ctx: Any, site: Site, avals: Any) -> Any:
+    raise errors.NotDifferentiable(errors.MSG_AGAIN.format(name=_name_of(site), where=site.where))
 
 
-again_p.def_abstract_eval(lambda *, site: result_avals(site))
+def _name_of(site: Site) -> str:
+    content: Any = site.content
+    return content.function.name if isinstance(content, HostCall) else content.target
+
+
+again_p.def_abstract_eval(lambda *, site, avals: list(avals))
 compat.mlir.register_lowering(again_p, _refuse_again)
 
 
@@ -94,9 +100,9 @@ def _silent_jaxpr(jaxpr: Any) -> Any:
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         if not _has_effects(eqn):
             return compat.bind(eqn, operands)
-        if eqn.primitive is effect_p:
-            site = eqn.params["site"]
-            return [] if site.results is None else again_p.bind(site=site)
+        if eqn.primitive in (effect_p, custom_call_p):
+            avals = tuple(var.aval for var in eqn.outvars)
+            return again_p.bind(site=eqn.params["site"], avals=avals) if avals else []
         return compat.bind(compat.with_jaxprs(eqn, _silent), operands)
 
     return compat.trace_to_jaxpr(lambda *args: compat.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)

@@ -15,6 +15,7 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
+from effects._custom_call import custom_call_p
 from effects._primitive import effect_p
 from effects._print_grad import print_grad_p
 from effects._sites import Site
@@ -86,6 +87,16 @@ def _mask_site(primitive: Any, active: Any, *operands: Any, site: Site) -> Seque
         return primitive.bind(active, *operands, site=site.with_mask())
     mask, *others = operands
     return primitive.bind(mask & active, *others, site=site)
+
+
+@_register(custom_call_p)
+def _mask_custom_call(
+    primitive: Any, active: Any, *operands: Any, masked: bool, lanes: bool, **params: Any
+) -> Sequence[Any]:
+    if not masked:
+        return primitive.bind(active, *operands, masked=True, lanes=lanes, **params)
+    mask, *others = operands
+    return primitive.bind(mask & active, *others, masked=True, lanes=lanes, **params)
 
 
 @_register(compat.cond_p)

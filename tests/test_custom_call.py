@@ -228,6 +228,41 @@ def test_control_flow_keeps_calls_in_order(seen):
     assert sizes.tolist() == [8, 4]
 
 
+def test_calls_of_some_lanes_and_derivatives(seen):
+    """Under a predicate that differs between lanes only those that have the call make it; in a loop that JAX divides it
+    stays; in one that runs again it is not made again, and refused where that is needed."""
+
+    def note(x, method="sequential"):
+        return fx.custom_call("test.note", ONE, x, effect=STEP, vmap_method=method)
+
+    def grown(y):
+        return lax.scan(lambda y, i: (y * 2 + 0 * note(jnp.int32(7)), note(i)), y, jnp.arange(3))[0]
+
+    def looped(y):
+        return lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1 + 0 * note(s[0]), s[1] * y), (0, y))[1]
+
+    for way in (fx.jit, jax.jit):
+        x = jnp.arange(4, dtype=I32)
+        for method in ("sequential", "broadcast_all"):
+            branch = jax.vmap(lambda x, m=method: lax.cond(x > 1, lambda x: note(x, m) + 1, lambda x: x, x))
+            assert way(branch)(x).tolist() == [0, 1, 3, 4]
+            jax.effects_barrier()
+            assert seen() == [2, 3]
+        assert way(jax.vmap(lambda x: lax.while_loop(lambda x: x < 3, lambda x: note(x) + 1, x)))(x).tolist() == [3] * 4
+        jax.effects_barrier()
+        assert seen() == [0, 1, 2, 1, 2, 2]
+        for f in (grown, jax.checkpoint(grown)):
+            assert way(jax.grad(f))(1.0) == 8
+            jax.effects_barrier()
+            assert seen() == [7, 0, 7, 1, 7, 2]
+        assert way(lambda y: jax.jvp(looped, (y,), (1.0,)))(2.0) == (16, 32)
+        jax.effects_barrier()
+        assert seen() == [0, 1, 2]
+        with pytest.raises(fx.NotDifferentiable, match="`test.note` at .* linearized"):
+            way(lambda y: jax.linearize(looped, y)[1](1.0))(2.0)
+        seen()
+
+
 # Order
 
 
