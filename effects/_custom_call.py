@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +23,8 @@ custom_call_p = compat.Primitive("custom_call")
 custom_call_p.multiple_results = True
 """(*operands) -> results, those that are scratch memory last. `site` is that of records that the handler publishes.
 
-With `masked` a boolean comes first: whether the call is made. With `lanes` it is not known to hold."""
+With `masked` a boolean comes first: whether the call is made. `lanes`: sizes of the `vmap`s around it, the outermost
+first, if it is made lane by lane; `lanes_of`: for each operand, the boolean included, in which of them it differs."""
 
 
 def custom_call(
@@ -98,7 +100,8 @@ def custom_call(
         vmap_method=vmap_method,
         attributes=Attributes(attributes, where),
         masked=False,
-        lanes=False,
+        lanes=(),
+        lanes_of=((),) * len(arrays),
     )
     return jax.tree.unflatten(tree, outs[: len(results)])
 
@@ -251,9 +254,15 @@ def _key_of(value: Any) -> Any:
 
 
 @custom_call_p.def_effectful_abstract_eval
-def _custom_call_abstract_eval(*operands: Any, site: Site, results: Any, **_: Any) -> tuple[list[Any], set[Any]]:
+def _custom_call_abstract_eval(
+    *operands: Any, site: Site, results: Any, lanes: tuple[int, ...], **_: Any
+) -> tuple[list[Any], set[Any]]:
     effects = jax_effects(site.effect) if site.content.has_effect else set()  # type: ignore[union-attr]
-    return [compat.per_device(result) for result in results], effects
+    return [compat.per_device(_mapped(result, lanes)) for result in results], effects
+
+
+def _mapped(result: Any, lanes: tuple[int, ...]) -> Any:
+    return compat.ShapedArray((*lanes, *result.shape), result.dtype)
 
 
 def _custom_call_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[Any]]:
@@ -274,29 +283,31 @@ def _not_differentiable(site: Site) -> errors.NotDifferentiable:
 
 
 def _custom_call_batch(
-    axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, results: Any, layouts: Any, **params: Any
+    axis_data: Any,
+    operands: Sequence[Any],
+    dims: Sequence[Any],
+    *,
+    results: Any,
+    layouts: Any,
+    lanes: Any,
+    lanes_of: Any,
+    **params: Any,
 ) -> tuple[Sequence[Any], Sequence[Any]]:
-    site, method, size = params["site"], params["vmap_method"], axis_data.size
+    site, method, size, masked = params["site"], params["vmap_method"], axis_data.size, params["masked"]
     mapped = [dim is not None for dim in dims]
+    bind = functools.partial(custom_call_p.bind, **params)
     if not any(mapped) and (not site.content.has_effect or compat.is_axis_of_tangents(axis_data)):
-        outs = custom_call_p.bind(*operands, results=results, layouts=layouts, **params)
+        outs = bind(*operands, results=results, layouts=layouts, lanes=lanes, lanes_of=lanes_of)
         return outs, [None] * len(outs)
     if method is None:
         raise NotImplementedError(errors.MSG_CUSTOM_VMAP.format(target=site.content.target, where=site.where))
     moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True)]
-    differs = params["masked"] and mapped[0]  # only some lanes have the call
-    bind = functools.partial(custom_call_p.bind, **{**params, "lanes": params["lanes"] or differs})
-    if method.startswith("sequential") or differs:
-
-        def one(_: Any, lanes: Any) -> tuple[Any, Any]:
-            lanes = iter(lanes)
-            args = [next(lanes) if is_mapped else x for x, is_mapped in zip(moved, mapped, strict=True)]
-            return None, bind(*args, results=results, layouts=layouts)
-
-        lanes = [x for x, is_mapped in zip(moved, mapped, strict=True) if is_mapped]
-        _, outs = jax.lax.scan(one, None, lanes, length=size, unroll=size if method.endswith("unrolled") else 1)
+    # One by one, in the order of the lanes, the outermost first: that is known when the program is complete.
+    if method.startswith("sequential") or lanes or (masked and mapped[0]):
+        lanes_of = tuple((m, *differs) for m, differs in zip(mapped, lanes_of, strict=True))
+        outs = bind(*moved, results=results, layouts=layouts, lanes=(size, *lanes), lanes_of=lanes_of)
         return outs, [0] * len(outs)
-    mask, moved, mapped = moved[: params["masked"]], moved[params["masked"] :], mapped[params["masked"] :]
+    mask, moved, mapped = moved[:masked], moved[masked:], mapped[masked:]
     if method != "legacy_vectorized":
         length = size if method == "broadcast_all" else 1
         moved = [x if m else jnp.broadcast_to(x, (length, *x.shape)) for x, m in zip(moved, mapped, strict=True)]
@@ -304,13 +315,53 @@ def _custom_call_batch(
     outs = bind(
         *mask,
         *moved,
-        results=tuple(compat.ShapedArray((size, *result.shape), result.dtype) for result in results),
+        results=tuple(_mapped(result, (size,)) for result in results),
         layouts=(
             tuple(_with_lanes(layout) if m else layout for layout, m in zip(layouts[0], mapped, strict=True)),
             tuple(map(_with_lanes, layouts[1])),
         ),
+        lanes=lanes,
+        lanes_of=lanes_of,
     )
     return outs, [0] * len(outs)
+
+
+def by_lane(
+    call: Callable[..., tuple[Any, Sequence[Any]]],
+    carry: Any,
+    operands: Sequence[Any],
+    *,
+    results: Sequence[Any],
+    masked: bool,
+    lanes: tuple[int, ...],
+    lanes_of: Sequence[tuple[bool, ...]],
+    unroll: bool,
+) -> tuple[Any, list[Any]]:
+    """Makes a call for each lane that has it, in their order. `call(carry, *operands) -> (carry, results)`."""
+    if not lanes:  # where there are none to choose from, the call is always made
+        carry, outs = call(carry, *operands[masked:])
+        return carry, list(outs)
+    flat = [_by_lane(x, lanes, differs) for x, differs in zip(operands, lanes_of, strict=True)]
+
+    def leave_out(carry: Any, *_: Any) -> tuple[Any, list[Any]]:
+        return carry, [compat.as_per_device(jnp.zeros(result.shape, result.dtype)) for result in results]
+
+    def one(carry: Any, of_lane: Any) -> tuple[Any, Any]:
+        given = iter(of_lane)
+        args = [next(given) if any(d) else x for x, d in zip(operands, lanes_of, strict=True)]
+        return jax.lax.cond(args[0], call, leave_out, carry, *args[1:]) if masked else call(carry, *args)
+
+    xs = [x for x, differs in zip(flat, lanes_of, strict=True) if any(differs)]
+    count = math.prod(lanes)
+    carry, outs = jax.lax.scan(one, carry, xs, length=count, unroll=count if unroll else 1)
+    return carry, [out.reshape(*lanes, *out.shape[1:]) for out in outs]
+
+
+def _by_lane(x: Any, lanes: tuple[int, ...], differs: tuple[bool, ...]) -> Any:
+    """An operand with one axis for all lanes."""
+    inner = x.shape[sum(differs) :]
+    own = [size if d else 1 for size, d in zip(lanes, differs, strict=True)]
+    return jnp.broadcast_to(x.reshape(*own, *inner), (*lanes, *inner)).reshape(math.prod(lanes), *inner)
 
 
 def _with_lanes(layout: tuple[int, ...]) -> tuple[int, ...]:

@@ -240,8 +240,8 @@ MSG_UNKNOWN_TARGET = (
     "are {known}. Register it with `fx.register_custom_call` first."
 )
 MSG_CUSTOM_CALL = (
-    "The custom call `{target}` at {where}, in {function}, failed. A handler that returns an error ends its program, and "
-    "the next call begins anew. It returned {code}: {message}"
+    "The custom call `{target}` at {where}, in {function}, failed. A handler that returns an error ends its program, "
+    "and the next call begins anew. It returned {code}: {message}"
 )
 MSG_CUSTOM_OPERAND = (
     "The custom call `{target}` at {where} was given the operand {given}. Operands are arrays of numbers. Pass an "

@@ -11,12 +11,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax_compat as compat
-from effects._custom_call import Attributes, custom_call_p, unknown_target
+from effects._custom_call import Attributes, by_lane, custom_call_p, unknown_target
 from effects._sites import Site
 from effects._targets import PLATFORMS, platforms_of, target_names
 from effects._types import Order
@@ -35,28 +33,28 @@ def _threaded_call_abstract_eval(*operands: Any, results: Any, **_: Any) -> list
 
 @register_token_rule(custom_call_p)
 def _custom_call_token_rule(
-    ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site, masked: bool, lanes: bool, **params: Any
+    ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site, **params: Any
 ) -> tuple[Tokens, list[Any]]:
     key = token_key(site.effect)
     # As for records: unordered calls that are alike in all are two all the same.
     call = 0 if site.effect.ordered else ctx.call
+    of_lanes, params = _of_lanes(params)
 
-    def make(token: Any, *operands: Any) -> list[Any]:
-        return threaded_call_p.bind(*operands, token, site=site, call=call, **params)
+    def make(token: Any, *operands: Any) -> tuple[Any, list[Any]]:
+        *results, token = threaded_call_p.bind(*operands, token, site=site, call=call, **params)
+        return token, results
 
-    token, mask, operands = tokens[key], operands[:masked], operands[masked:]
-    if lanes:
-        *results, token = jax.lax.cond(
-            mask[0], make, lambda token, *_: [*_zeros(params["results"]), token], token, *operands
-        )
-    else:
-        *results, token = make(token, *operands)
+    token, results = by_lane(make, tokens[key], operands, **of_lanes)
     return {key: token}, results
 
 
-def _zeros(results: Sequence[Any]) -> list[Any]:
-    """Results of a call that is not made."""
-    return [compat.as_per_device(jnp.zeros(result.shape, result.dtype)) for result in results]
+def _of_lanes(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `by_lane` must know of a call's parameters, and those of the call for one lane."""
+    names = ("results", "masked", "lanes", "lanes_of")
+    unroll = params["vmap_method"] == "sequential_unrolled"
+    return {name: params[name] for name in names} | {"unroll": unroll}, {
+        name: value for name, value in params.items() if name == "results" or name not in names
+    }
 
 
 @compat.weakref_lru_cache
@@ -132,19 +130,18 @@ def _threaded_call_lowering(ctx: Any, *operands: Any, platform: str, **params: A
     return _call(ctx, platform, operands, token=token, counts=True, has_side_effect=True, **params)
 
 
-def _custom_call_lowering(
-    ctx: Any, *operands: Any, platform: str, site: Site, masked: bool, lanes: bool, **params: Any
-) -> Any:
+def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, **params: Any) -> Any:
     """Without an effect, or in a program that JAX dispatches, where JAX's own tokens keep the order."""
-    if lanes:
+    of_lanes, params = _of_lanes(params)
+    masked = of_lanes["masked"]
+    if of_lanes["lanes"]:
 
-        def made(*operands: Any) -> list[Any]:
-            return custom_call_p.bind(*operands, site=site, masked=False, lanes=False, **params)
+        def make(nothing: Any, *operands: Any) -> tuple[Any, list[Any]]:
+            lanes_of = ((),) * len(operands)
+            outs = custom_call_p.bind(*operands, site=site, masked=False, lanes=(), lanes_of=lanes_of, **params)
+            return nothing, outs
 
-        def choose(mask: Any, *operands: Any) -> list[Any]:
-            return jax.lax.cond(mask, made, lambda *_: _zeros(params["results"]), *operands)
-
-        return compat.mlir.lower_fun(choose)(ctx, *operands)
+        return compat.mlir.lower_fun(lambda *operands: by_lane(make, None, operands, **of_lanes)[1])(ctx, *operands)
     operands, avals = operands[masked:], ctx.avals_in[masked:]
     has_effect = site.content.has_effect  # type: ignore[union-attr]
     if has_effect:

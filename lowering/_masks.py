@@ -91,12 +91,13 @@ def _mask_site(primitive: Any, active: Any, *operands: Any, site: Site) -> Seque
 
 @_register(custom_call_p)
 def _mask_custom_call(
-    primitive: Any, active: Any, *operands: Any, masked: bool, lanes: bool, **params: Any
+    primitive: Any, active: Any, *operands: Any, masked: bool, lanes: Any, lanes_of: Any, **params: Any
 ) -> Sequence[Any]:
-    if not masked:
-        return primitive.bind(active, *operands, masked=True, lanes=lanes, **params)
-    mask, *others = operands
-    return primitive.bind(mask & active, *others, masked=True, lanes=lanes, **params)
+    if masked:
+        first = operands[0] & active
+        return primitive.bind(first, *operands[1:], masked=True, lanes=lanes, lanes_of=lanes_of, **params)
+    same = (False,) * len(lanes)
+    return primitive.bind(active, *operands, masked=True, lanes=lanes, lanes_of=(same, *lanes_of), **params)
 
 
 @_register(compat.cond_p)

@@ -55,6 +55,8 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.experimental import io_callback
 
+from tests.helpers import build_handlers
+
 T = TypeVar("T")
 State = tuple[Any, ...]
 
@@ -73,10 +75,13 @@ def fold(values, register):
 RESULT_TYPES = ("int32", "uint8", "bool", "float16", "bfloat16", "float32")  # of what callbacks return
 
 # Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function. The first
-# two are prints; a queued callback is called when its turn has come, and the program waits for what a sync one returns.
+# four are prints, two of them by the handler of a custom call; a queued callback is called when its turn has come, and
+# the program waits for what a sync one returns.
 EFFECTS: Mapping[str, bool] = {
     "ordered": True,
     "unordered": False,
+    "native": True,
+    "native_unordered": False,
     "log": True,
     "log_unordered": False,
     "queued": True,
@@ -85,7 +90,7 @@ EFFECTS: Mapping[str, bool] = {
     "sync_unordered": False,
     "print_grad": True,
 }
-PRINTS = ("ordered", "unordered")
+PRINTS = ("ordered", "unordered", "native", "native_unordered")
 
 # What a callback may do besides writing its line -> the lines that come of it. In these, `label` is the callback's,
 # `who` tells those of ordered callbacks from those of unordered ones, and `value` is a number.
@@ -106,7 +111,10 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
 
 # What a runner may be able to do; programs are made of what it can.
 FEATURES = frozenset(
-    {"log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process", "capture"}
+    {
+        *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
+        *("capture", "native"),
+    }
 )
 JAX_FEATURES = frozenset({"log", "callback"})
 
@@ -1495,6 +1503,18 @@ def library() -> Runner:
     def emit(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
         return lambda label, operands: fx.print(" ".join([label, *["{}"] * len(operands)]), *operands, ordered=ordered)
 
+    fx.register_custom_call("oracle.say_line", (build_handlers(), "say_line"))
+
+    def native(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
+        effect = fx.registered_effects()["print"]
+
+        def emit(label: str, operands: tuple[Any, ...]) -> None:
+            values = stacked([*operands, np.int32(0)])[:-1]
+            chosen = effect if ordered else effect.unordered()
+            fx.custom_call("oracle.say_line", (), values, label=label, effect=chosen, vmap_method="sequential")
+
+        return emit
+
     def log(label: str, level: int, ordered: bool, fields: Mapping[str, Any]) -> None:
         fx.log(label, level=level, ordered=ordered, **fields)
 
@@ -1536,7 +1556,12 @@ def library() -> Runner:
     twice = jax.jit(lambda value: (2 * value + 1) % MODULUS)
     return Runner(
         fx.jit,
-        {"ordered": emit(True), "unordered": emit(False)},
+        {
+            "ordered": emit(True),
+            "unordered": emit(False),
+            "native": native(True),
+            "native_unordered": native(False),
+        },
         log,
         lambda label, x: fx.print_grad(f"{label} {{}}", x),
         fx.callback,
@@ -1954,6 +1979,8 @@ class _Generator:
             self.leaves += [*[self.queued] * 2, self.queued_unordered]
         if words == "all" and "callback" in features:
             self.leaves += [*[self.sync] * 5, *[self.sync_unordered] * (4 if failure == "loose" else 1)]
+        if words != "queued" and "native" in features:
+            self.leaves += [*[self.native] * 2, self.native_unordered]
         self.fails = failure != "none" and draw.integer(0, 1) == 1
         self.nests: list[Callable[[Place], Statement]] = [
             *[self.cond] * 3,
@@ -2048,7 +2075,8 @@ class _Generator:
     # Leaves
 
     def effect(self, place: Place, kind: str) -> Statement:
-        chain = (Chain(),) * (self.draw.integer(0, 5) == 5)
+        # The handler of a custom call takes whole numbers.
+        chain = (Chain(),) * (not kind.startswith("native") and self.draw.integer(0, 5) == 5)
         return Effect(kind, self.label(), self.operands(place) + chain)
 
     def operands(self, place: Place, least: int = 0) -> tuple[Expression, ...]:
@@ -2063,6 +2091,12 @@ class _Generator:
 
     def unordered(self, place: Place) -> Statement:
         return self.effect(place, "unordered")
+
+    def native(self, place: Place) -> Statement:
+        return self.effect(place, "native")
+
+    def native_unordered(self, place: Place) -> Statement:
+        return self.effect(place, "native_unordered")
 
     def log(self, place: Place, kind: str = "log") -> Statement:
         level = self.draw.choice(("INFO", "INFO", "WARNING", "ERROR", "DEBUG"))

@@ -8,7 +8,6 @@ import inspect
 import shutil
 import subprocess
 import sys
-import sysconfig
 import threading
 
 import jax
@@ -19,7 +18,7 @@ from jax import lax
 from jax.sharding import AxisType
 
 import effects as fx
-from tests.helpers import ROOT, run_python
+from tests.helpers import ROOT, build_handlers, find_compiler, run_python
 
 P = jax.P
 F32, I32 = jnp.float32, jnp.int32
@@ -43,22 +42,9 @@ HANDLERS = [
 ]
 
 
-def _compiler() -> list[str]:
-    for name in [*(sysconfig.get_config_var("CXX") or "").split()[:1], "c++", "g++", "clang++"]:
-        if name and (found := shutil.which(name)):
-            return [found]
-    pytest.skip("no C++ compiler; set CXX")
-
-
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    """The library of the handlers in native/custom_calls.cc."""
-    built = tmp_path_factory.mktemp("handlers") / "custom_calls.so"
-    command = [*_compiler(), "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(built)]
-    command += [str(ROOT / "tests/native/custom_calls.cc"), "-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return ctypes.CDLL(str(built))
+def library():
+    return ctypes.CDLL(str(build_handlers()))
 
 
 @pytest.fixture(autouse=True)
@@ -190,6 +176,9 @@ def test_effect_under_vmap_is_for_every_lane(seen):
         jnp.arange(5, dtype=I32)
     )
     assert seen() == [0, 1, 2, 3, 4]
+    twice = jax.vmap(jax.vmap(lambda x: fx.custom_call("test.note", ONE, x, effect=STEP, vmap_method="sequential")))
+    assert fx.jit(twice)(jnp.arange(6, dtype=I32).reshape(2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert seen() == [0, 1, 2, 3, 4, 5]
     once = lambda _: fx.custom_call("test.note_attribute", (), value=7, effect=STEP, vmap_method="sequential")  # noqa: E731
     fx.jit(jax.vmap(once))(jnp.arange(3))
     assert seen() == [7, 7, 7]
@@ -653,7 +642,7 @@ def test_example(tmp_path):
     cmake = shutil.which("cmake")
     if cmake is None:
         pytest.skip("no CMake")
-    _compiler()
+    find_compiler()
     source = ROOT / "examples" / "custom_call"
     for command in (
         [cmake, "-S", source, "-B", tmp_path, f"-Dtoken_effects_DIR={fx.cmake_dir()}",

@@ -158,6 +158,14 @@ ffi::Error Say(token_effects::Call call, ffi::Buffer<ffi::S32> x, ffi::ResultBuf
   return ffi::Error::Success();
 }
 
+// Prints a label and its operand's values.
+ffi::Error SayLine(token_effects::Call call, std::string_view label, ffi::Buffer<ffi::S32> x) {
+  std::string line(label);
+  for (size_t i = 0; i < x.element_count(); ++i) line += " " + std::to_string(x.typed_data()[i]);
+  call.Print(line);
+  return ffi::Error::Success();
+}
+
 // Answers later, from a thread of its own; fails if the operand is negative.
 ffi::Future Later(ffi::Buffer<ffi::S32> x, ffi::ResultBuffer<ffi::S32> y) {
   ffi::Promise promise;
@@ -197,6 +205,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fail_at, FailAt, ffi::Ffi::Bind().Arg<S32>().Attr<
 XLA_FFI_DEFINE_HANDLER_SYMBOL(throws, Throw, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(scale, Scale, ffi::Ffi::Bind().Attrs().Arg<F32>().Ret<F32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(say, Say, ffi::Ffi::Bind().Ctx<token_effects::Call>().Arg<S32>().Ret<S32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(say_line, SayLine,
+                              ffi::Ffi::Bind().Ctx<token_effects::Call>().Attr<std::string_view>("label").Arg<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(later, Later, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
 
 // What the handlers have noted, up to `size` of it; forgets it. Returns how much there was.
