@@ -109,16 +109,18 @@ class Stream:
     ) -> bool:
         """Keeps what a program returned, unless it has published its end by now: then nothing can fail any more, but
         for custom calls. Returns whether it may still be waiting for a callback, or for those."""
+        custom_calls = False
         for issued in output_tokens:
             caller.issued = issued
+            custom_calls = issued.custom_calls
             if issued.calls:
                 self.newest_calling = number
         if _has_closed(self.thread, number):
-            return any(issued.custom_calls for issued in output_tokens)
+            return custom_calls
         awaits = False
         for issued, output_token in output_tokens.items():
             self.running[number] = Running(issued.effects, output_token)
-            awaits = issued.awaits or issued.custom_calls
+            awaits = issued.awaits or custom_calls
         if not output_tokens:
             self.fail(number)  # a program without effects closes nothing
         return awaits

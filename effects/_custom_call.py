@@ -233,16 +233,25 @@ def _take_attribute(value: Any, name: str, where: Where) -> Any:
         raise ValueError(errors.MSG_ATTRIBUTE_NAME.format(where=where, name=errors.shown(name)))
     if isinstance(value, Mapping):
         return {inner: _take_attribute(each, inner, where) for inner, each in value.items()}
-    if isinstance(value, (str, bytes, bool, int, float, np.generic)):
+    fits = not isinstance(value, int) or -(2**63) <= value < 2**63
+    if fits and isinstance(value, (str, bytes, bool, int, float)):
         return value
     try:
+        if not fits:
+            raise TypeError
         array = np.array(value)  # a copy, which nobody changes
-        if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool):
+        if array.dtype.name not in _ATTRIBUTE_TYPES and not (array.ndim == 0 and array.dtype == bool):
             raise TypeError
     except Exception:
         given = errors.shown(value)
         raise TypeError(errors.MSG_ATTRIBUTE.format(where=where, name=name, given=given)) from None
-    return array
+    return array if array.ndim else array[()]
+
+
+_ATTRIBUTE_TYPES = frozenset(
+    [*(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)), "float32", "float64"]
+)
+"""What XLA hands to handlers."""
 
 
 def _key_of(value: Any) -> Any:

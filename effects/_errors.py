@@ -270,7 +270,8 @@ MSG_ATTRIBUTE_NAME = (
 )
 MSG_ATTRIBUTE = (
     "`fx.custom_call` at {where} was given {given} as the attribute `{name}`. An attribute is known while tracing: a "
-    "number, a string, bytes, an array of numbers, or a dictionary of these. Pass what is computed as an operand."
+    "number, a string, bytes, an array (of integers, float32 or float64), or a dictionary of these. Pass what is "
+    "computed as an operand."
 )
 MSG_CUSTOM_VMAP_METHOD = (
     "`fx.custom_call` at {where} was given the vmap_method {given!r}. It says how a handler is called for many lanes. "

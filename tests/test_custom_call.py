@@ -576,6 +576,8 @@ WRONG = {
         TypeError,
         "as the attribute `by`",
     ),
+    "large attribute": (lambda: fx.custom_call("test.add", X, X, by=2**63), TypeError, "as the attribute `by`"),
+    "half an attribute": (lambda: fx.custom_call("test.add", X, X, by=np.ones(2, np.float16)), TypeError, "float32"),
     "attribute name": (
         lambda: fx.custom_call("test.add", X, X, **{"~effects": 1}),
         ValueError,

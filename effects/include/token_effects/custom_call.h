@@ -18,7 +18,8 @@
 //                                     .Arg<ffi::Buffer<ffi::F32>>()
 //                                     .Ret<ffi::Buffer<ffi::F32>>());
 //
-// Nothing has to be linked: the library hands its functions over with the call.
+// Nothing has to be linked: the library hands its functions over with the call. On a GPU the place of a call is in the
+// device's memory, and what its handler publishes has none.
 #pragma once
 
 #include <cstddef>
