@@ -43,7 +43,7 @@ def custom(repeats: int) -> Result:
     fx.register_custom_call("benchmark.cyclic_add", handler)
     effect = fx.register_effect(fx.Effect("benchmark", kind="device"))
     shape = jax.ShapeDtypeStruct((SIZE,), jnp.float32)
-    sizes = {"m": CYCLE, "n": SIZE}
+    sizes: Any = {"m": CYCLE, "n": SIZE}
     a, b = jnp.ones(CYCLE), jnp.zeros(SIZE)
 
     def jaxs(a: Any, b: Any) -> Any:

@@ -58,7 +58,7 @@ def register_custom_call(name: str, handler: Any, *, platform: str = "cpu") -> N
 
 def _address_of(name: str, handler: Any) -> tuple[int, Any]:
     """Where a handler is, and what keeps it there."""
-    given = handler
+    given: Any = handler
     if isinstance(handler, tuple) and len(handler) == 2 and isinstance(handler[1], str):
         library, symbol = handler
         if isinstance(library, (str, os.PathLike)):

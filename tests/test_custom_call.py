@@ -247,8 +247,9 @@ def test_calls_of_some_lanes_and_derivatives(seen):
         assert way(lambda y: jax.jvp(looped, (y,), (1.0,)))(2.0) == (16, 32)
         jax.effects_barrier()
         assert seen() == [0, 1, 2]
-        with pytest.raises(fx.NotDifferentiable, match="`test.note` at .* linearized"):
-            way(lambda y: jax.linearize(looped, y)[1](1.0))(2.0)
+        for f in (looped, jax.checkpoint(looped)):
+            with pytest.raises(fx.NotDifferentiable, match="`test.note` at .* linearized"):
+                way(lambda y, f=f: jax.linearize(f, y)[1](1.0))(2.0)
         seen()
 
 
