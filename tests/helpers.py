@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -35,12 +35,14 @@ def run_python(
     )
 
 
-def find_compiler() -> str:
-    """A C++ compiler; without one the test is skipped."""
-    for name in ((sysconfig.get_config_var("CXX") or "").split() or [""])[0], "c++", "g++", "clang++":
-        if name and (found := shutil.which(name)):
-            return found
-    pytest.skip("no C++ compiler; set CXX")
+def find_compiler() -> list[str]:
+    """The command of a C++ compiler; without one the test is skipped."""
+    command = shlex.split(os.environ.get("CXX", ""))
+    if not command:
+        command = [found] if (found := shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")) else []
+    if not command or shutil.which(command[0]) is None:
+        pytest.skip("no C++ compiler; set CXX")
+    return command
 
 
 @functools.cache
@@ -53,7 +55,7 @@ def build_handlers() -> Path:
         return library
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder, "handlers.so")
-        command = [find_compiler(), "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+        command = [*find_compiler(), "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
         includes = ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
         done = subprocess.run([*command, "-o", built, source, *includes], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]

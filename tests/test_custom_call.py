@@ -33,7 +33,6 @@ HANDLERS = [
     "later",
     "note",
     "note_attribute",
-    "note_slowly",
     "say",
     "scale",
     "sizes",

@@ -1,31 +1,26 @@
 """The C++ headers keep their promises: each test of `native/` compiles, runs and exits with 0 under the sanitizers."""
 
-import os
 import platform
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
+import jax
 import pytest
+
+import effects as fx
+from tests.helpers import find_compiler
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+FLAGS += ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
 SANITIZERS = {
     "thread": ["-fsanitize=thread"],
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
 }
 COMPILE_SECONDS = 300
 RUN_SECONDS = 240  # far above what any of them takes: only a hang reaches it
-
-
-def _compiler() -> list[str]:
-    command = shlex.split(os.environ.get("CXX", ""))
-    if not command:
-        command = [found] if (found := shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")) else []
-    if not command or shutil.which(command[0]) is None:
-        pytest.skip("no C++ compiler; set CXX")
-    return command
 
 
 def _run(command: list[str | Path], seconds: int) -> tuple[int, str]:
@@ -51,11 +46,12 @@ def _flags(compiler: list[str], sanitizer: str) -> list[str]:
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize(
-    "test", ["ring_test", "order_test", "region_test", "replies_test", "sites_test", "publisher_test"]
+    "test",
+    ["ring_test", "order_test", "region_test", "replies_test", "sites_test", "publisher_test", "custom_call_test"],
 )
 def test_native_passes_under_sanitizer(test: str, sanitizer: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A native test compiles without a warning and passes without a sanitizer's report."""
-    compiler = _compiler()
+    compiler = find_compiler()
     binary = tmp_path_factory.mktemp("native") / test
     compile_command = [*compiler, *_flags(compiler, sanitizer), NATIVE / f"{test}.cc", "-o", binary]
     code, output = _run(compile_command, COMPILE_SECONDS)

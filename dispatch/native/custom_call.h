@@ -32,13 +32,6 @@ public:
     const auto it = handlers_.find({name, platform});
     return it == handlers_.end() ? nullptr : it->second;
   }
-  std::vector<std::string> platforms(const std::string &name) {
-    std::vector<std::string> platforms;
-    std::lock_guard lock(mutex_);
-    for (const auto &[key, handler] : handlers_)
-      if (key.first == name) platforms.push_back(key.second);
-    return platforms;
-  }
   std::vector<std::string> names() {
     std::vector<std::string> names;
     std::lock_guard lock(mutex_);

@@ -220,16 +220,6 @@ NB_MODULE(_token_effects, m) {
   m.def("set_target", [](const std::string &name, const std::string &platform, uintptr_t handler) {
     return targets().set(name, platform, reinterpret_cast<UserHandler>(handler));
   });
-  m.def("target_platforms", [](const std::string &name) {
-    nb::list platforms;
-    for (const std::string &platform : targets().platforms(name)) platforms.append(platform);
-    return platforms;
-  });
-  m.def("target_names", [] {
-    nb::list names;
-    for (const std::string &name : targets().names()) names.append(name);
-    return names;
-  });
   m.def("take_custom_call_failure", [](uint64_t number) -> nb::object {
     const auto failure = custom_call_failures().take(number);
     if (!failure) return nb::none();

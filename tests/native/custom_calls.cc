@@ -40,14 +40,6 @@ ffi::Error NoteAttribute(int64_t value) {
   return ffi::Error::Success();
 }
 
-// As Note, but by when it is called: what is given to it late is noted late.
-ffi::Error NoteSlowly(ffi::Buffer<ffi::S32> x, int64_t microseconds) {
-  std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
-  std::lock_guard lock(mutex);
-  seen.push_back(x.typed_data()[0]);
-  return ffi::Error::Success();
-}
-
 // The sizes of all buffers, in their order: operands first. Of any number of any types.
 ffi::Error Sizes(ffi::RemainingArgs args, ffi::RemainingRets rets) {
   auto out = rets.get<ffi::Buffer<ffi::S32>>(0);
@@ -195,7 +187,6 @@ using S32 = ffi::Buffer<ffi::S32>;
 XLA_FFI_DEFINE_HANDLER_SYMBOL(add, Add, ffi::Ffi::Bind().Arg<F32>().Attr<float>("by").Ret<F32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(note, Note, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(note_attribute, NoteAttribute, ffi::Ffi::Bind().Attr<int64_t>("value"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(note_slowly, NoteSlowly, ffi::Ffi::Bind().Arg<S32>().Attr<int64_t>("microseconds"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sizes, Sizes, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(attributes, Attributes, ffi::Ffi::Bind().Attrs().Ret<ffi::Buffer<ffi::U8>>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sum_by_scratch, SumByScratch, ffi::Ffi::Bind().Arg<F32>().Ret<F32>().Ret<F32>());

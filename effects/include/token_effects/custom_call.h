@@ -124,7 +124,7 @@ public:
   void Print(const Parts &...parts) const {
     std::ostringstream line;
     line.imbue(std::locale::classic());
-    (line << ... << parts);
+    static_cast<void>((line << ... << parts));
     Publish(kLine, line.str());
   }
 
