@@ -45,9 +45,10 @@ void TestEvents() {
             {"text", std::string("\x01\t\x1f\x7f")}});
   CHECK(said[0] == std::pair(20, std::string("{\"event\":\"step\",\"fields\":{}}")));
   CHECK(said[1].first == 40);
-  CHECK(said[1].second == "{\"event\":\"a \\\"b\\\"\\u000a\\\\\",\"fields\":{\"i\":-7,\"large\":9223372036854775808,"
-                          "\"f\":0.100000001,\"d\":1e+300,\"whole\":2.0,\"nan\":NaN,\"inf\":-Infinity,\"yes\":true,"
-                          "\"text\":\"\\u0001\\u0009\\u001f\x7f\"}}");
+  CHECK(said[1].second ==
+        "{\"event\":\"a \\\"b\\\"\\u000a\\\\\",\"fields\":{\"i\":-7,\"large\":9223372036854775808,"
+        "\"f\":0.100000001,\"d\":1.0000000000000001e+300,\"whole\":2.0,\"nan\":NaN,\"inf\":-Infinity,\"yes\":true,"
+        "\"text\":\"\\u0001\\u0009\\u001f\x7f\"}}");
   said.clear();
 }
 
