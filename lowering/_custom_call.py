@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from effects import _jax_compat as compat
+from effects._content import Message
 from effects._custom_call import Attributes, by_lane, custom_call_p, unknown_target
 from effects._sites import Site
 from effects._targets import PLATFORMS, platforms_of, target_names
@@ -60,8 +61,14 @@ def _of_lanes(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 @compat.weakref_lru_cache
 def has_custom_calls(jaxpr: Any) -> bool:
     """Whether a jaxpr, or one inside it, calls handlers of the user's."""
-    return bool(target_names()) and any(
-        eqn.primitive is custom_call_p or any(map(has_custom_calls, compat.jaxprs_in(eqn.params))) for eqn in jaxpr.eqns
+    return bool(target_names()) and any(map(_is_custom_call, jaxpr.eqns))
+
+
+def _is_custom_call(eqn: Any) -> bool:
+    return (
+        eqn.primitive is custom_call_p
+        or any(map(has_custom_calls, compat.jaxprs_in(eqn.params)))
+        or any(isinstance(site.content, Message) for site in eqn.params.get("sites", ()))  # of an exported program
     )
 
 

@@ -639,6 +639,16 @@ def test_exported_program_calls_by_name(library, tmp_path):
     assert "`test.add`" in failed.stderr and "`fx.register_custom_call`" in failed.stderr
 
 
+def test_error_in_an_exported_program():
+    fails = lambda x: fx.custom_call("test.fail_at", ONE, x, at=2, effect=STEP)  # noqa: E731
+    program = fx.export(fails)(jnp.int32(0))
+    for f in (program.call, fx.jit(lambda x: program.call(x) + 1)):
+        for _ in range(2):
+            with pytest.raises(fx.CustomCallError, match="The value is 2"):
+                f(jnp.int32(2))
+            assert f(jnp.int32(5)) >= 6
+
+
 def test_example(tmp_path):
     """The worked example is built as its text says, and shows what it should."""
     cmake = shutil.which("cmake")
