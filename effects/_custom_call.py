@@ -192,7 +192,9 @@ def _aliases_of(
     given: Any, operands: Sequence[Any], results: Sequence[Any], layouts: Any, where: Where
 ) -> tuple[tuple[int, int], ...]:
     aliases = []
-    for operand, result in dict(given or {}).items():
+    if not isinstance(given, (Mapping, type(None))):
+        raise TypeError(errors.MSG_CUSTOM_ALIASES.format(where=where, given=errors.shown(given)))
+    for operand, result in (given or {}).items():
         try:
             fits = (
                 0 <= operand < len(operands)
@@ -240,6 +242,7 @@ def _take_attribute(value: Any, name: str, where: Where) -> Any:
         if not fits:
             raise TypeError
         array = np.array(value)  # a copy, which nobody changes
+        array = array.astype(array.dtype.newbyteorder("="))
         if array.dtype.name not in _ATTRIBUTE_TYPES and not (array.ndim == 0 and array.dtype == bool):
             raise TypeError
     except Exception:
@@ -360,9 +363,10 @@ def by_lane(
         args = [next(given) if any(d) else x for x, d in zip(operands, lanes_of, strict=True)]
         return jax.lax.cond(args[0], call, leave_out, carry, *args[1:]) if masked else call(carry, *args)
 
-    xs = [x for x, differs in zip(flat, lanes_of, strict=True) if any(differs)]
     count = math.prod(lanes)
-    carry, outs = jax.lax.scan(one, carry, xs, length=count, unroll=count if unroll else 1)
+    # Something that has all lanes, where no operand does: how many there are may be known only when the program runs.
+    xs = [x for x, differs in zip(flat, lanes_of, strict=True) if any(differs)] or [jnp.zeros(count, bool)]
+    carry, outs = jax.lax.scan(one, carry, xs, unroll=count if unroll and isinstance(count, int) else 1)
     return carry, [out.reshape(*lanes, *out.shape[1:]) for out in outs]
 
 

@@ -260,6 +260,10 @@ MSG_CUSTOM_ALIAS = (
     "counted in flat order from 0, can share it if their shapes, types and layouts are the same. Change "
     "`input_output_aliases`."
 )
+MSG_CUSTOM_ALIASES = (
+    "`fx.custom_call` at {where} was given {given} as `input_output_aliases`. It says which operand is the memory of "
+    "which result, both counted in flat order from 0. Pass a dictionary, say `{{0: 0}}`."
+)
 MSG_CUSTOM_EFFECT = (
     "`fx.custom_call` at {where} was given the effect {effect}. An effect is registered before it is used; known are "
     "{known}. Write `fx.register_effect(fx.Effect('ping', kind='device'))`, and pass that."

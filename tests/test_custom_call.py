@@ -28,6 +28,7 @@ HANDLERS = [
     "add",
     "attributes",
     "fail_at",
+    "fail_with",
     "flat",
     "in_place",
     "later",
@@ -102,7 +103,7 @@ def test_attributes(way):
         "text": "naïve",
         "opaque": b"a\x00b",
         "array": np.arange(3, dtype=np.float32),
-        "numbers": [4, 5],
+        "numbers": np.array([4, 5], ">i8"),
         "inner": {"deeper": {"x": 1}, "name": "n"},
     }
     out = way(lambda: fx.custom_call("test.attributes", jax.ShapeDtypeStruct((400,), jnp.uint8), **given))()
@@ -450,6 +451,25 @@ def test_error_of_a_handler(way, effect):
         jax.effects_barrier()
 
 
+def test_without_jit():
+    """As outside of programs."""
+    with jax.disable_jit():
+        assert fx.jit(lambda x: fx.custom_call("test.fail_at", ONE, x, at=2, effect=STEP) + 1)(jnp.int32(5)) == 7
+
+
+@pytest.mark.parametrize("effect", [None, STEP])
+def test_error_that_is_no_text(effect):
+    """Bytes of a handler's that are not UTF-8 are shown as well as can be."""
+    said = "ä€😀 ".encode() + b"\xff \xe2\x82 \xc0\x80 \xed\xa0\x80 end"
+    f = fx.jit(lambda x: fx.custom_call("test.fail_with", ONE, x, text=said, effect=effect))
+    for _ in range(2):
+        with pytest.raises(fx.CustomCallError, match="`test.fail_with`.*ä€😀 .* end") as caught:
+            f(jnp.int32(1))
+        assert (caught.value.code, caught.value.message) == ("ABORTED", said.decode(errors="replace"))
+    with pytest.raises(Exception, match=r"ABORTED.*ä€😀 \? \?\? \?\? \?\?\? end"):
+        jax.block_until_ready(jax.jit(lambda: fx.custom_call("test.fail_with", ONE, np.int32(1), text=said))())
+
+
 def test_error_outside_of_programs():
     with pytest.raises(fx.CustomCallError, match="The value is 2") as caught:
         fx.custom_call("test.fail_at", ONE, jnp.int32(2), at=2)
@@ -555,6 +575,7 @@ WRONG = {
         ValueError,
         "0 and 1 the same memory",
     ),
+    "list of aliases": (lambda: fx.custom_call("test.add", X, X, input_output_aliases=[0]), TypeError, "a dictionary"),
     "alias of another type": (
         lambda: fx.custom_call("test.add", X, X[1:], input_output_aliases={0: 0}),
         ValueError,
@@ -637,6 +658,20 @@ def test_exported_program_calls_by_name(library, tmp_path):
     failed = run_python(code.format(register=""))
     assert failed.returncode != 0
     assert "`test.add`" in failed.stderr and "`fx.register_custom_call`" in failed.stderr
+
+
+def test_exported_lanes_of_any_number(seen):
+    """How many lanes there are is known when the program runs."""
+    note = lambda x: fx.custom_call("test.note", ONE, x, effect=STEP, vmap_method="sequential")  # noqa: E731
+    (n,) = jax.export.symbolic_shape("n")
+    shape = jax.ShapeDtypeStruct((n,), I32)
+    for f, expected in (
+        (jax.vmap(note), [0, 1, 2]),
+        (jax.vmap(lambda x: lax.cond(x > 0, note, lambda x: x, x)), [1, 2]),
+        (jax.vmap(lambda x: note(jnp.int32(7)) + x), [7, 7, 7]),
+    ):
+        fx.export(f)(shape).call(jnp.arange(3, dtype=I32))
+        assert seen() == expected
 
 
 def test_error_in_an_exported_program():

@@ -17,6 +17,25 @@
 namespace effects {
 namespace {
 
+// XLA's functions, for a handler that is bound to arguments.
+struct Api {
+  const XLA_FFI_Api *functions;
+};
+
+} // namespace
+} // namespace effects
+
+template <>
+struct xla::ffi::CtxDecoding<effects::Api> {
+  using Type = effects::Api;
+  static std::optional<Type> Decode(const XLA_FFI_Api *api, XLA_FFI_ExecutionContext *, DiagnosticEngine &) {
+    return Type{api};
+  }
+};
+
+namespace effects {
+namespace {
+
 namespace ffi = xla::ffi;
 
 // The traits of a call, in one attribute; see `lowering/_custom_call.py`.
@@ -142,10 +161,33 @@ void DestroyError(XLA_FFI_Error_Destroy_Args *args) {
   overlay->original->XLA_FFI_Error_Destroy(args);
 }
 
+// The text with a question mark for what is not UTF-8: Python reads XLA's errors strictly.
+std::string Readable(const std::string &text) {
+  std::string readable;
+  for (size_t at = 0; at < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const size_t more = byte < 0x80 ? 0 : byte >> 5 == 6 ? 1 : byte >> 4 == 14 ? 2 : byte >> 3 == 30 ? 3 : 4;
+    uint32_t code = more == 0 ? byte : byte & (0x3f >> more);
+    size_t good = 1;
+    while (good <= more && more < 4 && at + good < text.size() &&
+           (static_cast<unsigned char>(text[at + good]) & 0xc0) == 0x80)
+      code = code << 6 | (static_cast<unsigned char>(text[at + good++]) & 0x3f);
+    constexpr uint32_t kLeast[] = {1, 0x80, 0x800, 0x10000}; // of so many bytes
+    if (more < 4 && good == more + 1 && code >= kLeast[more] && code < 0x110000 && (code < 0xd800 || code > 0xdfff)) {
+      readable.append(text, at, good);
+      at += good;
+    } else {
+      readable += '?';
+      ++at;
+    }
+  }
+  return readable;
+}
+
 // What XLA is told of a failure, and keeps it for who asks by the number in it.
 std::string Say(const std::string &target, const std::string &where, int code, const std::string &message) {
   const uint64_t number = custom_call_failures().add({0, target, where, message, code});
-  return "Custom call `" + target + "` at " + where + " failed: " + message + " (custom call failure " +
+  return "Custom call `" + target + "` at " + where + " failed: " + Readable(message) + " (custom call failure " +
          std::to_string(number) + ")";
 }
 
@@ -213,8 +255,23 @@ Overlay::Overlay(const XLA_FFI_Api *original)
   api->XLA_FFI_Future_SetError = &FailFuture;
 }
 
+// The version of XLA's interface with which a handler was compiled.
+XLA_FFI_Api_Version VersionOf(UserHandler handler) {
+  XLA_FFI_Metadata metadata{};
+  metadata.struct_size = XLA_FFI_Metadata_STRUCT_SIZE;
+  XLA_FFI_Metadata_Extension extension{};
+  extension.extension_base.struct_size = XLA_FFI_Metadata_Extension_STRUCT_SIZE;
+  extension.extension_base.type = XLA_FFI_Extension_Metadata;
+  extension.metadata = &metadata;
+  XLA_FFI_CallFrame frame{};
+  frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
+  frame.extension_start = &extension.extension_base;
+  handler(&frame);
+  return metadata.api_version;
+}
+
 // When a program is loaded.
-ffi::ErrorOr<std::unique_ptr<LoadedCall>> Instantiate(ffi::Dictionary attributes) {
+ffi::ErrorOr<std::unique_ptr<LoadedCall>> Instantiate(Api api, ffi::Dictionary attributes) {
   try {
     auto ours = attributes.get<ffi::Dictionary>("~effects");
     if (!ours.has_value()) return ffi::Unexpected(ours.error());
@@ -224,24 +281,37 @@ ffi::ErrorOr<std::unique_ptr<LoadedCall>> Instantiate(ffi::Dictionary attributes
     if (!target.has_value() || !platform.has_value() || !where.has_value() || !description.has_value() ||
         !site.has_value() || !traits.has_value())
       return ffi::Unexpected(ffi::Error::Internal("A custom call does not describe itself."));
+    const auto refuse = [&](ffi::ErrorCode code, const std::string &message) {
+      return ffi::Unexpected(
+          ffi::Error(code, Say(std::string(*target), std::string(*where), static_cast<int>(code), message)));
+    };
     const UserHandler handler = targets().find(std::string(*target), std::string(*platform));
     if (handler == nullptr) {
       std::string known;
       for (const std::string &name : targets().names()) known += (known.empty() ? "`" : ", `") + name + "`";
-      const std::string message = "There is no handler for " + std::string(*platform) +
-                                  " in this process. A program calls handlers by name; registered are " +
-                                  (known.empty() ? "none" : known) +
-                                  ". Register it with `fx.register_custom_call` before the program is loaded.";
-      return ffi::Unexpected(
-          ffi::Error(ffi::ErrorCode::kNotFound, Say(std::string(*target), std::string(*where),
-                                                    static_cast<int>(ffi::ErrorCode::kNotFound), message)));
+      return refuse(ffi::ErrorCode::kNotFound,
+                    "There is no handler for " + std::string(*platform) +
+                        " in this process. A program calls handlers by name; registered are " +
+                        (known.empty() ? "none" : known) +
+                        ". Register it with `fx.register_custom_call` before the program is loaded.");
+    }
+    const XLA_FFI_Api_Version theirs = VersionOf(handler), xlas = api.functions->api_version;
+    if (theirs.major_version != xlas.major_version || theirs.minor_version > xlas.minor_version) {
+      const auto shown = [](const XLA_FFI_Api_Version &version) {
+        return std::to_string(version.major_version) + "." + std::to_string(version.minor_version);
+      };
+      return refuse(ffi::ErrorCode::kFailedPrecondition,
+                    "Its handler was compiled for version " + shown(theirs) + " of XLA's interface, and this XLA has " +
+                        shown(xlas) +
+                        ". XLA calls handlers that are not newer than itself. Compile it with the headers "
+                        "in `jax.ffi.include_dir()` of this JAX, or of an older one.");
     }
     return std::make_unique<LoadedCall>(handler, *target, *where, *site, *traits, *description);
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A custom call could not be loaded: ") + error.what()));
   }
 }
-XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Ctx<Api>().Attrs());
 
 // Answers when XLA asks for the version.
 XLA_FFI_DEFINE_HANDLER(

@@ -128,6 +128,11 @@ ffi::Error FailAt(ffi::Buffer<ffi::S32> x, int64_t at, ffi::ResultBuffer<ffi::S3
                      : ffi::Error::Success();
 }
 
+// Fails with this text.
+ffi::Error FailWith(ffi::Buffer<ffi::S32>, std::string_view text, ffi::ResultBuffer<ffi::S32>) {
+  return ffi::Error(ffi::ErrorCode::kAborted, std::string(text));
+}
+
 ffi::Error Throw(ffi::Buffer<ffi::S32> x, ffi::ResultBuffer<ffi::S32>) {
   if (x.typed_data()[0] == 0) throw 7;
   throw std::runtime_error("thrown on purpose");
@@ -193,6 +198,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sum_by_scratch, SumByScratch, ffi::Ffi::Bind().Arg
 XLA_FFI_DEFINE_HANDLER_SYMBOL(in_place, InPlace, ffi::Ffi::Bind().Arg<F32>().Ret<F32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(flat, Flat, ffi::Ffi::Bind().Arg<F32>().Ret<F32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fail_at, FailAt, ffi::Ffi::Bind().Arg<S32>().Attr<int64_t>("at").Ret<S32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fail_with, FailWith,
+                              ffi::Ffi::Bind().Arg<S32>().Attr<std::string_view>("text").Ret<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(throws, Throw, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(scale, Scale, ffi::Ffi::Bind().Attrs().Arg<F32>().Ret<F32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(say, Say, ffi::Ffi::Bind().Ctx<token_effects::Call>().Arg<S32>().Ret<S32>());
