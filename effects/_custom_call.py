@@ -69,10 +69,23 @@ def custom_call(
         TypeError, ValueError: while tracing, if an argument cannot be what it is to be.
 
     Example:
-        >>> import effects as fx, jax
+        A handler that comes with JAX. It reads and writes columns, in place, and says whether it could.
+
+        >>> import effects as fx, jax, jax.numpy as jnp, numpy as np
+        >>> from jaxlib.cpu import _lapack
+        >>> _lapack.initialize()
+        >>> fx.register_custom_call("cholesky", _lapack.registrations()["lapack_spotrf_ffi"])
+        >>> columns, status = (1, 0), jax.ShapeDtypeStruct((), jnp.int32)
         >>> @fx.jit
-        ... def scale(x):
-        ...     return fx.custom_call("scale", x, x, factor=np.float32(2))  # doctest: +SKIP
+        ... def cholesky(x):
+        ...     factor, failed = fx.custom_call(
+        ...         "cholesky", (x, status), x, uplo=np.uint8(ord("L")),
+        ...         input_layouts=[columns], output_layouts=[columns, ()], input_output_aliases={0: 0},
+        ...     )
+        ...     return jnp.tril(factor), failed
+        >>> cholesky(jnp.array([[4.0, 2.0], [2.0, 5.0]]))
+        (Array([[2., 0.],
+               [1., 2.]], dtype=float32), Array(0, dtype=int32))
     """
     where = where_called()
     if not isinstance(target, str):

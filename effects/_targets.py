@@ -40,8 +40,12 @@ def register_custom_call(name: str, handler: Any, *, platform: str = "cpu") -> N
         OSError: if the library cannot be loaded.
 
     Example:
+        A handler that comes with JAX.
+
         >>> import effects as fx
-        >>> fx.register_custom_call("scale", ("libhandlers.so", "scale"))  # doctest: +SKIP
+        >>> from jaxlib.cpu import _lapack
+        >>> _lapack.initialize()
+        >>> fx.register_custom_call("cholesky", _lapack.registrations()["lapack_spotrf_ffi"])
     """
     if not isinstance(name, str) or not name:
         raise TypeError(errors.MSG_TARGET_NAME.format(name=errors.shown(name)))
