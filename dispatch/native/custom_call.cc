@@ -334,39 +334,55 @@ XLA_FFI_Error *CallUser(const LoadedCall &call, XLA_FFI_CallFrame *frame) {
   }
 }
 
+// What the user's handler sees while it runs: the frame without what is ours, which is this call's alone meanwhile.
+class UsersFrame {
+public:
+  UsersFrame(XLA_FFI_CallFrame *frame, Current *now)
+      : frame_(frame), api_(std::exchange(frame->api, overlay->api)), before_(std::exchange(current, now)) {
+    change(-1);
+  }
+  UsersFrame(const UsersFrame &) = delete;
+  ~UsersFrame() {
+    change(1);
+    current = before_; // a handler may have been called while another of this thread's ran
+    frame_->api = api_;
+  }
+
+private:
+  void change(int64_t by) {
+    const LoadedCall &call = *current->call;
+    frame_->args.size += by * call.has_token;
+    frame_->rets.size += by * call.has_more;
+    frame_->attrs.size += by;
+  }
+  XLA_FFI_CallFrame *const frame_;
+  const XLA_FFI_Api *const api_;
+  Current *const before_;
+};
+
 XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
   if (frame->extension_start != nullptr) return (*kMetadata)(frame);
-  const XLA_FFI_Api *const api = frame->api;
   try {
-    static Overlay *const ours = overlay = new Overlay(api);
+    static Overlay *const ours = overlay = new Overlay(frame->api);
 
     XLA_FFI_State_Get_Args state{XLA_FFI_State_Get_Args_STRUCT_SIZE, nullptr,         frame->ctx,
                                  XLA_FFI_ExecutionStage_INSTANTIATE, &LoadedCall::id, nullptr};
-    if (XLA_FFI_Error *error = api->XLA_FFI_State_Get(&state)) return error;
+    if (XLA_FFI_Error *error = ours->original->XLA_FFI_State_Get(&state)) return error;
     const LoadedCall &call = *static_cast<const LoadedCall *>(state.state);
 
     Current now{&call, frame->ctx, {}};
     if (call.counts) LoadToken(now.place, frame);
-
-    // The frame is this call's alone while it runs.
-    frame->api = ours->api;
-    frame->args.size -= call.has_token;
-    frame->rets.size -= call.has_more;
-    frame->attrs.size -= 1;
-    Current *const before = std::exchange(current, &now); // a handler may run a program of its own
-    XLA_FFI_Error *const error = CallUser(call, frame);
-    current = before;
-    frame->api = api;
-    frame->args.size += call.has_token;
-    frame->rets.size += call.has_more;
-    frame->attrs.size += 1;
-
+    XLA_FFI_Error *error;
+    {
+      const UsersFrame users(frame, &now);
+      error = CallUser(call, frame);
+    }
     if (call.counts) StoreToken(now.place, frame);
     return error;
   } catch (...) { // there is no memory left to say more
     XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "A custom call could not be made.",
                                    XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
-    return api->XLA_FFI_Error_Create(&args);
+    return frame->api->XLA_FFI_Error_Create(&args);
   }
 }
 
