@@ -651,10 +651,12 @@ def test_exported_program_calls_by_name(library, tmp_path):
         "import effects as fx, jax.numpy as jnp\n"
         "{register}\n"
         f"program = fx.deserialize(open({str(path)!r}, 'rb').read())\n"
-        "print(program.call(jnp.arange(3.0)).tolist())\nfx.effects_barrier()\n"
+        "results = program.call(jnp.arange(3.0)).tolist()\n"
+        "fx.effects_barrier()\n"
+        "print(results)\n"
     )
     register = f"fx.register_custom_call('test.add', ({library._name!r}, 'add'))"
-    assert run_python(code.format(register=register)).stdout == "[1.0, 2.0, 3.0]\nx = [0. 1. 2.]\n"
+    assert run_python(code.format(register=register)).stdout == "x = [0. 1. 2.]\n[1.0, 2.0, 3.0]\n"
     failed = run_python(code.format(register=""))
     assert failed.returncode != 0
     assert "`test.add`" in failed.stderr and "`fx.register_custom_call`" in failed.stderr
