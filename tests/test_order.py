@@ -7,8 +7,6 @@ import contextvars
 import ctypes
 import io
 import itertools
-import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -20,7 +18,7 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.helpers import run_python
+from tests.helpers import find_compiler, run_python
 
 
 def _count(label):
@@ -31,13 +29,11 @@ def _count(label):
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory):
     """`gates()` makes a gate: `gate(x)` is x, held on the device until `gate.open()`. No Python runs in the program."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
+    compiler = find_compiler()
     library = tmp_path_factory.mktemp("gate") / "gate.so"
     source = Path(__file__).parent / "native" / "gate.cc"
     subprocess.run(
-        [compiler, "-std=c++17", "-O1", "-w", "-fPIC", "-shared", f"-I{jax.ffi.include_dir()}", source, "-o", library],
+        [*compiler, "-std=c++17", "-O1", "-w", "-fPIC", "-shared", f"-I{jax.ffi.include_dir()}", source, "-o", library],
         check=True,
     )
     loaded = ctypes.CDLL(str(library))
