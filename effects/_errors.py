@@ -329,9 +329,14 @@ MSG_MISSING_RULE = (
     "register a rule with `@lowering.register_token_rule({primitive}_p)`."
 )
 MSG_PARTLY_MANUAL = (
-    "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh and not all. Each device has its "
-    "own effects in such a region, and which of its devices the compiler makes copies of each other is not known. Name "
-    "all axes in `axis_names`, or move the effect out."
+    "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh and not all, and JAX's setting "
+    "`jax_use_shardy_partitioner` is off. The older partitioner does not say which devices are copies of each other "
+    "there. Turn the setting on, name all axes in `axis_names`, or move the effect out."
+)
+MSG_REGION_IN_REGION = (
+    "Effect {effects} at {where} is in a `jax.shard_map` inside another one that has effects of its own, or that not "
+    "all devices may come to. A device counts its effects in one of them. Have the effects in the inner one only, or "
+    "in the outer one only, by naming all axes in its `axis_names`."
 )
 MSG_REGION_WITHOUT_NATIVE = (
     "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -71,6 +72,7 @@ __all__ = [
     "callback_context",
     "closed_jaxpr",
     "cond_p",
+    "copies_in_parts",
     "custom_jvp_call_p",
     "custom_partial_eval_rules",
     "custom_vjp_call_p",
@@ -109,6 +111,7 @@ __all__ = [
     "physical_aval",
     "physical_key_data",
     "read_scan",
+    "region_axes",
     "register_effect_types",
     "register_ffi_type",
     "remat_p",
@@ -722,6 +725,24 @@ def automatic_devices(ctx: Any) -> int:
     return devices if devices > 1 and not getattr(axis_context, "manual_axes", None) else 0
 
 
+def region_axes(mesh: Any, newly_manual_axes: Any) -> tuple[dict[Any, int], dict[Any, int]]:
+    """The axes along which the devices of a region count for themselves, and those along which they are copies of each
+    other, with their sizes."""
+    by_device = frozenset(newly_manual_axes) | frozenset(mesh.manual_axes)
+    own = {axis: size for axis, size in mesh.shape.items() if axis in by_device}
+    return own, {axis: size for axis, size in mesh.shape.items() if axis not in by_device and size > 1}
+
+
+def copies_in_parts(ctx: Any) -> int:
+    """In a region over some axes of its mesh: how many devices are copies of each other; elsewhere 0."""
+    axis_context = ctx.module_context.axis_context
+    by_device = getattr(axis_context, "manual_axes", None)
+    if not by_device:
+        return 0
+    copies = math.prod(size for axis, size in axis_context.mesh.shape.items() if axis not in by_device)
+    return copies if copies > 1 else 0
+
+
 def call_handler(
     ctx: Any,
     target: str,
@@ -781,9 +802,13 @@ def is_for_several_devices(ctx: Any) -> bool:
 
 
 def mark_replicated(ctx: Any, op: Any) -> None:
-    """Tells the partitioner that every device runs this operation on the whole value."""
+    """Tells the partitioner that all devices run this operation on the whole value, or all copies in a part."""
     if jax.config.jax_use_shardy_partitioner:
         sharding: Any = jax_callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
+        if copies_in_parts(ctx):  # all shardings in a region are of its mesh
+            mesh_shape = tuple(ctx.module_context.axis_context.mesh.shape.items())
+            each = [array.replace(mesh_shape=mesh_shape, logical_device_ids=None) for array in sharding.shardings]
+            sharding = type(sharding)(tuple(each))
     else:
         sharding = xla_client.OpSharding()
         sharding.type = xla_client.OpSharding.Type.REPLICATED

@@ -121,7 +121,7 @@ def _call(
         "effects_custom_call",
         operands,
         {**attributes.values, "~effects": ours},
-        replicated=devices != 0,
+        replicated=bool(devices or compat.copies_in_parts(ctx)),
         has_side_effect=has_side_effect,
         aliases=dict([*aliases, *[(len(inputs), len(outputs))] * len(token)]),
         layouts=((*inputs, *layouts_of_more[: len(token)]), (*outputs, *layouts_of_more)),

@@ -16,7 +16,7 @@ from effects._primitive import effect_p
 from effects._sites import Site
 from effects._types import Order
 from lowering._after import after_p
-from lowering._record import close_p, host_sink, record_p
+from lowering._record import NO_EDGES, Edges, close_p, host_sink, record_p
 from lowering._region import enter_p, leave_p
 
 NATIVE_PLATFORMS = ("cpu",)
@@ -29,12 +29,16 @@ def meet(ctx: Any, site: Site) -> None:
         compat.keep_with_program(ctx, kept)
 
 
-_ORDERED, _CLOSES, _CALLBACK, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 32
+_ORDERED, _CLOSES, _CALLBACK, _ENTERS, _LEAVES, _APART, _ALIKE = (1 << bit for bit in range(7))
+_DEVICES_SHIFT, _CALL_SHIFT = 8, 32
 """The traits of a call of the native sink, in one number; see `dispatch/native/handlers.cc`."""
 
 
-def _site_attributes(site: Site, devices: int = 0, call: int = 0, closes: bool = False) -> dict[str, Any]:
-    traits = _ORDERED * site.effect.ordered | _CLOSES * closes | _CALLBACK * isinstance(site.content, HostCall)
+def _site_attributes(
+    site: Site, devices: int = 0, alike: bool = False, call: int = 0, edges: Edges = NO_EDGES
+) -> dict[str, Any]:
+    traits = _ORDERED * site.effect.ordered | _CALLBACK * isinstance(site.content, HostCall) | _ALIKE * alike
+    traits |= _CLOSES * edges.closes | _ENTERS * edges.enters | _LEAVES * edges.leaves | _APART * edges.apart
     traits |= devices << _DEVICES_SHIFT | call << _CALL_SHIFT
     site = site.portable
     return {"site": site.id, "traits": traits, "description": site.description}
@@ -60,11 +64,11 @@ def emit_call(
     return outs
 
 
-def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
+def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> Any:
     if not config.native:
-        return _record_callback_lowering(ctx, token, *operands, site=site, call=call, closes=closes)
-    devices = compat.automatic_devices(ctx)
-    if site.results is not None and not site.effect.ordered and devices:
+        return _record_callback_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
+    devices, copies = compat.automatic_devices(ctx), compat.copies_in_parts(ctx)
+    if site.results is not None and not site.effect.ordered and (devices or copies):
         # Every device asks for itself, and which calls are copies of each other only their order tells.
         if isinstance(site.content, HostCall) and (otherwise := site.content.otherwise) is not None:
             return _otherwise(ctx, otherwise, token, operands)
@@ -72,8 +76,8 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
         raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
     meet(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
-    attributes = _site_attributes(site, devices, call, closes)
-    return emit_call(ctx, target, (token, *operands), attributes, replicated=devices != 0)
+    attributes = _site_attributes(site, devices or copies or edges.devices, devices != 0, call, edges)
+    return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or copies))
 
 
 def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
@@ -92,12 +96,12 @@ def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     return emit_call(ctx, "effects_close", tokens, {"devices": devices}, replicated=devices != 0)
 
 
-def _enter_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
-    return compat.call_handler(ctx, "effects_enter", tokens, attributes, has_side_effect=True)
+def _enter_native_lowering(ctx: Any, *operands: Any, **attributes: Any) -> Any:
+    return compat.call_handler(ctx, "effects_enter", operands, attributes, has_side_effect=True)
 
 
 def _leave_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
-    return compat.call_handler(ctx, "effects_leave", tokens, attributes, has_side_effect=True)
+    return emit_call(ctx, "effects_leave", tokens, attributes, replicated=compat.copies_in_parts(ctx) != 0)
 
 
 def _after_native_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
@@ -146,12 +150,12 @@ _NOTHING = compat.ShapedArray((0,), np.uint8)
 # Platforms without a native handler: JAX's Python callback publishes the same record.
 
 
-def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, closes: bool) -> Any:
+def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, edges: Edges) -> Any:
     meet(ctx, site)
 
     def record(token: Any, *operands: Any) -> list[Any]:
         token, *outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
-        return [*outs, host_sink().close([token]) if closes else token]
+        return [*outs, host_sink().close([token]) if edges.closes else token]
 
     return _callback(ctx, record, args)
 

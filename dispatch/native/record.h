@@ -29,6 +29,18 @@ inline uint32_t ThreadOf(const Token &token) { return token.stream >> kDomainBit
 // Whether devices count for themselves here.
 inline bool InRegion(const Token &token) { return (token.phase & 1) != 0; }
 
+// A token as it lies in a buffer. In a region over some axes of its mesh, devices that differ along the others only are
+// copies of each other, which have one effect between them: there a token says too which part of the region it counts
+// for, and on which of that part's copies. The first speaks for all.
+struct Place {
+  Token token;
+  bool has_part = false;
+  uint32_t part = 0;
+  uint32_t copy = 0;
+
+  bool speaks() const { return copy == 0; }
+};
+
 // The stream of records that were published outside `effects.jit`: it has no epochs.
 inline constexpr uint32_t kPlainThread = 0xFFFFFF;
 

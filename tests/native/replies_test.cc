@@ -96,7 +96,7 @@ void test_open_numbers() {
   Heard heard;
   CHECK(Open(replies).empty());
   const uint32_t a = replies.ask(heard.waiter("a"));
-  const uint32_t b = replies.ask_replicated(MakeToken(1, 0, 0, 0), 2, heard.waiter("b"));
+  const uint32_t b = replies.ask_replicated({MakeToken(1, 0, 0, 0)}, 2, heard.waiter("b"));
   CHECK((Open(replies) == std::set<uint32_t>{a, b}));
   AnswerWith(replies, b, {"x"});
   CHECK((Open(replies) == std::set<uint32_t>{a})); // the second device will come, but its answer is there
@@ -120,7 +120,7 @@ void test_replicated_devices_share_an_answer() {
           AnswerWith(replies, number, {"one", "two"});
           CHECK_EQ(heard.seen.size(), size_t{early});
         }
-        const uint32_t mine = replies.ask_replicated(token, copies, heard.waiter(name));
+        const uint32_t mine = replies.ask_replicated({token}, copies, heard.waiter(name));
         CHECK_EQ(mine == 0, device != 0);
         if (device == 0) number = mine;
         expected.push_back(name + ":one,two");
@@ -137,12 +137,12 @@ void test_replicated_devices_share_a_failure() {
   Replies replies;
   Heard heard;
   const Token token = MakeToken(1, 0, 0, 0);
-  const uint32_t number = replies.ask_replicated(token, 3, heard.waiter("a"));
-  CHECK_EQ(replies.ask_replicated(token, 3, heard.waiter("b")), 0u);
+  const uint32_t number = replies.ask_replicated({token}, 3, heard.waiter("a"));
+  CHECK_EQ(replies.ask_replicated({token}, 3, heard.waiter("b")), 0u);
   replies.fail(number, "why");
   CHECK_SEEN(heard.take(), {"a!why", "b!why"});
   AnswerWith(replies, number, {"x"}); // it is answered
-  CHECK_EQ(replies.ask_replicated(token, 3, heard.waiter("c")), 0u);
+  CHECK_EQ(replies.ask_replicated({token}, 3, heard.waiter("c")), 0u);
   CHECK_SEEN(heard.take(), {"c!why"});
 }
 
@@ -152,7 +152,7 @@ void test_tokens_are_asked_for_apart() {
   Heard heard;
   const Token tokens[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {1, 2, 1, 1}, {1, 1, 2, 1}, {1, 1, 1, 2}};
   std::set<uint32_t> numbers;
-  for (const Token &token : tokens) numbers.insert(replies.ask_replicated(token, 2, heard.waiter("a")));
+  for (const Token &token : tokens) numbers.insert(replies.ask_replicated({token}, 2, heard.waiter("a")));
   CHECK_EQ(numbers.size(), std::size(tokens));
   CHECK(numbers.count(0) == 0);
   CHECK(Open(replies) == numbers);
@@ -164,19 +164,19 @@ void test_replicated_answer_is_forgotten() {
     Replies replies;
     Heard heard;
     const Token token = MakeToken(1, 0, 0, 0);
-    const uint32_t first = replies.ask_replicated(token, 2, heard.waiter("a"));
+    const uint32_t first = replies.ask_replicated({token}, 2, heard.waiter("a"));
     if (late) AnswerWith(replies, first, {"old"});
-    CHECK_EQ(replies.ask_replicated(token, 2, heard.waiter("b")), 0u);
+    CHECK_EQ(replies.ask_replicated({token}, 2, heard.waiter("b")), 0u);
     if (!late) AnswerWith(replies, first, {"old"});
     CHECK_SEEN(heard.take(), {"a:old", "b:old"});
 
-    const uint32_t second = replies.ask_replicated(token, 2, heard.waiter("c"));
+    const uint32_t second = replies.ask_replicated({token}, 2, heard.waiter("c"));
     CHECK(second != 0);
     CHECK((Open(replies) == std::set<uint32_t>{second}));
     AnswerWith(replies, first, {"nobody's"});
     CHECK_SEEN(heard.take(), {});
     AnswerWith(replies, second, {"new"});
-    CHECK_EQ(replies.ask_replicated(token, 2, heard.waiter("d")), 0u);
+    CHECK_EQ(replies.ask_replicated({token}, 2, heard.waiter("d")), 0u);
     CHECK_SEEN(heard.take(), {"c:new", "d:new"});
   }
 }
@@ -205,8 +205,8 @@ void test_forget_replicated() {
   Replies replies;
   Heard heard;
   const Token token = MakeToken(1, 2, 3, 4);
-  const uint32_t number = replies.ask_replicated(token, 3, heard.waiter("a"));
-  CHECK_EQ(replies.ask_replicated(token, 3, heard.waiter("b")), 0u);
+  const uint32_t number = replies.ask_replicated({token}, 3, heard.waiter("a"));
+  CHECK_EQ(replies.ask_replicated({token}, 3, heard.waiter("b")), 0u);
   const uint32_t sibling = replies.ask_replicated(MakeToken(1, 0, 3, 0), 2, heard.waiter("c"));
   const uint32_t thread = replies.ask_replicated(MakeToken(2, 2, 3, 4), 2, heard.waiter("thread"));
   const uint32_t epoch = replies.ask_replicated(MakeToken(1, 2, 4, 4), 2, heard.waiter("epoch"));
@@ -224,7 +224,7 @@ void test_forget_replicated() {
   replies.forget_replicated(1, 3);
   CHECK_SEEN(heard.take(), {});
 
-  const uint32_t anew = replies.ask_replicated(token, 1, heard.waiter("anew"));
+  const uint32_t anew = replies.ask_replicated({token}, 1, heard.waiter("anew"));
   CHECK(anew != 0 && anew != number);
   AnswerWith(replies, anew, {"y"});
   CHECK_SEEN(heard.take(), {"anew:y"});
@@ -240,12 +240,12 @@ void test_forget_replicated_answer() {
   Replies replies;
   Heard heard;
   const Token token = MakeToken(1, 0, 0, 0);
-  const uint32_t number = replies.ask_replicated(token, 2, heard.waiter("a"));
+  const uint32_t number = replies.ask_replicated({token}, 2, heard.waiter("a"));
   AnswerWith(replies, number, {"old"});
   replies.forget_replicated(1, 0);
   CHECK_SEEN(heard.take(), {"a:old"});
   CHECK(Open(replies).empty());
-  CHECK(replies.ask_replicated(token, 2, heard.waiter("b")) != 0); // not the old answer
+  CHECK(replies.ask_replicated({token}, 2, heard.waiter("b")) != 0); // not the old answer
   CHECK_SEEN(heard.take(), {});
 }
 
@@ -255,11 +255,11 @@ void test_forget_replicated_calls_without_a_lock() {
   Heard heard;
   const auto held = std::make_shared<int>(0);
   const Token token = MakeToken(1, 0, 0, 0);
-  replies.ask_replicated(token, 2, [&, held](const Answer &answer) {
+  replies.ask_replicated({token}, 2, [&, held](const Answer &answer) {
     CHECK(!answer.error.empty() && answer.results.empty());
     CHECK(Open(replies).empty()); // forgotten before he is told
     replies.forget_replicated(1, 0);
-    replies.fail(replies.ask_replicated(token, 1, heard.waiter("inner")), "why");
+    replies.fail(replies.ask_replicated({token}, 1, heard.waiter("inner")), "why");
   });
   CHECK_EQ(held.use_count(), 2l);
   replies.forget_replicated(1, 0);
@@ -308,8 +308,8 @@ void test_waiter_may_ask_again() {
   Heard heard;
   const Token token = MakeToken(1, 0, 0, 0);
   uint32_t inner = 0;
-  const uint32_t number = replies.ask_replicated(token, 2, [&](const Answer &) {
-    CHECK_EQ(replies.ask_replicated(token, 2, heard.waiter("late")), 0u);
+  const uint32_t number = replies.ask_replicated({token}, 2, [&](const Answer &) {
+    CHECK_EQ(replies.ask_replicated({token}, 2, heard.waiter("late")), 0u);
     inner = replies.ask(heard.waiter("inner"));
     replies.fail(replies.ask(heard.waiter("failed")), "why");
     CHECK((Open(replies) == std::set<uint32_t>{inner}));
@@ -325,14 +325,14 @@ void test_waiter_is_freed_with_its_answer() {
   const auto held = std::make_shared<int>(0);
   const Token token = MakeToken(1, 0, 0, 0);
   const uint32_t single = replies.ask([held](const Answer &) {});
-  const uint32_t first = replies.ask_replicated(token, 3, [held](const Answer &) {});
-  replies.ask_replicated(token, 3, [held](const Answer &) {});
+  const uint32_t first = replies.ask_replicated({token}, 3, [held](const Answer &) {});
+  replies.ask_replicated({token}, 3, [held](const Answer &) {});
   CHECK_EQ(held.use_count(), 4l);
   AnswerWith(replies, single, {});
   CHECK_EQ(held.use_count(), 3l);
   AnswerWith(replies, first, {});
   CHECK_EQ(held.use_count(), 1l);
-  replies.ask_replicated(token, 3, [held](const Answer &) {});
+  replies.ask_replicated({token}, 3, [held](const Answer &) {});
   CHECK_EQ(held.use_count(), 1l);
 }
 
