@@ -19,7 +19,6 @@ DOMAIN_BITS = 8
 """How many bits of the stream number the order domain within its program; the rest number the thread."""
 
 
-
 class Edges(NamedTuple):
     """What a record publishes besides itself, being the first or the last in a region or the last in its program."""
 

@@ -21,7 +21,7 @@ from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
 from lowering._after import after, any_talks, collectives_come_after
-from lowering._record import NO_EDGES, TOKEN_LENGTH, Edges, close_p
+from lowering._record import TOKEN_LENGTH, Edges, close_p
 from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, own_effects, register_token_rule, sites_in
 from lowering._thread import equations_at_edges, is_plain_record
 
@@ -68,7 +68,7 @@ def _shard_map_token_rule(
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
             return closed, list(compat.bind(ctx.eqn, args))
         effects = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
-        where = min((site.where for site in sites_in(compat.open_jaxpr(jaxpr))), default=ctx.where)
+        where = min((str(site.where) for site in sites_in(compat.open_jaxpr(jaxpr))), default=ctx.where)
         raise errors.MissingTokenRule(refused.format(effects=effects, where=where))
     keys = sorted(tokens, key=lambda key: key == UNORDERED)
     ordered = sum(key != UNORDERED for key in keys)
@@ -78,7 +78,7 @@ def _shard_map_token_rule(
     may_be_stuck = apart and any_talks(jaxpr)
     ties = apart and not copy_axes  # XLA's own collectives in a part are out of reach
     edges = ctx.edges
-    if counts and not copy_axes and keys == [key for key in keys if key != UNORDERED] and len(keys) == 1:
+    if counts and not copy_axes and ordered == len(keys) == 1:
         first, last = map(is_plain_record, equations_at_edges(jaxpr))
         edges = Edges(first, last, ctx.edges.closes, mesh.size, may_be_stuck)
 

@@ -106,20 +106,25 @@ public:
   }
   ffi::Future future() { return ffi::Future(promise_); }
 
-  void operator()(const Answer &answer) const {
-    ffi::Promise promise = promise_; // what follows runs the rest of the program, which may free us
-    if (!answer.error.empty()) return promise.SetError(ffi::Error::Internal(answer.error));
-    if (answer.results.size() != outs_.size())
-      return promise.SetError(ffi::Error::Internal("A callback's answer has another number of results."));
-    for (size_t i = 0; i < outs_.size(); ++i) {
-      if (answer.results[i].size != outs_[i].size)
-        return promise.SetError(ffi::Error::Internal("A callback's answer has another size."));
-      if (outs_[i].size != 0) std::memcpy(outs_[i].data, answer.results[i].data, outs_[i].size);
-    }
-    promise.SetAvailable();
+  Replies::GoOn operator()(const Answer &answer) const {
+    // A copy of the promise: what follows runs the rest of the program, which may free us.
+    if (std::string error = take(answer); !error.empty())
+      return [promise = promise_, error = std::move(error)]() mutable { promise.SetError(ffi::Error::Internal(error)); };
+    return [promise = promise_]() mutable { promise.SetAvailable(); };
   }
 
 private:
+  // Puts the results where they go. Returns what is wrong, if anything is.
+  std::string take(const Answer &answer) const {
+    if (!answer.error.empty()) return answer.error;
+    if (answer.results.size() != outs_.size()) return "A callback's answer has another number of results.";
+    for (size_t i = 0; i < outs_.size(); ++i) {
+      if (answer.results[i].size != outs_[i].size) return "A callback's answer has another size.";
+      if (outs_[i].size != 0) std::memcpy(outs_[i].data, answer.results[i].data, outs_[i].size);
+    }
+    return {};
+  }
+
   struct Out {
     void *data;
     size_t size;

@@ -162,6 +162,7 @@ public:
       state->error = answer.error;
       state->done = true;
       state->condition.notify_all();
+      return Replies::GoOn();
     });
   }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "record.h"
+#include "threads.h"
 
 namespace effects {
 
@@ -31,15 +32,17 @@ struct Answer {
 
 class Replies {
 public:
-  // Called once, by whoever answers, with no lock held. It may run the rest of the waiting program.
-  using Waiter = std::function<void(const Answer &)>;
+  // Called once, by whoever answers, with no lock held, and takes the answer. What it returns, if anything, is called
+  // then: it may run the rest of the waiting program.
+  using GoOn = std::function<void()>;
+  using Waiter = std::function<GoOn(const Answer &)>;
 
   // Registers somebody who waits. The number goes into the record; 0: its program has been ended, and it was told so.
   uint32_t ask(Waiter waiter, const Token &token = {kPlainThread << kDomainBits, 0, 0, 0}) {
     std::unique_lock lock(mutex_);
     if (ended_.count({ThreadOf(token), token.epoch}) != 0) {
       lock.unlock();
-      waiter({{}, kEnded});
+      tell({std::move(waiter)}, {{}, kEnded});
       return 0;
     }
     const uint32_t number = next_number();
@@ -56,7 +59,7 @@ public:
     std::unique_lock lock(mutex_);
     if (place.has_part && ended_.count({ThreadOf(token), token.epoch}) != 0) {
       lock.unlock();
-      waiter({{}, kEnded});
+      tell({std::move(waiter)}, {{}, kEnded});
       return 0;
     }
     auto [it, first] = replicated_.try_emplace(KeyOf(place), 0);
@@ -73,7 +76,7 @@ public:
     const Owned owned = asked.came == copies ? std::move(asked.answer) : asked.answer;
     if (asked.came == copies) forget(it->second);
     lock.unlock();
-    waiter(owned.view());
+    tell({std::move(waiter)}, owned.view());
     return 0;
   }
 
@@ -92,7 +95,7 @@ public:
         it->second.answer = Owned(answer);
       }
     }
-    for (const Waiter &waiter : waiters) waiter(answer);
+    tell(waiters, answer);
   }
 
   void fail(uint32_t number, std::string why) { answer(number, {{}, std::move(why)}); }
@@ -116,7 +119,7 @@ public:
         it = asked_.erase(it);
       }
     }
-    for (const Waiter &waiter : waiters) waiter({{}, kEnded});
+    tell(waiters, {{}, kEnded});
   }
 
   // This program has failed, and that is known: not all of its devices may come for what several ask for alike.
@@ -137,7 +140,7 @@ public:
         it = replicated_.erase(it);
       }
     }
-    for (const Waiter &waiter : waiters) waiter({{}, kEnded});
+    tell(waiters, {{}, kEnded});
   }
 
   // Numbers that nobody has answered yet.
@@ -178,6 +181,15 @@ private:
     return {token.stream, token.epoch, token.phase, token.index, place.part};
   }
 
+  // Devices that have one answer may go on to where they wait for each other, so each has a thread to do so.
+  void tell(const std::vector<Waiter> &waiters, const Answer &answer) {
+    std::vector<GoOn> ways;
+    for (const Waiter &waiter : waiters)
+      if (GoOn way = waiter(answer)) ways.push_back(std::move(way));
+    for (size_t i = 1; i < ways.size(); ++i) threads_.run(std::move(ways[i]));
+    if (!ways.empty()) ways[0]();
+  }
+
   static constexpr char kEnded[] = "The program has failed on another device.";
 
   // All with `mutex_` held.
@@ -192,6 +204,7 @@ private:
     asked_.erase(it);
   }
 
+  Threads threads_;
   std::mutex mutex_;
   uint32_t last_ = 0;
   std::unordered_map<uint32_t, Asked> asked_;     // by number
