@@ -133,6 +133,15 @@ MSG_UNORDERED_SHARDED = (
     "The unordered callback `{name}` at {where} has results and is in a program that is sharded over several devices. "
     "It is called once for all of them, and only ordered calls can be told to be the same. Leave out `ordered=False`."
 )
+MSG_PER_SHARD_RESULTS = (
+    "The callback `{name}` at {where} has results and `per_shard=True`. Results are of the whole array, and a shard's "
+    "call knows its part only. Call it inside a `jax.shard_map`, where each device has results of its own, or leave out "
+    "`per_shard=True`."
+)
+MSG_PER_SHARD_HERE = (
+    "Effect `{effect}` at {where} has `per_shard=True` {place}. How arrays are sharded is not known there. Leave out "
+    "`per_shard=True`, or {remedy}."
+)
 MSG_PLAIN_SHARDED = (
     "Effect `{effect}` at {where} is in a program of `jax.jit` for several devices. JAX keeps the order of effects on "
     "one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of `jax.jit`."

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import (
     ad_checkpoint,
     ad_util,
@@ -53,6 +54,11 @@ from jax._src.util import weakref_cache_key_types, weakref_lru_cache
 from jax.extend.core import ClosedJaxpr
 
 __all__ = [
+    "replicated_hlo_sharding",
+    "register_partitioner",
+    "is_tiled",
+    "element_type",
+    "call_partitioned",
     "DEVICE_MEMORY",
     "UNSPECIFIED",
     "JaxEffect",
@@ -817,6 +823,49 @@ def mark_replicated(ctx: Any, op: Any) -> None:
             sharding.type = xla_client.OpSharding.Type.TUPLE
             sharding.tuple_shardings = [each] * len(ctx.avals_out)
     mlir.set_sharding(ctx.module_context, op, sharding)
+
+
+# XLA's partitioner
+
+replicated_hlo_sharding = xla_client.HloSharding.replicate()
+
+
+def is_tiled(sharding: Any, together: int) -> bool:
+    """Whether an array is cut into parts, and not along the first axes, which stay `together`."""
+    if not sharding.is_tiled() or sharding.is_manual() or sharding.is_maximal() or sharding.is_unreduced():
+        return False
+    if any(kind != xla_client.OpSharding.Type.REPLICATED for kind in sharding.subgroup_types()):
+        return False
+    return all(cuts == 1 for cuts in sharding.tile_assignment_dimensions()[:together])
+
+
+def element_type(shape: Any) -> str:
+    """The element type of XLA's shape, as MLIR writes it."""
+    with mlir.make_ir_context():
+        return str(mlir.dtype_to_ir_type(np.dtype(shape.numpy_dtype())))
+
+
+def call_partitioned(ctx: Any, target: str, operands: Sequence[Any], said: str) -> Sequence[Any]:
+    """Calls a target that XLA's partitioner asks us about; see `register_partitioner`."""
+    return mlir.custom_call(
+        target,
+        operands=operands,
+        result_types=[mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
+        backend_config=said,
+        api_version=2,
+    ).results
+
+
+def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
+    """`partition(operands' shapes, their shardings, result's shape, its sharding, what the call says)` gives what each
+    device does in place of a call of this target. Results are the same on all devices."""
+    xla_client.register_custom_call_partitioner(
+        target,
+        prop_user_sharding=lambda sharding, *_: replicated_hlo_sharding,
+        partition=partition,
+        infer_sharding_from_operands=lambda *_: replicated_hlo_sharding,
+        can_side_effecting_have_replicated_sharding=True,
+    )
 
 
 def register_ffi_type(name: str, type_id: Any, type_info: Any, platform: str = "cpu") -> None:

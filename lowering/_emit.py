@@ -18,6 +18,7 @@ from effects._types import Order
 from lowering._after import after_p
 from lowering._record import NO_EDGES, Edges, close_p, host_sink, record_p
 from lowering._region import enter_p, leave_p
+from lowering._shards import call_shards
 
 NATIVE_PLATFORMS = ("cpu",)
 """Where the native module has handlers."""
@@ -29,15 +30,16 @@ def meet(ctx: Any, site: Site) -> None:
         compat.keep_with_program(ctx, kept)
 
 
-_ORDERED, _CLOSES, _CALLBACK, _ENTERS, _LEAVES, _APART, _ALIKE = (1 << bit for bit in range(7))
+_ORDERED, _CLOSES, _CALLBACK, _ENTERS, _LEAVES, _APART, _ALIKE, _SHARDS = (1 << bit for bit in range(8))
 _DEVICES_SHIFT, _CALL_SHIFT = 8, 32
 """The traits of a call of the native sink, in one number; see `dispatch/native/handlers.cc`."""
 
 
 def _site_attributes(
-    site: Site, devices: int = 0, alike: bool = False, call: int = 0, edges: Edges = NO_EDGES
+    site: Site, devices: int = 0, alike: bool = False, call: int = 0, edges: Edges = NO_EDGES, shards: bool = False
 ) -> dict[str, Any]:
-    traits = _ORDERED * site.effect.ordered | _CALLBACK * isinstance(site.content, HostCall) | _ALIKE * alike
+    traits = _ORDERED * site.effect.ordered | _CALLBACK * isinstance(site.content, HostCall)
+    traits |= _ALIKE * alike | _SHARDS * shards
     traits |= _CLOSES * edges.closes | _ENTERS * edges.enters | _LEAVES * edges.leaves | _APART * edges.apart
     traits |= devices << _DEVICES_SHIFT | call << _CALL_SHIFT
     site = site.portable
@@ -65,19 +67,41 @@ def emit_call(
 
 
 def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> Any:
-    if not config.native:
-        return _record_callback_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
     devices, copies = compat.automatic_devices(ctx), compat.copies_in_parts(ctx)
+    if not config.native:
+        if site.per_shard and devices:
+            raise _refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
+        return _record_callback_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
     if site.results is not None and not site.effect.ordered and (devices or copies):
         # Every device asks for itself, and which calls are copies of each other only their order tells.
         if isinstance(site.content, HostCall) and (otherwise := site.content.otherwise) is not None:
             return _otherwise(ctx, otherwise, token, operands)
         name = site.content.function.name if isinstance(site.content, HostCall) else site.effect.name
         raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
+    if site.per_shard and devices:
+        return _shards_native_lowering(ctx, token, operands, site, devices, call, edges)
+    if site.per_shard and copies:
+        raise _refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
     meet(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
     attributes = _site_attributes(site, devices or copies or edges.devices, devices != 0, call, edges)
     return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or copies))
+
+
+def _shards_native_lowering(
+    ctx: Any, token: Any, operands: Sequence[Any], site: Site, devices: int, call: int, edges: Edges
+) -> Any:
+    if site.symbols:
+        raise _refused_per_shard(site, "in a program for symbolic shapes", "export it for shapes that are known")
+    meet(ctx, site.in_shards)
+    edges = edges._replace(enters=site.effect.ordered, leaves=site.effect.ordered)
+    attributes = _site_attributes(site.in_shards, devices, False, call, edges, True)
+    return call_shards(ctx, token, operands, site, devices, attributes)
+
+
+def _refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
+    message = errors.MSG_PER_SHARD_HERE.format(effect=site.effect, where=site.where, place=place, remedy=remedy)
+    return NotImplementedError(message)
 
 
 def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:

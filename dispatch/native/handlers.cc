@@ -23,7 +23,7 @@ constexpr char kWrongToken[] =
 // The traits of a call, in one attribute, since a program has many calls; see `lowering/_emit.py`. Above the devices is
 // a number that keeps apart calls that are otherwise equal.
 constexpr int64_t kIsOrdered = 1, kCloses = 2, kIsCallback = 4, kEnters = 8, kLeaves = 16, kMayPart = 32, kIsAlike = 64,
-                  kDevicesMask = 0xffffff;
+                  kHasShards = 128, kDevicesMask = 0xffffff;
 constexpr int kDevicesShift = 8;
 
 // What a loaded program keeps of a site of its own.
@@ -37,6 +37,7 @@ struct LoadedSite {
   bool leaves;      // and the last
   bool apart;       // as for Enter
   bool alike;       // all devices publish the same
+  bool has_shards;  // each its part of what is sharded
   uint16_t flags;   // of its records
   uint32_t devices; // how many devices come to it, where that matters
 
@@ -44,6 +45,7 @@ struct LoadedSite {
       : site(static_cast<uint64_t>(site_id)), kind(traits & kIsOrdered ? Kind::kOrdered : Kind::kUnordered),
         closes((traits & kCloses) != 0), enters((traits & kEnters) != 0), leaves((traits & kLeaves) != 0),
         apart((traits & kMayPart) != 0), alike((traits & kIsAlike) != 0),
+        has_shards((traits & kHasShards) != 0),
         devices(static_cast<uint32_t>(traits >> kDevicesShift & kDevicesMask)) {
     flags = static_cast<uint16_t>((traits & kIsCallback ? kCallback : 0) | (alike ? kReplicated : 0));
     sites().retain(site, description);
@@ -162,23 +164,33 @@ void PublishEnter(const Span &tokens, const Token &first, int32_t device, uint32
 }
 
 // (token, *operands) -> token: one record. The first of a region takes the token around it; the last gives that back,
-// and takes it behind its own if it is not the first too.
+// and takes it behind its own if it is not the first too. Of what is sharded, the first operand is a row of numbers:
+// whether this device speaks, as the first of those that have the same parts, and what the record begins with.
 ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer<ffi::U32> token,
                   ffi::RemainingArgs args, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
     Place place = LoadPlace(token.untyped_data(), token.size_bytes());
     Spans spans(args, 0);
-    const size_t before = site->leaves && !site->enters ? 1 : 0;
+    size_t before = site->leaves && !site->enters ? 1 : 0;
     Token around = before != 0 ? LoadToken(spans.data()[0]) : place.token;
     if (site->enters) {
       ++place.token.phase;
       PublishEnter({&place.token, sizeof place.token}, place.token, device, site->devices, site->apart);
       place.token.index = 0;
     }
-    if (place.speaks())
+    bool speaks = place.speaks();
+    if (site->has_shards) {
+      Span &row = spans.data()[0];
+      int32_t is_first;
+      std::memcpy(&is_first, row.data, sizeof is_first);
+      speaks = is_first != 0;
+      row = {static_cast<const std::byte *>(row.data) + sizeof is_first, row.size - sizeof is_first};
+      before = row.size == 0 ? 1 : 0;
+    }
+    if (speaks)
       publisher().publish(site->kind, site->site, place.token, device, spans.data() + before, spans.size() - before,
                           site->flags);
-    if (site->kind == Kind::kOrdered) ++place.token.index;
+    if (site->kind == Kind::kOrdered && (speaks || place.has_part)) ++place.token.index; // copies count alike
     if (site->leaves) {
       const Span last{&place.token, sizeof place.token};
       publisher().publish(Kind::kLeave, 0, place.token, device, &last, 1);
