@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
@@ -16,8 +17,8 @@ from effects._primitive import effect_p
 from effects._sites import Site
 from effects._types import Order
 from lowering._after import after_p
-from lowering._record import NO_EDGES, Edges, close_p, host_sink, record_p
-from lowering._region import enter_p, leave_p
+from lowering._record import NO_EDGES, TOKEN_LENGTH, Edges, close_p, host_sink, record_p
+from lowering._region import enter_p, leave_p, rejoin_p
 from lowering._shards import call_shards
 
 NATIVE_PLATFORMS = ("cpu",)
@@ -128,6 +129,11 @@ def _leave_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
     return emit_call(ctx, "effects_leave", tokens, attributes, replicated=compat.copies_in_parts(ctx) != 0)
 
 
+def _rejoin(*tokens: Any) -> list[Any]:
+    own, around = tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
+    return [jnp.concatenate([a, b[TOKEN_LENGTH:]]) for a, b in zip(own, around, strict=True)]
+
+
 def _after_native_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
     ctx = ctx.replace(
         avals_in=[compat.physical_aval(aval) for aval in ctx.avals_in],
@@ -216,6 +222,7 @@ for _platform in NATIVE_PLATFORMS:
     compat.mlir.register_lowering(leave_p, _leave_native_lowering, platform=_platform)
     compat.mlir.register_lowering(after_p, _after_native_lowering, platform=_platform)
     compat.mlir.register_lowering(effect_p, _effect_native_lowering, platform=_platform, cacheable=False)
+compat.mlir.register_lowering(rejoin_p, compat.mlir.lower_fun(_rejoin))
 compat.mlir.register_lowering(record_p, _record_callback_lowering)
 compat.mlir.register_lowering(close_p, _close_callback_lowering)
 compat.mlir.register_lowering(effect_p, _effect_callback_lowering)

@@ -29,18 +29,29 @@ enter_p = compat.Primitive("enter")
 enter_p.multiple_results = True
 """(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices may go
 `apart`, one that waits for an answer may be what the others wait for in a collective. With `parts`, the last operands
-are the numbers of the device's part and of the device among the copies there."""
+are the numbers of the device's part and of the device among the copies there. With `skips`, copies may have effects of
+their own too."""
 
 leave_p = compat.Primitive("leave")
 leave_p.multiple_results = True
 """(*tokens, *tokens at the entry) -> the tokens with which all devices go on."""
 
 
+rejoin_p = compat.Primitive("rejoin")
+rejoin_p.multiple_results = True
+"""(*tokens, *tokens around) -> the tokens with which copies go on that have had effects of their own."""
+
+
+@rejoin_p.def_abstract_eval
+def _rejoin_abstract_eval(*tokens: Any) -> Any:
+    return tokens[len(tokens) // 2 :]
+
+
 @enter_p.def_abstract_eval
-def _enter_abstract_eval(*operands: Any, ordered: int, devices: int, apart: bool, parts: bool) -> list[Any]:
+def _enter_abstract_eval(*operands: Any, parts: bool, **_: Any) -> list[Any]:
     tokens = operands[:-2] if parts else operands
     inside = [compat.per_device(token) for token in tokens]
-    return [token.update(shape=(TOKEN_LENGTH + 2,)) for token in inside] if parts else inside
+    return [token.update(shape=(2 * TOKEN_LENGTH,)) for token in inside] if parts else inside
 
 
 @leave_p.def_abstract_eval
@@ -72,19 +83,24 @@ def _shard_map_token_rule(
         raise errors.MissingTokenRule(refused.format(effects=effects, where=where))
     keys = sorted(tokens, key=lambda key: key == UNORDERED)
     ordered = sum(key != UNORDERED for key in keys)
+    # In a region inside one that counts, each device goes on with its own count.
+    goes_on = any(compat.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
+    counts = counts and not goes_on
+    skips = counts and bool(_regions_in(jaxpr))
 
     # A device that waits for its turn then waits for effects which others may never come to.
     apart = _may_part(jaxpr, check_vma) and any(map(_waits, _eqns_in(jaxpr)))
-    may_be_stuck = apart and any_talks(jaxpr)
-    ties = apart and not copy_axes  # XLA's own collectives in a part are out of reach
+    may_be_stuck = apart and (skips or any_talks(jaxpr))  # XLA may gather between copies
+    ties = apart and not copy_axes  # what it gathers is out of reach
     edges = ctx.edges
     if counts and not copy_axes and ordered == len(keys) == 1:
         first, last = map(is_plain_record, equations_at_edges(jaxpr))
         edges = Edges(first, last, ctx.edges.closes, mesh.size, may_be_stuck)
 
     def enter(tokens: Sequence[Any]) -> Sequence[Any]:
-        devices = math.prod(own_axes.values())
+        devices = mesh.size if skips else math.prod(own_axes.values())
         attributes = {"ordered": ordered, "devices": devices, "apart": may_be_stuck, "parts": bool(copy_axes)}
+        attributes["skips"] = skips
         if not copy_axes:
             return enter_p.bind(*tokens, **attributes)
 
@@ -102,11 +118,15 @@ def _shard_map_token_rule(
     def region(*flat: Any) -> tuple[Any, ...]:
         around, args = flat[: len(keys)], flat[len(keys) :]
         tokens = enter(around) if counts and not edges.enters else around
+        if goes_on:
+            tokens = [compat.as_per_device(token[:TOKEN_LENGTH]) for token in around]
         with collectives_come_after(ties):
             after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args, edges, around[0])
         tokens = [after_all[key] for key in keys]
         if counts and not edges.leaves:
             tokens = leave_p.bind(*tokens, *around, ordered=ordered)
+        if goes_on:
+            tokens = rejoin_p.bind(*tokens, *around)
         return (*tokens, *(after(tokens, outs) if ties else outs))  # XLA may gather them
 
     everywhere = (PartitionSpec(),) * len(keys)
@@ -123,7 +143,7 @@ def _shard_map_token_rule(
 
 def _refusal(jaxpr: Any, counts: bool, has_copies: bool) -> str | None:
     """Why the effects of a region cannot be told apart by device, if so."""
-    if counts and _any_region_with_effects(jaxpr):
+    if counts and (inner := _regions_in(jaxpr)) and not (has_copies and all(map(_tells_copies_apart, inner))):
         return errors.MSG_REGION_IN_REGION
     if counts and has_copies and not jax.config.jax_use_shardy_partitioner:
         return errors.MSG_PARTLY_MANUAL
@@ -132,6 +152,17 @@ def _refusal(jaxpr: Any, counts: bool, has_copies: bool) -> str | None:
     if jax.process_count() > 1:
         return errors.MSG_REGION_OF_PROCESSES
     return None
+
+
+def _regions_in(jaxpr: Any) -> list[Any]:
+    """The regions with effects inside a region."""
+    return [eqn for eqn in _eqns_in(jaxpr) if eqn.primitive is compat.shard_map_p and effects_of(eqn.effects)]
+
+
+def _tells_copies_apart(region: Any) -> bool:
+    """Whether no devices are copies of each other in a region inside another."""
+    copies = compat.region_axes(region.params["mesh"], region.params["newly_manual_axes"])[1]
+    return not copies and not _regions_in(compat.closed_jaxpr(region.params["jaxpr"]))
 
 
 @compat.weakref_lru_cache
@@ -146,10 +177,6 @@ def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
         if not all(_is_inside_others(each, check_vma) for each in inner):
             return False
     return True
-
-
-def _any_region_with_effects(jaxpr: Any) -> bool:
-    return any(eqn.primitive is compat.shard_map_p and effects_of(eqn.effects) for eqn in _eqns_in(jaxpr))
 
 
 def _may_part(jaxpr: Any, check_vma: bool) -> bool:

@@ -41,7 +41,7 @@ def ends_with_record(jaxpr: Any, has_copies: bool = False) -> bool:
     last = equations_at_edges(jaxpr)[1]
     if last.primitive is compat.shard_map_p:
         copies = compat.region_axes(last.params["mesh"], last.params["newly_manual_axes"])[1]
-        return ends_with_record(compat.closed_jaxpr(last.params["jaxpr"]), bool(copies))
+        return ends_with_record(compat.closed_jaxpr(last.params["jaxpr"]), has_copies or bool(copies))
     return is_plain_record(last) and not has_copies
 
 

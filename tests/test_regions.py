@@ -326,6 +326,44 @@ def test_parts_around_other_regions(lines):
     assert lines(fx.jit(twice), x) == ["6.0", "22.0", "12.0", "44.0"]
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("calls", [False, True])
+def test_copies_may_have_effects_of_their_own(calls, check_vma, lines):
+    """A region inside one that has effects too: each has its place in its device's own order."""
+
+    def inner(x):
+        n, m = lax.axis_index("x"), lax.axis_index("y")
+        fx.print("inner {} {} {}", n, m, x.sum())
+        if calls:
+            one = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            return fx.callback(lambda n, m, x: (print("called", n, m), x + 1)[1], one, n, m, x)
+        lax.cond(m == 1, lambda: fx.print("extra {} {}", n, m), lambda: None)
+        return x + 1
+
+    def outer(x):
+        n = lax.axis_index("x")
+        fx.print("outer {}", n)
+        x = jax.shard_map(inner, in_specs=P(None, "y"), out_specs=P(None, "y"), axis_names={"y"}, check_vma=check_vma)(
+            x
+        )
+        if calls:
+            x = fx.callback(lambda n, x: (print("both", n), x)[1], jax.ShapeDtypeStruct(x.shape, x.dtype), n, x)
+        fx.print("after {} {}", n, x[0])
+        return x
+
+    f = fx.jit(_in_parts(outer, _mesh(2, 2), check_vma=check_vma))
+    pairs = [(n, m) for n in (0, 1) for m in (0, 1)]
+    sums = {(0, 0): "1.0", (0, 1): "5.0", (1, 0): "9.0", (1, 1): "13.0"}
+    expected = ["outer 0", "outer 1", *(f"inner {n} {m} {sums[n, m]}" for n, m in pairs)]
+    after = ["after 0 [1. 2. 3. 4.]", "after 1 [5. 6. 7. 8.]"]
+    if calls:
+        expected += [*(f"called {n} {m}" for n, m in pairs), "both 0", "both 1", *after]
+    else:  # what follows is at the same place of other devices
+        expected += [after[0], "extra 0 1", after[1], "extra 1 1"]
+    for _ in range(5):
+        assert lines(f, jnp.arange(8.0).reshape(2, 4)) == expected
+
+
 def test_error_in_a_part():
     def body(x):
         return fx.callback(lambda x: 1 / 0, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
@@ -532,7 +570,7 @@ def check_device_that_waits(lines):
 # What is refused
 
 
-def test_regions_in_regions_are_refused_where_both_have_effects():
+def test_parts_in_parts_are_refused_where_both_have_effects():
     def inner(x):
         fx.print("inner {}", x)
         return x
@@ -541,7 +579,8 @@ def test_regions_in_regions_are_refused_where_both_have_effects():
         fx.print("outer {}", x)
         return jax.shard_map(inner, in_specs=P("y"), out_specs=P("y"), axis_names={"y"})(x)
 
-    f = jax.shard_map(outer, mesh=_mesh(2, 2), in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    mesh = jax.make_mesh((2, 1, 2), ("x", "y", "z"), axis_types=(AxisType.Auto,) * 3)
+    f = jax.shard_map(outer, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
     with pytest.raises(fx.MissingTokenRule, match=r"`print` at .*test_regions.py.* inside another .* `axis_names`"):
         fx.jit(f)(jnp.arange(4))
 

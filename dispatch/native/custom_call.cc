@@ -104,9 +104,9 @@ const char *Publish(int32_t level, const char *text, size_t size) {
   const int32_t length = static_cast<int32_t>(size);
   const Span spans[] = {{&length, sizeof length}, {&level, sizeof level}, {text, size}};
   if (call.counts) {
-    const Place &place = current->place;
+    Place &place = current->place;
     if (place.speaks()) publisher().publish(call.kind, call.site, place.token, device, spans, 3, call.flags);
-    if (call.kind == Kind::kOrdered) ++current->place.token.index;
+    if (call.kind == Kind::kOrdered) CountOn(place, device, place.speaks());
   } else {
     PublishPlain(call.site, call.kind == Kind::kOrdered, device, spans, 3);
   }

@@ -17,7 +17,7 @@ namespace {
 namespace ffi = xla::ffi;
 
 constexpr char kWrongToken[] =
-    "A token has neither the type uint32[4] nor uint32[6]. Effects and the native module must come from one version of "
+    "A token has neither the type uint32[4] nor uint32[8]. Effects and the native module must come from one version of "
     "token-effects. Install the package anew.";
 
 // The traits of a call, in one attribute, since a program has many calls; see `lowering/_emit.py`. Above the devices is
@@ -190,7 +190,7 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
     if (speaks)
       publisher().publish(site->kind, site->site, place.token, device, spans.data() + before, spans.size() - before,
                           site->flags);
-    if (site->kind == Kind::kOrdered && (speaks || place.has_part)) ++place.token.index; // copies count alike
+    if (site->kind == Kind::kOrdered && (speaks || place.has_part)) CountOn(place, device, speaks);
     if (site->leaves) {
       const Span last{&place.token, sizeof place.token};
       publisher().publish(Kind::kLeave, 0, place.token, device, &last, 1);
@@ -212,7 +212,7 @@ ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
     Spans all(args, 0);
     const Place place = LoadPlace(all.data()[0].data, all.data()[0].size);
     Place next = place;
-    if (site->kind == Kind::kOrdered) ++next.token.index;
+    if (site->kind == Kind::kOrdered) CountOn(next, device, place.speaks());
     StorePlace(rets, rets.size() - 1, next);
 
     Waiting waiting(rets);
@@ -241,21 +241,23 @@ ffi::Error Close(int64_t devices, int32_t device, ffi::RemainingArgs tokens,
 }
 
 // (*tokens) -> (*tokens): each device counts for itself from here on. The first `ordered` of the tokens count. With
-// `parts`, the last operands are the number of the device's part, and its own among the copies there.
-ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, int32_t device, ffi::RemainingArgs args,
-                 ffi::RemainingRets rets) {
+// `parts`, the last operands are the number of the device's part, and its own among the copies there; for `skips` see
+// Place.
+ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool skips, int32_t device,
+                 ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
     Spans spans(args, 0);
     Place inside;
     if ((inside.has_part = parts)) {
       std::memcpy(&inside.part, spans.data()[rets.size()].data, sizeof inside.part);
       std::memcpy(&inside.copy, spans.data()[rets.size() + 1].data, sizeof inside.copy);
+      inside.skips = skips;
     }
     std::vector<Token> tokens;
     for (size_t i = 0; i < rets.size(); ++i) tokens.push_back(LoadToken(spans.data()[i]));
     const size_t count = static_cast<size_t>(ordered);
     for (size_t i = 0; i < count; ++i) ++tokens[i].phase;
-    if (count != 0 && inside.speaks())
+    if (count != 0 && (inside.speaks() || skips))
       PublishEnter({tokens.data(), count * sizeof(Token)}, tokens[0], device, static_cast<uint32_t>(devices), apart);
     for (size_t i = 0; i < tokens.size(); ++i) {
       inside.token = tokens[i];
@@ -273,7 +275,8 @@ ffi::Error Leave(int64_t ordered, int32_t device, ffi::RemainingArgs args, ffi::
     std::vector<Token> last;
     for (size_t i = 0; i < count; ++i) last.push_back(LoadToken(spans.data()[i]));
     const Span tokens{last.data(), count * sizeof(Token)};
-    if (count != 0 && LoadPlace(spans.data()[0].data, spans.data()[0].size).speaks())
+    const Place first = LoadPlace(spans.data()[0].data, spans.data()[0].size);
+    if (count != 0 && (first.speaks() || first.skips != 0))
       publisher().publish(Kind::kLeave, 0, last[0], device, &tokens, 1);
     for (size_t i = 0; i < rets.size(); ++i) {
       const Span &entry = spans.data()[rets.size() + i];
@@ -344,6 +347,7 @@ XLA_FFI_DEFINE_HANDLER(kEnter, Enter,
                            .Attr<int64_t>("devices")
                            .Attr<bool>("apart")
                            .Attr<bool>("parts")
+                           .Attr<bool>("skips")
                            .Ctx<ffi::DeviceOrdinal>()
                            .RemainingArgs()
                            .RemainingRets());
@@ -377,25 +381,28 @@ Replies &replies() {
   return *instance;
 }
 
+namespace {
+constexpr size_t kPartSize = 4 * sizeof(uint32_t); // part, copy, turn, skips
+}
+
 Place LoadPlace(const void *data, size_t size) {
-  constexpr size_t kOfPart = sizeof(Token) + 2 * sizeof(uint32_t);
-  if (size != sizeof(Token) && size != kOfPart) throw std::invalid_argument(kWrongToken);
+  if (size != sizeof(Token) && size != sizeof(Token) + kPartSize) throw std::invalid_argument(kWrongToken);
   Place place;
   std::memcpy(&place.token, data, sizeof(Token));
-  if ((place.has_part = size == kOfPart)) {
-    const auto *const more = static_cast<const std::byte *>(data) + sizeof(Token);
-    std::memcpy(&place.part, more, sizeof place.part);
-    std::memcpy(&place.copy, more + sizeof place.part, sizeof place.copy);
-  }
+  if ((place.has_part = size != sizeof(Token)))
+    std::memcpy(&place.part, static_cast<const std::byte *>(data) + sizeof(Token), kPartSize);
   return place;
 }
 
 void StorePlace(const Place &place, void *data) {
   std::memcpy(data, &place.token, sizeof(Token));
-  if (!place.has_part) return;
-  auto *const more = static_cast<std::byte *>(data) + sizeof(Token);
-  std::memcpy(more, &place.part, sizeof place.part);
-  std::memcpy(more + sizeof place.part, &place.copy, sizeof place.copy);
+  if (place.has_part) std::memcpy(static_cast<std::byte *>(data) + sizeof(Token), &place.part, kPartSize);
+}
+
+void CountOn(Place &place, int32_t device, bool has_spoken) {
+  if (place.skips != 0 && !has_spoken) publisher().publish(Kind::kSkip, 0, place.token, device, nullptr, 0);
+  ++place.token.index;
+  ++place.turn;
 }
 
 void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags,

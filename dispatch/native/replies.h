@@ -178,7 +178,7 @@ private:
   using Key = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
   static Key KeyOf(const Place &place) {
     const Token &token = place.token;
-    return {token.stream, token.epoch, token.phase, token.index, place.part};
+    return {token.stream, token.epoch, token.phase, place.has_part ? place.turn : token.index, place.part};
   }
 
   // Devices that have one answer may go on to where they wait for each other, so each has a thread to do so.
