@@ -135,7 +135,7 @@ MSG_UNORDERED_SHARDED = (
 )
 MSG_PER_SHARD_RESULTS = (
     "The callback `{name}` at {where} has results and `per_shard=True`. Results are of the whole array, and a shard's "
-    "call knows its part only. Call it inside a `jax.shard_map`, where each device has results of its own, or leave out "
+    "call knows its part only. Call it inside a `jax.shard_map`, where each device has its own results, or leave out "
     "`per_shard=True`."
 )
 MSG_PER_SHARD_HERE = (

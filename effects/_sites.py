@@ -244,8 +244,9 @@ class Site:
 
     @functools.cached_property
     def in_shards(self) -> Site:
-        """The site as its records know it where arrays are sharded automatically. In a record come first the sizes of the
-        shards, where they begin, where they end, since the last along an axis may be smaller, and the whole sizes."""
+        """The site as its records know it where arrays are sharded automatically. In a record come first the sizes of
+        the shards, where they begin, where they end, since the last along an axis may be smaller, and the whole
+        sizes."""
         numbers = itertools.count(-1, -1)
 
         def of(operand: Operand) -> Operand:

@@ -90,6 +90,7 @@ def _program_of_one(
     arguments = "".join(f", %x{i}: {operand}" for i, operand in enumerate(operands))
     passed = "".join(f", %x{i}" for i in range(len(operands)))
     layouts = ", ".join(_row_major(rank) for rank in (1, 1, *map(len, shapes)))
+    layouts = f"operand_layouts = [{layouts}], result_layouts = [{_row_major(1)}]"
     lines = [
         f"func.func public @main(%token: {token}{arguments}) -> {token} {{",
         f"  %table = stablehlo.constant dense<{table.tolist()}> : {_type(table.shape, 'i32')}",
@@ -99,7 +100,7 @@ def _program_of_one(
         f" : ({_type(table.shape, 'i32')}, tensor<ui32>, tensor<ui32>) -> {_type((1, width), 'i32')}",
         f"  %row = stablehlo.reshape %rows : ({_type((1, width), 'i32')}) -> {row}",
         f"  %out = stablehlo.custom_call @effects_record(%token, %row{passed}) {{api_version = 4 : i32,"
-        f" backend_config = {_dictionary(attributes)}, operand_layouts = [{layouts}], result_layouts = [{_row_major(1)}]}}"
+        f" backend_config = {_dictionary(attributes)}, {layouts}}}"
         f" : ({', '.join([token, row, *operands])}) -> {token}",
         f"  return %out : {token}",
         "}",
