@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
-from lowering._after import after, any_talks, collectives_come_after
+from lowering._after import after, any_talks, collectives_come_after, do_collectives_come_after
 from lowering._record import TOKEN_LENGTH, Edges, close_p
 from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, own_effects, register_token_rule, sites_in
 from lowering._thread import equations_at_edges, is_plain_record
@@ -73,7 +73,8 @@ def _shard_map_token_rule(
 ) -> tuple[Tokens, list[Any]]:
     jaxpr = compat.closed_jaxpr(jaxpr)
     own_axes, copy_axes = compat.region_axes(mesh, newly_manual_axes)
-    counts = not _is_inside_others(jaxpr, check_vma)
+    is_inside_whole = bool(mesh.manual_axes) and not compat.region_axes(mesh, ())[1]  # each device counts already
+    counts = not is_inside_whole and not _is_inside_others(jaxpr, check_vma)
     if refused := _refusal(jaxpr, counts, bool(copy_axes)):
         if not own_effects(ctx.effects):  # as JAX has them
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
@@ -86,10 +87,11 @@ def _shard_map_token_rule(
     # In a region inside one that counts, each device goes on with its own count.
     goes_on = any(compat.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
     counts = counts and not goes_on
-    skips = counts and bool(_regions_in(jaxpr))
+    skips = counts and bool(copy_axes) and bool(_regions_in(jaxpr))
 
     # A device that waits for its turn then waits for effects which others may never come to.
     apart = _may_part(jaxpr, check_vma) and any(map(_waits, _eqns_in(jaxpr)))
+    apart = apart or (is_inside_whole and do_collectives_come_after())
     may_be_stuck = apart and (skips or any_talks(jaxpr))  # XLA may gather between copies
     ties = apart and not copy_axes  # what it gathers is out of reach
     edges = ctx.edges
@@ -143,7 +145,7 @@ def _shard_map_token_rule(
 
 def _refusal(jaxpr: Any, counts: bool, has_copies: bool) -> str | None:
     """Why the effects of a region cannot be told apart by device, if so."""
-    if counts and (inner := _regions_in(jaxpr)) and not (has_copies and all(map(_tells_copies_apart, inner))):
+    if counts and has_copies and not all(map(_tells_copies_apart, _regions_in(jaxpr))):
         return errors.MSG_REGION_IN_REGION
     if counts and has_copies and not jax.config.jax_use_shardy_partitioner:
         return errors.MSG_PARTLY_MANUAL
@@ -161,8 +163,7 @@ def _regions_in(jaxpr: Any) -> list[Any]:
 
 def _tells_copies_apart(region: Any) -> bool:
     """Whether no devices are copies of each other in a region inside another."""
-    copies = compat.region_axes(region.params["mesh"], region.params["newly_manual_axes"])[1]
-    return not copies and not _regions_in(compat.closed_jaxpr(region.params["jaxpr"]))
+    return not compat.region_axes(region.params["mesh"], region.params["newly_manual_axes"])[1]
 
 
 @compat.weakref_lru_cache

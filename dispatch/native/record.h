@@ -69,6 +69,9 @@ enum Flag : uint16_t {
   kApart = 8,      // of kEnter: a device that waits for an answer may be what the other devices wait for
 };
 
+// The device of a record that all devices of a program publish alike, as the host sees it.
+inline constexpr int32_t kAllDevices = -1;
+
 struct RecordHeader {
   uint32_t size; // bytes this record takes in the ring, a multiple of 8; first, so that padding fits in 8 bytes
   Kind kind;
