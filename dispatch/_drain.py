@@ -298,14 +298,12 @@ class Drain:
         """Ends epochs whose programs have failed, which never close themselves."""
         for stream in list(streams.values()):
             for number in list(stream.running):
+                # What waits behind one that has not failed waits for it.
                 running = stream.running.get(number)
-                if running is None:
-                    continue
-                if not running.output_token.is_ready():
-                    break  # what waits behind it waits for it
+                if running is None or not running.output_token.is_ready() or failure_of(running.output_token) is None:
+                    break  # or it has ended, and its end is on its way
                 stream.running.pop(number, None)
-                if failure_of(running.output_token) is not None:
-                    stream.fail(number)
+                stream.fail(number)
 
 
 def _last_reply(item: Any) -> int:
