@@ -1,20 +1,13 @@
-"""A process with four virtual devices, which measures programs over them: `python -m benchmarks._devices_child REPEATS`.
-
-Says what it found as one line of JSON.
-"""
+"""Measures programs over all devices: `python -m benchmarks._devices_child REPEATS`, which says what it found as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
-
-DEVICES = 4
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +16,7 @@ import effects as fx
 from benchmarks._measure import Figure, interleave, timed
 from benchmarks._output import stdout_in_file
 
+DEVICES = jax.device_count()
 CALLS = 200
 """In a row, with a barrier at the end."""
 
