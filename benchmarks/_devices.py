@@ -29,8 +29,12 @@ def devices(repeats: int) -> Result:
 def alternating(repeats: int) -> Result:
     """The order goes from device to device, which costs nothing."""
     figures = _run_child(repeats)["in turn"]
-    one, another = (figure.median for figure in figures.values())
-    return Result("call", [Ratio("another each time / one device", another / one, Target(1.1))], figures)
+    plain, plain_other, one, another = (figure.median for figure in figures.values())
+    ratios = [
+        Ratio("fx.print: another each time / one device", another / one, Target(1.1)),
+        Ratio("plain: another each time / one device", plain_other / plain),
+    ]
+    return Result("call", ratios, figures)
 
 
 @functools.cache
