@@ -44,8 +44,7 @@ struct LoadedSite {
   LoadedSite(int64_t site_id, int64_t traits, std::string_view description)
       : site(static_cast<uint64_t>(site_id)), kind(traits & kIsOrdered ? Kind::kOrdered : Kind::kUnordered),
         closes((traits & kCloses) != 0), enters((traits & kEnters) != 0), leaves((traits & kLeaves) != 0),
-        apart((traits & kMayPart) != 0), alike((traits & kIsAlike) != 0),
-        has_shards((traits & kHasShards) != 0),
+        apart((traits & kMayPart) != 0), alike((traits & kIsAlike) != 0), has_shards((traits & kHasShards) != 0),
         devices(static_cast<uint32_t>(traits >> kDevicesShift & kDevicesMask)) {
     flags = static_cast<uint16_t>((traits & kIsCallback ? kCallback : 0) | (alike ? kReplicated : 0));
     sites().retain(site, description);
@@ -111,7 +110,8 @@ public:
   Replies::GoOn operator()(const Answer &answer) const {
     // A copy of the promise: what follows runs the rest of the program, which may free us.
     if (std::string error = take(answer); !error.empty())
-      return [promise = promise_, error = std::move(error)]() mutable { promise.SetError(ffi::Error::Internal(error)); };
+      return
+          [promise = promise_, error = std::move(error)]() mutable { promise.SetError(ffi::Error::Internal(error)); };
     return [promise = promise_]() mutable { promise.SetAvailable(); };
   }
 

@@ -258,7 +258,7 @@ private:
   static void check_payload(const RecordHeader &header, const std::string &payload) {
     const Token &token = header.token;
     CHECK_EQ(header.site, kSite);
-    CHECK_EQ(header.device, kDevice);
+    CHECK_EQ(header.device, (header.flags & kReplicated) != 0 ? kAllDevices : kDevice);
     Preface preface;
     CHECK(payload.size() >= sizeof preface);
     std::memcpy(&preface, payload.data(), sizeof preface);
@@ -1663,6 +1663,7 @@ void test_late_awaited_record_is_answered() {
     numbers.push_back(world.replies.ask([&, i](const Answer &answer) {
       CHECK(!answer.error.empty());
       heard.push_back(std::to_string(i));
+      return Replies::GoOn();
     }));
   world.drain.open(1, 0);
   world.drain.open(2, 0); // keeps the drain awake
@@ -1691,8 +1692,9 @@ void test_failure_answers_replicated_waiters() {
   std::vector<std::string> heard;
   const auto ask = [&](uint32_t thread, uint32_t epoch) {
     const std::string name = std::to_string(thread) + "." + std::to_string(epoch);
-    return world.replies.ask_replicated(MakeToken(thread, 0, epoch, 0), 2, [&heard, name](const Answer &answer) {
+    return world.replies.ask_replicated({MakeToken(thread, 0, epoch, 0)}, 2, [&heard, name](const Answer &answer) {
       heard.push_back(name + (answer.error.empty() ? "" : "!"));
+      return Replies::GoOn();
     });
   };
   for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
@@ -1729,8 +1731,9 @@ void test_late_replicated_device_is_answered() {
     std::vector<std::string> heard;
     const auto publish = [&](const std::string &name) {
       const Token token = MakeToken(1, 0, 0, index);
-      const uint32_t number = world.replies.ask_replicated(token, 2, [&heard, name](const Answer &answer) {
+      const uint32_t number = world.replies.ask_replicated({token}, 2, [&heard, name](const Answer &answer) {
         heard.push_back(name + (answer.error.empty() ? "" : "!"));
+        return Replies::GoOn();
       });
       CHECK(number != 0);
       InThread([&] { CHECK(Publish(world.publisher, Kind::kOrdered, token, 8, kCallback | kReplicated, number)); });
@@ -1813,6 +1816,7 @@ void test_late_awaited_record_is_answered_without_a_lock() {
         CHECK(consumer.owns_lock());
       }
     });
+    return Replies::GoOn();
   });
   world.drain.open(1, 0);
   std::atomic<bool> over{false};
@@ -2145,11 +2149,29 @@ void test_stop_ends_all_that_stand_by() {
   }
 }
 
+// A program is known to have closed when all its devices have; one that failed on the way is forgotten.
+void test_program_has_closed_when_all_devices_have() {
+  Publisher publisher;
+  const Token first = MakeToken(7, 0, 3, 0), second = MakeToken(7, 0, 4, 0), third = MakeToken(7, 0, 5, 0);
+  publisher.note_closed(first, 3);
+  publisher.note_closed(second, 0);
+  publisher.note_closed(first, 3);
+  CHECK(!publisher.has_closed(7, 3) && publisher.has_closed(7, 4));
+  publisher.note_closed(first, 3);
+  CHECK(publisher.has_closed(7, 3) && publisher.has_closed(7, 4) && !publisher.has_closed(8, 3));
+
+  publisher.note_closed(third, 2);
+  publisher.forget_closing(7, 5);
+  publisher.note_closed(third, 2);
+  CHECK(!publisher.has_closed(7, 5));
+}
+
 } // namespace
 } // namespace effects
 
 int main() {
   using namespace effects;
+  RUN(test_program_has_closed_when_all_devices_have);
   RUN(test_wait_loses_nothing);
   RUN(test_wait_with_large_records_loses_nothing);
   RUN(test_drop_newest_counts_what_it_drops);

@@ -284,11 +284,10 @@ void test_programs_fail_while_devices_ask() {
     threads.emplace_back([&, device] {
       for (uint32_t at = 0; at < kEpochs * kEach; ++at) {
         std::atomic<int> &mine = told[device * kEpochs * kEach + at];
-        replies.ask_replicated({MakeToken(1, 0, at / kEach, at % kEach)}, kDevices,
-                               [&mine](const Answer &) {
-                                 mine.fetch_add(1);
-                                 return Replies::GoOn();
-                               });
+        replies.ask_replicated({MakeToken(1, 0, at / kEach, at % kEach)}, kDevices, [&mine](const Answer &) {
+          mine.fetch_add(1);
+          return Replies::GoOn();
+        });
       }
       --asking;
     });
