@@ -339,8 +339,9 @@ MSG_REGION_WITHOUT_NATIVE = (
     "native handlers (CPU) with the setting `native`, or move the effects out."
 )
 MSG_REGION_OF_PROCESSES = (
-    "Effect {effects} at {where} is in a `jax.shard_map` over devices of several processes. A process orders the "
-    "effects of its own devices, and waits for all of them. Move the effect out, or use one process."
+    "Effects in a `jax.shard_map` over an abstract mesh were lowered where there are several processes. A process "
+    "waits for the effects of its own devices, and an abstract mesh does not say which these are. Give `jax.shard_map` "
+    "a mesh with devices, or call the program inside `jax.set_mesh(mesh)`."
 )
 MSG_MISSING_MASK = (
     "Effect {effects} reached the primitive `{primitive}` at {where}, under a predicate that differs between the lanes "

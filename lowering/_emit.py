@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,10 +71,23 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
             return _otherwise(ctx, otherwise, token, operands)
         name = site.content.function.name if isinstance(site.content, HostCall) else site.effect.name
         raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
+    site = of_processes(ctx, site, devices)
     meet(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
-    attributes = _site_attributes(site, devices, call, closes)
+    attributes = _site_attributes(site, copies(ctx, devices), call, closes)
     return emit_call(ctx, target, (token, *operands), attributes, replicated=devices != 0)
+
+
+def copies(ctx: Any, devices: int) -> int:
+    """How many devices of this process publish alike, of those that XLA's partitioner has; 0 if there is but one."""
+    own = compat.own_devices(ctx, devices) if devices else 0
+    return devices if own is None else own if own > 1 else 0
+
+
+def of_processes(ctx: Any, site: Site, devices: int) -> Site:
+    """The site as it says whose devices all have its records, if XLA's partitioner has several."""
+    processes = compat.processes_of(ctx) if devices else ()
+    return dataclasses.replace(site, processes=processes) if processes else site
 
 
 def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
@@ -89,11 +103,14 @@ def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
     devices = compat.automatic_devices(ctx)
-    return emit_call(ctx, "effects_close", tokens, {"devices": devices}, replicated=devices != 0)
+    return emit_call(ctx, "effects_close", tokens, {"devices": copies(ctx, devices)}, replicated=devices != 0)
 
 
-def _enter_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
-    return compat.call_handler(ctx, "effects_enter", tokens, attributes, has_side_effect=True)
+def _enter_native_lowering(ctx: Any, *tokens: Any, devices: int, **attributes: Any) -> Any:
+    own = compat.own_devices(ctx, devices)
+    if own is None:
+        raise errors.MissingTokenRule(errors.MSG_REGION_OF_PROCESSES)
+    return compat.call_handler(ctx, "effects_enter", tokens, {**attributes, "devices": own}, has_side_effect=True)
 
 
 def _leave_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:

@@ -94,8 +94,6 @@ def _refusal(jaxpr: Any, by_device: frozenset[Any], counts: bool, check_vma: boo
         return errors.MSG_PARTLY_MANUAL
     if not config.native:
         return errors.MSG_REGION_WITHOUT_NATIVE
-    if jax.process_count() > 1:
-        return errors.MSG_REGION_OF_PROCESSES
     return None
 
 
