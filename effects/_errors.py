@@ -189,6 +189,15 @@ MSG_EXPORTED_FOR_ONE = (
     "The program `{program}` was exported for one device, has effects, and is called over {devices} devices. Every "
     "device would have the effects. Export it for as many devices: `fx.export(fx.jit(f, in_shardings=...))`."
 )
+MSG_EXPORT_OF_PROCESSES = (
+    "The program `{program}` has effects, and was exported for several devices where there are several processes. Each "
+    "process knows only its own devices, and the program would be of these. Export it in a process by itself."
+)
+MSG_EXPORTED_OF_PROCESSES = (
+    "The exported program `{program}` has effects, and is called over the devices of several processes. A process "
+    "waits for the effects of its own devices, and the program does not say how many these are. Call the function that "
+    "it was exported from."
+)
 MSG_EXPORTED_STRUCTURE = (
     "The exported program `{program}` was called with {got}, where {expected} was expected. Arguments have the "
     "structure with which the program was exported. Call it with the same arguments, by position and by name."
@@ -371,8 +380,15 @@ MSG_TIMEOUT_VALUE = (
     "wait for as long as it takes. Pass, say, `timeout=10`."
 )
 MSG_SCOPE = (
-    "`effects_barrier` was given the scope {scope!r}. A barrier waits for this process; waiting for all processes is "
-    "not there yet. Pass `scope='local'`, or leave it out."
+    "`effects_barrier` was given the scope {scope!r}. A barrier is of this process, or of all processes of "
+    "`jax.distributed`. Pass `scope='local'` or `scope='global'`."
+)
+TIMED_OUT = "DEADLINE_EXCEEDED"
+"""In JAX's errors: a process did not come to a barrier in time."""
+MSG_GLOBAL_TIMEOUT = (
+    "The barrier of {count} processes {waited}, and {problem}. It returns when every process has called it and what each "
+    "of them issued before is visible there. Wait longer, or look at what keeps a process that is missing, or has "
+    "ended it."
 )
 MSG_BARRIER_TIMEOUT = (
     "The barrier waited {timeout} s and these have not ended: {outstanding}. A barrier returns when all that was "
