@@ -42,9 +42,7 @@ _register_handlers()
 config.listen(_configure)
 
 
-def publish(
-    site: Site, token: tuple[int, ...], operands: Sequence[Any], reply: native.HostReply | None = None
-) -> None:
+def publish(site: Site, token: tuple[int, ...], operands: Sequence[Any], reply: native.HostReply | None = None) -> None:
     """Publishes one record from the host."""
     native.publish(
         site.id,

@@ -433,6 +433,47 @@ MSG_OUTPUT_CLOSED = (
     "is the present `sys.stdout`. Printed lines go to the `sys.stdout` of the call. Call `fx.effects_barrier()` before "
     "closing it."
 )
+MSG_LOG_UNREADABLE = (
+    "The log {path} cannot be read: {why}. `effects merge` takes files that `fx.JsonLinesHandler` has written, one of "
+    "each process. Look at the name and the permissions of the file."
+)
+MSG_LOG_EMPTY = (
+    "The log {path} is empty. A log says with each record of which run and process it is. See why its process has "
+    "written nothing."
+)
+MSG_LOG_LINE = (
+    "Line {line} of the log {path} {why}. Each line is a record, as `fx.JsonLinesHandler` writes it, and a process "
+    "that was ended may leave half of one. Remove the line, or take the file that the handler has written."
+)
+MSG_LOG_OF_SEVERAL = (
+    "Line {line} of the log {path} is of another process or run than its first line. A log is of one process. Merge "
+    "the logs as their processes have written them, each in a file of its own."
+)
+MSG_LOG_TWICE = (
+    "Lines {known} and {line} of the log {path} have the same token. A token is a place in program order, and no two "
+    "effects of a process have the same. Merge logs as their processes have written them, each in a file of its own."
+)
+MSG_LOG_RUNS = (
+    "The logs {path} and {other} are of different runs. Logs are merged if they were written by the processes of one "
+    "`jax.distributed.initialize`. Merge each run by itself."
+)
+MSG_LOG_PROCESS_TWICE = (
+    "The logs {path} and {other} are both of process {process}. Each process of a run has one log. Leave one of them "
+    "out."
+)
+MSG_LOG_MISSING = (
+    "There is no log of process {missing}, of {count} processes in this run. The order can be found only if all "
+    "processes have their say. Name the logs of all of them."
+)
+MSG_LOGS_DIFFER = (
+    "The logs {a} and {b} differ: the first has {first}, where the second {second}. All processes of a run call the "
+    "same programs in the same order, so that the tokens of each mean the same in all of them. Call them alike in every "
+    "process; what is to differ belongs into a `jax.shard_map`."
+)
+MSG_MERGE_OUTPUT = (
+    "The merged log cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
+)
+
 MSG_NATIVE_MISSING = (
     "The native module `_token_effects` is not there. It is built when the package is installed. Install the package "
     "with `pip install .` in its folder."

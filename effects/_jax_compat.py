@@ -12,6 +12,7 @@ import functools
 import inspect
 import os
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -120,6 +121,7 @@ __all__ = [
     "register_ffi_type",
     "remat_p",
     "run_state_p",
+    "run_id",
     "runs_now",
     "scan_p",
     "shard_map_p",
@@ -250,6 +252,19 @@ def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
 def coordination_service() -> Any:
     """The client of the service by which the processes of `jax.distributed` agree; None in a process by itself."""
     return distributed.global_state.client if jax.process_count() > 1 else None
+
+
+def run_id() -> str | None:
+    """What all processes of this run have and no other run has; None in a process by itself."""
+    return None if jax.process_count() == 1 else _agreed_run_id()
+
+
+@functools.cache
+def _agreed_run_id() -> str:
+    service = coordination_service()
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first
+        service.key_value_set("token-effects/run", uuid.uuid4().hex)
+    return service.blocking_key_value_get("token-effects/run", 60_000)
 
 
 def device_place(ordinal: int) -> int:
