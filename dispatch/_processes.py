@@ -72,9 +72,7 @@ class Meeting:
             died = re.search(r"Task (\d+) heartbeat timeout", str(error))
             reason = f"process {died[1]} sends no heartbeats any more" if died else str(error).splitlines()[0]
             # JAX is about to end this process too, so this may be the last that is seen of it.
-            print(
-                f"The barrier of {jax.process_count()} processes cannot go on: {reason}.", file=sys.stderr, flush=True
-            )
+            print(f"A barrier of all processes cannot go on: {reason}.", file=sys.stderr, flush=True)
             outcome.append(f"{reason}, so that it has died")
         else:
             outcome.append(None)

@@ -386,8 +386,8 @@ MSG_SCOPE = (
 TIMED_OUT = "DEADLINE_EXCEEDED"
 """In JAX's errors: a process did not come to a barrier in time."""
 MSG_GLOBAL_TIMEOUT = (
-    "The barrier of {count} processes {waited}, and {problem}. It returns when every process has called it and what each "
-    "of them issued before is visible there. Wait longer, or look at what keeps a process that is missing, or has "
+    "The barrier of {count} processes {waited}, and {problem}. It returns when every process has called it and what "
+    "each of them issued before is visible there. Wait longer, or look at what keeps a process that is missing, or has "
     "ended it."
 )
 MSG_BARRIER_TIMEOUT = (
@@ -467,8 +467,8 @@ MSG_LOG_MISSING = (
 )
 MSG_LOGS_DIFFER = (
     "The logs {a} and {b} differ: the first has {first}, where the second {second}. All processes of a run call the "
-    "same programs in the same order, so that the tokens of each mean the same in all of them. Call them alike in every "
-    "process; what is to differ belongs into a `jax.shard_map`."
+    "same programs in the same order, since that is what their tokens count. Call them alike in every process; what is "
+    "to differ belongs into a `jax.shard_map`."
 )
 MSG_MERGE_OUTPUT = (
     "The merged log cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
