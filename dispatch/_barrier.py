@@ -50,6 +50,8 @@ def effects_barrier(
     meeting = next_meeting() if scope == "global" else None
     outstanding = _wait(list(streams.values()) if all_threads else [current_stream()], names, deadline)
     if outstanding:
+        if meeting is not None:
+            meeting.give_up()
         raise errors.BarrierTimeout(
             errors.MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding="; ".join(outstanding))
         )

@@ -77,24 +77,34 @@ class Meeting:
         else:
             outcome.append(None)
 
+    def give_up(self) -> None:
+        """This process does not come: its own effects have not ended in time."""
+        self._service.key_value_set(f"{self._key}/given-up/{self._number}/{jax.process_index()}", "")
+
     def _note(self, stage: str) -> None:
-        self._service.key_value_set(
-            f"{self._key}/{jax.process_index()}", f"{self._number} {stage}", allow_overwrite=True
-        )
+        """How far this process is, in place of what it noted before."""
+        note = f"{self._number} {stage}"
+        self._service.key_value_set(f"{self._key}/notes/{jax.process_index()}", note, allow_overwrite=True)
 
     def _missing(self) -> str:
         """Who has not come, as far as they have noted."""
-        notes = {key.rpartition("/")[2]: note.split() for key, note in self._service.key_value_dir_get(self._key + "/")}
+        notes = self._noted("notes")
+        given_up = self._noted(f"given-up/{self._number}")
         missing = []
         for process in range(jax.process_count()):
-            number, stage = notes.get(str(process), ("0", _HERE))
-            if (behind := self._number - int(number)) > 0:
+            number, stage = notes.get(process, f"0 {_HERE}").split()
+            if int(number) < self._number:
                 missing.append(f"process {process} (which has called {number} of this thread's {self._number})")
-            elif behind == 0 and stage == _WAITS:
+            elif process in given_up or (int(number) == self._number and stage == _WAITS):
                 missing.append(f"process {process} (whose own effects have not ended)")
         if not missing:
             return f"process {jax.process_index()}, this one, came when another had given up"
         return f"these have not come: {', '.join(missing)}"
+
+    def _noted(self, what: str) -> dict[int, str]:
+        """By process."""
+        notes = self._service.key_value_dir_get(f"{self._key}/{what}/")
+        return {int(key.rpartition("/")[2]): note for key, note in notes}
 
 
 _WAITS, _HERE = "waits", "here"

@@ -56,8 +56,9 @@ class Line:
     def shown(self) -> str:
         record = self.record
         what = next((record[name] for name in ("fmt", "event", "text") if name in record), "")
-        where = record["where"]
-        return f"line {self.number} ({record['effect']} {what!r} at {where['file']}:{where['line']})"
+        where, epoch = record["where"], record["token"][1]
+        place = f"{where['file']}:{where['line']}, dispatch {epoch} of thread {record['thread']}"
+        return f"line {self.number} ({record['effect']} {what!r} at {place})"
 
 
 @dataclasses.dataclass(slots=True)
