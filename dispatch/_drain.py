@@ -295,7 +295,7 @@ class Drain:
                 native.end_program(*function.place)
 
     def _close_failed(self) -> None:
-        """Ends epochs whose programs have failed, which never close themselves."""
+        """Ends epochs whose programs have failed or run elsewhere, which never close themselves."""
         for stream in list(streams.values()):
             for number in list(stream.running):
                 running = stream.running.get(number)
@@ -304,7 +304,7 @@ class Drain:
                 if not running.output_token.is_ready():
                     break  # what waits behind it waits for it
                 stream.running.pop(number, None)
-                if failure_of(running.output_token) is not None:
+                if not runs_here(running.output_token) or failure_of(running.output_token) is not None:
                     stream.fail(number)
 
 
@@ -321,6 +321,11 @@ def failure_of(output_token: Any) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def runs_here(output_token: Any) -> bool:
+    """Whether devices of this process run the program. Those of others publish nothing here."""
+    return output_token.is_fully_addressable or bool(output_token.addressable_shards)
 
 
 def answer_with(reply: int, result: Any) -> None:

@@ -50,7 +50,7 @@ class Line:
     number: int
     record: dict[str, Any]
     place: Place | None = None  # None: it has none of its own
-    kind: str = ""  # "whole": the same in all processes of its program; "device": a device's own; "process": else
+    kind: str = ""  # "whole": in the logs of all processes of its program; "device": of a region; "process": else
 
     @property
     def shown(self) -> str:
@@ -139,6 +139,9 @@ def _add(log: Log, number: int, text: str) -> None:
         raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why="is not JSON")) from None
     if not _is_record(record):
         raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why="is not a record"))
+    if max([record["process"], *record.get("processes", ())]) >= record.get("process_count", 1):
+        why = "names a process that the run does not have"
+        raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why=why))
     origin = record.get("run"), record["process"], record.get("process_count", 1)
     if number == 1:
         log.run, log.process, log.process_count = origin
@@ -181,7 +184,8 @@ def _find_places(log: Log) -> None:
         record = line.record
         stream, epoch, phase, index = record["token"]
         thread, domain = stream >> _DOMAIN_BITS, stream & ((1 << _DOMAIN_BITS) - 1)
-        line.kind = "device" if phase % 2 else "whole" if "processes" in record else "process"
+        is_whole = len(record.get("processes", ())) > (log.process_count > 1)
+        line.kind = "device" if phase % 2 else "whole" if is_whole else "process"
         if record.get("ordered", True) and thread < _NESTED:
             device = record["device"] if line.kind == "device" else _START
             line.place = (thread, epoch, domain, phase, index, device, tuple(record["lane"]))
@@ -209,9 +213,6 @@ def _check_that_they_belong_together(logs: Sequence[Log]) -> None:
     if missing := sorted(set(range(first.process_count)) - by_process.keys()):
         shown = ", ".join(map(str, missing))
         raise LogError(errors.MSG_LOG_MISSING.format(missing=shown, count=first.process_count))
-    if beyond := sorted(by_process.keys() - set(range(first.process_count))):
-        log = by_process[beyond[0]]
-        raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=1, why="names a process that cannot be"))
 
 
 def _check_that_they_agree(logs: Sequence[Log], place: Place, lines: dict[int, Line]) -> None:
@@ -222,14 +223,25 @@ def _check_that_they_agree(logs: Sequence[Log], place: Place, lines: dict[int, L
             raise _difference(*list(lines.values())[:2])
         return
     for line in lines.values():
-        if line.kind != first.kind or line.record.get("processes") != first.record.get("processes"):
+        if line.kind != first.kind or (line.kind == "whole" and _processes_of(line) != _processes_of(first)):
             raise _difference(first, line)
-    for process in first.record.get("processes", range(len(logs))):
+    if first.kind == "whole":
+        expected = _processes_of(first)
+    elif any("processes" in line.record for line in lines.values()):
+        expected = list(lines)  # of several devices that a process has for itself
+    else:
+        expected = range(len(logs))
+    for process in expected:
         line = lines.get(process)
         if line is None:
             raise _lack(first, logs[process], place)
         if _said_by(line) != _said_by(first) or (first.kind == "whole" and not _are_alike([first, line])):
             raise _difference(first, line)
+
+
+def _processes_of(line: Line) -> list[int]:
+    """Those that have this record of a whole value."""
+    return line.record["processes"]
 
 
 def _said_by(line: Line) -> Any:
@@ -299,7 +311,7 @@ def _those_behind(logs: Sequence[Log], place: Place) -> Iterator[Line]:
 
 def _is_copy(line: Line) -> bool:
     """Whether an unordered record of a whole value is kept from the log of another process."""
-    return line.kind == "whole" and line.log.process != min(line.record["processes"])
+    return line.kind == "whole" and line.log.process != min(_processes_of(line))
 
 
 def _check_unordered(logs: Sequence[Log]) -> None:
@@ -312,21 +324,16 @@ def _check_unordered(logs: Sequence[Log]) -> None:
             counts[key][log.process] += 1
             some.setdefault(key, line)
     for key, line in some.items():
-        for process in line.record["processes"]:
-            if process >= len(logs) or counts[key][process] != counts[key][line.log.process]:
-                raise _lack_unordered(line, logs, process)
-
-
-def _lack_unordered(line: Line, logs: Sequence[Log], process: int) -> LogError:
-    path = logs[process].path if process < len(logs) else "no log"
-    second = "does not have it as often"
-    return LogError(errors.MSG_LOGS_DIFFER.format(a=line.log.path, b=path, first=line.shown, second=second))
+        for process in _processes_of(line):
+            if counts[key][process] != counts[key][line.log.process]:
+                a, b, second = line.log.path, logs[process].path, "does not have it as often"
+                raise LogError(errors.MSG_LOGS_DIFFER.format(a=a, b=b, first=line.shown, second=second))
 
 
 def _merged(line: Line) -> dict[str, Any]:
     record = _content(line, _OF_PROCESS)
-    if line.kind == "whole":
-        record["device"] = None
+    if "processes" in line.record:
+        record["device"] = None  # whichever was heard first
     if record["thread"] >= _NESTED:
         record["thread"] = record["token"] = None  # numbers of the drain's own
     return record

@@ -73,6 +73,14 @@ report["records"] = [[r.text, r.device, r.process, list(r.processes), r.token[2]
 report["lines"] = out.getvalue().splitlines()
 fx.remove_handler(token)
 
+# On devices of the first process alone: the others call it too, and wait for nothing
+first = _mesh(1, devices=jax.devices()[:1])
+shard = lambda index: np.arange(1, dtype=np.int32)
+elsewhere = jax.make_array_from_callback((1,), jax.NamedSharding(first, P()), shard, dtype=np.int32)
+with fx.capture(suppress=True) as records:
+    fx.jit(lambda x: fx.print("elsewhere {{}}", x))(elsewhere)
+report["elsewhere"] = [record.text for record in records]
+
 # Without an order: where these come among the others nobody says
 token = fx.add_handler(fx.JsonLinesHandler(FOLDER / f"unordered-{{jax.process_index()}}.jsonl"))
 fx.jit(lambda x: [fx.print("unordered {{}} {{}}", i, x, ordered=False) for i in range(3)])(x)
@@ -141,6 +149,10 @@ def test_records_of_all_processes(one, two, four):
             assert [text for text, *_, region in report["records"] if not region] == expected
             assert {own for _, _, own, _, _ in report["records"]} == {process}
             assert {device for _, device, *_ in report["records"]} <= mine
+
+
+def test_program_that_runs_elsewhere(four):
+    assert [report["elsewhere"] for report in four] == [["elsewhere [0]"], [], [], []]
 
 
 def test_records_say_which_processes_have_them(one, four):
@@ -421,6 +433,16 @@ def test_what_processes_did_by_themselves(tmp_path):
     ]
 
 
+def test_devices_that_a_process_has_for_itself(tmp_path):
+    """A program over several of them is its own, and need not be in other logs."""
+    logs = [[_record((256, 0, 0, 0), f"own {process}", process, processes=[process])] for process in range(2)]
+    logs[0].append(_record((256, 1, 0, 0), "of the first", processes=[0]))
+    for process, log in enumerate(logs):
+        log.append(_record((256, 2, 0, 0), "all", process, processes=[0, 1]))
+    paths = [_write(tmp_path / f"{process}.jsonl", _of_run(log, process, 2)) for process, log in enumerate(logs)]
+    assert [record["text"] for record in merge(paths)] == ["own 0", "own 1", "of the first", "all"]
+
+
 def test_what_has_no_place_stays_behind_what_it_came_behind(tmp_path):
     def change(logs):
         for process, log in enumerate(logs):
@@ -490,6 +512,10 @@ REFUSED = {
     "not there": (lambda paths: paths[0].unlink(), r"0.jsonl cannot be read: No such file or directory\."),
     "a folder": (lambda paths: paths.append(paths[0].parent), r"cannot be read: Is a directory\."),
     "not text": (lambda paths: paths[0].write_bytes(b"\xff\xfe"), r"cannot be read: it is not text\."),
+    "a process that cannot be": (
+        lambda paths: _change_text(paths[1], lambda text: text.replace('"process": 1', '"process": 2')),
+        r"Line 1 of .* names a process that the run does not have",
+    ),
     "two of one process": (
         lambda paths: _change_text(paths[0], lambda text: text + paths[1].read_text()),
         r"Line 4 of the log .*0.jsonl is of another process or run",
