@@ -10,9 +10,9 @@ from dispatch._barrier import effects_barrier, wait_for_plain_programs
 from dispatch._custom_calls import failure_in
 from dispatch._drain import drain, failure_of
 from dispatch._failures import failures
-from dispatch._streams import Caller, Issued, Stream, current_stream
+from dispatch._streams import Caller, Issued, Stream, current_stream, several_devices
 from effects._config import config
-from effects._jax_compat import jax_tokens, runs_now
+from effects._jax_compat import jax_tokens, runs_now, sharding_of_call
 from lowering._record import TOKEN_LENGTH
 
 
@@ -38,6 +38,8 @@ class Dispatcher:
         depth = len(dispatching)
         try:
             number, token = stream.open(self._caller)
+            if several_devices() and (sharding := sharding_of_call((args, kwargs))) is not None:
+                token = stream.place(number, token, sharding)
             try:
                 outs, output_tokens = self._threaded(token, *args, **kwargs)
             except RuntimeError as error:

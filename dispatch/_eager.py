@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from dispatch._sink import native, publish
 from dispatch._streams import Caller, Stream, current_stream
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p
-from effects._sites import Site
+from effects._sites import SIZE, Site
 
 _EAGER = Caller("an eager call")
 
@@ -28,7 +28,11 @@ _EAGER = Caller("an eager call")
 def _effect_impl(*given: Any, site: Site) -> list[Any]:
     operands, site = site.without_idle_mask(given)
     # JAX may bring a Python number where it has none of its own: differentiating one, say.
-    values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
+    if site.per_shard and not site.lanes:
+        records = _records_of_shards(operands)
+        site = site.in_shards
+    else:
+        records = [(None, [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)])]
     wait_for_plain_programs()
     drain.start()
     stream = current_stream()
@@ -37,18 +41,43 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
         number, runtime_token = stream.open(_EAGER)
         stream.eager[number] = site
         stream_of_token, epoch, phase, index = map(int, runtime_token)
-        token = (stream_of_token, epoch, phase, index)
-        if site.results is None:
-            publish(site, token, values)
-            results = []
-        else:
-            results = _call(site, token, values, stream, number)
-        native.close([(stream_of_token, epoch, phase, index + bool(site.effect.ordered))], 0)
+        results = []
+        for device, values in records:
+            token = (stream_of_token, epoch, phase, index)
+            if site.results is None:
+                publish(site, token, values, device)
+            else:
+                results = _call(site, token, values, stream, number)
+            index += bool(site.effect.ordered)
+        native.close([(stream_of_token, epoch, phase, index)], 0)
         stream.dispatching.pop()
     except BaseException:
         stream.abandon(depth)
         raise
     return results
+
+
+def _records_of_shards(operands: Sequence[Any]) -> list[tuple[int, list[np.ndarray]]]:
+    """Each shard of arrays that lie on several devices, once: (device, what its record holds)."""
+    sharded = [x for x in operands if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1]
+    devices = [shard.device for shard in sharded[0].addressable_shards] if sharded else [jax.local_devices()[0]]
+    records: dict[Any, tuple[int, list[np.ndarray]]] = {}
+    for device in sorted(devices, key=lambda device: device.id):
+        parts = [_part_on(x, device) for x in operands]
+        bounds = [bound for _, where in parts for bound in where]
+        wholes = [n for x in operands for n in np.shape(x)]
+        axes = [(stop - start, start, stop, whole) for (start, stop), whole in zip(bounds, wholes, strict=True)]
+        row = [np.array(axes, SIZE).T.reshape(-1)] if axes else []
+        records.setdefault(tuple(bounds), (device.id, [*row, *(np.asarray(value) for value, _ in parts)]))
+    return list(records.values())
+
+
+def _part_on(x: Any, device: Any) -> tuple[Any, list[tuple[int, int]]]:
+    """What a device has of an array, and where that begins and ends along each axis; or all of it."""
+    for shard in x.addressable_shards if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1 else ():
+        if shard.device == device:
+            return shard.data, [part.indices(n)[:2] for part, n in zip(shard.index, x.shape, strict=True)]
+    return x, [(0, n) for n in np.shape(x)]
 
 
 def _call(site: Site, token: tuple[int, ...], values: list[Any], stream: Stream, number: int) -> list[Any]:

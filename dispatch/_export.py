@@ -29,6 +29,7 @@ from lowering._rules import TokenContext, Tokens, effects_of, register_token_rul
 
 _TARGETS = (
     "effects_record",
+    "effects_shards",
     "effects_call",
     "effects_custom_call",
     "effects_enter",

@@ -27,7 +27,7 @@ from effects import _jax_compat as compat
 from effects._content import HostCall
 from lowering._custom_call import has_custom_calls
 from lowering._jax_callbacks import jax_calls_in
-from lowering._record import TOKEN_LENGTH, close_p, record_p
+from lowering._record import TOKEN_LENGTH, Edges, close_p, record_p
 from lowering._rules import effects_of, sites_in, token_keys
 from lowering._thread import ends_with_record, thread_tokens
 
@@ -241,7 +241,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     # The domains of one program are told apart by the lowest bits of the stream, in the order of their keys.
     tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
     closes = bool(keys) and ends_with_record(jaxpr)
-    tokens, outs = thread_tokens(jaxpr, tokens, args, closes=closes)
+    tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes))
     drain.start()
     custom_calls = has_custom_calls(jaxpr.jaxpr)
     if not tokens:

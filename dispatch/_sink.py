@@ -14,7 +14,7 @@ from effects._config import Config, config
 from effects._content import HostCall
 from effects._sites import Site
 
-_ABI = 5
+_ABI = 6
 
 try:
     import _token_effects as native
@@ -42,13 +42,19 @@ _register_handlers()
 config.listen(_configure)
 
 
-def publish(site: Site, token: tuple[int, ...], operands: Sequence[Any], reply: native.HostReply | None = None) -> None:
+def publish(
+    site: Site,
+    token: tuple[int, ...],
+    operands: Sequence[Any],
+    device: int | None = None,
+    reply: native.HostReply | None = None,
+) -> None:
     """Publishes one record from the host."""
     native.publish(
         site.id,
         site.effect.ordered,
         token,
-        compat.host_device(),
+        compat.host_device() if device is None else device,
         [to_bytes(np.asarray(x)) for x in operands],
         isinstance(site.content, HostCall),
         0 if reply is None else reply.number,

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
+import jax
 import numpy as np
 
 from dispatch._sink import native
 from effects._config import Config, config
+from effects._jax_compat import Placing
 from effects._sites import Site
 from lowering._record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
 
@@ -78,6 +81,7 @@ class Stream:
         self._call: tuple[Caller, TextIO | None, contextvars.Context] = (Caller(""), None, contextvars.Context())
         self._tokens: list[np.ndarray] = []  # runtime tokens of the block of epochs that is being handed out
         self._block = -1
+        self._placed: dict[Any, _Placed] = {}  # by sharding: tokens on several devices
 
     def open(
         self,
@@ -99,6 +103,22 @@ class Stream:
             self._fill(number >> _BLOCK_BITS)
         self.calls[number] = call
         return number, self._tokens[number & _BLOCK_MASK]
+
+    def place(self, number: int, token: np.ndarray, sharding: Any) -> Any:
+        """The runtime token of the newest epoch, on all devices of a sharding.
+
+        XLA waits for what has just been put on a device. Where one program follows the other, tokens are put there
+        ahead.
+        """
+        placed = self._placed.get(sharding)
+        if placed is None:
+            if len(self._placed) == _SHARDINGS:
+                self._placed.clear()
+            placed = self._placed[sharding] = _Placed(Placing(sharding))
+        start = number & _BLOCK_MASK
+        return placed.take(number, token, self._tokens[start + 1 : start + self._ahead])
+
+    _ahead = 64  # so many tokens at a time
 
     def keep(
         self,
@@ -156,6 +176,33 @@ class Stream:
         self._block = block
 
 
+class _Placed:
+    """A stream's tokens on several devices."""
+
+    def __init__(self, placing: Placing):
+        self._placing = placing
+        self._first = 0  # the number of the epoch of the first of `_tokens`
+        self._tokens: list[Any] = []
+        self._newest = -1
+        self._in_turn = 0  # how many have been taken, each soon after the other
+
+    def take(self, number: int, token: np.ndarray, following: Sequence[np.ndarray]) -> Any:
+        """That of this epoch."""
+        self._in_turn = self._in_turn + 1 if number - self._newest <= 2 else 0
+        self._newest = number
+        at = number - self._first
+        if not 0 <= at < len(self._tokens):
+            at, self._first = 0, number
+            together = [token, *following] if self._in_turn > 4 else [token]
+            self._tokens = list(map(self._placing.place, together))
+        placed, self._tokens[at] = self._tokens[at], None  # the device keeps it for as long as it needs it
+        return placed
+
+
+_SHARDINGS = 16
+"""For how many shardings a stream keeps tokens."""
+
+
 def _same(a: contextvars.Context, b: contextvars.Context) -> bool:
     """Whether two contexts hold the same values, by identity: equal ones may show differently, or not compare."""
     return len(a) == len(b) and all(b.get(variable, _same) is value for variable, value in a.items())
@@ -168,6 +215,8 @@ _BLOCK_MASK = _BLOCK - 1
 
 class _SharedStream(Stream):
     """The one stream of all threads, with `order="process"`."""
+
+    _ahead = 1  # whose numbers other threads take
 
     def __init__(self, thread: int):
         self._own = threading.local()
@@ -189,6 +238,10 @@ class _SharedStream(Stream):
     def open(self, caller: Caller) -> tuple[int, np.ndarray]:  # type: ignore[override]
         with self._lock:
             return super().open(caller)
+
+    def place(self, number: int, token: np.ndarray, sharding: Any) -> Any:
+        with self._lock:
+            return super().place(number, token, sharding)
 
 
 streams: dict[int, Stream] = {}
@@ -239,6 +292,12 @@ def nest_this_thread() -> Stream:
     stream = current_stream()
     native.nest(stream.thread)
     return stream
+
+
+@functools.cache
+def several_devices() -> bool:
+    """Whether programs may run on several devices."""
+    return jax.device_count() > 1
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ def callback(
     ordered: bool = True,
     vmap_method: str | None = None,
     pass_record: bool = False,
+    per_shard: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Calls a Python function when the program reaches this point, in program order with prints and logs.
@@ -51,6 +52,7 @@ def callback(
         vmap_method: As for `jax.pure_callback`; None calls lane by lane. Where a predicate that differs between lanes
             leaves some out, the function is called lane by lane for the others.
         pass_record: Whether the function also gets the `Record`, as the keyword argument `record`.
+        per_shard: Whether it is called for each shard of sharded arrays by itself, without gathering. Without results.
         **kwargs: Its keyword arguments, likewise.
 
     Returns:
@@ -78,6 +80,8 @@ def callback(
         known = ", ".join(map(repr, _VMAP_METHODS))
         raise ValueError(errors.MSG_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
     function = HostFunction.of(fn)
+    if per_shard and result_shape_dtypes is not None:
+        raise ValueError(errors.MSG_PER_SHARD_RESULTS.format(name=function.name, where=where))
     results, tree = None, None
     if result_shape_dtypes is not None:
         shapes, tree = jax.tree.flatten(result_shape_dtypes)
@@ -85,7 +89,8 @@ def callback(
     operands, leaves, arguments_tree = take_arguments(args, kwargs, "fx.callback", where)
     content = HostCall(function, results, tree, pass_record, vmap_method)
     effect = CALLBACK if ordered else CALLBACK.unordered()
-    outs = effect_p.bind(*operands, site=Site(effect, content, leaves, arguments_tree, where))
+    site = Site(effect, content, leaves, arguments_tree, where, per_shard=bool(per_shard))
+    outs = effect_p.bind(*operands, site=site)
     if results is None:
         return None
     shown = [out.astype(result.dtype) for out, result in zip(outs, results, strict=True)]

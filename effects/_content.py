@@ -22,9 +22,15 @@ class Line:
 
     fmt: str
     options: tuple[tuple[str, Any], ...] | None = None  # NumPy's print options; None: those in force at the call
+    of_record: tuple[str, ...] = ()  # fields that are filled with what the record says: `device`, `index`
 
     def describe(self) -> dict[str, Any]:
-        return {"line": self.fmt} if self.options is None else {"line": self.fmt, "options": self.options}
+        described: dict[str, Any] = {"line": self.fmt}
+        if self.options is not None:
+            described["options"] = self.options
+        if self.of_record:
+            described["of_record"] = self.of_record
+        return described
 
     def text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         return self.fmt.format(*args, **kwargs) if self.options is None else fill(self.fmt, self._options, args, kwargs)
@@ -135,7 +141,8 @@ def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], A
     """The content that describes itself so. A function is known by its name only."""
     if "line" in description:
         options = description.get("options")
-        return Line(description["line"], options and tuple((name, value) for name, value in options))
+        options = options and tuple((name, value) for name, value in options)
+        return Line(description["line"], options, tuple(description.get("of_record", ())))
     if "event" in description:
         return Event(description["event"], description["level"], tuple(description["fields"]))
     if "target" in description:

@@ -133,6 +133,15 @@ MSG_UNORDERED_SHARDED = (
     "The unordered callback `{name}` at {where} has results and is in a program that is sharded over several devices. "
     "It is called once for all of them, and only ordered calls can be told to be the same. Leave out `ordered=False`."
 )
+MSG_PER_SHARD_RESULTS = (
+    "The callback `{name}` at {where} has results and `per_shard=True`. Results are of the whole array, and a shard's "
+    "call knows its part only. Call it inside a `jax.shard_map`, where each device has its own results, or leave out "
+    "`per_shard=True`."
+)
+MSG_PER_SHARD_HERE = (
+    "Effect `{effect}` at {where} has `per_shard=True` {place}. How arrays are sharded is not known there. Leave out "
+    "`per_shard=True`, or {remedy}."
+)
 MSG_PLAIN_SHARDED = (
     "Effect `{effect}` at {where} is in a program of `jax.jit` for several devices. JAX keeps the order of effects on "
     "one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of `jax.jit`."
@@ -338,14 +347,24 @@ MSG_MISSING_RULE = (
     "register a rule with `@lowering.register_token_rule({primitive}_p)`."
 )
 MSG_PARTLY_MANUAL = (
-    "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh and not all. Each device has its "
-    "own effects in such a region, and which of its devices the compiler makes copies of each other is not known. Name "
-    "all axes in `axis_names`, or move the effect out."
+    "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh and not all, and JAX's setting "
+    "`jax_use_shardy_partitioner` is off. The older partitioner does not say which devices are copies of each other "
+    "there. Turn the setting on, name all axes in `axis_names`, or move the effect out."
+)
+MSG_REGION_IN_REGION = (
+    "Effect {effects} at {where} is in a `jax.shard_map` inside another one that has effects of its own, or that not "
+    "all devices may come to. A device counts its effects in one of them. Have the effects in the inner one only, or "
+    "in the outer one only, by naming all axes in its `axis_names`."
 )
 MSG_REGION_WITHOUT_NATIVE = (
     "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "
     "and JAX's Python callbacks, which stand in for it, do not say which device they are for. Use a platform with "
     "native handlers (CPU) with the setting `native`, or move the effects out."
+)
+MSG_PARTLY_OF_PROCESSES = (
+    "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh, and there are several processes. "
+    "One of the devices that are copies of each other speaks for them, and a process hears only its own. Name all axes "
+    "in `axis_names`, or move the effect out."
 )
 MSG_REGION_OF_PROCESSES = (
     "Effects in a `jax.shard_map` over an abstract mesh were lowered where there are several processes. A process "

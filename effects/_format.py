@@ -25,6 +25,7 @@ class _Fields(string.Formatter):
 
     def __init__(self) -> None:
         self.unused: list[int | str] = []
+        self.used: set[int | str] = set()
         self.computed_spec = False
         self._numbers = itertools.count()  # of fields without a number of their own
 
@@ -45,6 +46,7 @@ class _Fields(string.Formatter):
         return value
 
     def check_unused_args(self, used_args: set[int | str], args: Any, kwargs: Any) -> None:
+        self.used = used_args
         self.unused = [i for i in range(len(args)) if i not in used_args]
         self.unused += [name for name in kwargs if name not in used_args]
 
@@ -56,21 +58,33 @@ def _is_filled(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> bool:
     return "{" not in text and "}" not in text and fields == len(leaves) and tree == flat_arguments(fields)
 
 
-def check_format(call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where) -> None:
-    """Raises what is wrong with a format and its arguments, as far as it can be known before there are values."""
+def check_format(
+    call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where, per_shard: bool = False
+) -> tuple[str, ...]:
+    """Raises what is wrong with a format and its arguments, as far as it can be known before there are values.
+
+    Returns the names of the fields that the record fills: `device`, and with `per_shard` also `index`, unless there are
+    arguments of these names.
+    """
     if not isinstance(fmt, str):
         raise TypeError(errors.MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
     if _TRACER.search(fmt):
         raise errors.FormatError(errors.MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
     if _is_filled(fmt, site_leaves, tree):
-        return
+        return ()
     leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
     args, kwargs = jax.tree.unflatten(tree, leaves)
     fields = _Fields()
+    given: dict[str, Any] = {"device": 0} if call == "fx.print" else {}
+    given |= {"index": ""} if per_shard else {}
+    of_record = {name: value for name, value in given.items() if name not in kwargs}
     try:
-        fields.vformat(fmt, args, kwargs)
+        fields.vformat(fmt, args, {**of_record, **kwargs})
     except Exception as error:
         raise _cannot_fill(call, fmt, where, error) from None
+    fields.unused = [name for name in fields.unused if name not in of_record or name in kwargs]
+    of_record = {name: value for name, value in of_record.items() if name in fields.used}
+    kwargs = {**of_record, **kwargs}
     if fields.unused:
         unused = [f"number {i + 1}" if isinstance(i, int) else f"`{i}`" for i in fields.unused]
         shown = ["{}" if isinstance(i, int) else f"{{{i}}}" for i in fields.unused]
@@ -78,13 +92,14 @@ def check_format(call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...],
             errors.MSG_UNUSED.format(call=call, where=where, fmt=fmt, unused=", ".join(unused), fields=", ".join(shown))
         )
     if fields.computed_spec:
-        return  # what a field's specification will be is known with the values
+        return tuple(of_record)  # what a field's specification will be is known with the values
     is_large = any(isinstance(leaf, Operand) and leaf.shape for leaf in site_leaves)
     try:
         with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
             fmt.format(*args, **kwargs)
     except Exception as error:
         raise _cannot_fill(call, fmt, where, error) from None
+    return tuple(of_record)
 
 
 def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.FormatError:
@@ -114,7 +129,7 @@ def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, i
     Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
     precision. None where Python must do it.
     """
-    if site.lanes or site.unknown or not isinstance(site.content, Line):
+    if site.lanes or site.unknown or site.per_shard or not isinstance(site.content, Line) or site.content.of_record:
         return None
     index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
     args, kwargs = site.arguments(site.operands)

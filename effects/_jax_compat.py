@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import math
 import os
 import sys
 import uuid
@@ -18,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import (
     ad_checkpoint,
     ad_util,
@@ -42,6 +44,7 @@ from jax._src import config as jax_config
 from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
 from jax._src import mesh as jax_mesh
+from jax._src.array import ArrayImpl
 from jax._src.interpreters import ad, batching, mlir, pxla
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import conditionals, loops, solves
@@ -57,6 +60,7 @@ __all__ = [
     "DEVICE_MEMORY",
     "UNSPECIFIED",
     "JaxEffect",
+    "Placing",
     "Primitive",
     "ShapedArray",
     "Tracer",
@@ -70,10 +74,12 @@ __all__ = [
     "bind",
     "block_until_token",
     "call_handler",
+    "call_partitioned",
     "callback_context",
     "closed_jaxpr",
     "cond_p",
     "coordination_service",
+    "copies_in_parts",
     "custom_jvp_call_p",
     "custom_partial_eval_rules",
     "custom_vjp_call_p",
@@ -83,6 +89,7 @@ __all__ = [
     "device_place",
     "devices_of",
     "discharge_state",
+    "element_type",
     "evaluate",
     "forget_failed_tokens",
     "hide_frames_in",
@@ -96,6 +103,7 @@ __all__ = [
     "is_closed",
     "is_reference",
     "is_reference_type",
+    "is_tiled",
     "is_token_ready",
     "jax_callback_effects",
     "jax_tokens",
@@ -117,14 +125,18 @@ __all__ = [
     "physical_key_data",
     "processes_of",
     "read_scan",
+    "region_axes",
     "register_effect_types",
     "register_ffi_type",
+    "register_partitioner",
     "remat_p",
+    "replicated_hlo_sharding",
     "run_id",
     "run_state_p",
     "runs_now",
     "scan_p",
     "shard_map_p",
+    "sharding_of_call",
     "source_of",
     "trace_to_jaxpr",
     "typeof",
@@ -815,6 +827,24 @@ def _processes_of(devices: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(sorted({device.process_index for device in devices}))
 
 
+def region_axes(mesh: Any, newly_manual_axes: Any) -> tuple[dict[Any, int], dict[Any, int]]:
+    """The axes along which the devices of a region count for themselves, and those along which they are copies of each
+    other, with their sizes."""
+    by_device = frozenset(newly_manual_axes) | frozenset(mesh.manual_axes)
+    own = {axis: size for axis, size in mesh.shape.items() if axis in by_device}
+    return own, {axis: size for axis, size in mesh.shape.items() if axis not in by_device and size > 1}
+
+
+def copies_in_parts(ctx: Any) -> int:
+    """In a region over some axes of its mesh: how many devices are copies of each other; elsewhere 0."""
+    axis_context = ctx.module_context.axis_context
+    by_device = getattr(axis_context, "manual_axes", None)
+    if not by_device:
+        return 0
+    copies = math.prod(size for axis, size in axis_context.mesh.shape.items() if axis not in by_device)
+    return copies if copies > 1 else 0
+
+
 def call_handler(
     ctx: Any,
     target: str,
@@ -874,9 +904,13 @@ def is_for_several_devices(ctx: Any) -> bool:
 
 
 def mark_replicated(ctx: Any, op: Any) -> None:
-    """Tells the partitioner that every device runs this operation on the whole value."""
+    """Tells the partitioner that all devices run this operation on the whole value, or all copies in a part."""
     if jax.config.jax_use_shardy_partitioner:
         sharding: Any = jax_callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
+        if copies_in_parts(ctx):  # all shardings in a region are of its mesh
+            mesh_shape = tuple(ctx.module_context.axis_context.mesh.shape.items())
+            each = [array.replace(mesh_shape=mesh_shape, logical_device_ids=None) for array in sharding.shardings]
+            sharding = type(sharding)(tuple(each))
     else:
         sharding = xla_client.OpSharding()
         sharding.type = xla_client.OpSharding.Type.REPLICATED
@@ -885,6 +919,76 @@ def mark_replicated(ctx: Any, op: Any) -> None:
             sharding.type = xla_client.OpSharding.Type.TUPLE
             sharding.tuple_shardings = [each] * len(ctx.avals_out)
     mlir.set_sharding(ctx.module_context, op, sharding)
+
+
+# Placing
+
+
+def sharding_of_call(args: Any) -> Any:
+    """The sharding of the first argument that lies on several devices, which are those that run the program; None if
+    there is none."""
+    for x in jax.tree.leaves(args):
+        if type(x) is ArrayImpl:
+            sharding = x.sharding
+            if sharding.num_devices > 1:
+                return sharding if type(sharding) is jax.NamedSharding else None
+    return None
+
+
+class Placing:
+    """All devices of a sharding, each of which is to have the whole of a small array."""
+
+    def __init__(self, sharding: Any):
+        self._sharding = jax.NamedSharding(sharding.mesh, jax.P())
+        self._devices = list(self._sharding._addressable_device_assignment)
+
+    def place(self, x: np.ndarray) -> Any:
+        """The array on these devices. JAX would do the same, and takes ten times as long."""
+        aval = core.ShapedArray(x.shape, x.dtype)
+        return xla_client.batched_device_put(aval, self._sharding, [x] * len(self._devices), self._devices, True)
+
+
+# XLA's partitioner
+
+replicated_hlo_sharding = xla_client.HloSharding.replicate()
+
+
+def is_tiled(sharding: Any, together: int) -> bool:
+    """Whether an array is cut into parts, and not along the first axes, which stay `together`."""
+    if not sharding.is_tiled() or sharding.is_manual() or sharding.is_maximal() or sharding.is_unreduced():
+        return False
+    if any(kind != xla_client.OpSharding.Type.REPLICATED for kind in sharding.subgroup_types()):
+        return False
+    return all(cuts == 1 for cuts in sharding.tile_assignment_dimensions()[:together])
+
+
+def element_type(shape: Any) -> str:
+    """The element type of XLA's shape, as MLIR writes it."""
+    with mlir.make_ir_context():
+        return str(mlir.dtype_to_ir_type(np.dtype(shape.numpy_dtype())))
+
+
+def call_partitioned(ctx: Any, target: str, operands: Sequence[Any], said: str) -> Sequence[Any]:
+    """Calls a target that XLA's partitioner asks us about; see `register_partitioner`."""
+    return mlir.custom_call(
+        target,
+        operands=operands,
+        result_types=[mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
+        backend_config=said,
+        api_version=2,
+    ).results
+
+
+def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
+    """`partition(operands' shapes, their shardings, result's shape, its sharding, what the call says)` gives what each
+    device does in place of a call of this target. Results are the same on all devices."""
+    xla_client.register_custom_call_partitioner(
+        target,
+        prop_user_sharding=lambda sharding, *_: replicated_hlo_sharding,
+        partition=partition,
+        infer_sharding_from_operands=lambda *_: replicated_hlo_sharding,
+        can_side_effecting_have_replicated_sharding=True,
+    )
 
 
 def register_ffi_type(name: str, type_id: Any, type_info: Any, platform: str = "cpu") -> None:

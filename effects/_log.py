@@ -35,7 +35,9 @@ RESERVED = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
 """Names that a log record of Python's, or a `Record`, has for itself."""
 
 
-def log(event: str, /, *, level: int = logging.INFO, ordered: bool = True, **fields: Any) -> None:
+def log(
+    event: str, /, *, level: int = logging.INFO, ordered: bool = True, per_shard: bool = False, **fields: Any
+) -> None:
     """Logs an event with fields when the program reaches this point, in program order.
 
     Goes to the handlers that `fx.add_handler` added, and to Python's `logging` under the logger `effects`, with the
@@ -46,6 +48,8 @@ def log(event: str, /, *, level: int = logging.INFO, ordered: bool = True, **fie
         event: What happened.
         level: How much it matters, as for `logging`.
         ordered: Whether the event must come in program order. Unordered events come when they come.
+        per_shard: Whether each shard of sharded arrays is an event of its own, on the device that has it, without
+            gathering. The record has the device and the shard's `index`.
         **fields: Pytrees of arrays; strings, numbers and None as they are.
 
     Raises:
@@ -72,4 +76,5 @@ def log(event: str, /, *, level: int = logging.INFO, ordered: bool = True, **fie
         raise ValueError(errors.MSG_LOG_FIELD.format(where=where, names=names, first=taken[0]))
     operands, leaves, tree = take_arguments((), fields, "fx.log", where)
     effect = LOG if ordered else LOG.unordered()
-    effect_p.bind(*operands, site=Site(effect, Event(event, level, tuple(fields)), leaves, tree, where))
+    content = Event(event, level, tuple(fields))
+    effect_p.bind(*operands, site=Site(effect, content, leaves, tree, where, per_shard=bool(per_shard)))

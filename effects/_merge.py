@@ -29,6 +29,9 @@ _NESTED = 1 << 23
 
 _DOMAIN_BITS = 8
 
+_ALL_DEVICES = -1
+"""The device of a record that all devices of a program publish alike."""
+
 _START = -1
 """In place of an epoch: before everything of a thread; in place of a thread: before everything."""
 
@@ -77,9 +80,8 @@ class Log:
 def merge(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
     """The records of a run whose processes have written these logs, each with a `JsonLinesHandler`, in program order.
 
-    Records say nothing of processes any more. Those of whole values have None as their device, and those of programs
-    that callbacks called, or plain `jax.jit`, have None as thread and token. What is left is what comes of the log of
-    one process with all the devices.
+    Records say nothing of processes any more. Those of programs that callbacks called, or plain `jax.jit`, have None as
+    thread and token. What is left is what comes of the log of one process with all the devices.
 
     Raises:
         LogError: if a log cannot be read, or the logs do not belong together.
@@ -160,7 +162,8 @@ def _is_record(record: Any) -> bool:
         and isinstance(record.get("args"), list)
         and isinstance(where := record.get("where"), dict)
         and {"file", "line", "function"} <= where.keys()
-        and _are_counts([record.get("device"), record.get("process"), record.get("process_count", 1)])
+        and (record.get("device") == _ALL_DEVICES or _are_counts([record.get("device")]))
+        and _are_counts([record.get("process"), record.get("process_count", 1)])
         and _are_counts(record.get("token"), 4)
         and _are_counts(record.get("lane"))
         and _are_counts(record.get("processes", []))
@@ -332,8 +335,6 @@ def _check_unordered(logs: Sequence[Log]) -> None:
 
 def _merged(line: Line) -> dict[str, Any]:
     record = _content(line, _OF_PROCESS)
-    if "processes" in line.record:
-        record["device"] = None  # whichever was heard first
     if record["thread"] >= _NESTED:
         record["thread"] = record["token"] = None  # numbers of the drain's own
     return record

@@ -11,17 +11,19 @@ from effects._registry import PRINT
 from effects._sites import Site, take_arguments, where_called
 
 
-def print(fmt: str, /, *args: Any, ordered: bool = True, **kwargs: Any) -> None:
+def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False, **kwargs: Any) -> None:
     """Prints a line when the program reaches this point, in program order.
 
     Works inside `fx.jit`, inside `jax.jit`, and eagerly. The line goes to the `sys.stdout` that was in force when the
     program was called.
 
     Args:
-        fmt: A format as for `str.format`.
+        fmt: A format as for `str.format`. A field `{device}` that is no argument is the device that has the effect.
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are.
             Arrays are shown as NumPy arrays, PRNG keys as their key data.
         ordered: Whether the line must come in program order. Unordered lines come when they come.
+        per_shard: Whether each shard of sharded arrays is printed by itself, on the device that has it, without
+            gathering. The line begins with device and index, unless the format has fields `{device}` or `{index}`.
         **kwargs: Values for the format's named fields.
 
     Raises:
@@ -40,6 +42,7 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, **kwargs: Any) -> None:
     """
     where = where_called()
     operands, leaves, tree = take_arguments(args, kwargs, "fx.print", where)
-    check_format("fx.print", fmt, leaves, tree, where)
+    of_record = check_format("fx.print", fmt, leaves, tree, where, per_shard)
     effect = PRINT if ordered else PRINT.unordered()
-    effect_p.bind(*operands, site=Site(effect, Line(fmt), leaves, tree, where))
+    site = Site(effect, Line(fmt, of_record=of_record), leaves, tree, where, per_shard=bool(per_shard))
+    effect_p.bind(*operands, site=site)

@@ -22,7 +22,7 @@ class Record:
 
     Attributes:
         effect: The effect's name.
-        device: The device that recorded it: its place in `jax.devices()`.
+        device: The device that recorded it: its place in `jax.devices()`; -1 if all devices of the program did alike.
         token: Its place in program order: (stream, epoch, phase, index).
         lane: Its lane under `vmap`: one number for each, the outermost first.
 
@@ -92,7 +92,20 @@ class Record:
     @property
     def text(self) -> str:
         """The record as one line, or as its format says."""
-        return self._site.content.text(*self._arguments)
+        content, (args, kwargs) = self._site.content, self._arguments
+        own = content.of_record if isinstance(content, Line) else ()
+        if own:
+            says = {"device": self.device, "index": _show_index(self.index)}
+            kwargs = {**kwargs, **{name: says[name] for name in own}}
+        text = content.text(args, kwargs)
+        if own or self.index is None or not isinstance(content, (Line, Event)):
+            return text
+        return f"device {self.device} {_show_index(self.index)}: {text}"
+
+    @property
+    def index(self) -> tuple[slice, ...] | None:
+        """With `per_shard=True`: where the shard lies in the whole; of the first array that is cut. Else None."""
+        return self._site.index
 
     @property
     def where(self) -> Where:
@@ -111,8 +124,8 @@ class Record:
 
     @property
     def device(self) -> int:
-        """The device that recorded it: its place in `jax.devices()`."""
-        return compat.device_place(self._ordinal)
+        """The device that recorded it: its place in `jax.devices()`; -1 if all devices of the program did alike."""
+        return -1 if self._site.processes else compat.device_place(self._ordinal)
 
     @property
     def process(self) -> int:
@@ -137,6 +150,11 @@ class Record:
             shown = f"<{error!r}>"
         lane = f" lane={self.lane}" if self.lane else ""
         return f"<Record {self.effect} {shown} at {self.where} token={self.token} device={self.device}{lane}>"
+
+
+def _show_index(index: tuple[slice, ...] | None) -> str:
+    """An index as Python writes it."""
+    return f"[{', '.join(f'{part.start}:{part.stop}' for part in index or ())}]"
 
 
 def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> Iterator[Record]:

@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import re
 import sys
@@ -98,6 +99,9 @@ class Site:
     mask: Operand | None = None  # travels ahead of the leaves, and says which lanes have the effect; None: all
     processes: tuple[int, ...] = ()  # whose devices all have each of its records, where XLA's partitioner has several
     unknown: int = 0  # how many sizes are known only when the program runs; they come first in its records
+    per_shard: bool = False  # whether each shard of a sharded array is an effect of its own
+    bounds: tuple[tuple[slice, ...], ...] = ()  # of a record's shards: where each operand lies in the whole
+    cut: int = 0  # of these: the first that is not the whole
 
     @functools.cached_property
     def description(self) -> str:
@@ -118,6 +122,8 @@ class Site:
             description["processes"] = self.processes
         if self.unknown:
             description["unknown"] = self.unknown
+        if self.per_shard:
+            description["per_shard"] = True
         return _to_json(description)
 
     @functools.cached_property
@@ -159,7 +165,7 @@ class Site:
     @functools.cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each operand begins in a record's payload; each is padded to eight bytes."""
-        offsets, end = [], _padded(self.unknown * _SIZE.itemsize)
+        offsets, end = [], _padded(self.unknown * SIZE.itemsize)
         for operand in self.operands:
             offsets.append(end)
             end += _padded(operand.size)
@@ -239,11 +245,53 @@ class Site:
         places = {size: place for place, size in enumerate(self.symbols)}
         return self._resized(lambda size: size if isinstance(size, int) else -1 - places[size], len(places))
 
+    @functools.cached_property
+    def in_shards(self) -> Site:
+        """The site as its records know it where arrays are sharded automatically. In a record come first the sizes of
+        the shards, where they begin, where they end, since the last along an axis may be smaller, and the whole
+        sizes."""
+        numbers = itertools.count(-1, -1)
+
+        def of(operand: Operand) -> Operand:
+            return dataclasses.replace(operand, shape=tuple(next(numbers) for _ in operand.shape))
+
+        mask = None if self.mask is None else of(self.mask)
+        leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
+        return dataclasses.replace(self, leaves=leaves, mask=mask, unknown=4 * (-1 - next(numbers)))
+
+    def _with_bounds(self, sizes: Sequence[int]) -> Site:
+        count = self.unknown // 4
+        axes = zip(sizes[count : 2 * count], sizes[2 * count : 3 * count], sizes[3 * count :], strict=True)
+        each = [list(itertools.islice(axes, len(operand.shape))) for operand in self.operands]
+        bounds = tuple(tuple(slice(start, stop) for start, stop, _ in one) for one in each)
+        cut = (i for i, one in enumerate(each) if any(stop - start != whole for start, stop, whole in one))
+        return dataclasses.replace(self, bounds=bounds, cut=next(cut, len(self.operands) - len(self._arrays)))
+
+    @functools.cached_property
+    def index(self) -> tuple[slice, ...] | None:
+        """Of a record's shard: where the first array that is cut lies in the whole, or the first if none is."""
+        if not self.per_shard or not self._arrays:
+            return None
+        operand = self.operands[self.cut] if self.bounds else self._arrays[0]
+        bounds = self.bounds[self.cut] if self.bounds else tuple(slice(0, n) for n in operand.shape)
+        return bounds[sum(operand.lanes) :]
+
+    @functools.cached_property
+    def _smaller(self) -> list[tuple[int, tuple[slice, ...]]]:
+        """The arguments that are smaller in this record than the shards of others, and how much of them counts."""
+        masks = len(self.operands) - len(self._arrays)
+        counts = [tuple(slice(bound.stop - bound.start) for bound in bounds) for bounds in self.bounds[masks:]]
+        return [
+            (i, count)
+            for i, (operand, count) in enumerate(zip(self._arrays, counts, strict=False))
+            if any(part.stop < size for part, size in zip(count, operand.shape, strict=True))
+        ]
+
     def of_record(self, payload: Any) -> Site:
         """The site with the sizes that a record has, and with what it says itself."""
         if not self.unknown:
             return self
-        site = self._sized(*np.ndarray((self.unknown,), _SIZE, payload).tolist())
+        site = self._sized(*np.ndarray((self.unknown,), SIZE, payload).tolist())
         if not isinstance(self.content, Message):
             return site
         content, args, kwargs = self.content.read(*site.read(payload))
@@ -252,9 +300,10 @@ class Site:
 
     @functools.cached_property
     def _sized(self) -> Callable[..., Site]:
-        @functools.lru_cache(maxsize=16)
+        @functools.lru_cache(maxsize=64)
         def sized(*sizes: int) -> Site:
-            return self._resized(lambda size: size if size >= 0 else sizes[-1 - size], self.unknown)
+            site = self._resized(lambda size: size if size >= 0 else sizes[-1 - size], self.unknown)
+            return site._with_bounds(sizes) if self.per_shard else site
 
         return sized
 
@@ -300,6 +349,8 @@ class Site:
     def read(self, payload: Any) -> list[np.ndarray]:
         """The arguments' values from a record's payload, without the mask; read-only."""
         values = [np.ndarray(shape, stored, payload, at) for shape, stored, at in self._places]
+        for i, count in self._smaller if self.bounds else ():
+            values[i] = values[i][count]
         for i, dtype in self._shown_otherwise:
             values[i] = values[i].astype(dtype)
             values[i].flags.writeable = False
@@ -330,7 +381,7 @@ def flat_arguments(count: int) -> Any:
 
 _to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
-_SIZE = np.dtype(np.int32)
+SIZE = np.dtype(np.int32)
 """In which type a record has sizes that were not known before."""
 
 _MANY = 1 << 10
@@ -344,7 +395,7 @@ def _padded(size: int) -> int:
 
 def size_operands(site: Site) -> list[Any]:
     """What comes ahead of the operands in a record: the sizes that are known only when the program runs."""
-    return [jnp.stack([jnp.asarray(size).astype(_SIZE) for size in site.symbols])] if site.symbols else []
+    return [jnp.stack([jnp.asarray(size).astype(SIZE) for size in site.symbols])] if site.symbols else []
 
 
 compat.hold_weakly_in_caches(Site)  # it may have a function of the user's
@@ -544,6 +595,7 @@ def site_from(text: str) -> Site:
         mask=_read_operand(description["mask"]) if "mask" in description else None,
         processes=tuple(description.get("processes", ())),
         unknown=description.get("unknown", 0),
+        per_shard=description.get("per_shard", False),
     )
     site.__dict__["description"] = text  # a class of the user's reads back as a list, and would hash otherwise
     return site

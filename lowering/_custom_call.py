@@ -19,7 +19,7 @@ from effects._custom_call import Attributes, by_lane, custom_call_p, unknown_tar
 from effects._sites import Site
 from effects._targets import PLATFORMS, platforms_of, target_names
 from effects._types import Order
-from lowering._emit import copies, emit_call, meet, of_processes, refuse_several_devices
+from lowering._emit import emit_call, meet, of_processes, own_devices, refuse_several_devices
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 
 threaded_call_p = compat.Primitive("threaded_custom_call")
@@ -105,7 +105,7 @@ def _call(
         | _COUNTS * (counts and platform == "cpu")  # elsewhere it is in a device's memory
         | _ORDERED * site.effect.ordered
         | _HAS_MORE * bool(more)
-        | copies(ctx, devices) << _DEVICES_SHIFT
+        | own_devices(ctx, devices) << _DEVICES_SHIFT
         | call << _CALL_SHIFT
     )
     ours = {
@@ -122,7 +122,7 @@ def _call(
         "effects_custom_call",
         operands,
         {**attributes.values, "~effects": ours},
-        replicated=devices != 0,
+        replicated=bool(devices or compat.copies_in_parts(ctx)),
         has_side_effect=has_side_effect,
         aliases=dict([*aliases, *[(len(inputs), len(outputs))] * len(token)]),
         layouts=((*inputs, *layouts_of_more[: len(token)]), (*outputs, *layouts_of_more)),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
@@ -17,8 +18,9 @@ from effects._primitive import effect_p
 from effects._sites import Site
 from effects._types import Order
 from lowering._after import after_p
-from lowering._record import close_p, host_sink, record_p
-from lowering._region import enter_p, leave_p
+from lowering._record import NO_EDGES, TOKEN_LENGTH, Edges, close_p, host_sink, record_p
+from lowering._region import enter_p, leave_p, rejoin_p
+from lowering._shards import call_shards
 
 NATIVE_PLATFORMS = ("cpu",)
 """Where the native module has handlers."""
@@ -30,12 +32,17 @@ def meet(ctx: Any, site: Site) -> None:
         compat.keep_with_program(ctx, kept)
 
 
-_ORDERED, _CLOSES, _CALLBACK, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 32
+_ORDERED, _CLOSES, _CALLBACK, _ENTERS, _LEAVES, _APART, _ALIKE, _SHARDS = (1 << bit for bit in range(8))
+_DEVICES_SHIFT, _CALL_SHIFT = 8, 32
 """The traits of a call of the native sink, in one number; see `dispatch/native/handlers.cc`."""
 
 
-def _site_attributes(site: Site, devices: int = 0, call: int = 0, closes: bool = False) -> dict[str, Any]:
-    traits = _ORDERED * site.effect.ordered | _CLOSES * closes | _CALLBACK * isinstance(site.content, HostCall)
+def _site_attributes(
+    site: Site, devices: int = 0, alike: bool = False, call: int = 0, edges: Edges = NO_EDGES, shards: bool = False
+) -> dict[str, Any]:
+    traits = _ORDERED * site.effect.ordered | _CALLBACK * isinstance(site.content, HostCall)
+    traits |= _ALIKE * alike | _SHARDS * shards
+    traits |= _CLOSES * edges.closes | _ENTERS * edges.enters | _LEAVES * edges.leaves | _APART * edges.apart
     traits |= devices << _DEVICES_SHIFT | call << _CALL_SHIFT
     site = site.portable
     return {"site": site.id, "traits": traits, "description": site.description}
@@ -61,27 +68,54 @@ def emit_call(
     return outs
 
 
-def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, closes: bool) -> Any:
+def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> Any:
+    devices, copies = compat.automatic_devices(ctx), compat.copies_in_parts(ctx)
     if not config.native:
-        return _record_callback_lowering(ctx, token, *operands, site=site, call=call, closes=closes)
-    devices = compat.automatic_devices(ctx)
-    if site.results is not None and not site.effect.ordered and devices:
+        if site.per_shard and devices:
+            raise _refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
+        return _record_callback_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
+    if site.results is not None and not site.effect.ordered and (devices or copies):
         # Every device asks for itself, and which calls are copies of each other only their order tells.
         if isinstance(site.content, HostCall) and (otherwise := site.content.otherwise) is not None:
             return _otherwise(ctx, otherwise, token, operands)
         name = site.content.function.name if isinstance(site.content, HostCall) else site.effect.name
         raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
+    if site.per_shard and devices:
+        return _shards_native_lowering(ctx, token, operands, site, devices, call, edges)
+    if site.per_shard and copies:
+        raise _refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
     site = of_processes(ctx, site, devices)
     meet(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
-    attributes = _site_attributes(site, copies(ctx, devices), call, closes)
-    return emit_call(ctx, target, (token, *operands), attributes, replicated=devices != 0)
+    own = own_devices(ctx, devices or copies or edges.devices)
+    attributes = _site_attributes(site, own, devices != 0, call, edges)
+    return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or copies))
 
 
-def copies(ctx: Any, devices: int) -> int:
-    """How many devices of this process publish alike, of those that XLA's partitioner has; 0 if there is but one."""
-    own = compat.own_devices(ctx, devices) if devices else 0
-    return devices if own is None else own if own > 1 else 0
+def _shards_native_lowering(
+    ctx: Any, token: Any, operands: Sequence[Any], site: Site, devices: int, call: int, edges: Edges
+) -> Any:
+    if site.symbols:
+        raise _refused_per_shard(site, "in a program for symbolic shapes", "export it for shapes that are known")
+    meet(ctx, site.in_shards)
+    edges = edges._replace(enters=site.effect.ordered, leaves=site.effect.ordered)
+    own = own_devices(ctx, devices)
+    attributes = _site_attributes(site.in_shards, own, False, call, edges, True)
+    return call_shards(ctx, token, operands, site, devices, attributes)
+
+
+def _refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
+    message = errors.MSG_PER_SHARD_HERE.format(effect=site.effect, where=site.where, place=place, remedy=remedy)
+    return NotImplementedError(message)
+
+
+def own_devices(ctx: Any, devices: int) -> int:
+    """How many of the devices that come here are this process's; 0 if that does not matter."""
+    if (own := compat.own_devices(ctx, devices) if devices else 0) is not None:
+        return own
+    if compat.automatic_devices(ctx):
+        return devices  # it is to be exported
+    raise errors.MissingTokenRule(errors.MSG_REGION_OF_PROCESSES)
 
 
 def of_processes(ctx: Any, site: Site, devices: int) -> Site:
@@ -103,18 +137,21 @@ def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
     devices = compat.automatic_devices(ctx)
-    return emit_call(ctx, "effects_close", tokens, {"devices": copies(ctx, devices)}, replicated=devices != 0)
+    return emit_call(ctx, "effects_close", tokens, {"devices": own_devices(ctx, devices)}, replicated=devices != 0)
 
 
-def _enter_native_lowering(ctx: Any, *tokens: Any, devices: int, **attributes: Any) -> Any:
-    own = compat.own_devices(ctx, devices)
-    if own is None:
-        raise errors.MissingTokenRule(errors.MSG_REGION_OF_PROCESSES)
-    return compat.call_handler(ctx, "effects_enter", tokens, {**attributes, "devices": own}, has_side_effect=True)
+def _enter_native_lowering(ctx: Any, *operands: Any, devices: int, **attributes: Any) -> Any:
+    attributes["devices"] = own_devices(ctx, devices)
+    return compat.call_handler(ctx, "effects_enter", operands, attributes, has_side_effect=True)
 
 
 def _leave_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
-    return compat.call_handler(ctx, "effects_leave", tokens, attributes, has_side_effect=True)
+    return emit_call(ctx, "effects_leave", tokens, attributes, replicated=compat.copies_in_parts(ctx) != 0)
+
+
+def _rejoin(*tokens: Any) -> list[Any]:
+    own, around = tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
+    return [jnp.concatenate([a, b[TOKEN_LENGTH:]]) for a, b in zip(own, around, strict=True)]
 
 
 def _after_native_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
@@ -163,12 +200,12 @@ _NOTHING = compat.ShapedArray((0,), np.uint8)
 # Platforms without a native handler: JAX's Python callback publishes the same record.
 
 
-def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, closes: bool) -> Any:
+def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, edges: Edges) -> Any:
     meet(ctx, site)
 
     def record(token: Any, *operands: Any) -> list[Any]:
         token, *outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
-        return [*outs, host_sink().close([token]) if closes else token]
+        return [*outs, host_sink().close([token]) if edges.closes else token]
 
     return _callback(ctx, record, args)
 
@@ -205,6 +242,7 @@ for _platform in NATIVE_PLATFORMS:
     compat.mlir.register_lowering(leave_p, _leave_native_lowering, platform=_platform)
     compat.mlir.register_lowering(after_p, _after_native_lowering, platform=_platform)
     compat.mlir.register_lowering(effect_p, _effect_native_lowering, platform=_platform, cacheable=False)
+compat.mlir.register_lowering(rejoin_p, compat.mlir.lower_fun(_rejoin))
 compat.mlir.register_lowering(record_p, _record_callback_lowering)
 compat.mlir.register_lowering(close_p, _close_callback_lowering)
 compat.mlir.register_lowering(effect_p, _effect_callback_lowering)

@@ -6,7 +6,7 @@ Tokens are `uint32[4]`: stream, epoch, phase, index. See `docs/design.md`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from effects import _jax_compat as compat
 from effects._primitive import effect_p, result_avals
@@ -18,10 +18,22 @@ STREAM, EPOCH, PHASE, INDEX = range(TOKEN_LENGTH)
 DOMAIN_BITS = 8
 """How many bits of the stream number the order domain within its program; the rest number the thread."""
 
+
+class Edges(NamedTuple):
+    """What a record publishes besides itself, being the first or the last in a region or the last in its program."""
+
+    enters: bool = False  # it takes the token around the region
+    leaves: bool = False  # it gives that back; if it is not the first too, it takes it behind its own
+    closes: bool = False
+    devices: int = 0  # how many enter, or close
+    apart: bool = False  # as for `enter_p`
+
+
+NO_EDGES = Edges()
+
 record_p = compat.Primitive("record")
 record_p.multiple_results = True
-"""(token, *operands) -> (*results, token): publishes one record, and waits for what a callback returns; with `closes`
-publishes the end of the program too.
+"""(token, *operands) -> (*results, token): publishes one record, and waits for what a callback returns.
 
 Were the token first, what a call returns could be all that a loop carries, in the loop's order, and XLA takes a body
 that ends with such a call for one that changes nothing."""
@@ -31,8 +43,10 @@ close_p = compat.Primitive("close")
 
 
 @record_p.def_abstract_eval
-def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, closes: bool) -> list[Any]:
-    return [*result_avals(site), token]
+def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> list[Any]:
+    if edges.enters and not edges.leaves:
+        return [*result_avals(site), compat.per_device(token)]
+    return [*result_avals(site), operands[0] if edges.leaves and not edges.enters else token]
 
 
 compat.infer_types_each_time(record_p)
@@ -54,8 +68,9 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
     operands, site = site.without_idle_mask(operands)
     # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
+    around = () if ctx.around is None else (ctx.around,)
     *results, token = record_p.bind(
-        tokens[key], *size_operands(site), *operands, site=site, call=call, closes=ctx.closes
+        tokens[key], *around, *size_operands(site), *operands, site=site, call=call, edges=ctx.edges
     )
     return {key: token}, results
 

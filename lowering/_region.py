@@ -2,11 +2,16 @@
 
 Around a region all devices count alike. Inside, every device counts its own effects: its token enters with the phase
 advanced and an index of 0, and leaves as it came but for the phase, so that nobody must be asked how far others got.
+
+In a region over some axes of its mesh, devices that differ along the others only are copies of each other: a *part*.
+They have one effect between them, as all devices have outside of regions. XLA decides what of it runs where, so all of
+them come to it, each with a token that says which it is, and the first of them speaks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,22 +20,38 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
-from lowering._after import after, any_talks, collectives_come_after
+from lowering._after import after, any_talks, collectives_come_after, do_collectives_come_after
+from lowering._record import TOKEN_LENGTH, Edges, close_p
 from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, own_effects, register_token_rule, sites_in
+from lowering._thread import equations_at_edges, is_plain_record
 
 enter_p = compat.Primitive("enter")
 enter_p.multiple_results = True
 """(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices may go
-`apart`, one that waits for an answer may be what the others wait for in a collective."""
+`apart`, one that waits for an answer may be what the others wait for in a collective. With `parts`, the last operands
+are the numbers of the device's part and of the device among the copies there. With `skips`, copies may have effects of
+their own too."""
 
 leave_p = compat.Primitive("leave")
 leave_p.multiple_results = True
 """(*tokens, *tokens at the entry) -> the tokens with which all devices go on."""
 
 
+rejoin_p = compat.Primitive("rejoin")
+rejoin_p.multiple_results = True
+"""(*tokens, *tokens around) -> the tokens with which copies go on that have had effects of their own."""
+
+
+@rejoin_p.def_abstract_eval
+def _rejoin_abstract_eval(*tokens: Any) -> Any:
+    return tokens[len(tokens) // 2 :]
+
+
 @enter_p.def_abstract_eval
-def _enter_abstract_eval(*tokens: Any, ordered: int, devices: int, apart: bool) -> list[Any]:
-    return [compat.per_device(token) for token in tokens]
+def _enter_abstract_eval(*operands: Any, parts: bool, **_: Any) -> list[Any]:
+    tokens = operands[:-2] if parts else operands
+    inside = [compat.per_device(token) for token in tokens]
+    return [token.update(shape=(2 * TOKEN_LENGTH,)) for token in inside] if parts else inside
 
 
 @leave_p.def_abstract_eval
@@ -51,30 +72,64 @@ def _shard_map_token_rule(
     newly_manual_axes: Any,
 ) -> tuple[Tokens, list[Any]]:
     jaxpr = compat.closed_jaxpr(jaxpr)
-    by_device = frozenset(newly_manual_axes) | frozenset(mesh.manual_axes)
-    counts = _is_whole(mesh, by_device)
-    if refused := _refusal(jaxpr, by_device, counts, check_vma):
+    own_axes, copy_axes = compat.region_axes(mesh, newly_manual_axes)
+    is_inside_whole = bool(mesh.manual_axes) and not compat.region_axes(mesh, ())[1]  # each device counts already
+    counts = not is_inside_whole and not _is_inside_others(jaxpr, check_vma)
+    if refused := _refusal(jaxpr, counts, bool(copy_axes)):
         if not own_effects(ctx.effects):  # as JAX has them
-            return tokens, list(compat.bind(ctx.eqn, args))
+            closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
+            return closed, list(compat.bind(ctx.eqn, args))
         effects = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
-        where = min((site.where for site in sites_in(compat.open_jaxpr(jaxpr))), default=ctx.where)
+        where = min((str(site.where) for site in sites_in(compat.open_jaxpr(jaxpr))), default=ctx.where)
         raise errors.MissingTokenRule(refused.format(effects=effects, where=where))
     keys = sorted(tokens, key=lambda key: key == UNORDERED)
     ordered = sum(key != UNORDERED for key in keys)
+    # In a region inside one that counts, each device goes on with its own count.
+    goes_on = any(compat.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
+    counts = counts and not goes_on
+    skips = counts and bool(copy_axes) and bool(_regions_in(jaxpr))
 
     # A device that waits for its turn then waits for effects which others may never come to.
     apart = _may_part(jaxpr, check_vma) and any(map(_waits, _eqns_in(jaxpr)))
+    apart = apart or (is_inside_whole and do_collectives_come_after())
+    may_be_stuck = apart and (skips or any_talks(jaxpr))  # XLA may gather between copies
+    ties = apart and not copy_axes  # what it gathers is out of reach
+    edges = ctx.edges
+    if counts and not copy_axes and ordered == len(keys) == 1:
+        first, last = map(is_plain_record, equations_at_edges(jaxpr))
+        edges = Edges(first, last, ctx.edges.closes, mesh.size, may_be_stuck)
+
+    def enter(tokens: Sequence[Any]) -> Sequence[Any]:
+        devices = mesh.size if skips else math.prod(own_axes.values())
+        attributes = {"ordered": ordered, "devices": devices, "apart": may_be_stuck, "parts": bool(copy_axes)}
+        attributes["skips"] = skips
+        if not copy_axes:
+            return enter_p.bind(*tokens, **attributes)
+
+        def enter_part(*tokens: Any) -> Sequence[Any]:
+            numbers = [jax.lax.axis_index(tuple(axes)).astype("uint32") for axes in (own_axes, copy_axes)]
+            return tuple(enter_p.bind(*tokens, *numbers, **attributes))
+
+        # What differs between copies passes for equal: XLA must not touch it.
+        specs = (PartitionSpec(),) * len(keys)
+        enter_part = jax.shard_map(
+            enter_part, in_specs=specs, out_specs=specs, axis_names=set(copy_axes), check_vma=False
+        )
+        return [compat.as_per_device(token) for token in enter_part(*tokens)]
 
     def region(*flat: Any) -> tuple[Any, ...]:
-        tokens, args = flat[: len(keys)], flat[len(keys) :]
-        if counts:
-            tokens = enter_p.bind(*tokens, ordered=ordered, devices=mesh.size, apart=apart and any_talks(jaxpr))
-        with collectives_come_after(apart):
-            after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args)
+        around, args = flat[: len(keys)], flat[len(keys) :]
+        tokens = enter(around) if counts and not edges.enters else around
+        if goes_on:
+            tokens = [compat.as_per_device(token[:TOKEN_LENGTH]) for token in around]
+        with collectives_come_after(ties):
+            after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args, edges, around[0])
         tokens = [after_all[key] for key in keys]
-        if counts:
-            tokens = leave_p.bind(*tokens, *flat[: len(keys)], ordered=ordered)
-        return (*tokens, *(after(tokens, outs) if apart else outs))  # XLA may gather them
+        if counts and not edges.leaves:
+            tokens = leave_p.bind(*tokens, *around, ordered=ordered)
+        if goes_on:
+            tokens = rejoin_p.bind(*tokens, *around)
+        return (*tokens, *(after(tokens, outs) if ties else outs))  # XLA may gather them
 
     everywhere = (PartitionSpec(),) * len(keys)
     outs = jax.shard_map(
@@ -88,36 +143,39 @@ def _shard_map_token_rule(
     return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
 
 
-def _refusal(jaxpr: Any, by_device: frozenset[Any], counts: bool, check_vma: bool) -> str | None:
+def _refusal(jaxpr: Any, counts: bool, has_copies: bool) -> str | None:
     """Why the effects of a region cannot be told apart by device, if so."""
-    if not counts and not _is_inside_whole(jaxpr, by_device, check_vma):
+    if counts and has_copies and not all(map(_tells_copies_apart, _regions_in(jaxpr))):
+        return errors.MSG_REGION_IN_REGION
+    if counts and has_copies and not jax.config.jax_use_shardy_partitioner:
         return errors.MSG_PARTLY_MANUAL
+    if counts and has_copies and jax.process_count() > 1:
+        return errors.MSG_PARTLY_OF_PROCESSES
     if not config.native:
         return errors.MSG_REGION_WITHOUT_NATIVE
     return None
 
 
-def _is_whole(mesh: Any, by_device: frozenset[Any]) -> bool:
-    """Whether each device of the mesh is one of its own along these axes."""
-    return all(size == 1 or axis in by_device for axis, size in mesh.shape.items())
+def _regions_in(jaxpr: Any) -> list[Any]:
+    """The regions with effects inside a region."""
+    return [eqn for eqn in _eqns_in(jaxpr) if eqn.primitive is compat.shard_map_p and effects_of(eqn.effects)]
+
+
+def _tells_copies_apart(region: Any) -> bool:
+    """Whether no devices are copies of each other in a region inside another."""
+    return not compat.region_axes(region.params["mesh"], region.params["newly_manual_axes"])[1]
 
 
 @compat.weakref_lru_cache
-def _is_inside_whole(jaxpr: Any, by_device: frozenset[Any], check_vma: bool) -> bool:
-    """Whether all effects of a region are in regions inside it that are over the rest of the axes too, and that all
-    devices come to."""
+def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
+    """Whether all effects of a region are in regions inside it that all devices come to."""
     for eqn in jaxpr.eqns:
-        if not effects_of(eqn.effects):
+        if not effects_of(eqn.effects) or eqn.primitive is compat.shard_map_p:
             continue
-        axes = by_device
-        if eqn.primitive is compat.shard_map_p:
-            axes |= frozenset(eqn.params["newly_manual_axes"])
-            if _is_whole(eqn.params["mesh"], axes):
-                continue
         inner = [compat.closed_jaxpr(each) for each in compat.jaxprs_in(eqn.params)]
         if not inner or _may_part_at(eqn, check_vma):
             return False
-        if not all(_is_inside_whole(each, axes, check_vma) for each in inner):
+        if not all(_is_inside_others(each, check_vma) for each in inner):
             return False
     return True
 

@@ -84,7 +84,8 @@ class TokenContext:
         effects: The equation's effects, those that tokens are threaded for.
         outs: How many results the equation has.
         call: A number that no other equation of the same jaxpr has.
-        closes: Whether the program's one token ends here: what publishes last says so too.
+        edges: What the record that the equation becomes publishes besides itself.
+        around: The token around the region that ends with the equation, if its record takes one.
         thread: `thread(jaxpr, tokens, args) -> (tokens, outs)` evaluates a jaxpr in place of the equation, with tokens
             through it.
         threaded: `threaded(jaxpr, tokens)` is the jaxpr with tokens, in the order of `tokens`, ahead of its inputs and
@@ -95,8 +96,9 @@ class TokenContext:
     effects: frozenset[Effect]
     outs: int
     call: int
-    closes: bool
-    thread: Callable[[Any, Tokens, Sequence[Any]], tuple[Tokens, list[Any]]]
+    edges: Any
+    around: Any
+    thread: Callable[..., tuple[Tokens, list[Any]]]
     threaded: Callable[[Any, Tokens], Any]
 
     @property

@@ -19,6 +19,7 @@ from effects._primitive import effect_p
 from effects._registry import registered_effects
 from lowering._after import after, collectives_come_after, do_collectives_come_after, talks
 from lowering._jax_callbacks import is_ordered_record
+from lowering._record import NO_EDGES, Edges
 from lowering._rules import (
     UNORDERED,
     TokenContext,
@@ -32,36 +33,50 @@ from lowering._rules import (
 )
 
 
-def ends_with_record(jaxpr: Any) -> bool:
-    """Whether the last thing that a program publishes is a record of its outermost jaxpr, under its only token."""
-    last = _last_with_effects(jaxpr)
-    if len(token_keys(effects_of(jaxpr.effects))) > 1:
+def ends_with_record(jaxpr: Any, has_copies: bool = False) -> bool:
+    """Whether the last thing that a program publishes is a record under its only token, of its outermost jaxpr or of a
+    region that stands there. `has_copies`: the jaxpr is that of a region in which devices are copies of each other."""
+    if len(token_keys(effects_of(jaxpr.effects))) != 1:
         return False
-    if last.primitive is not effect_p:
-        return is_ordered_record(last)
-    site = last.params["site"]
-    return site.effect.ordered and site.results is None  # else the program goes on when they are there
+    last = equations_at_edges(jaxpr)[1]
+    if last.primitive is compat.shard_map_p:
+        copies = compat.region_axes(last.params["mesh"], last.params["newly_manual_axes"])[1]
+        return ends_with_record(compat.closed_jaxpr(last.params["jaxpr"]), has_copies or bool(copies))
+    return is_plain_record(last) and not has_copies
 
 
-def _last_with_effects(jaxpr: Any) -> Any:
-    return next(eqn for eqn in reversed(jaxpr.jaxpr.eqns) if effects_of(eqn.effects))
+def is_plain_record(eqn: Any) -> bool:
+    """Whether an equation becomes one ordered record whose results nobody waits for."""
+    if eqn.primitive is not effect_p:
+        return is_ordered_record(eqn)
+    site = eqn.params["site"]
+    return site.effect.ordered and site.results is None
 
 
-def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bool = False) -> tuple[Tokens, list[Any]]:
+def equations_at_edges(jaxpr: Any) -> tuple[Any, Any]:
+    """The first and the last equation with effects."""
+    eqns = [eqn for eqn in jaxpr.jaxpr.eqns if effects_of(eqn.effects)]
+    return eqns[0], eqns[-1]
+
+
+def thread_tokens(
+    jaxpr: Any, tokens: Tokens, args: Sequence[Any], edges: Edges = NO_EDGES, around: Any = None
+) -> tuple[Tokens, list[Any]]:
     """Evaluates a jaxpr with constants, with tokens through its effects.
 
     Args:
         jaxpr: The jaxpr.
         tokens: A token under every key of the jaxpr's effects; others are passed through.
         args: The jaxpr's arguments.
-        closes: Whether the last equation with effects, a record, is to publish the end of the program too.
+        edges: What the first and the last equation with effects, which are records, publish besides themselves.
+        around: The token around the region, if the last is to leave it.
 
     Returns:
         The tokens after the jaxpr, and its results.
     """
     tokens = dict(tokens)
     joined = [tokens[UNORDERED]] if UNORDERED in tokens else []
-    last = _last_with_effects(jaxpr) if closes else None
+    first, last = equations_at_edges(jaxpr) if edges != NO_EDGES else (None, None)
     calls = itertools.count()
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
@@ -73,7 +88,9 @@ def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bo
                 operands = after(tokens.values(), operands)
             return compat.bind(eqn, operands)
         taken = {key: tokens[key] for key in token_keys(effects)}
-        ctx = TokenContext(eqn, effects, len(eqn.outvars), call, eqn is last, _thread, _threaded)
+        own = edges if first is last is eqn else _edges_of(edges, eqn is first, eqn is last)
+        own_around = around if own.leaves and not own.enters else None
+        ctx = TokenContext(eqn, effects, len(eqn.outvars), call, own, own_around, _thread, _threaded)
         returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
             if key == UNORDERED:  # they all take the token that came in: nothing orders them
@@ -86,6 +103,15 @@ def thread_tokens(jaxpr: Any, tokens: Tokens, args: Sequence[Any], *, closes: bo
     if len(joined) > 1:
         tokens[UNORDERED] = _join(joined)
     return tokens, outs
+
+
+def _edges_of(edges: Edges, is_first: bool, is_last: bool) -> Edges:
+    """What one equation publishes besides itself of what its jaxpr does."""
+    if not is_first and not is_last:
+        return NO_EDGES
+    return edges._replace(
+        enters=edges.enters and is_first, leaves=edges.leaves and is_last, closes=edges.closes and is_last
+    )
 
 
 @compat.weakref_lru_cache
@@ -101,8 +127,10 @@ def threaded_jaxpr(jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ..
     return compat.trace_to_jaxpr(threaded, [*token_avals, *jaxpr.in_avals], like=jaxpr)
 
 
-def _thread(jaxpr: Any, tokens: Tokens, args: Sequence[Any]) -> tuple[Tokens, list[Any]]:
-    return thread_tokens(compat.closed_jaxpr(jaxpr), tokens, args)
+def _thread(
+    jaxpr: Any, tokens: Tokens, args: Sequence[Any], edges: Edges = NO_EDGES, around: Any = None
+) -> tuple[Tokens, list[Any]]:
+    return thread_tokens(compat.closed_jaxpr(jaxpr), tokens, args, edges, around)
 
 
 def _threaded(jaxpr: Any, tokens: Tokens) -> Any:

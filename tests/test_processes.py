@@ -148,7 +148,7 @@ def test_records_of_all_processes(one, two, four):
             expected = [text for text, *_, region in alone["records"] if not region]
             assert [text for text, *_, region in report["records"] if not region] == expected
             assert {own for _, _, own, _, _ in report["records"]} == {process}
-            assert {device for _, device, *_ in report["records"]} <= mine
+            assert {device for _, device, *_ in report["records"]} <= {-1, *mine}
 
 
 def test_program_that_runs_elsewhere(four):
@@ -346,6 +346,8 @@ def test_global_barrier_of_one_process():
 
 
 def _record(token, text, device=0, process=0, **more):
+    if "processes" in more:
+        device = -1
     return {
         "effect": "print", "fmt": "{}", "text": text, "fields": {}, "args": [text],
         "where": {"file": "f.py", "line": 1, "function": "f"}, "device": device, "process": process,
@@ -401,7 +403,7 @@ def test_a_log_that_was_split_comes_together(threads, owners, data, tmp_path_fac
         mixed = []
         while any(own):
             mixed.append(data.draw(st.sampled_from([thread for thread in own if thread])).pop(0))
-        mixed = [{**r, "processes": [0, 1, 2], "device": process} if "processes" in r else r for r in mixed]
+        mixed = [{**r, "processes": [0, 1, 2]} if "processes" in r else r for r in mixed]
         logs.append(_of_run(mixed, process, 3))
     paths = [_write(folder / f"{process}.jsonl", log) for process, log in enumerate(logs) if log]
     if len(paths) < 3:  # a process that has written nothing cannot be told from one that is missing

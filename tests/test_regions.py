@@ -234,6 +234,149 @@ def test_meshes(lines):
         assert lines(whole, jax.device_put(x, P("x"))) == [*WHOLE, "all [10 11 12 13]"]
 
 
+# Regions over some axes: devices that differ along the others only are copies of each other
+
+
+def _in_parts(body, mesh, **kwargs):
+    """A region over `x` of a mesh with a `y`."""
+    specs = {"in_specs": P("x"), "out_specs": P("x"), "axis_names": {"x"}}
+    return jax.shard_map(body, mesh=mesh, **specs, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_parts_have_effects_of_their_own(kind, check_vma, lines):
+    """Each part has each of its effects once, in ways of its own; what is unordered and what is waited for too."""
+
+    def body(x):
+        n = lax.axis_index("x")
+        fx.print("{} {}", n, x)
+
+        def odd(x):
+            fx.print("{} odd", n)
+            fx.print("{} unordered", n, ordered=False)
+            return fx.callback(lambda x: (print("called", x), x + 1)[1], jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+        x = lax.cond(n == 1, odd, lambda x: x, x)
+        return lax.fori_loop(0, n + 1, lambda turn, x: (fx.print("{} turn {}", n, turn), x * 2)[1], x)
+
+    mesh = _mesh(2, 2, kind=kind)
+    f = _in_parts(body, mesh, check_vma=check_vma)
+
+    def whole(x):
+        fx.print("before {}", x)
+        x = f(x)
+        fx.print("after {}", x)
+        return f(x)
+
+    x = jax.device_put(jnp.arange(4), jax.NamedSharding(mesh, P("x" if kind is AxisType.Explicit else "y")))
+    own = lambda a, b, called: [  # noqa: E731
+        *(f"0 {a}", f"1 {b}", "0 turn 0", "1 odd", f"called {called}", "1 turn 0", "1 turn 1")
+    ]
+    expected = ["before [0 1 2 3]", *own("[0 1]", "[2 3]", "[2 3]")]
+    expected += ["after [ 0  2 12 16]", *own("[0 2]", "[12 16]", "[12 16]")]
+    with jax.set_mesh(mesh):
+        whole = fx.jit(whole)
+        for _ in range(2):
+            shown = lines(whole, x)
+            assert shown.count("1 unordered") == 2
+            assert [line for line in shown if "unordered" not in line] == expected
+        assert whole(x).tolist() == [0, 4, 52, 68]
+
+
+def test_parts_keep_what_is_sharded_along_the_other_axes(lines):
+    """What is printed whole is gathered; a print of something else adds nothing, and devices say who they are."""
+    mesh = _mesh(2, 2)
+
+    def program(shows):
+        def body(x):
+            x = lax.with_sharding_constraint(x * 2, jax.NamedSharding(jax.sharding.get_abstract_mesh(), P(None, "y")))
+            if shows:
+                fx.print("{}", lax.axis_index("x"))
+            x = lax.psum(x, "x")
+            if shows:
+                fx.print("summed")
+            return x
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P(), axis_names={"x"})
+
+    x = jax.device_put(jnp.arange(16.0).reshape(2, 8), jax.NamedSharding(mesh, P("x", "y")))
+    assert _collectives(fx.jit(program(shows=True)), x) == _collectives(jax.jit(program(shows=False)), x)
+    f = fx.jit(program(shows=True))
+    with fx.capture(suppress=True) as records:
+        f(x)
+    assert [(record.device, record.text) for record in records] == [(0, "0"), (2, "1"), (0, "summed"), (2, "summed")]
+    assert f(x).tolist() == jax.jit(program(shows=False))(x).tolist()
+
+
+def test_parts_around_other_regions(lines):
+    """An inner region over the other axes has the effects, or the outer one, under transformations too."""
+    mesh = _mesh(2, 2)
+
+    def shows(x):
+        fx.print("{}", x.sum())
+        return x * 2
+
+    f = _in_parts(shows, mesh)
+    x = jnp.arange(8.0).reshape(2, 4)
+    assert lines(fx.jit(f), x) == ["6.0", "22.0"]
+    assert lines(fx.jit(jax.grad(lambda x: f(x).sum())), x) == ["6.0", "22.0"]
+    assert lines(fx.jit(jax.vmap(f)), jnp.stack([x, x + 1])) == ["6.0", "10.0", "22.0", "26.0"]
+    twice = lambda x: lax.scan(lambda x, _: (f(x), None), x, length=2)[0]  # noqa: E731
+    assert lines(fx.jit(twice), x) == ["6.0", "22.0", "12.0", "44.0"]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("calls", [False, True])
+def test_copies_may_have_effects_of_their_own(calls, check_vma, lines):
+    """A region inside one that has effects too: each has its place in its device's own order."""
+
+    def inner(x):
+        n, m = lax.axis_index("x"), lax.axis_index("y")
+        fx.print("inner {} {} {}", n, m, x.sum())
+        if calls:
+            one = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            return fx.callback(lambda n, m, x: (print("called", n, m), x + 1)[1], one, n, m, x)
+        lax.cond(m == 1, lambda: fx.print("extra {} {}", n, m), lambda: None)
+        return x + 1
+
+    def outer(x):
+        n = lax.axis_index("x")
+        fx.print("outer {}", n)
+        x = jax.shard_map(inner, in_specs=P(None, "y"), out_specs=P(None, "y"), axis_names={"y"}, check_vma=check_vma)(
+            x
+        )
+        if calls:
+            x = fx.callback(lambda n, x: (print("both", n), x)[1], jax.ShapeDtypeStruct(x.shape, x.dtype), n, x)
+        fx.print("after {} {}", n, x[0])
+        return x
+
+    f = fx.jit(_in_parts(outer, _mesh(2, 2), check_vma=check_vma))
+    pairs = [(n, m) for n in (0, 1) for m in (0, 1)]
+    sums = {(0, 0): "1.0", (0, 1): "5.0", (1, 0): "9.0", (1, 1): "13.0"}
+    expected = ["outer 0", "outer 1", *(f"inner {n} {m} {sums[n, m]}" for n, m in pairs)]
+    after = ["after 0 [1. 2. 3. 4.]", "after 1 [5. 6. 7. 8.]"]
+    if calls:
+        expected += [*(f"called {n} {m}" for n, m in pairs), "both 0", "both 1", *after]
+    else:  # what follows is at the same place of other devices
+        expected += [after[0], "extra 0 1", after[1], "extra 1 1"]
+    for _ in range(5):
+        assert lines(f, jnp.arange(8.0).reshape(2, 4)) == expected
+
+
+def test_error_in_a_part():
+    def body(x):
+        return fx.callback(lambda x: 1 / 0, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    f = fx.jit(_in_parts(body, _mesh(2, 2)))
+    for _ in range(3):
+        with pytest.raises(fx.EffectError, match="ZeroDivisionError"):
+            f(jnp.arange(4))
+        with pytest.raises(fx.EffectError, match="ZeroDivisionError"):  # the other part's
+            fx.effects_barrier()
+    fx.effects_barrier()
+
+
 def test_record_says_which_device():
     f = fx.jit(_by_device(_shows))
     with fx.capture(suppress=True) as records:
@@ -267,6 +410,11 @@ def test_unordered_effects_all_come(lines):
 # What it costs
 
 
+def _collectives(f, x):
+    text = f.lower(x).compile().as_text()
+    return sorted(re.findall(r" (all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\(", text))
+
+
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_no_collective_is_added(check_vma):
     def program(shows):
@@ -286,13 +434,9 @@ def test_no_collective_is_added(check_vma):
 
     x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(_mesh(4), P("x")))
 
-    def collectives(f):
-        text = f.lower(x).compile().as_text()
-        return sorted(re.findall(r" (all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\(", text))
-
-    plain = collectives(jax.jit(program(shows=False)))
+    plain = _collectives(jax.jit(program(shows=False)), x)
     assert plain == ["all-reduce"] * 2
-    assert collectives(fx.jit(program(shows=True))) == plain
+    assert _collectives(fx.jit(program(shows=True)), x) == plain
 
 
 # Callbacks that devices wait for
@@ -330,6 +474,39 @@ print("done")
 def test_eight_devices_wait_for_callbacks_and_each_other():
     """A thousand times: who goes on after its answer waits in a collective for those that have none yet."""
     done = run_python(WATCHED)
+    assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+OF_THE_WHOLE = """
+import faulthandler, os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+faulthandler.dump_traceback_later(200, exit=True)
+import jax, jax.numpy as jnp, effects as fx
+mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.device_put(jnp.ones((8, 8)), jax.NamedSharding(mesh, jax.P("x")))
+seen = []
+
+def half(total):
+    seen.append(float(total))
+    return total / 2
+
+@fx.jit
+def f(x):
+    for _ in range(2):
+        x = x * fx.callback(half, jax.ShapeDtypeStruct((), x.dtype), x.sum())
+        x = x / x.sum() * 64
+    return x
+
+for _ in range(1000):
+    f(x)
+assert seen == [64.0] * 2000, seen
+print("done")
+"""
+
+
+def test_eight_devices_share_an_answer_and_wait_for_each_other():
+    """A thousand times: all have the answer of one call, and each goes on to where it waits for the others."""
+    done = run_python(OF_THE_WHOLE)
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
@@ -393,13 +570,18 @@ def check_device_that_waits(lines):
 # What is refused
 
 
-def test_region_over_some_axes_is_refused():
-    def body(x):
-        fx.print("{}", x)
+def test_parts_in_parts_are_refused_where_both_have_effects():
+    def inner(x):
+        fx.print("inner {}", x)
         return x
 
-    f = jax.shard_map(body, mesh=_mesh(2, 2), in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
-    with pytest.raises(fx.MissingTokenRule, match=r"`print` at .*test_regions.py.* over some axes .* `axis_names`"):
+    def outer(x):
+        fx.print("outer {}", x)
+        return jax.shard_map(inner, in_specs=P("y"), out_specs=P("y"), axis_names={"y"})(x)
+
+    mesh = jax.make_mesh((2, 1, 2), ("x", "y", "z"), axis_types=(AxisType.Auto,) * 3)
+    f = jax.shard_map(outer, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    with pytest.raises(fx.MissingTokenRule, match=r"`print` at .*test_regions.py.* inside another .* `axis_names`"):
         fx.jit(f)(jnp.arange(4))
 
 

@@ -72,20 +72,22 @@ ffi::TypeId LoadedCall::id{};
 struct Current {
   const LoadedCall *call;
   XLA_FFI_ExecutionContext *context;
-  Token place;
+  Place place;
 };
 #if defined(__ELF__)
 __attribute__((tls_model("initial-exec"))) // looked at in every call, and small
 #endif
 thread_local Current *current = nullptr;
 
-void LoadToken(Token &token, const XLA_FFI_CallFrame *frame) {
-  const auto *buffer = static_cast<const XLA_FFI_Buffer *>(frame->args.args[frame->args.size - 1]);
-  std::memcpy(&token, buffer->data, sizeof token);
+const XLA_FFI_Buffer &LastBuffer(void *const *buffers, int64_t count) {
+  return *static_cast<const XLA_FFI_Buffer *>(buffers[count - 1]);
 }
-void StoreToken(const Token &token, const XLA_FFI_CallFrame *frame) {
-  const auto *buffer = static_cast<const XLA_FFI_Buffer *>(frame->rets.rets[frame->rets.size - 1]);
-  std::memcpy(buffer->data, &token, sizeof token);
+Place LoadPlace(const XLA_FFI_CallFrame *frame) {
+  const XLA_FFI_Buffer &buffer = LastBuffer(frame->args.args, frame->args.size);
+  return effects::LoadPlace(buffer.data, static_cast<size_t>(buffer.dims[0]) * sizeof(uint32_t));
+}
+void StorePlace(const Place &place, const XLA_FFI_CallFrame *frame) {
+  effects::StorePlace(place, LastBuffer(frame->rets.rets, frame->rets.size).data);
 }
 
 int32_t DeviceOf(XLA_FFI_ExecutionContext *context);
@@ -102,8 +104,9 @@ const char *Publish(int32_t level, const char *text, size_t size) {
   const int32_t length = static_cast<int32_t>(size);
   const Span spans[] = {{&length, sizeof length}, {&level, sizeof level}, {text, size}};
   if (call.counts) {
-    publisher().publish(call.kind, call.site, current->place, device, spans, 3, call.flags);
-    if (call.kind == Kind::kOrdered) ++current->place.index;
+    Place &place = current->place;
+    if (place.speaks()) publisher().publish(call.kind, call.site, place.token, device, spans, 3, call.flags);
+    if (call.kind == Kind::kOrdered) CountOn(place, device, place.speaks());
   } else {
     PublishPlain(call.site, call.kind == Kind::kOrdered, device, spans, 3);
   }
@@ -371,13 +374,13 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
     const LoadedCall &call = *static_cast<const LoadedCall *>(state.state);
 
     Current now{&call, frame->ctx, {}};
-    if (call.counts) LoadToken(now.place, frame);
+    if (call.counts) now.place = LoadPlace(frame);
     XLA_FFI_Error *error;
     {
       const UsersFrame users(frame, &now);
       error = CallUser(call, frame);
     }
-    if (call.counts) StoreToken(now.place, frame);
+    if (call.counts) StorePlace(now.place, frame);
     return error;
   } catch (...) { // there is no memory left to say more
     XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "A custom call could not be made.",

@@ -436,7 +436,9 @@ private:
       const bool joins = !large && has(Item::kRecords) && items.back().info.epoch == info.epoch &&
                          !items.back().asked && items.back().info.failed == info.failed;
       Item &item = joins ? items.back() : begin(large ? Item::kLarge : Item::kRecords);
-      item.data.append(reinterpret_cast<const char *>(&header), sizeof header);
+      RecordHeader shown = header;
+      if ((shown.flags & kReplicated) != 0) shown.device = kAllDevices; // whichever was heard first
+      item.data.append(reinterpret_cast<const char *>(&shown), sizeof shown);
       if (large) {
         item.block = std::move(payload.block);
         item.size = header.payload_size;

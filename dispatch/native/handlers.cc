@@ -17,12 +17,13 @@ namespace {
 namespace ffi = xla::ffi;
 
 constexpr char kWrongToken[] =
-    "A token does not have the type uint32[4]. Effects and the native module must come from one version of "
+    "A token has neither the type uint32[4] nor uint32[8]. Effects and the native module must come from one version of "
     "token-effects. Install the package anew.";
 
 // The traits of a call, in one attribute, since a program has many calls; see `lowering/_emit.py`. Above the devices is
 // a number that keeps apart calls that are otherwise equal.
-constexpr int64_t kIsOrdered = 1, kCloses = 2, kIsCallback = 4, kDevicesMask = 0xffffff;
+constexpr int64_t kIsOrdered = 1, kCloses = 2, kIsCallback = 4, kEnters = 8, kLeaves = 16, kMayPart = 32, kIsAlike = 64,
+                  kHasShards = 128, kDevicesMask = 0xffffff;
 constexpr int kDevicesShift = 8;
 
 // What a loaded program keeps of a site of its own.
@@ -31,14 +32,22 @@ struct LoadedSite {
 
   uint64_t site;
   Kind kind;
-  bool closes;         // it is the last record of its program, which has no other tokens
-  uint16_t flags;      // of its records
-  uint32_t replicated; // how many devices publish alike; 0: each for itself
+  bool closes;      // it is the last record of its program, which has no other tokens
+  bool enters;      // it is the first record of its region
+  bool leaves;      // and the last
+  bool apart;       // as for Enter
+  bool alike;       // all devices publish the same
+  bool has_shards;  // each its part of what is sharded
+  uint16_t flags;   // of its records
+  uint32_t devices; // how many devices come to it, where that matters
 
   LoadedSite(int64_t site_id, int64_t traits, std::string_view description)
       : site(static_cast<uint64_t>(site_id)), kind(traits & kIsOrdered ? Kind::kOrdered : Kind::kUnordered),
-        closes((traits & kCloses) != 0), replicated(static_cast<uint32_t>(traits >> kDevicesShift & kDevicesMask)) {
-    flags = static_cast<uint16_t>((traits & kIsCallback ? kCallback : 0) | (replicated != 0 ? kReplicated : 0));
+        closes((traits & kCloses) != 0), enters((traits & kEnters) != 0), leaves((traits & kLeaves) != 0),
+        apart((traits & kMayPart) != 0), alike((traits & kIsAlike) != 0),
+        has_shards((traits & kHasShards) != 0),
+        devices(static_cast<uint32_t>(traits >> kDevicesShift & kDevicesMask)) {
+    flags = static_cast<uint16_t>((traits & kIsCallback ? kCallback : 0) | (alike ? kReplicated : 0));
     sites().retain(site, description);
   }
   LoadedSite(const LoadedSite &) = delete;
@@ -81,15 +90,10 @@ private:
   std::vector<Span> more_;
 };
 
-Token LoadToken(Span span) {
-  if (span.size != sizeof(Token)) throw std::invalid_argument(kWrongToken);
-  Token token;
-  std::memcpy(&token, span.data, sizeof token);
-  return token;
-}
+Token LoadToken(Span span) { return LoadPlace(span.data, span.size).token; }
 
-void StoreToken(ffi::RemainingRets rets, size_t at, const Token &token) {
-  std::memcpy(rets.get<ffi::AnyBuffer>(at).value()->untyped_data(), &token, sizeof token);
+void StorePlace(ffi::RemainingRets rets, size_t at, const Place &place) {
+  effects::StorePlace(place, rets.get<ffi::AnyBuffer>(at).value()->untyped_data());
 }
 
 // Where results go, and the promise that they will be there. The last of what a call returns is its token.
@@ -104,20 +108,25 @@ public:
   }
   ffi::Future future() { return ffi::Future(promise_); }
 
-  void operator()(const Answer &answer) const {
-    ffi::Promise promise = promise_; // what follows runs the rest of the program, which may free us
-    if (!answer.error.empty()) return promise.SetError(ffi::Error::Internal(answer.error));
-    if (answer.results.size() != outs_.size())
-      return promise.SetError(ffi::Error::Internal("A callback's answer has another number of results."));
-    for (size_t i = 0; i < outs_.size(); ++i) {
-      if (answer.results[i].size != outs_[i].size)
-        return promise.SetError(ffi::Error::Internal("A callback's answer has another size."));
-      if (outs_[i].size != 0) std::memcpy(outs_[i].data, answer.results[i].data, outs_[i].size);
-    }
-    promise.SetAvailable();
+  Replies::GoOn operator()(const Answer &answer) const {
+    // A copy of the promise: what follows runs the rest of the program, which may free us.
+    if (std::string error = take(answer); !error.empty())
+      return [promise = promise_, error = std::move(error)]() mutable { promise.SetError(ffi::Error::Internal(error)); };
+    return [promise = promise_]() mutable { promise.SetAvailable(); };
   }
 
 private:
+  // Puts the results where they go. Returns what is wrong, if anything is.
+  std::string take(const Answer &answer) const {
+    if (!answer.error.empty()) return answer.error;
+    if (answer.results.size() != outs_.size()) return "A callback's answer has another number of results.";
+    for (size_t i = 0; i < outs_.size(); ++i) {
+      if (answer.results[i].size != outs_[i].size) return "A callback's answer has another size.";
+      if (outs_[i].size != 0) std::memcpy(outs_[i].data, answer.results[i].data, outs_[i].size);
+    }
+    return {};
+  }
+
   struct Out {
     void *data;
     size_t size;
@@ -149,19 +158,50 @@ void PublishClose(const Span *tokens, size_t count, const Token &first, int32_t 
   if (publisher().barriers.load(std::memory_order_relaxed) > 0) publisher().wake();
 }
 
-// (token, *operands) -> token: one record.
+// A device begins to count for itself. The tokens are those of the region, but for their index.
+void PublishEnter(const Span &tokens, const Token &first, int32_t device, uint32_t devices, bool apart) {
+  publisher().publish(Kind::kEnter, devices, first, device, &tokens, 1, apart ? kApart : 0);
+}
+
+// (token, *operands) -> token: one record. The first of a region takes the token around it; the last gives that back,
+// and takes it behind its own if it is not the first too. Of what is sharded, the first operand is a row of numbers:
+// whether this device speaks, as the first of those that have the same parts, and what the record begins with.
 ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer<ffi::U32> token,
-                  ffi::RemainingArgs operands, ffi::Result<ffi::Buffer<ffi::U32>> next) {
+                  ffi::RemainingArgs args, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
-    Token place = LoadToken({token.untyped_data(), token.size_bytes()});
-    Spans spans(operands, 0);
-    publisher().publish(site->kind, site->site, place, device, spans.data(), spans.size(), site->flags);
-    if (site->kind == Kind::kOrdered) ++place.index;
-    if (site->closes) {
-      const Span token_after{&place, sizeof place};
-      PublishClose(&token_after, 1, place, device, site->replicated);
+    Place place = LoadPlace(token.untyped_data(), token.size_bytes());
+    Spans spans(args, 0);
+    size_t before = site->leaves && !site->enters ? 1 : 0;
+    Token around = before != 0 ? LoadToken(spans.data()[0]) : place.token;
+    if (site->enters) {
+      ++place.token.phase;
+      PublishEnter({&place.token, sizeof place.token}, place.token, device, site->devices, site->apart);
+      place.token.index = 0;
     }
-    std::memcpy(next->typed_data(), &place, sizeof place);
+    bool speaks = place.speaks();
+    if (site->has_shards) {
+      Span &row = spans.data()[0];
+      int32_t is_first;
+      std::memcpy(&is_first, row.data, sizeof is_first);
+      speaks = is_first != 0;
+      row = {static_cast<const std::byte *>(row.data) + sizeof is_first, row.size - sizeof is_first};
+      before = row.size == 0 ? 1 : 0;
+    }
+    if (speaks)
+      publisher().publish(site->kind, site->site, place.token, device, spans.data() + before, spans.size() - before,
+                          site->flags);
+    if (site->kind == Kind::kOrdered && (speaks || place.has_part)) CountOn(place, device, speaks);
+    if (site->leaves) {
+      const Span last{&place.token, sizeof place.token};
+      publisher().publish(Kind::kLeave, 0, place.token, device, &last, 1);
+      around.phase += 2;
+      place.token = around;
+    }
+    if (site->closes) {
+      const Span last{&place.token, sizeof place.token};
+      PublishClose(&last, 1, place.token, device, site->devices);
+    }
+    StorePlace(place, next->untyped_data());
   });
 }
 
@@ -169,23 +209,22 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
 // until then no thread waits.
 ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return GuardFuture([&] {
-    Spans token_in(args, 0);
-    Token place = LoadToken(token_in.data()[0]);
-    Token next = place;
-    if (site->kind == Kind::kOrdered) ++next.index;
-    StoreToken(rets, rets.size() - 1, next);
+    Spans all(args, 0);
+    const Place place = LoadPlace(all.data()[0].data, all.data()[0].size);
+    Place next = place;
+    if (site->kind == Kind::kOrdered) CountOn(next, device, place.speaks());
+    StorePlace(rets, rets.size() - 1, next);
 
     Waiting waiting(rets);
     ffi::Future future = waiting.future();
     // Unordered calls of one program may have one token: which are copies of each other cannot be told, so each device
     // asks for itself.
-    const bool shared = site->replicated != 0 && site->kind == Kind::kOrdered;
-    const uint32_t reply = shared ? replies().ask_replicated(place, site->replicated, std::move(waiting))
-                                  : replies().ask(std::move(waiting), place);
-    if (reply != 0 && !FailIfStopped(reply)) {
-      Spans spans(args, 1);
-      publisher().publish(site->kind, site->site, place, device, spans.data(), spans.size(), site->flags, reply);
-    }
+    const bool shared = (site->alike || place.has_part) && site->kind == Kind::kOrdered;
+    const uint32_t reply = shared ? replies().ask_replicated(place, site->devices, std::move(waiting))
+                                  : replies().ask(std::move(waiting), place.token);
+    if (reply != 0 && !FailIfStopped(reply))
+      publisher().publish(site->kind, site->site, place.token, device, all.data() + 1, all.size() - 1, site->flags,
+                          reply);
     return future;
   });
 }
@@ -201,36 +240,49 @@ ffi::Error Close(int64_t devices, int32_t device, ffi::RemainingArgs tokens,
   });
 }
 
-// (*tokens) -> (*tokens): each device counts for itself from here on. The first `ordered` of the tokens count.
-ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, int32_t device, ffi::RemainingArgs tokens,
-                 ffi::RemainingRets rets) {
+// (*tokens) -> (*tokens): each device counts for itself from here on. The first `ordered` of the tokens count. With
+// `parts`, the last operands are the number of the device's part, and its own among the copies there; for `skips` see
+// Place.
+ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool skips, int32_t device,
+                 ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
-    Spans spans(tokens, 0);
-    std::vector<Token> inside;
-    for (size_t i = 0; i < spans.size(); ++i) inside.push_back(LoadToken(spans.data()[i]));
+    Spans spans(args, 0);
+    Place inside;
+    if ((inside.has_part = parts)) {
+      std::memcpy(&inside.part, spans.data()[rets.size()].data, sizeof inside.part);
+      std::memcpy(&inside.copy, spans.data()[rets.size() + 1].data, sizeof inside.copy);
+      inside.skips = skips;
+    }
+    std::vector<Token> tokens;
+    for (size_t i = 0; i < rets.size(); ++i) tokens.push_back(LoadToken(spans.data()[i]));
     const size_t count = static_cast<size_t>(ordered);
-    for (size_t i = 0; i < count; ++i) ++inside[i].phase;
-    const Span payload{inside.data(), count * sizeof(Token)};
-    if (count != 0)
-      publisher().publish(Kind::kEnter, static_cast<uint64_t>(devices), inside[0], device, &payload, 1,
-                          apart ? kApart : 0);
-    for (size_t i = 0; i < inside.size(); ++i) {
-      if (i < count) inside[i].index = 0;
-      StoreToken(rets, i, inside[i]);
+    for (size_t i = 0; i < count; ++i) ++tokens[i].phase;
+    if (count != 0 && (inside.speaks() || skips))
+      PublishEnter({tokens.data(), count * sizeof(Token)}, tokens[0], device, static_cast<uint32_t>(devices), apart);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      inside.token = tokens[i];
+      if (i < count) inside.token.index = 0;
+      StorePlace(rets, i, inside);
     }
   });
 }
 
 // (*tokens, *tokens at the entry) -> (*tokens): and ends it.
-ffi::Error Leave(int64_t ordered, int32_t device, ffi::RemainingArgs tokens, ffi::RemainingRets rets) {
+ffi::Error Leave(int64_t ordered, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
-    Spans spans(tokens, 0);
+    Spans spans(args, 0);
     const size_t count = static_cast<size_t>(ordered);
-    if (count != 0) publisher().publish(Kind::kLeave, 0, LoadToken(spans.data()[0]), device, spans.data(), count);
+    std::vector<Token> last;
+    for (size_t i = 0; i < count; ++i) last.push_back(LoadToken(spans.data()[i]));
+    const Span tokens{last.data(), count * sizeof(Token)};
+    const Place first = LoadPlace(spans.data()[0].data, spans.data()[0].size);
+    if (count != 0 && (first.speaks() || first.skips != 0))
+      publisher().publish(Kind::kLeave, 0, last[0], device, &tokens, 1);
     for (size_t i = 0; i < rets.size(); ++i) {
-      Token outside = LoadToken(spans.data()[rets.size() + i]);
-      if (i < count) outside.phase += 2;
-      StoreToken(rets, i, outside);
+      const Span &entry = spans.data()[rets.size() + i];
+      Place around = LoadPlace(entry.data, entry.size);
+      if (i < count) around.token.phase += 2;
+      StorePlace(rets, i, around);
     }
   });
 }
@@ -294,6 +346,8 @@ XLA_FFI_DEFINE_HANDLER(kEnter, Enter,
                            .Attr<int64_t>("ordered")
                            .Attr<int64_t>("devices")
                            .Attr<bool>("apart")
+                           .Attr<bool>("parts")
+                           .Attr<bool>("skips")
                            .Ctx<ffi::DeviceOrdinal>()
                            .RemainingArgs()
                            .RemainingRets());
@@ -325,6 +379,30 @@ Sites &sites() {
 Replies &replies() {
   static auto *const instance = new Replies();
   return *instance;
+}
+
+namespace {
+constexpr size_t kPartSize = 4 * sizeof(uint32_t); // part, copy, turn, skips
+}
+
+Place LoadPlace(const void *data, size_t size) {
+  if (size != sizeof(Token) && size != sizeof(Token) + kPartSize) throw std::invalid_argument(kWrongToken);
+  Place place;
+  std::memcpy(&place.token, data, sizeof(Token));
+  if ((place.has_part = size != sizeof(Token)))
+    std::memcpy(&place.part, static_cast<const std::byte *>(data) + sizeof(Token), kPartSize);
+  return place;
+}
+
+void StorePlace(const Place &place, void *data) {
+  std::memcpy(data, &place.token, sizeof(Token));
+  if (place.has_part) std::memcpy(static_cast<std::byte *>(data) + sizeof(Token), &place.part, kPartSize);
+}
+
+void CountOn(Place &place, int32_t device, bool has_spoken) {
+  if (place.skips != 0 && !has_spoken) publisher().publish(Kind::kSkip, 0, place.token, device, nullptr, 0);
+  ++place.token.index;
+  ++place.turn;
 }
 
 void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags,

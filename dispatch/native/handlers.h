@@ -16,6 +16,13 @@ Drain &drain();
 Sites &sites();
 Replies &replies();
 
+// Reads a token from a buffer, and writes one to a buffer of the same size.
+Place LoadPlace(const void *data, size_t size);
+void StorePlace(const Place &place, void *data);
+
+// The place of the next effect; `has_spoken`: whether this device has published the one that is here.
+void CountOn(Place &place, int32_t device, bool has_spoken);
+
 // Publishes a record that belongs to no epoch.
 void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags = 0,
                   uint32_t reply = 0);

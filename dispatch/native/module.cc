@@ -162,6 +162,7 @@ public:
       state->error = answer.error;
       state->done = true;
       state->condition.notify_all();
+      return Replies::GoOn();
     });
   }
 
@@ -196,7 +197,7 @@ private:
 
 NB_MODULE(_token_effects, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
-  m.attr("ABI") = 5;
+  m.attr("ABI") = 6;
   m.attr("PLAIN_THREAD") = kPlainThread;
 
   m.def("handlers", [] {

@@ -29,6 +29,23 @@ inline uint32_t ThreadOf(const Token &token) { return token.stream >> kDomainBit
 // Whether devices count for themselves here.
 inline bool InRegion(const Token &token) { return (token.phase & 1) != 0; }
 
+// A token as it lies in a buffer. In a region over some axes of its mesh, devices that differ along the others only are
+// copies of each other, which have one effect between them: there a token says too which part of the region it counts
+// for, and on which of that part's copies. The first speaks for all.
+//
+// Inside such a region may be others, in which the copies go ways of their own. Then all devices count for themselves,
+// and those that do not speak skip an index, so that each effect has its place in its device's own order.
+struct Place {
+  Token token;
+  bool has_part = false;
+  uint32_t part = 0;
+  uint32_t copy = 0;
+  uint32_t turn = 0;  // how many effects the copies have shared
+  uint32_t skips = 0; // whether those that do not speak say so
+
+  bool speaks() const { return copy == 0; }
+};
+
 // The stream of records that were published outside `effects.jit`: it has no epochs.
 inline constexpr uint32_t kPlainThread = 0xFFFFFF;
 
@@ -40,6 +57,7 @@ enum class Kind : uint16_t {
   kClose = 3, // the program has published all it will
   kEnter = 4, // a device begins to count for itself: the index is that of the next effect around the region
   kLeave = 5, // and ends it: the index after its last effect
+  kSkip = 6,  // a device has no effect of its own at this index
 };
 
 inline bool IsMarker(Kind kind) { return kind >= Kind::kClose; }
@@ -50,6 +68,9 @@ enum Flag : uint16_t {
   kCallback = 4,   // replaying it runs a function of the user's
   kApart = 8,      // of kEnter: a device that waits for an answer may be what the other devices wait for
 };
+
+// The device of a record that all devices of a program publish alike, as the host sees it.
+inline constexpr int32_t kAllDevices = -1;
 
 struct RecordHeader {
   uint32_t size; // bytes this record takes in the ring, a multiple of 8; first, so that padding fits in 8 bytes

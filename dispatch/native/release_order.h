@@ -199,6 +199,11 @@ public:
       return true;
     }
     ++epoch->heard;
+    if (header.kind == Kind::kSkip) {
+      accept_drop({header.token, 1, header.device});
+      if (may_release(*epoch)) flush(*epoch, epoch->domains[domain_of(header.token)], release);
+      return true;
+    }
     if (IsMarker(header.kind)) {
       mark(*epoch, header, payload, release);
       return true;

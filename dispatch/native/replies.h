@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "record.h"
+#include "threads.h"
 
 namespace effects {
 
@@ -31,42 +32,51 @@ struct Answer {
 
 class Replies {
 public:
-  // Called once, by whoever answers, with no lock held. It may run the rest of the waiting program.
-  using Waiter = std::function<void(const Answer &)>;
+  // Called once, by whoever answers, with no lock held, and takes the answer. What it returns, if anything, is called
+  // then: it may run the rest of the waiting program.
+  using GoOn = std::function<void()>;
+  using Waiter = std::function<GoOn(const Answer &)>;
 
   // Registers somebody who waits. The number goes into the record; 0: its program has been ended, and it was told so.
   uint32_t ask(Waiter waiter, const Token &token = {kPlainThread << kDomainBits, 0, 0, 0}) {
     std::unique_lock lock(mutex_);
     if (ended_.count({ThreadOf(token), token.epoch}) != 0) {
       lock.unlock();
-      waiter({{}, kEnded});
+      tell({std::move(waiter)}, {{}, kEnded});
       return 0;
     }
     const uint32_t number = next_number();
-    asked_[number].token = token;
+    asked_[number].place.token = token;
     asked_[number].waiters.push_back(std::move(waiter));
     return number;
   }
 
   // As ask(), for a record that `copies` devices publish alike: they all get the one answer. Returns the number for the
-  // first to come, and 0 for the others, which publish nothing. One that comes late is answered here and now.
-  uint32_t ask_replicated(const Token &token, uint32_t copies, Waiter waiter) {
+  // one that publishes, and 0 for the others. It is the first to come, or in a part of a region that which speaks for
+  // it. One that comes late is answered here and now.
+  uint32_t ask_replicated(const Place &place, uint32_t copies, Waiter waiter) {
+    const Token &token = place.token;
     std::unique_lock lock(mutex_);
-    auto [it, first] = replicated_.try_emplace(Key(token), 0);
+    if (place.has_part && ended_.count({ThreadOf(token), token.epoch}) != 0) {
+      lock.unlock();
+      tell({std::move(waiter)}, {{}, kEnded});
+      return 0;
+    }
+    auto [it, first] = replicated_.try_emplace(KeyOf(place), 0);
     if (first) it->second = next_number();
     const uint32_t number = it->second;
     Asked &asked = asked_[number];
-    asked.token = token;
+    asked.place = place;
     asked.copies = copies;
     ++asked.came;
     if (!asked.answered) {
       asked.waiters.push_back(std::move(waiter));
-      return first ? number : 0;
+      return (place.has_part ? place.speaks() : first) ? number : 0;
     }
     const Owned owned = asked.came == copies ? std::move(asked.answer) : asked.answer;
     if (asked.came == copies) forget(it->second);
     lock.unlock();
-    waiter(owned.view());
+    tell({std::move(waiter)}, owned.view());
     return 0;
   }
 
@@ -85,7 +95,7 @@ public:
         it->second.answer = Owned(answer);
       }
     }
-    for (const Waiter &waiter : waiters) waiter(answer);
+    tell(waiters, answer);
   }
 
   void fail(uint32_t number, std::string why) { answer(number, {{}, std::move(why)}); }
@@ -98,15 +108,18 @@ public:
       ended_.insert({thread, epoch});
       for (auto it = asked_.begin(); it != asked_.end();) {
         Asked &asked = it->second;
-        if (asked.copies != 0 || ThreadOf(asked.token) != thread || asked.token.epoch != epoch) {
+        const Place &place = asked.place;
+        const bool is_whole = asked.copies != 0 && !place.has_part;
+        if (is_whole || ThreadOf(place.token) != thread || place.token.epoch != epoch) {
           ++it;
           continue;
         }
+        if (asked.copies != 0) replicated_.erase(KeyOf(place));
         std::move(asked.waiters.begin(), asked.waiters.end(), std::back_inserter(waiters));
         it = asked_.erase(it);
       }
     }
-    for (const Waiter &waiter : waiters) waiter({{}, kEnded});
+    tell(waiters, {{}, kEnded});
   }
 
   // This program has failed, and that is known: not all of its devices may come for what several ask for alike.
@@ -117,7 +130,7 @@ public:
       ended_.erase({thread, epoch});
       for (auto it = replicated_.begin(); it != replicated_.end();) {
         const auto asked = asked_.find(it->second);
-        const Token &token = asked->second.token;
+        const Token &token = asked->second.place.token;
         if (ThreadOf(token) != thread || token.epoch != epoch) {
           ++it;
           continue;
@@ -127,7 +140,7 @@ public:
         it = replicated_.erase(it);
       }
     }
-    for (const Waiter &waiter : waiters) waiter({{}, kEnded});
+    tell(waiters, {{}, kEnded});
   }
 
   // Numbers that nobody has answered yet.
@@ -159,11 +172,23 @@ private:
     uint32_t copies = 0; // how many will come; 0: only the one
     uint32_t came = 0;
     bool answered = false;
-    Token token{};
+    Place place{};
     Owned answer;
   };
-  using TokenKey = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>;
-  static TokenKey Key(const Token &token) { return {token.stream, token.epoch, token.phase, token.index}; }
+  using Key = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
+  static Key KeyOf(const Place &place) {
+    const Token &token = place.token;
+    return {token.stream, token.epoch, token.phase, place.has_part ? place.turn : token.index, place.part};
+  }
+
+  // Devices that have one answer may go on to where they wait for each other, so each has a thread to do so.
+  void tell(const std::vector<Waiter> &waiters, const Answer &answer) {
+    std::vector<GoOn> ways;
+    for (const Waiter &waiter : waiters)
+      if (GoOn way = waiter(answer)) ways.push_back(std::move(way));
+    for (size_t i = 1; i < ways.size(); ++i) threads_.run(std::move(ways[i]));
+    if (!ways.empty()) ways[0]();
+  }
 
   static constexpr char kEnded[] = "The program has failed on another device.";
 
@@ -175,14 +200,15 @@ private:
   }
   void forget(uint32_t number) {
     auto it = asked_.find(number);
-    if (it->second.copies != 0) replicated_.erase(Key(it->second.token));
+    if (it->second.copies != 0) replicated_.erase(KeyOf(it->second.place));
     asked_.erase(it);
   }
 
+  Threads threads_;
   std::mutex mutex_;
   uint32_t last_ = 0;
   std::unordered_map<uint32_t, Asked> asked_;     // by number
-  std::map<TokenKey, uint32_t> replicated_;       // number of what several devices ask for
+  std::map<Key, uint32_t> replicated_;            // number of what several devices ask for
   std::set<std::pair<uint32_t, uint32_t>> ended_; // thread and epoch of programs that cannot go on, until that is known
 };
 

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -28,6 +30,7 @@ public:
         told += (i == 0 ? "" : ",") +
                 std::string(static_cast<const char *>(answer.results[i].data), answer.results[i].size);
       seen.push_back(told);
+      return Replies::GoOn();
     };
   }
   std::vector<std::string> take() { return std::exchange(seen, {}); }
@@ -96,7 +99,7 @@ void test_open_numbers() {
   Heard heard;
   CHECK(Open(replies).empty());
   const uint32_t a = replies.ask(heard.waiter("a"));
-  const uint32_t b = replies.ask_replicated(MakeToken(1, 0, 0, 0), 2, heard.waiter("b"));
+  const uint32_t b = replies.ask_replicated({MakeToken(1, 0, 0, 0)}, 2, heard.waiter("b"));
   CHECK((Open(replies) == std::set<uint32_t>{a, b}));
   AnswerWith(replies, b, {"x"});
   CHECK((Open(replies) == std::set<uint32_t>{a})); // the second device will come, but its answer is there
@@ -120,7 +123,7 @@ void test_replicated_devices_share_an_answer() {
           AnswerWith(replies, number, {"one", "two"});
           CHECK_EQ(heard.seen.size(), size_t{early});
         }
-        const uint32_t mine = replies.ask_replicated(token, copies, heard.waiter(name));
+        const uint32_t mine = replies.ask_replicated({token}, copies, heard.waiter(name));
         CHECK_EQ(mine == 0, device != 0);
         if (device == 0) number = mine;
         expected.push_back(name + ":one,two");
@@ -137,12 +140,12 @@ void test_replicated_devices_share_a_failure() {
   Replies replies;
   Heard heard;
   const Token token = MakeToken(1, 0, 0, 0);
-  const uint32_t number = replies.ask_replicated(token, 3, heard.waiter("a"));
-  CHECK_EQ(replies.ask_replicated(token, 3, heard.waiter("b")), 0u);
+  const uint32_t number = replies.ask_replicated({token}, 3, heard.waiter("a"));
+  CHECK_EQ(replies.ask_replicated({token}, 3, heard.waiter("b")), 0u);
   replies.fail(number, "why");
   CHECK_SEEN(heard.take(), {"a!why", "b!why"});
   AnswerWith(replies, number, {"x"}); // it is answered
-  CHECK_EQ(replies.ask_replicated(token, 3, heard.waiter("c")), 0u);
+  CHECK_EQ(replies.ask_replicated({token}, 3, heard.waiter("c")), 0u);
   CHECK_SEEN(heard.take(), {"c!why"});
 }
 
@@ -152,7 +155,7 @@ void test_tokens_are_asked_for_apart() {
   Heard heard;
   const Token tokens[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {1, 2, 1, 1}, {1, 1, 2, 1}, {1, 1, 1, 2}};
   std::set<uint32_t> numbers;
-  for (const Token &token : tokens) numbers.insert(replies.ask_replicated(token, 2, heard.waiter("a")));
+  for (const Token &token : tokens) numbers.insert(replies.ask_replicated({token}, 2, heard.waiter("a")));
   CHECK_EQ(numbers.size(), std::size(tokens));
   CHECK(numbers.count(0) == 0);
   CHECK(Open(replies) == numbers);
@@ -164,19 +167,19 @@ void test_replicated_answer_is_forgotten() {
     Replies replies;
     Heard heard;
     const Token token = MakeToken(1, 0, 0, 0);
-    const uint32_t first = replies.ask_replicated(token, 2, heard.waiter("a"));
+    const uint32_t first = replies.ask_replicated({token}, 2, heard.waiter("a"));
     if (late) AnswerWith(replies, first, {"old"});
-    CHECK_EQ(replies.ask_replicated(token, 2, heard.waiter("b")), 0u);
+    CHECK_EQ(replies.ask_replicated({token}, 2, heard.waiter("b")), 0u);
     if (!late) AnswerWith(replies, first, {"old"});
     CHECK_SEEN(heard.take(), {"a:old", "b:old"});
 
-    const uint32_t second = replies.ask_replicated(token, 2, heard.waiter("c"));
+    const uint32_t second = replies.ask_replicated({token}, 2, heard.waiter("c"));
     CHECK(second != 0);
     CHECK((Open(replies) == std::set<uint32_t>{second}));
     AnswerWith(replies, first, {"nobody's"});
     CHECK_SEEN(heard.take(), {});
     AnswerWith(replies, second, {"new"});
-    CHECK_EQ(replies.ask_replicated(token, 2, heard.waiter("d")), 0u);
+    CHECK_EQ(replies.ask_replicated({token}, 2, heard.waiter("d")), 0u);
     CHECK_SEEN(heard.take(), {"c:new", "d:new"});
   }
 }
@@ -205,11 +208,11 @@ void test_forget_replicated() {
   Replies replies;
   Heard heard;
   const Token token = MakeToken(1, 2, 3, 4);
-  const uint32_t number = replies.ask_replicated(token, 3, heard.waiter("a"));
-  CHECK_EQ(replies.ask_replicated(token, 3, heard.waiter("b")), 0u);
-  const uint32_t sibling = replies.ask_replicated(MakeToken(1, 0, 3, 0), 2, heard.waiter("c"));
-  const uint32_t thread = replies.ask_replicated(MakeToken(2, 2, 3, 4), 2, heard.waiter("thread"));
-  const uint32_t epoch = replies.ask_replicated(MakeToken(1, 2, 4, 4), 2, heard.waiter("epoch"));
+  const uint32_t number = replies.ask_replicated({token}, 3, heard.waiter("a"));
+  CHECK_EQ(replies.ask_replicated({token}, 3, heard.waiter("b")), 0u);
+  const uint32_t sibling = replies.ask_replicated({MakeToken(1, 0, 3, 0)}, 2, heard.waiter("c"));
+  const uint32_t thread = replies.ask_replicated({MakeToken(2, 2, 3, 4)}, 2, heard.waiter("thread"));
+  const uint32_t epoch = replies.ask_replicated({MakeToken(1, 2, 4, 4)}, 2, heard.waiter("epoch"));
   const uint32_t alone = replies.ask(heard.waiter("alone"));
   replies.forget_replicated(3, 3);
   CHECK_SEEN(heard.take(), {});
@@ -224,7 +227,7 @@ void test_forget_replicated() {
   replies.forget_replicated(1, 3);
   CHECK_SEEN(heard.take(), {});
 
-  const uint32_t anew = replies.ask_replicated(token, 1, heard.waiter("anew"));
+  const uint32_t anew = replies.ask_replicated({token}, 1, heard.waiter("anew"));
   CHECK(anew != 0 && anew != number);
   AnswerWith(replies, anew, {"y"});
   CHECK_SEEN(heard.take(), {"anew:y"});
@@ -240,12 +243,12 @@ void test_forget_replicated_answer() {
   Replies replies;
   Heard heard;
   const Token token = MakeToken(1, 0, 0, 0);
-  const uint32_t number = replies.ask_replicated(token, 2, heard.waiter("a"));
+  const uint32_t number = replies.ask_replicated({token}, 2, heard.waiter("a"));
   AnswerWith(replies, number, {"old"});
   replies.forget_replicated(1, 0);
   CHECK_SEEN(heard.take(), {"a:old"});
   CHECK(Open(replies).empty());
-  CHECK(replies.ask_replicated(token, 2, heard.waiter("b")) != 0); // not the old answer
+  CHECK(replies.ask_replicated({token}, 2, heard.waiter("b")) != 0); // not the old answer
   CHECK_SEEN(heard.take(), {});
 }
 
@@ -255,11 +258,12 @@ void test_forget_replicated_calls_without_a_lock() {
   Heard heard;
   const auto held = std::make_shared<int>(0);
   const Token token = MakeToken(1, 0, 0, 0);
-  replies.ask_replicated(token, 2, [&, held](const Answer &answer) {
+  replies.ask_replicated({token}, 2, [&, held](const Answer &answer) {
     CHECK(!answer.error.empty() && answer.results.empty());
     CHECK(Open(replies).empty()); // forgotten before he is told
     replies.forget_replicated(1, 0);
-    replies.fail(replies.ask_replicated(token, 1, heard.waiter("inner")), "why");
+    replies.fail(replies.ask_replicated({token}, 1, heard.waiter("inner")), "why");
+    return Replies::GoOn();
   });
   CHECK_EQ(held.use_count(), 2l);
   replies.forget_replicated(1, 0);
@@ -280,8 +284,11 @@ void test_programs_fail_while_devices_ask() {
     threads.emplace_back([&, device] {
       for (uint32_t at = 0; at < kEpochs * kEach; ++at) {
         std::atomic<int> &mine = told[device * kEpochs * kEach + at];
-        replies.ask_replicated(MakeToken(1, 0, at / kEach, at % kEach), kDevices,
-                               [&mine](const Answer &) { mine.fetch_add(1); });
+        replies.ask_replicated({MakeToken(1, 0, at / kEach, at % kEach)}, kDevices,
+                               [&mine](const Answer &) {
+                                 mine.fetch_add(1);
+                                 return Replies::GoOn();
+                               });
       }
       --asking;
     });
@@ -308,11 +315,12 @@ void test_waiter_may_ask_again() {
   Heard heard;
   const Token token = MakeToken(1, 0, 0, 0);
   uint32_t inner = 0;
-  const uint32_t number = replies.ask_replicated(token, 2, [&](const Answer &) {
-    CHECK_EQ(replies.ask_replicated(token, 2, heard.waiter("late")), 0u);
+  const uint32_t number = replies.ask_replicated({token}, 2, [&](const Answer &) {
+    CHECK_EQ(replies.ask_replicated({token}, 2, heard.waiter("late")), 0u);
     inner = replies.ask(heard.waiter("inner"));
     replies.fail(replies.ask(heard.waiter("failed")), "why");
     CHECK((Open(replies) == std::set<uint32_t>{inner}));
+    return Replies::GoOn();
   });
   AnswerWith(replies, number, {"x"});
   AnswerWith(replies, inner, {"y"});
@@ -324,16 +332,68 @@ void test_waiter_is_freed_with_its_answer() {
   Replies replies;
   const auto held = std::make_shared<int>(0);
   const Token token = MakeToken(1, 0, 0, 0);
-  const uint32_t single = replies.ask([held](const Answer &) {});
-  const uint32_t first = replies.ask_replicated(token, 3, [held](const Answer &) {});
-  replies.ask_replicated(token, 3, [held](const Answer &) {});
+  const uint32_t single = replies.ask([held](const Answer &) { return Replies::GoOn(); });
+  const uint32_t first = replies.ask_replicated({token}, 3, [held](const Answer &) { return Replies::GoOn(); });
+  replies.ask_replicated({token}, 3, [held](const Answer &) { return Replies::GoOn(); });
   CHECK_EQ(held.use_count(), 4l);
   AnswerWith(replies, single, {});
   CHECK_EQ(held.use_count(), 3l);
   AnswerWith(replies, first, {});
   CHECK_EQ(held.use_count(), 1l);
-  replies.ask_replicated(token, 3, [held](const Answer &) {});
+  replies.ask_replicated({token}, 3, [held](const Answer &) { return Replies::GoOn(); });
   CHECK_EQ(held.use_count(), 1l);
+}
+
+// Devices that have one answer go on at the same time: they may wait for each other there, more than once.
+void test_who_has_one_answer_may_wait_for_the_others() {
+  constexpr uint32_t kDevices = 8;
+  for (uint32_t turn = 0; turn < 20; ++turn) {
+    Replies replies;
+    std::mutex mutex;
+    std::condition_variable come;
+    uint32_t met = 0;
+    uint32_t number = 0;
+    for (uint32_t device = 0; device < kDevices; ++device) {
+      const uint32_t mine = replies.ask_replicated({MakeToken(1, 0, 0, turn)}, kDevices, [&](const Answer &) {
+        return [&] {
+          std::unique_lock lock(mutex);
+          ++met;
+          come.notify_all();
+          come.wait(lock, [&] { return met == kDevices; });
+        };
+      });
+      number = std::max(number, mine);
+    }
+    AnswerWith(replies, number, {"x"});
+    std::unique_lock lock(mutex);
+    come.wait(lock, [&] { return met == kDevices; });
+  }
+}
+
+// In a region over some axes each part has its own answer, and its first copy publishes, whenever it comes.
+void test_parts_have_answers_of_their_own() {
+  Replies replies;
+  Heard heard;
+  const auto ask = [&](uint32_t part, uint32_t copy, const std::string &name) {
+    return replies.ask_replicated({MakeToken(1, 0, 0, 0), true, part, copy}, 2, heard.waiter(name));
+  };
+  CHECK_EQ(ask(0, 1, "a1"), 0u);
+  const uint32_t b = ask(1, 0, "b0");
+  const uint32_t a = ask(0, 0, "a0");
+  CHECK(a != 0 && b != 0 && a != b);
+  AnswerWith(replies, b, {"x"});
+  CHECK_SEEN(heard.take(), {"b0:x"});
+  AnswerWith(replies, a, {"y"});
+  CHECK_SEEN(heard.take(), {"a1:y", "a0:y"});
+  CHECK_EQ(ask(1, 1, "b1"), 0u);
+  CHECK_SEEN(heard.take(), {"b1:x"});
+  CHECK(replies.open().empty());
+
+  CHECK_EQ(ask(0, 1, "a1"), 0u);
+  replies.end_program(1, 0);
+  CHECK_EQ(ask(0, 0, "a0"), 0u);
+  CHECK_EQ(heard.take().size(), 2u);
+  CHECK(replies.open().empty());
 }
 
 // Many devices ask while several threads answer each number, some with a failure: every waiter is called once, all of
@@ -354,6 +414,7 @@ void test_many_threads_ask_and_answer() {
       told.what = answer.error;
       for (const Span &span : answer.results) told.what.append(static_cast<const char *>(span.data), span.size);
       told.times.fetch_add(1);
+      return Replies::GoOn();
     };
   };
   std::atomic<uint32_t> asking{kDevices};
@@ -362,7 +423,7 @@ void test_many_threads_ask_and_answer() {
     threads.emplace_back([&, device] {
       for (uint32_t at = 0; at < kTokens; ++at) {
         const uint32_t place = device * kTokens + at;
-        replies.ask_replicated(MakeToken(1, 0, at / 10, at % 10), kDevices, waiter(shared[place]));
+        replies.ask_replicated({MakeToken(1, 0, at / 10, at % 10)}, kDevices, waiter(shared[place]));
         CHECK(replies.ask(waiter(single[place])) != 0);
       }
       --asking;
@@ -411,6 +472,8 @@ int main() {
   RUN(test_programs_fail_while_devices_ask);
   RUN(test_waiter_may_ask_again);
   RUN(test_waiter_is_freed_with_its_answer);
+  RUN(test_who_has_one_answer_may_wait_for_the_others);
+  RUN(test_parts_have_answers_of_their_own);
   RUN(test_many_threads_ask_and_answer);
   return 0;
 }

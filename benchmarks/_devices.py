@@ -1,0 +1,41 @@
+"""What effects on several devices cost."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._measure import Figure
+
+CHILD = "benchmarks._devices_child"
+
+
+@case("devices", "4 virtual devices, a print on each per call of a `shard_map`")
+def devices(repeats: int) -> Result:
+    """In a process of its own, since devices are counted when JAX starts."""
+    figures = _run_child(repeats)["together"]
+    plain, ours, jaxs = (figure.median for figure in figures.values())
+    ratios = [Ratio("fx.print / plain", ours / plain, Target(1.5)), Ratio("jax.debug.print / plain", jaxs / plain)]
+    return Result("call", ratios, figures)
+
+
+@case("alternating", "a print on one device per call: another device each time, against one device")
+def alternating(repeats: int) -> Result:
+    """The order goes from device to device, which costs nothing."""
+    figures = _run_child(repeats)["in turn"]
+    one, another = (figure.median for figure in figures.values())
+    return Result("call", [Ratio("another each time / one device", another / one, Target(1.1))], figures)
+
+
+@functools.cache
+def _run_child(repeats: int) -> dict[str, dict[str, Figure]]:
+    """Measures in a fresh process, and returns what it reports."""
+    command = [sys.executable, "-m", CHILD, str(repeats)]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    return {name: {of: Figure(**figure) for of, figure in all_.items()} for name, all_ in found.items()}

@@ -1,0 +1,100 @@
+"""A process with four virtual devices, which measures programs over them: `python -m benchmarks._devices_child REPEATS`.
+
+Says what it found as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+DEVICES = 4
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
+
+import jax
+import jax.numpy as jnp
+
+import effects as fx
+from benchmarks._measure import Figure, interleave, timed
+from benchmarks._output import stdout_in_file
+
+CALLS = 200
+"""In a row, with a barrier at the end."""
+
+
+def main(repeats: int) -> None:
+    with stdout_in_file() as written:
+        found = {"together": _together(repeats, written.expect), "in turn": _in_turn(repeats, written.expect)}
+    described = {name: {of: dataclasses.asdict(figure) for of, figure in all_.items()} for name, all_ in found.items()}
+    json.dump(described, sys.stdout)
+
+
+def _together(repeats: int, expect: Callable[[int], None]) -> dict[str, Figure]:
+    """One program over all devices, with a print on each."""
+    mesh = jax.make_mesh((DEVICES,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = jax.device_put(jnp.zeros(DEVICES * 1024), jax.NamedSharding(mesh, jax.P("x")))
+
+    def on_each(emit: Callable[[Any], None]) -> Any:
+        def body(x: Any) -> Any:
+            emit(x[0])
+            return x * 2 + 1
+
+        return jax.shard_map(body, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+
+    def contender(f: Any, prints: int) -> Callable[[], float]:
+        def calls() -> None:
+            out = None
+            for _ in range(CALLS):
+                out = f(x)
+            jax.block_until_ready(out)
+            fx.effects_barrier()
+            jax.effects_barrier()
+
+        def measure() -> float:
+            seconds = timed(calls) / CALLS
+            expect(prints * CALLS)
+            return seconds
+
+        return measure
+
+    contenders = {
+        "plain": contender(jax.jit(on_each(lambda x: None)), 0),
+        "fx.print": contender(fx.jit(on_each(lambda x: fx.print("{}", x))), DEVICES),
+        "jax.debug.print, unordered": contender(jax.jit(on_each(lambda x: jax.debug.print("{}", x))), DEVICES),
+    }
+    return interleave(contenders, repeats)
+
+
+def _in_turn(repeats: int, expect: Callable[[int], None]) -> dict[str, Figure]:
+    """A program on one device, with a print: always the same device, or another at each call."""
+
+    @fx.jit
+    def f(x: Any) -> Any:
+        fx.print("{}", x[0])
+        return x * 2 + 1
+
+    xs = [jax.device_put(jnp.zeros(1024), device) for device in jax.devices()]
+
+    def contender(xs: list[Any]) -> Callable[[], float]:
+        def calls() -> None:
+            outs = [f(x) for x in itertools.islice(itertools.cycle(xs), CALLS)]
+            jax.block_until_ready(outs)
+            fx.effects_barrier()
+
+        def measure() -> float:
+            seconds = timed(calls) / CALLS
+            expect(CALLS)
+            return seconds
+
+        return measure
+
+    return interleave({"one device": contender(xs[:1]), "another each time": contender(xs)}, repeats)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,129 @@
+"""`per_shard=True`: each shard of what is sharded automatically, without gathering.
+
+XLA's partitioner decides how a value lies on the devices, long after lowering. So a program has a call of a target that
+the partitioner knows by name, and asks us what each device is to do: it publishes a record of its part, with where that
+part lies in the whole. The devices count for themselves meanwhile, as in a per-device region with one effect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from effects import _jax_compat as compat
+from effects._sites import SIZE, Site
+from lowering._record import TOKEN_LENGTH
+
+_TARGET = "effects_shards"
+
+
+def call_shards(
+    ctx: Any, token: Any, operands: Sequence[Any], site: Site, devices: int, attributes: dict[str, Any]
+) -> Any:
+    """Calls the target. `devices`: how many run the program; `attributes`: those of the call that each makes."""
+    # The lanes of a `vmap` stay together, and so does what says which of them have the effect.
+    together = [len(operand.lanes) for operand in site.operands]
+    said = json.dumps({"attributes": attributes, "together": together, "devices": devices})
+    return compat.call_partitioned(ctx, _TARGET, (token, *operands), said)
+
+
+def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_result: Any, said: bytes) -> Any:
+    """What the partitioner asks for: the program of one device, and how operands and result lie."""
+    description = json.loads(said)
+    whole = compat.replicated_hlo_sharding
+    layouts = [
+        sharding if compat.is_tiled(sharding, together) else whole
+        for sharding, together in zip(shardings[1:], description["together"], strict=True)
+    ]
+    tiles = [_Tiles(tuple(shape.dimensions()), layout) for shape, layout in zip(shapes[1:], layouts, strict=True)]
+    types = [compat.element_type(shape) for shape in shapes[1:]]
+    table = _table(tiles, description["devices"])
+    program = _program_of_one(description["attributes"], table, [tile.size for tile in tiles], types)
+    return program, [whole, *layouts], whole
+
+
+class _Tiles:
+    """How an array lies on devices."""
+
+    def __init__(self, shape: tuple[int, ...], sharding: Any):
+        self.shape = shape
+        self._places: dict[int, tuple[int, ...]] = {}  # of each device: which part of each axis it has
+        cuts = (1,) * len(shape)
+        if not sharding.is_replicated():
+            dims = sharding.tile_assignment_dimensions()
+            order = np.reshape(sharding.tile_assignment_devices(), dims)
+            self._places = {int(order[place]): place[: len(shape)] for place in np.ndindex(*dims)}
+            cuts = dims[: len(shape)]
+        self.size = tuple(-(-n // parts) for n, parts in zip(shape, cuts, strict=True))  # the last may have less
+
+    def bounds(self, device: int) -> list[tuple[int, int]]:
+        """Where a device's part begins along each axis, and where it ends."""
+        place = self._places.get(device, (0,) * len(self.shape))
+        starts = [min(n, at * size) for n, at, size in zip(self.shape, place, self.size, strict=True)]
+        return [(start, min(n, start + size)) for n, start, size in zip(self.shape, starts, self.size, strict=True)]
+
+
+def _table(tiles: Sequence[_Tiles], devices: int) -> np.ndarray:
+    """A row for each device: whether it is the first that has its parts, and what its record begins with."""
+    rows, seen = [], set()
+    for device in range(devices):
+        bounds = [bound for tile in tiles for bound in tile.bounds(device)]
+        sizes = [size for tile in tiles for size in tile.size]
+        wholes = [size for tile in tiles for size in tile.shape]
+        is_empty = any(start == stop and whole for (start, stop), whole in zip(bounds, wholes, strict=True))
+        speaks = tuple(bounds) not in seen and not is_empty
+        seen.add(tuple(bounds))
+        rows.append([speaks, *sizes, *(start for start, _ in bounds), *(stop for _, stop in bounds), *wholes])
+    return np.array(rows, SIZE)
+
+
+def _program_of_one(
+    attributes: dict[str, Any], table: np.ndarray, shapes: Sequence[tuple[int, ...]], types: Sequence[str]
+) -> bytes:
+    """As text: looks up the device's row, and publishes."""
+    width = table.shape[1]
+    operands = [_type(shape, type_) for shape, type_ in zip(shapes, types, strict=True)]
+    token, row = _type((TOKEN_LENGTH,), "ui32"), _type((width,), "i32")
+    arguments = "".join(f", %x{i}: {operand}" for i, operand in enumerate(operands))
+    passed = "".join(f", %x{i}" for i in range(len(operands)))
+    layouts = ", ".join(_row_major(rank) for rank in (1, 1, *map(len, shapes)))
+    layouts = f"operand_layouts = [{layouts}], result_layouts = [{_row_major(1)}]"
+    lines = [
+        f"func.func public @main(%token: {token}{arguments}) -> {token} {{",
+        f"  %table = stablehlo.constant dense<{table.tolist()}> : {_type(table.shape, 'i32')}",
+        "  %at = stablehlo.partition_id : tensor<ui32>",
+        "  %zero = stablehlo.constant dense<0> : tensor<ui32>",
+        f"  %rows = stablehlo.dynamic_slice %table, %at, %zero, sizes = [1, {width}]"
+        f" : ({_type(table.shape, 'i32')}, tensor<ui32>, tensor<ui32>) -> {_type((1, width), 'i32')}",
+        f"  %row = stablehlo.reshape %rows : ({_type((1, width), 'i32')}) -> {row}",
+        f"  %out = stablehlo.custom_call @effects_record(%token, %row{passed}) {{api_version = 4 : i32,"
+        f" backend_config = {_dictionary(attributes)}, {layouts}}}"
+        f" : ({', '.join([token, row, *operands])}) -> {token}",
+        f"  return %out : {token}",
+        "}",
+    ]
+    return "\n".join(lines).encode()
+
+
+def _type(shape: Sequence[int], element: str) -> str:
+    return f"tensor<{'x'.join([*map(str, shape), element])}>"
+
+
+def _row_major(rank: int) -> str:
+    return f"dense<{list(range(rank))[::-1]}> : tensor<{rank}xindex>"
+
+
+def _dictionary(attributes: dict[str, Any]) -> str:
+    return "{" + ", ".join(f"{name} = {_attribute(value)}" for name, value in attributes.items()) + "}"
+
+
+def _attribute(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value} : i64"
+    return '"' + "".join(f"\\{byte:02X}" for byte in value.encode()) + '"'  # whatever it holds
+
+
+compat.register_partitioner(_TARGET, _partition)
