@@ -253,6 +253,24 @@ fx.jit(lambda x: fx.print("same {}", x))(PROCESS)
 fx.jit((lambda x: fx.print("zero {}", x)) if PROCESS == 0 else (lambda x: fx.print("one {}", x)))(1)
 fx.remove_handler(token)
 
+# Where a process cannot tell which effects are its own
+from jax import P
+def refused(name, mesh, **options):
+    def body(x):
+        fx.print("{}", x)
+        return x
+    region = jax.shard_map(body, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False, **options)
+    whole = jax.NamedSharding(both, P())
+    x = jax.make_array_from_callback((2,), whole, lambda index: np.zeros(2, np.float32)[index])
+    try:
+        fx.jit(region)(x)
+    except fx.MissingTokenRule as error:
+        report[name] = str(error)
+
+both = jax.make_mesh((1, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+refused("some axes", both, axis_names={"x"})
+refused("abstract", both.abstract_mesh)
+
 # And one that dies
 barrier("before")
 write_report()
@@ -301,6 +319,12 @@ def test_callback_that_raises_keeps_no_process_waiting(barriers):
     other, raised = (report["raised"] for report in barriers)
     assert other[0] == "ok"
     assert re.match("EffectError: .*ZeroDivisionError", raised[0])
+
+
+def test_regions_whose_own_effects_a_process_cannot_tell(barriers):
+    for report in barriers:
+        assert "over some axes of its mesh, and there are several processes" in report["some axes"]
+        assert "an abstract mesh does not say which these are" in report["abstract"]
 
 
 def test_process_that_died_is_named(barriers):
