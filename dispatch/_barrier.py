@@ -8,6 +8,7 @@ from typing import Any
 
 from dispatch._drain import drain
 from dispatch._failures import failures
+from dispatch._processes import next_meeting
 from dispatch._sink import native
 from dispatch._streams import Stream, current_stream, is_nested, streams
 from effects import _errors as errors
@@ -25,10 +26,13 @@ def effects_barrier(
         timeout: Seconds to wait at most; None waits for as long as it takes.
         effects: Names of effects, or `Effect`s, to wait for; by default all.
         all_threads: Whether to wait for the effects of all threads, instead of the calling thread's.
-        scope: `"local"`: this process.
+        scope: `"local"`: this process. `"global"`: all processes of `jax.distributed`, each of which must call this, in
+            the same thread if there are several. It then returns when what each of them waits for is visible there.
 
     Raises:
-        BarrierTimeout: if the time ran out; it names what is outstanding.
+        BarrierTimeout: if the time ran out; it names what is outstanding, and with `scope="global"` the processes that
+            have not come. That goes for a process that has died too. Without a timeout JAX notices that it has, after
+            the `heartbeat_timeout_seconds` of `jax.distributed.initialize`, and ends the other processes.
         EffectError: what an effect raised on the host since the last barrier; several as an `ExceptionGroup`.
 
     Example:
@@ -39,15 +43,20 @@ def effects_barrier(
     """
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0):
         raise ValueError(errors.MSG_TIMEOUT_VALUE.format(timeout=timeout))
-    if scope != "local":
+    if scope not in ("local", "global"):
         raise ValueError(errors.MSG_SCOPE.format(scope=scope))
     names = None if effects is None else effect_names(effects)
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else time.monotonic() + timeout
+    meeting = next_meeting() if scope == "global" else None
     outstanding = _wait(list(streams.values()) if all_threads else [current_stream()], names, deadline)
     if outstanding:
+        if meeting is not None:
+            meeting.give_up()
         raise errors.BarrierTimeout(
             errors.MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding="; ".join(outstanding))
         )
+    if meeting is not None:
+        meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
     raise_failures(None if all_threads else {current_stream().thread, native.PLAIN_THREAD})
 
 

@@ -295,13 +295,15 @@ class Drain:
                 native.end_program(*function.place)
 
     def _close_failed(self) -> None:
-        """Ends epochs whose programs have failed, which never close themselves."""
+        """Ends epochs whose programs have failed or run elsewhere, which never close themselves."""
         for stream in list(streams.values()):
             for number in list(stream.running):
                 # What waits behind one that has not failed waits for it.
                 running = stream.running.get(number)
-                if running is None or not running.output_token.is_ready() or failure_of(running.output_token) is None:
-                    break  # or it has ended, and its end is on its way
+                if running is None or not running.output_token.is_ready():
+                    break
+                if runs_here(running.output_token) and failure_of(running.output_token) is None:
+                    break  # it has ended, and its end is on its way
                 stream.running.pop(number, None)
                 stream.fail(number)
 
@@ -319,6 +321,11 @@ def failure_of(output_token: Any) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def runs_here(output_token: Any) -> bool:
+    """Whether devices of this process run the program. Those of others publish nothing here."""
+    return output_token.is_fully_addressable or bool(output_token.addressable_shards)
 
 
 def answer_with(reply: int, result: Any) -> None:

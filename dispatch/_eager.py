@@ -32,7 +32,7 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
         records = _records_of_shards(operands)
         site = site.in_shards
     else:
-        records = [(0, [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)])]
+        records = [(None, [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)])]
     wait_for_plain_programs()
     drain.start()
     stream = current_stream()
@@ -60,7 +60,7 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
 def _records_of_shards(operands: Sequence[Any]) -> list[tuple[int, list[np.ndarray]]]:
     """Each shard of arrays that lie on several devices, once: (device, what its record holds)."""
     sharded = [x for x in operands if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1]
-    devices = [shard.device for shard in sharded[0].addressable_shards] if sharded else [jax.devices()[0]]
+    devices = [shard.device for shard in sharded[0].addressable_shards] if sharded else [jax.local_devices()[0]]
     records: dict[Any, tuple[int, list[np.ndarray]]] = {}
     for device in sorted(devices, key=lambda device: device.id):
         parts = [_part_on(x, device) for x in operands]

@@ -91,7 +91,10 @@ def export(
         do_export = jax.export.export(
             jit_with_all_tokens(function, keys), platforms=platforms, disabled_checks=(*disabled_checks, *_CHECKS)
         )
-        return Exported(do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs), effects, sites)
+        exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
+        if keys and exported.nr_devices > 1 and jax.process_count() > 1:
+            raise NotImplementedError(errors.MSG_EXPORT_OF_PROCESSES.format(program=exported.fun_name))
+        return Exported(exported, effects, sites)
 
     return do_export
 
@@ -305,20 +308,23 @@ def _exported_program_impl(*flat: Any, program: Exported, sites: Any) -> list[An
 def _exported_program_token_rule(
     ctx: TokenContext, tokens: Tokens, *flat: Any, program: Exported, sites: Any
 ) -> tuple[Tokens, list[Any]]:
-    on_devices = (one_device_p.bind(token, program=program) for token in tokens.values())
-    outs, after = program._run(list(on_devices if program.nr_devices == 1 else tokens.values()), flat)
+    here = [exported_for_p.bind(token, program=program) for token in tokens.values()]
+    outs, after = program._run(here, flat)
     return dict(zip(tokens, after, strict=True)), outs
 
 
-one_device_p = compat.Primitive("one_device")
-"""token -> token: what follows was lowered for one device."""
-one_device_p.def_abstract_eval(lambda token, program: token)
+exported_for_p = compat.Primitive("exported_for")
+"""token -> token: what follows was lowered for as many devices as the program was exported for."""
+exported_for_p.def_abstract_eval(lambda token, program: token)
 
 
-def _one_device_lowering(ctx: Any, token: Any, *, program: Exported) -> list[Any]:
+def _exported_for_lowering(ctx: Any, token: Any, *, program: Exported) -> list[Any]:
+    devices = compat.automatic_devices(ctx)
     # JAX runs what was exported for one device over several too, but its records would come from each of them.
-    if devices := compat.automatic_devices(ctx):
+    if devices and program.nr_devices == 1:
         raise NotImplementedError(errors.MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
+    if devices and compat.own_devices(ctx, devices) != devices:
+        raise NotImplementedError(errors.MSG_EXPORTED_OF_PROCESSES.format(program=program.fun_name))
     return [token]
 
 
@@ -332,4 +338,4 @@ def _exported_program_lowering(ctx: Any, *flat: Any, program: Exported, sites: A
 
 compat.ad.primitive_jvps[exported_program_p] = _exported_program_jvp
 compat.mlir.register_lowering(exported_program_p, _exported_program_lowering)
-compat.mlir.register_lowering(one_device_p, _one_device_lowering)
+compat.mlir.register_lowering(exported_for_p, _exported_for_lowering)

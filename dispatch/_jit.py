@@ -27,7 +27,7 @@ from effects import _jax_compat as compat
 from effects._content import HostCall
 from lowering._custom_call import has_custom_calls
 from lowering._jax_callbacks import jax_calls_in
-from lowering._record import TOKEN_LENGTH, Edges, close_p
+from lowering._record import TOKEN_LENGTH, Edges, close_p, record_p
 from lowering._rules import effects_of, sites_in, token_keys
 from lowering._thread import ends_with_record, thread_tokens
 
@@ -237,6 +237,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     """Evaluates a whole program with tokens that begin at the runtime token."""
     effects = effects_of(jaxpr.effects)
     keys = token_keys(effects)
+    compat.need_devices([record_p, close_p])  # each process counts its own
     # The domains of one program are told apart by the lowest bits of the stream, in the order of their keys.
     tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
     closes = bool(keys) and ends_with_record(jaxpr)

@@ -43,14 +43,18 @@ config.listen(_configure)
 
 
 def publish(
-    site: Site, token: tuple[int, ...], operands: Sequence[Any], device: int = 0, reply: native.HostReply | None = None
+    site: Site,
+    token: tuple[int, ...],
+    operands: Sequence[Any],
+    device: int | None = None,
+    reply: native.HostReply | None = None,
 ) -> None:
     """Publishes one record from the host."""
     native.publish(
         site.id,
         site.effect.ordered,
         token,
-        device,
+        compat.host_device() if device is None else device,
         [to_bytes(np.asarray(x)) for x in operands],
         isinstance(site.content, HostCall),
         0 if reply is None else reply.number,

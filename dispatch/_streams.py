@@ -254,6 +254,8 @@ streams: dict[int, Stream] = {}
 """By thread number: streams whose thread lives or that have open epochs. Any thread adds its own; the drain removes."""
 
 _numbers = itertools.count(1)
+_nested_numbers = itertools.count(native.PLAIN_THREAD - 1, -1)
+"""The drain's threads are made as they are needed. The user's are counted by themselves, alike in all processes."""
 _shared = streams[0] = _SharedStream(0)
 _use_shared = False
 _local = threading.local()
@@ -278,7 +280,7 @@ def current_stream() -> Stream:
     try:
         return _local.stream
     except AttributeError:
-        stream = _local.stream = Stream(next(_numbers))
+        stream = _local.stream = Stream(next(_nested_numbers if is_nested() else _numbers))
         streams[stream.thread] = stream
         _local.owner = _Owner()
         weakref.finalize(_local.owner, _ended.append, stream.thread).atexit = False

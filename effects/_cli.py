@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import json
 import os
 import sys
 import textwrap
@@ -17,6 +18,8 @@ from rich.rule import Rule
 from rich.text import Text
 
 import effects as fx
+from effects import _errors as errors
+from effects._merge import LogError, merge, text_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,11 +256,50 @@ def _body_of(part: Callable[[], None]) -> str:
     return textwrap.dedent(body).replace(": Any", "").replace(" -> Any", "").replace(" -> None", "")
 
 
+# effects merge
+
+
+def _merge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("logs", nargs="+", metavar="log", help="a file that fx.JsonLinesHandler has written")
+    parser.add_argument("-o", "--output", metavar="file", help="where the merged log goes; by default to the terminal")
+    parser.add_argument("--text", action="store_true", help="write the records' texts only")
+
+
+def _merge(options: argparse.Namespace) -> int:
+    """Merges the logs of a run's processes, or says why they do not belong together."""
+    try:
+        records = merge(options.logs)
+    except LogError as error:
+        print(error, file=sys.stderr)
+        return 1
+    encode = text_of if options.text else json.JSONEncoder().encode
+    lines = (encode(record) + "\n" for record in records)
+    if options.output is None:
+        sys.stdout.writelines(lines)
+        return 0
+    try:
+        if any(os.path.samefile(options.output, log) for log in options.logs if os.path.exists(options.output)):
+            raise OSError("it is one of the logs")
+        with open(options.output, "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(lines)
+    except OSError as error:
+        why = error.strerror or error
+        print(errors.MSG_MERGE_OUTPUT.format(path=options.output, why=why), file=sys.stderr)
+        return 1
+    return 0
+
+
 COMMANDS: tuple[Command, ...] = (
     Command(
         "demo",
         "A short tour: prints, callbacks and events in order, through loops and branches and on two devices.",
         _demo,
+    ),
+    Command(
+        "merge",
+        "Merges the logs that the processes of a run have written with fx.JsonLinesHandler into one, in program order.",
+        _merge,
+        _merge_arguments,
     ),
 )
 """All subcommands, in the order in which `effects --help` lists them."""

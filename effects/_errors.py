@@ -198,6 +198,15 @@ MSG_EXPORTED_FOR_ONE = (
     "The program `{program}` was exported for one device, has effects, and is called over {devices} devices. Every "
     "device would have the effects. Export it for as many devices: `fx.export(fx.jit(f, in_shardings=...))`."
 )
+MSG_EXPORT_OF_PROCESSES = (
+    "The program `{program}` has effects, and was exported for several devices where there are several processes. Each "
+    "process knows only its own devices, and the program would be of these. Export it in a process by itself."
+)
+MSG_EXPORTED_OF_PROCESSES = (
+    "The exported program `{program}` has effects, and is called over the devices of several processes. A process "
+    "waits for the effects of its own devices, and the program does not say how many these are. Call the function that "
+    "it was exported from."
+)
 MSG_EXPORTED_STRUCTURE = (
     "The exported program `{program}` was called with {got}, where {expected} was expected. Arguments have the "
     "structure with which the program was exported. Call it with the same arguments, by position and by name."
@@ -352,9 +361,15 @@ MSG_REGION_WITHOUT_NATIVE = (
     "and JAX's Python callbacks, which stand in for it, do not say which device they are for. Use a platform with "
     "native handlers (CPU) with the setting `native`, or move the effects out."
 )
+MSG_PARTLY_OF_PROCESSES = (
+    "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh, and there are several processes. "
+    "One of the devices that are copies of each other speaks for them, and a process hears only its own. Name all axes "
+    "in `axis_names`, or move the effect out."
+)
 MSG_REGION_OF_PROCESSES = (
-    "Effect {effects} at {where} is in a `jax.shard_map` over devices of several processes. A process orders the "
-    "effects of its own devices, and waits for all of them. Move the effect out, or use one process."
+    "Effects in a `jax.shard_map` over an abstract mesh were lowered where there are several processes. A process "
+    "waits for the effects of its own devices, and an abstract mesh does not say which these are. Give `jax.shard_map` "
+    "a mesh with devices, or call the program inside `jax.set_mesh(mesh)`."
 )
 MSG_MISSING_MASK = (
     "Effect {effects} reached the primitive `{primitive}` at {where}, under a predicate that differs between the lanes "
@@ -384,8 +399,15 @@ MSG_TIMEOUT_VALUE = (
     "wait for as long as it takes. Pass, say, `timeout=10`."
 )
 MSG_SCOPE = (
-    "`effects_barrier` was given the scope {scope!r}. A barrier waits for this process; waiting for all processes is "
-    "not there yet. Pass `scope='local'`, or leave it out."
+    "`effects_barrier` was given the scope {scope!r}. A barrier is of this process, or of all processes of "
+    "`jax.distributed`. Pass `scope='local'` or `scope='global'`."
+)
+TIMED_OUT = "DEADLINE_EXCEEDED"
+"""In JAX's errors: a process did not come to a barrier in time."""
+MSG_GLOBAL_TIMEOUT = (
+    "The barrier of {count} processes {waited}, and {problem}. It returns when every process has called it and what "
+    "each of them issued before is visible there. Wait longer, or look at what keeps a process that is missing, or has "
+    "ended it."
 )
 MSG_BARRIER_TIMEOUT = (
     "The barrier waited {timeout} s and these have not ended: {outstanding}. A barrier returns when all that was "
@@ -430,6 +452,47 @@ MSG_OUTPUT_CLOSED = (
     "is the present `sys.stdout`. Printed lines go to the `sys.stdout` of the call. Call `fx.effects_barrier()` before "
     "closing it."
 )
+MSG_LOG_UNREADABLE = (
+    "The log {path} cannot be read: {why}. `effects merge` takes files that `fx.JsonLinesHandler` has written, one of "
+    "each process. Look at the name and the permissions of the file."
+)
+MSG_LOG_EMPTY = (
+    "The log {path} is empty. A log says with each record of which run and process it is. See why its process has "
+    "written nothing."
+)
+MSG_LOG_LINE = (
+    "Line {line} of the log {path} {why}. Each line is a record, as `fx.JsonLinesHandler` writes it, and a process "
+    "that was ended may leave half of one. Remove the line, or take the file that the handler has written."
+)
+MSG_LOG_OF_SEVERAL = (
+    "Line {line} of the log {path} is of another process or run than its first line. A log is of one process. Merge "
+    "the logs as their processes have written them, each in a file of its own."
+)
+MSG_LOG_TWICE = (
+    "Lines {known} and {line} of the log {path} have the same token. A token is a place in program order, and no two "
+    "effects of a process have the same. Merge logs as their processes have written them, each in a file of its own."
+)
+MSG_LOG_RUNS = (
+    "The logs {path} and {other} are of different runs. Logs are merged if they were written by the processes of one "
+    "`jax.distributed.initialize`. Merge each run by itself."
+)
+MSG_LOG_PROCESS_TWICE = (
+    "The logs {path} and {other} are both of process {process}. Each process of a run has one log. Leave one of them "
+    "out."
+)
+MSG_LOG_MISSING = (
+    "There is no log of process {missing}, of {count} processes in this run. The order can be found only if all "
+    "processes have their say. Name the logs of all of them."
+)
+MSG_LOGS_DIFFER = (
+    "The logs {a} and {b} differ: the first has {first}, where the second {second}. All processes of a run call the "
+    "same programs in the same order, since that is what their tokens count. Call them alike in every process; what is "
+    "to differ belongs into a `jax.shard_map`."
+)
+MSG_MERGE_OUTPUT = (
+    "The merged log cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
+)
+
 MSG_NATIVE_MISSING = (
     "The native module `_token_effects` is not there. It is built when the package is installed. Install the package "
     "with `pip install .` in its folder."

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from effects import _jax_compat as compat
 from effects._content import Event
 from effects._record import Record, Records
 from effects._sites import Site, Static
@@ -99,7 +100,10 @@ class JsonLinesHandler:
 
     An object has `effect`, `fields`, `args`, `where` (`file`, `line`, `function`), `device`, `process`, `thread`,
     `token` (the four numbers of its place in program order) and `lane`; of a log also `event` and `level`, of a print
-    `fmt` and `text`, of a callback `text`. Arrays are nested lists, and numbers of every type keep their value. What
+    `fmt` and `text`, of a callback `text`; if it is unordered, `ordered`; if it is of a whole value of a program over
+    several devices, `processes` (whose devices these are). Where there are several processes each has a log of its own,
+    whose objects also have `run`, which no other run has, and `process_count`: `effects merge` makes one of them all.
+    Arrays are nested lists, and numbers of every type keep their value. What
     JSON has no word for is: `"NaN"`, `"Infinity"`, `"-Infinity"`; a complex number `[real, imaginary]`; bytes as
     hexadecimal digits. Pytrees are objects and lists; of a class that JAX was told of, an object of its leaves by path,
     such as `"layer.w"`.
@@ -456,7 +460,16 @@ def _json_object(record: Record) -> dict[str, Any]:
         "thread": record.thread,
         "token": record.token,
         "lane": record.lane,
+        **({} if record.ordered else {"ordered": False}),
+        **({"processes": processes} if (processes := record.processes) else {}),
+        **_run(),
     }
+
+
+def _run() -> dict[str, Any]:
+    """What the processes of one run have in common, where there are several."""
+    run = compat.run_id()
+    return {} if run is None else {"run": run, "process_count": jax.process_count()}
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ import inspect
 import math
 import os
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -29,6 +30,7 @@ from jax._src import (
     custom_derivatives,
     debugging,
     dispatch,
+    distributed,
     pjit,
     shard_map,
     sharding_impls,
@@ -76,6 +78,7 @@ __all__ = [
     "callback_context",
     "closed_jaxpr",
     "cond_p",
+    "coordination_service",
     "copies_in_parts",
     "custom_jvp_call_p",
     "custom_partial_eval_rules",
@@ -83,6 +86,7 @@ __all__ = [
     "custom_vmap_p",
     "debug_callback_p",
     "debug_print_p",
+    "device_place",
     "devices_of",
     "discharge_state",
     "element_type",
@@ -90,6 +94,7 @@ __all__ = [
     "forget_failed_tokens",
     "hide_frames_in",
     "hold_weakly_in_caches",
+    "host_device",
     "infer_types_each_time",
     "inlined_calls",
     "inspect_sharding_p",
@@ -111,11 +116,14 @@ __all__ = [
     "mark_replicated",
     "merge_arguments",
     "mlir",
+    "need_devices",
     "on_barrier",
     "open_jaxpr",
+    "own_devices",
     "owner_of",
     "physical_aval",
     "physical_key_data",
+    "processes_of",
     "read_scan",
     "region_axes",
     "register_effect_types",
@@ -123,6 +131,7 @@ __all__ = [
     "register_partitioner",
     "remat_p",
     "replicated_hlo_sharding",
+    "run_id",
     "run_state_p",
     "runs_now",
     "scan_p",
@@ -247,6 +256,48 @@ def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
             except Exception as error:
                 if is_ours(str(error)):
                     del tokens[key]
+
+
+# Processes
+
+
+def coordination_service() -> Any:
+    """The client of the service by which the processes of `jax.distributed` agree; None in a process by itself."""
+    return distributed.global_state.client if jax.process_count() > 1 else None
+
+
+def run_id() -> str | None:
+    """What all processes of this run have and no other run has; None in a process by itself."""
+    return None if jax.process_count() == 1 else _agreed_run_id()
+
+
+@functools.cache
+def _agreed_run_id() -> str:
+    service = coordination_service()
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first
+        service.key_value_set("token-effects/run", uuid.uuid4().hex)
+    return service.blocking_key_value_get("token-effects/run", 60_000)
+
+
+def device_place(ordinal: int) -> int:
+    """Which of all CPU devices this is, from the number that handlers are given for it."""
+    return _device_places().get(ordinal, ordinal)
+
+
+@functools.cache
+def _device_places() -> dict[int, int]:
+    if jax.process_count() == 1:
+        return {}  # the number is the place
+    return {device.id: place for place, device in enumerate(jax.devices("cpu"))}
+
+
+@functools.cache
+def host_device() -> int:
+    """The number of the device for which this process's host speaks."""
+    return 0 if jax.process_count() == 1 else jax.local_devices(backend="cpu")[0].id
+
+
+# Tokens of JAX's
 
 
 def unordered_tokens() -> list[Any]:
@@ -732,6 +783,48 @@ def automatic_devices(ctx: Any) -> int:
     axis_context = ctx.module_context.axis_context
     devices = getattr(axis_context, "num_devices", 1)
     return devices if devices > 1 and not getattr(axis_context, "manual_axes", None) else 0
+
+
+def own_devices(ctx: Any, devices: int) -> int | None:
+    """How many of the devices that run this program are this process's; None if it is not known which devices run it.
+    `devices`: how many run it in all."""
+    if jax.process_count() == 1:
+        return devices
+    assigned = _assigned_devices(ctx)
+    return None if assigned is None else _own_devices(assigned)
+
+
+def processes_of(ctx: Any) -> tuple[int, ...]:
+    """The processes whose devices run this program; none if that is not known."""
+    if jax.process_count() == 1:
+        return (0,)
+    assigned = _assigned_devices(ctx)
+    return () if assigned is None else _processes_of(assigned)
+
+
+def need_devices(primitives: Sequence[Primitive]) -> None:
+    """Lets programs with these be lowered for the devices that they are to run on, where there are several processes.
+    Else JAX lowers a program for any so many devices."""
+    if jax.process_count() > 1:
+        dispatch.prim_requires_devices_during_lowering.update(primitives)
+
+
+def _assigned_devices(ctx: Any) -> tuple[Any, ...] | None:
+    axis_context = ctx.module_context.axis_context
+    mesh = getattr(axis_context, "mesh", None)
+    if isinstance(mesh, jax.sharding.Mesh):
+        return mesh._flat_devices_tuple
+    return getattr(axis_context, "device_assignment", None)
+
+
+@functools.lru_cache(64)
+def _own_devices(devices: tuple[Any, ...]) -> int:
+    return sum(device.process_index == jax.process_index() for device in devices)
+
+
+@functools.lru_cache(64)
+def _processes_of(devices: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(sorted({device.process_index for device in devices}))
 
 
 def region_axes(mesh: Any, newly_manual_axes: Any) -> tuple[dict[Any, int], dict[Any, int]]:

@@ -10,6 +10,7 @@ from typing import Any, overload
 import jax
 import numpy as np
 
+from effects import _jax_compat as compat
 from effects._content import Event, Line
 from effects._sites import Site, Static, Where
 
@@ -21,7 +22,7 @@ class Record:
 
     Attributes:
         effect: The effect's name.
-        device: The id of the device that recorded it.
+        device: The device that recorded it: its place in `jax.devices()`; -1 if all devices of the program did alike.
         token: Its place in program order: (stream, epoch, phase, index).
         lane: Its lane under `vmap`: one number for each, the outermost first.
 
@@ -33,7 +34,7 @@ class Record:
         ('x = 1', (array(1, dtype=int32),))
     """
 
-    __slots__ = ("_payload", "_site", "_values", "device", "lane", "token")
+    __slots__ = ("_ordinal", "_payload", "_site", "_values", "lane", "token")
 
     def __init__(self, site: Site, token: tuple[int, ...], device: int, lane: tuple[int, ...], payload: Any):
         """`payload` may be read already: the values of all lanes."""
@@ -41,7 +42,7 @@ class Record:
         self._payload = payload
         self._values: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.token = token
-        self.device = device
+        self._ordinal = device
         self.lane = lane
 
     @property
@@ -122,9 +123,25 @@ class Record:
         return self.token[0] >> 8
 
     @property
+    def device(self) -> int:
+        """The device that recorded it: its place in `jax.devices()`; -1 if all devices of the program did alike."""
+        return compat.device_place(self._ordinal)
+
+    @property
     def process(self) -> int:
         """The process, where there are several."""
         return jax.process_index()
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The processes that have this same record, which is of a whole value of a program over several devices. Empty
+        if the device that recorded it has it for itself."""
+        return self._site.processes
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its token is its place in program order."""
+        return self._site.effect.ordered
 
     def __repr__(self) -> str:
         try:

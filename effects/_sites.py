@@ -97,6 +97,7 @@ class Site:
     where: Where
     lanes: tuple[int, ...] = ()  # sizes of the `vmap`s around the call, the outermost first
     mask: Operand | None = None  # travels ahead of the leaves, and says which lanes have the effect; None: all
+    processes: tuple[int, ...] = ()  # whose devices all have each of its records, where XLA's partitioner has several
     unknown: int = 0  # how many sizes are known only when the program runs; they come first in its records
     per_shard: bool = False  # whether each shard of a sharded array is an effect of its own
     bounds: tuple[tuple[slice, ...], ...] = ()  # of a record's shards: where each operand lies in the whole
@@ -117,6 +118,8 @@ class Site:
             description["lanes"] = self.lanes
         if self.mask is not None:
             description["mask"] = self.mask.describe()
+        if self.processes:
+            description["processes"] = self.processes
         if self.unknown:
             description["unknown"] = self.unknown
         if self.per_shard:
@@ -590,6 +593,7 @@ def site_from(text: str) -> Site:
         where=Where(*description["where"]),
         lanes=tuple(description.get("lanes", ())),
         mask=_read_operand(description["mask"]) if "mask" in description else None,
+        processes=tuple(description.get("processes", ())),
         unknown=description.get("unknown", 0),
         per_shard=description.get("per_shard", False),
     )

@@ -19,7 +19,7 @@ from effects._custom_call import Attributes, by_lane, custom_call_p, unknown_tar
 from effects._sites import Site
 from effects._targets import PLATFORMS, platforms_of, target_names
 from effects._types import Order
-from lowering._emit import emit_call, meet, refuse_several_devices
+from lowering._emit import emit_call, meet, of_processes, own_devices, refuse_several_devices
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 
 threaded_call_p = compat.Primitive("threaded_custom_call")
@@ -95,16 +95,17 @@ def _call(
     target = site.content.target  # type: ignore[union-attr]
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
+    devices = compat.automatic_devices(ctx)
+    site = of_processes(ctx, site, devices)
     meet(ctx, site)
     inputs, outputs = layouts
     more = token or (_NOTHING,) * (len(outputs) > 1)
-    devices = compat.automatic_devices(ctx)
     traits = (
         _HAS_TOKEN * bool(token)
         | _COUNTS * (counts and platform == "cpu")  # elsewhere it is in a device's memory
         | _ORDERED * site.effect.ordered
         | _HAS_MORE * bool(more)
-        | devices << _DEVICES_SHIFT
+        | own_devices(ctx, devices) << _DEVICES_SHIFT
         | call << _CALL_SHIFT
     )
     ours = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,9 +84,11 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
         return _shards_native_lowering(ctx, token, operands, site, devices, call, edges)
     if site.per_shard and copies:
         raise _refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
+    site = of_processes(ctx, site, devices)
     meet(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
-    attributes = _site_attributes(site, devices or copies or edges.devices, devices != 0, call, edges)
+    own = own_devices(ctx, devices or copies or edges.devices)
+    attributes = _site_attributes(site, own, devices != 0, call, edges)
     return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or copies))
 
 
@@ -96,13 +99,29 @@ def _shards_native_lowering(
         raise _refused_per_shard(site, "in a program for symbolic shapes", "export it for shapes that are known")
     meet(ctx, site.in_shards)
     edges = edges._replace(enters=site.effect.ordered, leaves=site.effect.ordered)
-    attributes = _site_attributes(site.in_shards, devices, False, call, edges, True)
+    own = own_devices(ctx, devices)
+    attributes = _site_attributes(site.in_shards, own, False, call, edges, True)
     return call_shards(ctx, token, operands, site, devices, attributes)
 
 
 def _refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
     message = errors.MSG_PER_SHARD_HERE.format(effect=site.effect, where=site.where, place=place, remedy=remedy)
     return NotImplementedError(message)
+
+
+def own_devices(ctx: Any, devices: int) -> int:
+    """How many of the devices that come here are this process's; 0 if that does not matter."""
+    if (own := compat.own_devices(ctx, devices) if devices else 0) is not None:
+        return own
+    if compat.automatic_devices(ctx):
+        return devices  # it is to be exported
+    raise errors.MissingTokenRule(errors.MSG_REGION_OF_PROCESSES)
+
+
+def of_processes(ctx: Any, site: Site, devices: int) -> Site:
+    """The site as it says whose devices all have its records, if XLA's partitioner has several."""
+    processes = compat.processes_of(ctx) if devices else ()
+    return dataclasses.replace(site, processes=processes) if processes else site
 
 
 def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
@@ -118,10 +137,11 @@ def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
     devices = compat.automatic_devices(ctx)
-    return emit_call(ctx, "effects_close", tokens, {"devices": devices}, replicated=devices != 0)
+    return emit_call(ctx, "effects_close", tokens, {"devices": own_devices(ctx, devices)}, replicated=devices != 0)
 
 
-def _enter_native_lowering(ctx: Any, *operands: Any, **attributes: Any) -> Any:
+def _enter_native_lowering(ctx: Any, *operands: Any, devices: int, **attributes: Any) -> Any:
+    attributes["devices"] = own_devices(ctx, devices)
     return compat.call_handler(ctx, "effects_enter", operands, attributes, has_side_effect=True)
 
 

@@ -149,10 +149,10 @@ def _refusal(jaxpr: Any, counts: bool, has_copies: bool) -> str | None:
         return errors.MSG_REGION_IN_REGION
     if counts and has_copies and not jax.config.jax_use_shardy_partitioner:
         return errors.MSG_PARTLY_MANUAL
+    if counts and has_copies and jax.process_count() > 1:
+        return errors.MSG_PARTLY_OF_PROCESSES
     if not config.native:
         return errors.MSG_REGION_WITHOUT_NATIVE
-    if jax.process_count() > 1:
-        return errors.MSG_REGION_OF_PROCESSES
     return None
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import hashlib
+import json
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -63,3 +69,69 @@ def build_handlers() -> Path:
         shutil.copy(built, partial)
         partial.replace(library)  # others see all of it or nothing
     return library
+
+
+@dataclasses.dataclass
+class Process:
+    """One of several processes, after its end: what it reported, and what it wrote."""
+
+    returncode: int
+    report: dict[str, Any]
+    output: str
+
+
+def run_processes(code: str, count: int, *, devices: int = 1, timeout: float = 100) -> list[Process]:
+    """Runs code in several processes of one `jax.distributed`, or in one by itself, each with so many CPU devices.
+
+    What the code puts into the dictionary `report` comes back, if it gets to the end or calls `write_report()`. None is
+    left running, whatever happens.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        started: list[subprocess.Popen[str]] = []
+        reports = [Path(folder, f"{process}.json") for process in range(count)]
+        outputs = [open(Path(folder, f"{process}.txt"), "w+", errors="replace") for process in range(count)]  # noqa: SIM115
+        try:
+            for process, (report, output) in enumerate(zip(reports, outputs, strict=True)):
+                start = _PROCESS.format(port=port, count=count, process=process, report=str(report))
+                env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+                command = [sys.executable, "-X", "faulthandler", "-c", start + code + "\nwrite_report()\n"]
+                started.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output, text=True))
+            deadline = time.monotonic() + timeout
+            for each in started:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # its output says how far it got
+                    each.wait(max(0.1, deadline - time.monotonic()))
+        finally:
+            for each in started:
+                each.kill()
+                each.wait()
+            texts = []
+            for output in outputs:
+                output.seek(0)
+                texts.append(output.read())
+                output.close()
+        return [
+            Process(each.returncode, json.loads(report.read_text()) if report.exists() else {}, text)
+            for each, report, text in zip(started, reports, texts, strict=True)
+        ]
+
+
+_PROCESS = """
+import faulthandler, json
+faulthandler.dump_traceback_later(90, exit=True)
+import jax
+PROCESS, PROCESSES = {process}, {count}
+
+def start(**options):
+    if PROCESSES > 1:
+        jax.distributed.initialize("127.0.0.1:{port}", PROCESSES, PROCESS, **options)
+
+report = {{}}
+
+def write_report():
+    with open({report!r}, "w") as file:
+        json.dump(report, file)
+
+"""
