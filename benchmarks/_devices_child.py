@@ -1,20 +1,13 @@
-"""A process with four virtual devices, which measures programs over them: `python -m benchmarks._devices_child REPEATS`.
-
-Says what it found as one line of JSON.
-"""
+"""Programs over all devices: `python -m benchmarks._devices_child REPEATS` measures, and says what it found as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
-
-DEVICES = 4
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +16,7 @@ import effects as fx
 from benchmarks._measure import Figure, interleave, timed
 from benchmarks._output import stdout_in_file
 
+DEVICES = jax.device_count()
 CALLS = 200
 """In a row, with a barrier at the end."""
 
@@ -71,16 +65,15 @@ def _together(repeats: int, expect: Callable[[int], None]) -> dict[str, Figure]:
 
 
 def _in_turn(repeats: int, expect: Callable[[int], None]) -> dict[str, Figure]:
-    """A program on one device, with a print: always the same device, or another at each call."""
+    """A program on one device, with a print or without: always the same device, or another at each call."""
 
-    @fx.jit
-    def f(x: Any) -> Any:
+    def ours(x: Any) -> Any:
         fx.print("{}", x[0])
         return x * 2 + 1
 
     xs = [jax.device_put(jnp.zeros(1024), device) for device in jax.devices()]
 
-    def contender(xs: list[Any]) -> Callable[[], float]:
+    def contender(f: Any, xs: list[Any], prints: int) -> Callable[[], float]:
         def calls() -> None:
             outs = [f(x) for x in itertools.islice(itertools.cycle(xs), CALLS)]
             jax.block_until_ready(outs)
@@ -88,12 +81,19 @@ def _in_turn(repeats: int, expect: Callable[[int], None]) -> dict[str, Figure]:
 
         def measure() -> float:
             seconds = timed(calls) / CALLS
-            expect(CALLS)
+            expect(prints * CALLS)
             return seconds
 
         return measure
 
-    return interleave({"one device": contender(xs[:1]), "another each time": contender(xs)}, repeats)
+    plain, prints = jax.jit(lambda x: x * 2 + 1), fx.jit(ours)
+    contenders = {
+        "plain, one device": contender(plain, xs[:1], 0),
+        "plain, another each time": contender(plain, xs, 0),
+        "fx.print, one device": contender(prints, xs[:1], 1),
+        "fx.print, another each time": contender(prints, xs, 1),
+    }
+    return interleave(contenders, repeats)
 
 
 if __name__ == "__main__":

@@ -298,14 +298,14 @@ class Drain:
         """Ends epochs whose programs have failed or run elsewhere, which never close themselves."""
         for stream in list(streams.values()):
             for number in list(stream.running):
+                # What waits behind one that has not failed waits for it.
                 running = stream.running.get(number)
-                if running is None:
-                    continue
-                if not running.output_token.is_ready():
-                    break  # what waits behind it waits for it
+                if running is None or not running.output_token.is_ready():
+                    break
+                if runs_here(running.output_token) and failure_of(running.output_token) is None:
+                    break  # it has ended, and its end is on its way
                 stream.running.pop(number, None)
-                if not runs_here(running.output_token) or failure_of(running.output_token) is not None:
-                    stream.fail(number)
+                stream.fail(number)
 
 
 def _last_reply(item: Any) -> int:

@@ -6,6 +6,7 @@ takes holds the stream's and the epoch's number; it comes from the host, so no p
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
 import functools
@@ -75,6 +76,7 @@ class Stream:
         self.running: dict[int, Running] = {}
         self.eager: dict[int, Site] = {}
         self.dispatching: list[int] = []
+        self._unclosed: collections.deque[int] = collections.deque()  # those of `running`, in turn, as the owner knows
         self.newest_calling = -1  # the number of the newest epoch whose program calls back
         self._next = 0  # the number that the next epoch will have
         # The newest call. Those that follow share it while nothing has changed, and their text is written in one go.
@@ -135,11 +137,15 @@ class Stream:
             custom_calls = issued.custom_calls
             if issued.calls:
                 self.newest_calling = number
+        unclosed = self._unclosed
+        while unclosed and (_has_closed(self.thread, unclosed[0]) or unclosed[0] not in self.running):
+            self.running.pop(unclosed.popleft(), None)  # here, where its memory is taken next
         if _has_closed(self.thread, number):
             return custom_calls
         awaits = False
         for issued, output_token in output_tokens.items():
             self.running[number] = Running(issued.effects, output_token)
+            self._unclosed.append(number)
             awaits = issued.awaits or custom_calls
         if not output_tokens:
             self.fail(number)  # a program without effects closes nothing

@@ -82,6 +82,7 @@ public:
   // Host: the program of this epoch failed or never ran.
   void fail(uint32_t thread, uint32_t epoch) {
     replies_.forget_replicated(thread, epoch);
+    publisher_.forget_closing(thread, epoch);
     notify({Notice::kFail, {thread, epoch, 0}, 0});
   }
 

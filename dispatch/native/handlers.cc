@@ -154,7 +154,7 @@ constexpr char kStopped[] =
 // The program whose tokens these are has published all it will. `devices`: how many run it; 0: this one.
 void PublishClose(const Span *tokens, size_t count, const Token &first, int32_t device, uint32_t devices) {
   publisher().publish(Kind::kClose, devices, first, device, tokens, count);
-  if (devices == 0) publisher().note_closed(first);
+  publisher().note_closed(first, devices);
   if (publisher().barriers.load(std::memory_order_relaxed) > 0) publisher().wake();
 }
 

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "record.h"
@@ -58,7 +59,7 @@ struct Lane {
 class Publisher {
 public:
   Publisher() {
-    for (auto &slot : last_closed_) slot.store(~uint64_t{0}, std::memory_order_relaxed); // no thread has this number
+    for (auto &slot : closed_) slot.store(~uint64_t{0}, std::memory_order_relaxed); // no thread has this number
   }
   Publisher(const Publisher &) = delete;
 
@@ -74,11 +75,24 @@ public:
 
   // Whether this program has published all it will. May say no for one that has; the drain knows in any case.
   bool has_closed(uint32_t thread, uint32_t epoch) const {
-    return last_closed_[thread % kClosedSlots].load(std::memory_order_relaxed) == (uint64_t{thread} << 32 | epoch);
+    return closed_[slot_of(thread, epoch)].load(std::memory_order_relaxed) == key_of(thread, epoch);
   }
-  void note_closed(const Token &token) {
+  // One of the `devices` that run this program has; 0: there is but one.
+  void note_closed(const Token &token, uint32_t devices) {
     const uint32_t thread = ThreadOf(token);
-    last_closed_[thread % kClosedSlots].store(uint64_t{thread} << 32 | token.epoch, std::memory_order_relaxed);
+    const uint64_t key = key_of(thread, token.epoch);
+    if (devices > 1) {
+      std::lock_guard lock(closing_mutex_);
+      const auto it = closing_.try_emplace(key, 0).first;
+      if (++it->second < devices) return;
+      closing_.erase(it);
+    }
+    closed_[slot_of(thread, token.epoch)].store(key, std::memory_order_relaxed);
+  }
+  // A program of this thread's that has failed does not close on all its devices.
+  void forget_closing(uint32_t thread, uint32_t epoch) {
+    std::lock_guard lock(closing_mutex_);
+    closing_.erase(key_of(thread, epoch));
   }
 
   // How the drain is woken; see Drain. `roused`: there is something to do, in a while. `urgent`: somebody waits for it.
@@ -344,8 +358,12 @@ private:
     return true;
   }
 
-  static constexpr size_t kClosedSlots = 256;
-  std::atomic<uint64_t> last_closed_[kClosedSlots]; // thread << 32 | epoch of the newest program that closed
+  static constexpr size_t kClosedSlots = 1024;
+  static uint64_t key_of(uint32_t thread, uint32_t epoch) { return uint64_t{thread} << 32 | epoch; }
+  static size_t slot_of(uint32_t thread, uint32_t epoch) { return (thread * 61 + epoch) % kClosedSlots; }
+  std::atomic<uint64_t> closed_[kClosedSlots]; // by slot: the newest program that has closed
+  std::mutex closing_mutex_;
+  std::unordered_map<uint64_t, uint32_t> closing_; // guarded by closing_mutex_: how many devices of a program have
 
   std::mutex lanes_mutex_;
   std::vector<std::shared_ptr<Lane>> lanes_;   // guarded by lanes_mutex_
