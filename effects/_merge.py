@@ -36,7 +36,11 @@ _START = -1
 """In place of an epoch: before everything of a thread; in place of a thread: before everything."""
 
 _OF_PROCESS = ("process", "processes", "process_count", "run")
-"""What a record says of its process. A merged log is that of one program, and leaves it out."""
+"""What a record says of its process."""
+
+_OF_RUN = ("process_count", "run")
+_AS_ONE = {"process": 0, "processes": [0]}
+"""A merged log is that of one process with all the devices: it leaves out the former, and says the latter."""
 
 Place = tuple[Any, ...]
 
@@ -80,8 +84,8 @@ class Log:
 def merge(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
     """The records of a run whose processes have written these logs, each with a `JsonLinesHandler`, in program order.
 
-    Records say nothing of processes any more. Those of programs that callbacks called, or plain `jax.jit`, have None as
-    thread and token. What is left is what comes of the log of one process with all the devices.
+    They are as one process with all the devices would have written them. Those of programs that callbacks called, or
+    plain `jax.jit`, have None as thread and token, since these numbers are of each process's own.
 
     Raises:
         LogError: if a log cannot be read, or the logs do not belong together.
@@ -334,7 +338,8 @@ def _check_unordered(logs: Sequence[Log]) -> None:
 
 
 def _merged(line: Line) -> dict[str, Any]:
-    record = _content(line, _OF_PROCESS)
+    """A record as one process with all the devices would have written it."""
+    record = {name: _AS_ONE.get(name, value) for name, value in line.record.items() if name not in _OF_RUN}
     if record["thread"] >= _NESTED:
         record["thread"] = record["token"] = None  # numbers of the drain's own
     return record
