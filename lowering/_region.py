@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
-from lowering._after import after, any_talks, collectives_come_after
+from lowering._after import after, any_talks, collectives_come_after, do_collectives_come_after
 from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, own_effects, register_token_rule, sites_in
 
 enter_p = compat.Primitive("enter")
@@ -52,8 +52,10 @@ def _shard_map_token_rule(
 ) -> tuple[Tokens, list[Any]]:
     jaxpr = compat.closed_jaxpr(jaxpr)
     by_device = frozenset(newly_manual_axes) | frozenset(mesh.manual_axes)
-    counts = _is_whole(mesh, by_device)
-    if refused := _refusal(jaxpr, by_device, counts, check_vma):
+    is_whole = _is_whole(mesh, by_device)
+    # Where the axes around are all that there is, each device counts already.
+    counts = is_whole and not (mesh.manual_axes and _is_whole(mesh, frozenset(mesh.manual_axes)))
+    if refused := _refusal(jaxpr, by_device, is_whole, check_vma):
         if not own_effects(ctx.effects):  # as JAX has them
             return tokens, list(compat.bind(ctx.eqn, args))
         effects = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
@@ -64,6 +66,7 @@ def _shard_map_token_rule(
 
     # A device that waits for its turn then waits for effects which others may never come to.
     apart = _may_part(jaxpr, check_vma) and any(map(_waits, _eqns_in(jaxpr)))
+    apart = apart or (do_collectives_come_after() and is_whole and not counts)
 
     def region(*flat: Any) -> tuple[Any, ...]:
         tokens, args = flat[: len(keys)], flat[len(keys) :]
@@ -88,9 +91,9 @@ def _shard_map_token_rule(
     return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
 
 
-def _refusal(jaxpr: Any, by_device: frozenset[Any], counts: bool, check_vma: bool) -> str | None:
+def _refusal(jaxpr: Any, by_device: frozenset[Any], is_whole: bool, check_vma: bool) -> str | None:
     """Why the effects of a region cannot be told apart by device, if so."""
-    if not counts and not _is_inside_whole(jaxpr, by_device, check_vma):
+    if not is_whole and not _is_inside_whole(jaxpr, by_device, check_vma):
         return errors.MSG_PARTLY_MANUAL
     if not config.native:
         return errors.MSG_REGION_WITHOUT_NATIVE

@@ -2020,7 +2020,7 @@ class Generator:
             self.nests += [*[self.derivative] * 3, self.custom_rule]
 
     def program(self, size: int) -> Program:
-        anywhere = self.place(depth=1, lanes=True, forward=True, backward=True, lanes_back=True)
+        anywhere = self.anywhere()
         for number in range(self.draw.choice((0, 0, 1, 2))):
             self.left = self.draw.integer(1, 3)
             body = self.block(anywhere, 3, effect=True)
@@ -2031,6 +2031,10 @@ class Generator:
             body += (self.statement(self.place(depth=3)),)
         last = Effect("ordered", self.label(), tuple(map(Name, ("n", *REGISTERS, "x"))))
         return Program(tuple(self.functions), (*body, last))
+
+    def anywhere(self) -> Place:
+        """Where a function is called."""
+        return self.place(depth=1, lanes=True, forward=True, backward=True, lanes_back=True)
 
     def block(self, place: Place, most: int = 3, effect: bool = False) -> Block_:
         """A few statements; more often than not with an effect among them."""

@@ -3,12 +3,14 @@
 #include "handlers.h"
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "helpers.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace effects {
@@ -323,7 +325,8 @@ Sites &sites() {
   return *instance;
 }
 Replies &replies() {
-  static auto *const instance = new Replies();
+  static auto *const helpers = new Helpers();
+  static auto *const instance = new Replies([](std::function<void()> job) { helpers->run(std::move(job)); });
   return *instance;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -33,6 +34,12 @@ class Replies {
 public:
   // Called once, by whoever answers, with no lock held. It may run the rest of the waiting program.
   using Waiter = std::function<void(const Answer &)>;
+
+  // Runs something in another thread.
+  using Elsewhere = std::function<void(std::function<void()>)>;
+
+  explicit Replies(Elsewhere elsewhere = [](const std::function<void()> &job) { job(); })
+      : elsewhere_(std::move(elsewhere)) {}
 
   // Registers somebody who waits. The number goes into the record; 0: its program has been ended, and it was told so.
   uint32_t ask(Waiter waiter, const Token &token = {kPlainThread << kDomainBits, 0, 0, 0}) {
@@ -70,7 +77,8 @@ public:
     return 0;
   }
 
-  // Gives everybody who waits under this number the answer.
+  // Gives everybody who waits under this number the answer. Each may go on with its device's part of the program up to
+  // where that waits for the others' parts, so all but the last do so elsewhere.
   void answer(uint32_t number, const Answer &answer) {
     std::vector<Waiter> waiters;
     {
@@ -85,7 +93,12 @@ public:
         it->second.answer = Owned(answer);
       }
     }
-    for (const Waiter &waiter : waiters) waiter(answer);
+    if (waiters.size() > 1) {
+      const auto owned = std::make_shared<const Owned>(answer);
+      for (size_t i = 0; i + 1 < waiters.size(); ++i)
+        elsewhere_([waiter = std::move(waiters[i]), owned] { waiter(owned->view()); });
+    }
+    if (!waiters.empty()) waiters.back()(answer);
   }
 
   void fail(uint32_t number, std::string why) { answer(number, {{}, std::move(why)}); }
@@ -179,6 +192,7 @@ private:
     asked_.erase(it);
   }
 
+  const Elsewhere elsewhere_;
   std::mutex mutex_;
   uint32_t last_ = 0;
   std::unordered_map<uint32_t, Asked> asked_;     // by number

@@ -3,14 +3,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <functional>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "../../dispatch/native/helpers.h"
 #include "check.h"
 
 namespace effects {
@@ -129,6 +133,38 @@ void test_replicated_devices_share_an_answer() {
       CHECK(heard.take() == expected);
       CHECK(Open(replies).empty());
     }
+  }
+}
+
+// A device that has its answer may go on to where it waits for the others, so none of them waits for its own answer.
+// Again and again: threads that have come to their end are used for the next.
+void test_replicated_devices_wait_for_each_other() {
+  static Helpers helpers; // its threads never end
+  Replies replies([](std::function<void()> job) { helpers.run(std::move(job)); });
+  constexpr uint32_t kDevices = 8;
+  static std::mutex mutex;
+  static std::condition_variable changed;
+  for (uint32_t turn = 0; turn < 200; ++turn) {
+    uint32_t there = 0, gone = 0;
+    std::string told;
+    const auto waiter = [&](const Answer &answer) {
+      std::unique_lock lock(mutex);
+      told.assign(static_cast<const char *>(answer.results.at(0).data), answer.results.at(0).size);
+      CHECK(told == std::to_string(turn));
+      ++there;
+      changed.notify_all();
+      changed.wait(lock, [&] { return there == kDevices; });
+      ++gone;
+      changed.notify_all();
+    };
+    uint32_t number = 0;
+    for (uint32_t device = 0; device < kDevices; ++device) {
+      const uint32_t mine = replies.ask_replicated(MakeToken(1, turn, 0, 0), kDevices, waiter);
+      if (device == 0) number = mine;
+    }
+    AnswerWith(replies, number, {std::to_string(turn)});
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return gone == kDevices; });
   }
 }
 
@@ -401,6 +437,7 @@ int main() {
   RUN(test_failure_is_an_answer);
   RUN(test_open_numbers);
   RUN(test_replicated_devices_share_an_answer);
+  RUN(test_replicated_devices_wait_for_each_other);
   RUN(test_replicated_devices_share_a_failure);
   RUN(test_tokens_are_asked_for_apart);
   RUN(test_replicated_answer_is_forgotten);
