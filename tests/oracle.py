@@ -1054,7 +1054,7 @@ class Derivative:
 
     def _slope(self, scope: Scope, fun: Callable[[Any], tuple[Any, State]], x: Any) -> tuple[Any, State]:
         between = functools.partial(scope.runner.emit["ordered"], f"{self.label}.between")
-        one = np.float32(1)
+        one = lax.add(lax.mul(lax.stop_gradient(x), np.float32(0)), np.float32(1))  # of the type of `x`
         if self.form == "value_and_grad":
             (_, after), slope = jax.value_and_grad(fun, has_aux=True)(x)
         elif self.form == "vjp":

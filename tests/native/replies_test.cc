@@ -139,7 +139,7 @@ void test_replicated_devices_share_an_answer() {
 // A device that has its answer may go on to where it waits for the others, so none of them waits for its own answer.
 // Again and again: threads that have come to their end are used for the next.
 void test_replicated_devices_wait_for_each_other() {
-  static Helpers helpers; // its threads never end
+  static auto &helpers = *new Helpers(); // its threads never end
   Replies replies([](std::function<void()> job) { helpers.run(std::move(job)); });
   constexpr uint32_t kDevices = 8;
   static std::mutex mutex;
