@@ -1003,7 +1003,7 @@ class CustomRule:
     def jax(self, scope: Scope, state: State) -> State:
         def backward(state: State, slopes: State) -> State:
             scope.runner.emit["ordered"](self.label, slopes[-1:])
-            run_body(self.backward, Scope(scope.runner, scope.host, {}, {}), state)
+            run_body(self.backward, Scope(scope.runner, scope.host, {}, {}, scope.settle), state)
             return (*slopes[:-1], slopes[-1] * np.float32(self.factor))
 
         wrapped = jax.custom_vjp(lambda *state: run_body(self.body, scope, state))
