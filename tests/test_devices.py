@@ -450,3 +450,82 @@ def test_devices_that_have_an_answer_wait_for_each_other():
     """A thousand times: all devices are given one answer, and go on to where each waits for the others."""
     done = run_python(WATCHED)
     assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+# Callbacks that raise, and what is refused
+
+
+def _raising(where, awaited, calls):
+    """A function of a region: a callback that raises on these devices, between two prints."""
+
+    def raises(n):
+        calls.append(int(n))
+        if int(n) in where:
+            raise ValueError(f"device {n}")
+        return np.ones(1, np.int32)
+
+    def body(x):
+        n = lax.axis_index("x")
+        fx.print("before {}", n)
+        y = fx.callback(raises, ONE if awaited else None, n)
+        fx.print("after {}", n)
+        return x + (0 if y is None else y)
+
+    return body
+
+
+def test_queued_callback_that_raises_on_one_device(lines):
+    """It is the barrier's, once, and all else goes on."""
+    calls = []
+    f = fx.jit(_by_device(_raising({2}, False, calls)))
+    shown = [f"{word} {n}" for word in ("before", "after") for n in range(4)]
+
+    def call():
+        f(jnp.arange(4, dtype=I32))
+        with pytest.raises(fx.EffectError) as caught:
+            fx.effects_barrier(timeout=120)
+        assert str(caught.value.__cause__) == "device 2"
+
+    for _ in range(2):
+        assert lines(call) == shown
+    assert calls == [0, 1, 2, 3] * 2
+
+
+def test_callback_that_raises_on_every_device(lines):
+    """The call raises it, for the first device whose turn it is; the next programs know nothing of any."""
+    calls = []
+    fails = fx.jit(_by_device(_raising({0, 1, 2, 3}, True, calls)))
+    goes_on = fx.jit(_by_device(_raising(set(), True, calls)))
+    x = jax.device_put(jnp.arange(4, dtype=I32), _rows())
+    shown = [f"{word} {n}" for word in ("before", "after") for n in range(4)]
+
+    def call():
+        with pytest.raises(fx.EffectError) as caught:
+            fails(x)
+        assert str(caught.value.__cause__) == "device 0"
+        try:
+            fx.effects_barrier(timeout=120)
+        except* fx.EffectError as group:  # the other devices' turns came before the program had ended
+            others = [str(error.__cause__) for error in group.exceptions]
+            assert others == [f"device {n}" for n in calls[1:]]
+
+    for _ in range(2):
+        assert lines(call)[:4] == shown[:4]
+        assert calls[0] == 0
+        calls.clear()
+        assert lines(goes_on, x) == shown
+        assert calls == [0, 1, 2, 3]
+        calls.clear()
+
+
+def test_plain_jit_is_refused_over_several_devices():
+    """JAX has no ordered effects there: the error says what to use instead."""
+    with pytest.raises(NotImplementedError, match=r"`print` at .*test_devices.py.*`effects.jit`|fx.jit"):
+        jax.jit(_shown)(jax.device_put(X, _rows()))
+
+
+def test_unordered_results_are_refused_over_several_devices():
+    """Copies of a call that all wait are known by their order alone."""
+    f = fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x, ordered=False))
+    with pytest.raises(NotImplementedError, match=r"at .*test_devices.py.*[Oo]rdered"):
+        f(jax.device_put(X, _rows()))

@@ -224,6 +224,9 @@ def test_meshes(lines):
     assert lines(fx.jit(both), x) == shown
     nested = jax.shard_map(outer, mesh=_mesh(2, 2), in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
     assert lines(fx.jit(nested), x) == shown
+    for sizes in [(4, 1), (1, 4)]:  # one of the two regions is over all devices already
+        nested = jax.shard_map(outer, mesh=_mesh(*sizes), in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+        assert lines(fx.jit(nested), x) == [f"{n // sizes[1]} {n % sizes[1]} {n}" for n in range(4)]
     some = _mesh(2, devices=jax.devices()[2:])
     assert lines(fx.jit(_by_device(_shows, some)), x) == ["0 0", "1 2"]
     assert lines(fx.jit(_by_device(_shows, _mesh(1))), x) == ["0 0"]
