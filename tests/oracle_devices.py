@@ -851,8 +851,7 @@ class DevicePlace(Place):
 
     def inside_predicate(self, *values: str) -> DevicePlace:
         inner: Any = super().inside_predicate(*values)
-        # Our masks do not go into regions yet.
-        return dataclasses.replace(inner, together=False, regions=self.regions and not self.lanes)
+        return dataclasses.replace(inner, together=False)
 
     def inside_derivative(self, form: str) -> DevicePlace:
         inner: Any = super().inside_derivative(form)
@@ -925,8 +924,7 @@ class DeviceGenerator(oracle.Generator):
         return dataclasses.replace(made, remembers=False, fails_at=0)
 
     def while_(self, place: Any) -> Statement:
-        inner = dataclasses.replace(place, together=False, regions=place.regions and not place.lanes)
-        return super().while_(inner)
+        return super().while_(dataclasses.replace(place, together=False))
 
     def solve(self, place: Any) -> Statement:
         if place.checked:
