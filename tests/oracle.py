@@ -185,7 +185,7 @@ class Scope:
     host: Host
     functions: Mapping[str, Callable[..., State]]
     names: Mapping[str, Any]  # read-only values and mutable refs, closed over by whatever is inside
-    settle: Callable[[State], State] = lambda state: state  # makes a block's result of the types that it must have
+    settle: Callable[[State], State] = lambda state: state  # gives what a statement makes the types that it must have
 
     def bind(self, **names: Any) -> Scope:
         return dataclasses.replace(self, names={**self.names, **names})
@@ -232,8 +232,8 @@ class Source:
 
 def run_body(body: Block_, scope: Scope, state: State) -> State:
     for statement in body:
-        state = statement.jax(scope, state)
-    return scope.settle(state)
+        state = scope.settle(statement.jax(scope, state))
+    return state
 
 
 def register(state: State, name: str) -> Any:
