@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
@@ -170,6 +171,30 @@ def _mask_linear_solve(primitive: Any, active: Any, *args: Any, const_lengths: A
         const_lengths=const_lengths._replace(solve=const_lengths.solve + 1),
         jaxprs=jaxprs._replace(solve=masked(jaxprs.solve)),
     )
+
+
+@_register(compat.shard_map_p)
+def _mask_shard_map(
+    primitive: Any,
+    active: Any,
+    *args: Any,
+    jaxpr: Any,
+    mesh: Any,
+    in_specs: Any,
+    out_specs: Any,
+    check_vma: bool,
+    newly_manual_axes: Any,
+) -> Sequence[Any]:
+    """All devices are there, or none."""
+    body = compat.closed_jaxpr(jaxpr)
+    return jax.shard_map(
+        lambda active, *args: tuple(mask_effects(body, active, args)),
+        mesh=mesh,
+        in_specs=(PartitionSpec(), *in_specs),
+        out_specs=tuple(out_specs),
+        axis_names=newly_manual_axes,
+        check_vma=check_vma,
+    )(active, *args)
 
 
 def _mask_function(fun: Callable[..., Sequence[Any]], active: Any, args: Sequence[Any]) -> list[Any]:

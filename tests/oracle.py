@@ -13,7 +13,7 @@ notes what is made of it, and goes back over that where JAX would.
 
 Each statement holds its two readings side by side, `python` and `jax`, and nothing else knows what it means. What a
 callback does is the same for both readings: it stands in `Host`. To add a kind of effect, add an entry to `EFFECTS` and
-one to `library`; to add a statement, add a class and a production to `_Generator`; to add something that callbacks do,
+one to `library`; to add a statement, add a class and a production to `Generator`; to add something that callbacks do,
 add an entry to `ACTIONS` and one to `library`. The generator asks a `Draw` for every decision, so `random.Random` and
 hypothesis share it.
 
@@ -185,6 +185,7 @@ class Scope:
     host: Host
     functions: Mapping[str, Callable[..., State]]
     names: Mapping[str, Any]  # read-only values and mutable refs, closed over by whatever is inside
+    settle: Callable[[State], State] = lambda state: state  # gives what a statement makes the types that it must have
 
     def bind(self, **names: Any) -> Scope:
         return dataclasses.replace(self, names={**self.names, **names})
@@ -231,7 +232,7 @@ class Source:
 
 def run_body(body: Block_, scope: Scope, state: State) -> State:
     for statement in body:
-        state = statement.jax(scope, state)
+        state = scope.settle(statement.jax(scope, state))
     return state
 
 
@@ -1002,7 +1003,7 @@ class CustomRule:
     def jax(self, scope: Scope, state: State) -> State:
         def backward(state: State, slopes: State) -> State:
             scope.runner.emit["ordered"](self.label, slopes[-1:])
-            run_body(self.backward, Scope(scope.runner, scope.host, {}, {}), state)
+            run_body(self.backward, Scope(scope.runner, scope.host, {}, {}, scope.settle), state)
             return (*slopes[:-1], slopes[-1] * np.float32(self.factor))
 
         wrapped = jax.custom_vjp(lambda *state: run_body(self.body, scope, state))
@@ -1053,7 +1054,7 @@ class Derivative:
 
     def _slope(self, scope: Scope, fun: Callable[[Any], tuple[Any, State]], x: Any) -> tuple[Any, State]:
         between = functools.partial(scope.runner.emit["ordered"], f"{self.label}.between")
-        one = np.float32(1)
+        one = lax.add(lax.mul(lax.stop_gradient(x), np.float32(0)), np.float32(1))  # of the type of `x`
         if self.form == "value_and_grad":
             (_, after), slope = jax.value_and_grad(fun, has_aux=True)(x)
         elif self.form == "vjp":
@@ -1253,6 +1254,9 @@ def _compiled(program: Program) -> Any:
 Step = Callable[[int], int]
 """Takes a derivative past something, backward."""
 
+Point = tuple[tuple[int, ...], tuple[int, ...], str, Callable[[], object]]
+"""What is to happen later: the place in the program, the lane, the label of the effect if there is one, and what."""
+
 
 class Reading:
     """Runs programs as Python: the functions that their source calls, and what came of them."""
@@ -1262,11 +1266,12 @@ class Reading:
         self.failures: list[str] = []  # labels of queued callbacks that raised
         # The lane of each `vmap` around, what is to happen in lanes, and where we are: see `_at_this_point`.
         self._lane: tuple[int, ...] = ()
-        self._points: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[], object]]] = []
+        self._points: list[Point] = []
         self._position = [0]
         # Where `x` has a derivative: how it goes back, a step for each thing that was made of `x`.
         self._steps: list[Step] | None = None
         self._goes_back = False  # whether effects come of that
+        self._defers = False  # whether what happens does so later even outside of lanes
 
         def act(action: str) -> Callable[[str, str, int], None]:
             return lambda *about: self.lines.extend(ACTIONS[action](*about))
@@ -1279,13 +1284,13 @@ class Reading:
         def log(label: str, level: str, **fields: Any) -> None:
             words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
             text = f"{' '.join(words)}{_in_lane(self._lane)}"
-            self._at_this_point(lambda: level == "DEBUG" or self.lines.append(text))
+            self._at_this_point("" if level == "DEBUG" else label, lambda: level == "DEBUG" or self.lines.append(text))
 
         def call(label: str, *values: int) -> list[int]:
             callback, lane = callbacks[label], self._lane if callbacks[label].pass_record else ()
-            if callback.awaited and not self._lane:
+            if callback.awaited and not self._lane and not self._defers:
                 return self.host.call(callback, values, lane)
-            self._at_this_point(lambda: self._call(callback, values, lane))
+            self._at_this_point(label, lambda: self._call(callback, values, lane))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
 
         calls = {"log": log, "queued": call, "sync": call}
@@ -1294,12 +1299,17 @@ class Reading:
         namespace |= {"held": self._held, "dropped": self._dropped, "scale": self._scale}
         namespace |= {"print_grad": self._print_grad, "custom_rule": self._custom_rule}
         namespace |= {form: functools.partial(self._differentiate, form) for form in (*BACKWARD, *FORWARD)}
+        namespace |= self.more_names(program)
         exec(_compiled(program), namespace)
         self._lane, self._points, self._position, self._steps = (), [], [0], None
         return namespace["program"](number, *state)
 
+    def more_names(self, program: Program) -> dict[str, Any]:
+        """What else the source may call, for those who have more statements."""
+        return {}
+
     def _write(self, *words: object) -> None:
-        self._at_this_point(lambda: self.lines.append(" ".join(map(str, words))))
+        self._at_this_point(str(words[0]), lambda: self.lines.append(" ".join(map(str, words))))
 
     def _call(self, callback: Callback, values: Sequence[int], lane: tuple[int, ...]) -> None:
         try:
@@ -1313,10 +1323,10 @@ class Reading:
     # program, and at one place in the order of the lanes. A place is known by how many effects, branches and loops came
     # before it in the same block, and by those of the blocks around it, with the branch or turn that the block is.
 
-    def _at_this_point(self, happens: Callable[[], object]) -> None:
+    def _at_this_point(self, label: str, happens: Callable[[], object]) -> None:
         self._position[-1] += 1
-        if self._lane:
-            self._points.append((tuple(self._position), self._lane, happens))
+        if self._lane or self._defers:
+            self._points.append((tuple(self._position), self._lane, label, happens))
         else:
             happens()
 
@@ -1373,11 +1383,14 @@ class Reading:
             self._position, self._lane = [*position, 0], (*around, number)
             results.append(run(number))
         self._position, self._lane = position, around
-        if not around:
-            points, self._points = sorted(self._points, key=lambda point: point[:2]), []
-            for _, _, happens in points:
-                happens()
+        if not around and not self._defers:
+            self._let_happen()
         return results
+
+    def _let_happen(self) -> None:
+        points, self._points = sorted(self._points, key=lambda point: point[:2]), []
+        for _, _, _, happens in points:
+            happens()
 
     # Derivatives.
 
@@ -1457,7 +1470,9 @@ def interpret(program: Program, state: Sequence[int], number: int = 0) -> tuple[
     return reading.interpret(program, state, number), reading.lines
 
 
-def to_jax(program: Program, runner: Runner, host: Host) -> Callable[..., State]:
+def to_jax(
+    program: Program, runner: Runner, host: Host, names: Mapping[str, Any] | None = None
+) -> Callable[..., State]:
     """The program as a function of `n` and the registers, to be jitted by `runner.jit`."""
 
     def traced(n: Any, *state: Any) -> State:
@@ -1470,7 +1485,7 @@ def to_jax(program: Program, runner: Runner, host: Host) -> Callable[..., State]
             whole = Scope(runner, host, functions, {})
             functions[function.name] = WRAPPERS[function.through](whole, inner(function.body))
         x = lax.convert_element_type(n, np.float32)
-        return run_body(program.body, Scope(runner, host, functions, {"n": n}), (*state, x))[:-1]
+        return run_body(program.body, Scope(runner, host, functions, {"n": n, **(names or {})}), (*state, x))[:-1]
 
     return traced
 
@@ -1953,8 +1968,10 @@ class Place:
         return dataclasses.replace(self, refs=(), may_make=self.may_make & frozenset(may_make))
 
 
-class _Generator:
+class Generator:
     """One program, built from a `Draw`'s decisions."""
+
+    place: ClassVar[type[Place]] = Place
 
     def __init__(self, draw: Draw, prefix: str, features: frozenset[str], failure: str):
         self.draw = draw
@@ -2003,7 +2020,7 @@ class _Generator:
             self.nests += [*[self.derivative] * 3, self.custom_rule]
 
     def program(self, size: int) -> Program:
-        anywhere = Place(depth=1, lanes=True, forward=True, backward=True, lanes_back=True)
+        anywhere = self.anywhere()
         for number in range(self.draw.choice((0, 0, 1, 2))):
             self.left = self.draw.integer(1, 3)
             body = self.block(anywhere, 3, effect=True)
@@ -2011,15 +2028,19 @@ class _Generator:
         self.left = size
         body: Block_ = ()
         while self.left > 0:
-            body += (self.statement(Place(depth=3)),)
+            body += (self.statement(self.place(depth=3)),)
         last = Effect("ordered", self.label(), tuple(map(Name, ("n", *REGISTERS, "x"))))
         return Program(tuple(self.functions), (*body, last))
+
+    def anywhere(self) -> Place:
+        """Where a function is called."""
+        return self.place(depth=1, lanes=True, forward=True, backward=True, lanes_back=True)
 
     def block(self, place: Place, most: int = 3, effect: bool = False) -> Block_:
         """A few statements; more often than not with an effect among them."""
         body: list[Statement] = []
         if effect or self.draw.integer(0, 2) > 0:
-            body.append(self.draw.choice(self.first_leaves)(place))
+            body.append(self.draw.choice(self.first_leaves_at(place))(place))
         for _ in range(self.draw.integer(0, most)):
             if self.left > 0:
                 body.append(self.statement(place))
@@ -2030,8 +2051,8 @@ class _Generator:
     def statement(self, place: Place) -> Statement:
         self.left -= 1
         if place.depth > 0 and self.left > 0 and self.draw.integer(0, 1):
-            return self.draw.choice(self.nests)(place)
-        leaves = list(self.leaves)
+            return self.draw.choice(self.nests_at(place))(place)
+        leaves = list(self.leaves_at(place))
         if place.refs:
             leaves += [self.write] * 3
         if self.callable_from(place):
@@ -2039,6 +2060,15 @@ class _Generator:
         if place.depth > 1:
             leaves.append(self.associative_scan)
         return self.draw.choice(leaves)(place)
+
+    def leaves_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
+        return self.leaves
+
+    def first_leaves_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
+        return self.first_leaves
+
+    def nests_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
+        return self.nests
 
     # Names and expressions
 
@@ -2287,7 +2317,7 @@ def _case(draw: Draw, size: int, features: frozenset[str]) -> Case:
     failure = draw.choice((*["none"] * 5, *["exact"] * 4, "loose")) if "failures" in features else "none"
 
     def program(size: int) -> Program:
-        made = _Generator(draw, "ABCD"[len(programs)], features, failure).program(size)
+        made = Generator(draw, "ABCD"[len(programs)], features, failure).program(size)
         programs.append(made)
         return made
 
@@ -2317,7 +2347,7 @@ def _case(draw: Draw, size: int, features: frozenset[str]) -> Case:
 
 def generate(rng: random.Random, size: int, failure: str = "none") -> Program:
     """A random program of about `size` statements."""
-    return _Generator(RandomDraw(rng), "A", FEATURES, failure).program(size)
+    return Generator(RandomDraw(rng), "A", FEATURES, failure).program(size)
 
 
 def generate_case(rng: random.Random, features: frozenset[str] = FEATURES) -> Case:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import ctypes
 import io
 import itertools
 import signal
-import subprocess
 import threading
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,44 +15,12 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.helpers import find_compiler, run_python
+from tests.helpers import run_python
 
 
 def _count(label):
     """A program of n that prints n lines."""
     return fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.print(label + " {}", i), None))
-
-
-@pytest.fixture(scope="module")
-def gates(tmp_path_factory):
-    """`gates()` makes a gate: `gate(x)` is x, held on the device until `gate.open()`. No Python runs in the program."""
-    compiler = find_compiler()
-    library = tmp_path_factory.mktemp("gate") / "gate.so"
-    source = Path(__file__).parent / "native" / "gate.cc"
-    subprocess.run(
-        [*compiler, "-std=c++17", "-O1", "-w", "-fPIC", "-shared", f"-I{jax.ffi.include_dir()}", source, "-o", library],
-        check=True,
-    )
-    loaded = ctypes.CDLL(str(library))
-    target = f"test_gate_{id(loaded)}"
-    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(loaded.GateWait), platform="cpu")
-    numbers = itertools.count()
-
-    class Gate:
-        def __init__(self, fails=False):
-            self._number, self._fails = next(numbers), fails
-
-        def __call__(self, x):
-            # Work enough that XLA does not run the program in the calling thread, as it does with cheap ones.
-            work = jnp.ones((128, 128)) @ jnp.ones((128, 128))
-            x = x + 0 * work[0, 0]
-            call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype), has_side_effect=True)
-            return call(x, gate=np.int64(self._number), fails=np.bool_(self._fails))
-
-        def open(self):
-            loaded.OpenGate(ctypes.c_int64(self._number))
-
-    return Gate
 
 
 def test_programs_on_different_devices_print_in_call_order(lines, gates):

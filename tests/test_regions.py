@@ -208,6 +208,27 @@ def test_transformations_of_a_region(lines):
     assert lines(fx.jit(jax.vmap(f)), jnp.arange(8.0).reshape(2, 4)) == lanes
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_region_under_a_predicate_that_differs_between_lanes(check_vma, lines):
+    """Only the lanes that a Python program would bring there have effects, on each device."""
+
+    def body(x):
+        n = lax.axis_index("x")
+        x = lax.fori_loop(0, n + 1, lambda i, x: (fx.print("turn {} {} {}", n, i, x[0]), x + 1)[1], x)
+        return fx.callback(lambda n, x: (print("asked", n, x[0]), 2 * x)[1], ONE, n, x)
+
+    region = _by_device(body, _mesh(2), check_vma=check_vma)
+    x = jnp.arange(6, dtype=jnp.int32).reshape(3, 2)
+    branch = fx.jit(jax.vmap(lambda x: lax.cond(x[0] == 2, region, lambda x: x, x)))
+    shown = ["turn 0 0 2", "turn 1 0 3", "asked 0 3", "turn 1 1 4", "asked 1 5"]
+    assert lines(branch, x) == shown
+    loop = fx.jit(jax.vmap(lambda n, x: lax.fori_loop(0, n, lambda i, x: region(x), x)))
+    assert lines(loop, jnp.array([0, 1, 2]), x) == [
+        *("turn 0 0 2", "turn 0 0 4", "turn 1 0 3", "turn 1 0 5", "asked 0 3", "asked 0 5", "turn 1 1 4", "turn 1 1 6"),
+        *("asked 1 5", "asked 1 7", "turn 0 0 10", "turn 1 0 14", "asked 0 11", "turn 1 1 15", "asked 1 16"),
+    ]
+
+
 def test_meshes(lines):
     """Two axes, regions inside regions, some of the devices, one device, and axes whose sharding types say."""
 
@@ -224,6 +245,9 @@ def test_meshes(lines):
     assert lines(fx.jit(both), x) == shown
     nested = jax.shard_map(outer, mesh=_mesh(2, 2), in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
     assert lines(fx.jit(nested), x) == shown
+    for sizes in [(4, 1), (1, 4)]:  # one of the two regions is over all devices already
+        nested = jax.shard_map(outer, mesh=_mesh(*sizes), in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+        assert lines(fx.jit(nested), x) == [f"{n // sizes[1]} {n % sizes[1]} {n}" for n in range(4)]
     some = _mesh(2, devices=jax.devices()[2:])
     assert lines(fx.jit(_by_device(_shows, some)), x) == ["0 0", "1 2"]
     assert lines(fx.jit(_by_device(_shows, _mesh(1))), x) == ["0 0"]

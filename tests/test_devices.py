@@ -1,0 +1,531 @@
+"""Programs on many devices: one order, and nobody waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import random
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental.layout import Format, Layout
+from jax.sharding import AxisType
+
+import effects as fx
+from tests.helpers import build_handlers, run_python
+
+P = jax.P
+F32, I32 = jnp.float32, jnp.int32
+ONE = jax.ShapeDtypeStruct((1,), I32)
+STEP = fx.register_effect(fx.Effect("step over devices", kind="device"))
+
+
+def _mesh(*numbers, kind=AxisType.Auto):
+    devices = np.array([jax.devices()[number] for number in numbers or range(4)])
+    return jax.sharding.Mesh(devices, ("x",), axis_types=(kind,))
+
+
+def _by_device(body, *numbers, **kwargs):
+    return jax.shard_map(body, mesh=_mesh(*numbers), in_specs=P("x"), out_specs=P("x"), **kwargs)
+
+
+def _on(number, x):
+    return jax.device_put(x, jax.devices()[number])
+
+
+def _count(label):
+    return fx.jit(lambda n: lax.fori_loop(0, n, lambda i, _: fx.print(label + " {}", i), None))
+
+
+# Across programs
+
+
+@pytest.mark.parametrize("over", ["one device", "two devices"])
+def test_program_runs_while_its_lines_wait(over, lines, gates):
+    """What is called second is computed first, on a device of its own: its lines come after those of the first."""
+    gate = gates()
+
+    @fx.jit
+    def first(x):
+        fx.print("first begins")
+        x = gate(x)
+        return lax.fori_loop(0, 100, lambda i, x: (fx.print("first {}", i), x + 1)[1], x)
+
+    def shows(x):
+        fx.print("second {}", x[0])
+        return x + 1
+
+    second = fx.jit(_by_device(shows, 1, 3) if over == "two devices" else shows)
+    x = jnp.arange(2.0)
+    given = jax.device_put(x, jax.NamedSharding(_mesh(1, 3), P("x"))) if over == "two devices" else _on(1, x)
+    second(given)
+    order = []
+
+    def call():
+        long = first(_on(0, jnp.float32(0)))
+        np.testing.assert_array_equal(second(given).block_until_ready(), [1, 2])
+        order.append("the second is ready")
+        assert not long.is_ready()
+        gate.open()
+        assert long.block_until_ready() == 100
+        order.append("the first is ready")
+
+    shown = ["second 0.0", "second 1.0"] if over == "two devices" else ["second 0.0"]
+    assert lines(call) == ["first begins", *(f"first {i}" for i in range(100)), *shown]
+    assert order == ["the second is ready", "the first is ready"]
+
+
+def test_program_runs_while_a_callback_of_the_one_before_does():
+    """A callback that takes long holds up what is shown after it, and no computation."""
+    goes_on, seen = threading.Event(), []
+    first = fx.jit(lambda x: fx.callback(lambda x: (goes_on.wait(), seen.append("first")), None, x))
+    second = fx.jit(lambda x: (fx.callback(lambda x: seen.append("second"), None, x), x + 1)[1])
+    second(_on(1, 1.0))  # the first call of a program waits for callbacks, since it may need the devices that they use
+    fx.effects_barrier(timeout=120)
+    seen.clear()
+    try:
+        first(_on(0, 1.0))
+        assert second(_on(1, 1.0)).block_until_ready() == 2
+        assert seen == []
+    finally:
+        goes_on.set()
+    fx.effects_barrier(timeout=120)
+    assert seen == ["first", "second"]
+
+
+def test_devices_that_change_with_each_call(lines):
+    """From one device to the other and back, with work that differs; alone, and with a region in between."""
+    program = _count("line")
+    region = fx.jit(_by_device(lambda x: (fx.print("device {}", lax.axis_index("x")), x)[1], 2, 0))
+
+    def call():
+        for i in range(20):
+            program(_on(i % 2, (7 * i) % 11))
+            if i % 5 == 4:
+                region(jnp.zeros(2))
+
+    expected = []
+    for i in range(20):
+        expected += [f"line {j}" for j in range((7 * i) % 11)]
+        expected += ["device 1", "device 0"] * (i % 5 == 4)
+    assert lines(call) == expected
+
+
+PROGRAMS = 60
+
+
+def _work(thread, programs, record):
+    """A thread's programs, on devices by chance: most on one, some on several."""
+    rng = random.Random(thread)
+    for call in range(PROGRAMS):
+        devices = rng.choice([(0,), (1,), (2,), (3,), (3, 1), (0, 1, 2, 3)])
+        n = rng.randrange(4)
+        with record(thread, call, len(devices), n):
+            if len(devices) == 1:
+                programs[1](*_on(devices[0], (thread, call, n)))
+            else:
+                programs[devices](jnp.full(len(devices), thread), call, n)
+
+
+@pytest.mark.parametrize("order", ["thread", "process"])
+def test_eight_threads_over_four_devices(order):
+    """Each thread's lines come in its order; with `order="process"`, all lines do in the order of the calls."""
+
+    def shows(thread, call, n):
+        lax.fori_loop(0, n, lambda i, _: fx.print("{} {} {}", thread, call, i), None)
+
+    def by_device(devices):
+        def body(thread, call, n):
+            shows(thread[0], call, n)
+            return thread
+
+        mesh = _mesh(*devices)
+        return fx.jit(jax.shard_map(body, mesh=mesh, in_specs=(P("x"), P(), P()), out_specs=P("x"), check_vma=False))
+
+    programs = {1: fx.jit(shows), **{devices: by_device(devices) for devices in [(3, 1), (0, 1, 2, 3)]}}
+    calls, lock = [], threading.Lock()
+
+    @contextlib.contextmanager
+    def record(thread, call, devices, n):
+        with lock if order == "process" else contextlib.nullcontext():
+            calls.append([f"{thread} {call} {i}" for i in range(n) for _ in range(devices)])
+            yield
+
+    threads = [threading.Thread(target=_work, args=(thread, programs, record)) for thread in range(8)]
+    with contextlib.redirect_stdout(io.StringIO()) as out, fx.config.override(order=order):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        fx.effects_barrier(all_threads=True, timeout=240)
+    seen = out.getvalue().splitlines()
+    expected = [line for call in calls for line in call]
+    if order == "process":
+        assert seen == expected
+    for thread in range(8):
+        own = [line for line in expected if line.startswith(f"{thread} ")]
+        assert [line for line in seen if line.startswith(f"{thread} ")] == own
+    assert len(seen) == len(expected)
+
+
+# Unordered effects
+
+
+@pytest.mark.parametrize("held", [0, 2, 3])
+def test_barrier_waits_for_unordered_effects_of_every_device(held, gates):
+    """One device is late: what the others print comes, and the barrier waits for it all the same."""
+    gate = gates()
+
+    def body(x):
+        n = lax.axis_index("x")
+        x = lax.cond(n == held, gate, lambda x: x, x)
+        fx.print("{} {}", n, x[0], ordered=False)
+        return x
+
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        fx.jit(_by_device(body, check_vma=False))(jnp.arange(4.0))
+        with pytest.raises(fx.BarrierTimeout):
+            fx.effects_barrier(timeout=0.1)
+        assert f"{held} {held}.0" not in out.getvalue()
+        gate.open()
+        fx.effects_barrier(timeout=120)
+    assert sorted(out.getvalue().splitlines()) == [f"{n} {n}.0" for n in range(4)]
+
+
+# Device effects
+
+
+@pytest.fixture
+def seen():
+    """What handlers have noted since it was last called."""
+    library = ctypes.CDLL(str(build_handlers()))
+    for name in ("note", "fail_at"):
+        fx.register_custom_call(f"devices.{name}", (library, name))
+
+    def take(size=20_000):
+        out = (ctypes.c_int32 * size)()
+        count = library.take_seen(out, ctypes.c_int64(size))
+        return list(out[:count])
+
+    library.take_seen.restype = ctypes.c_int64
+    take()
+    return take
+
+
+def _notes(call, devices, turns):
+    """A program that notes `call`, device and turn on each of its devices, and what it is given."""
+
+    def turn(i, value):
+        return fx.custom_call("devices.note", ONE, value, effect=STEP) + 1
+
+    if len(devices) == 1:
+        return fx.jit(lambda x: lax.fori_loop(0, turns, turn, x)), _on(devices[0], jnp.full(1, call * 1000, I32))
+    x = jnp.arange(len(devices), dtype=I32) * 100 + call * 1000
+    return fx.jit(_by_device(lambda x: lax.fori_loop(0, turns, turn, x), *devices)), x
+
+
+def test_device_effects_on_changing_devices(seen):
+    """Handlers run in the order of the program on each device, and programs in the order of their calls."""
+    rng = random.Random(0)
+    expected = []
+    for call in range(24):
+        devices = rng.sample(range(4), rng.choice([1, 1, 2, 4]))
+        turns = rng.randrange(1, 4)
+        program, x = _notes(call, devices, turns)
+        program(x)
+        expected.append([[call * 1000 + n * 100 + i for i in range(turns)] for n in range(len(devices))])
+    noted = seen()
+    for call in expected:
+        here, noted = noted[: sum(map(len, call))], noted[sum(map(len, call)) :]
+        assert [[value for value in here if value // 100 == own[0] // 100] for own in call] == call
+    assert noted == []
+
+
+def test_device_effects_after_a_program_that_failed(seen):
+    """The next ones, on whatever devices, know nothing of it, and neither does the barrier."""
+    fails = fx.jit(lambda x: fx.custom_call("devices.fail_at", ONE, x, at=7, effect=STEP))
+    fails_somewhere = fx.jit(
+        _by_device(lambda x: fx.custom_call("devices.fail_at", ONE, x, at=7, effect=STEP), 3, 0, 2)
+    )
+    for call, devices in enumerate([(0,), (1,), (2, 3), (3, 2, 1, 0)]):
+        with pytest.raises(fx.CustomCallError, match="The value is 7"):
+            fails(_on(call, jnp.full(1, 7, I32)))
+        with pytest.raises(fx.CustomCallError, match="The value is 7"):
+            fails_somewhere(jnp.array([1, 7, 2], I32))
+        program, x = _notes(call, devices, 2)
+        program(x)
+        expected = sorted(call * 1000 + n * 100 + i for n in range(len(devices)) for i in range(2))
+        assert sorted(seen()) == expected
+    fx.effects_barrier(timeout=120)
+
+
+# What programs return
+
+
+def _plain(x):
+    return {"twice": x * 2, "weak": (2.0, [jnp.sum(x), None]), "same": x}
+
+
+def _shown(x):
+    fx.print("{}", jnp.sum(x))
+    result = _plain(x)
+    fx.print("end")
+    return result
+
+
+def _facts(array):
+    return (
+        np.asarray(array).tolist(),
+        array.dtype,
+        array.weak_type,
+        array.sharding,
+        array.format,
+        array.committed,
+        array.is_deleted(),
+    )
+
+
+def _rows(**kwargs):
+    return jax.NamedSharding(_mesh(), P("x"), **kwargs)
+
+
+X = np.arange(16, dtype=np.float32).reshape(4, 4)
+HERE = jax.sharding.SingleDeviceSharding
+
+
+def _options(case):
+    """Options of `jit` and what the program is called with."""
+    rows = _rows()
+    whole = jax.NamedSharding(_mesh(), P())
+    outs = lambda first, rest: {"twice": first, "weak": (rest, [rest, None]), "same": rest}  # noqa: E731
+    on_one = HERE(jax.devices()[2])
+    return {
+        "numpy": ({}, X),
+        "device": ({}, _on(2, X)),
+        "sharded": ({}, jax.device_put(X, rows)),
+        "in_shardings": ({"in_shardings": rows}, X),
+        "out_shardings": ({"out_shardings": outs(rows, whole)}, X),
+        "permuted": ({}, jax.device_put(X, jax.NamedSharding(_mesh(2, 0, 3, 1), P(None, "x")))),
+        "pinned_host": ({"out_shardings": outs(_rows(memory_kind="pinned_host"), whole)}, jax.device_put(X, rows)),
+        "unpinned_host": ({"out_shardings": outs(_rows(memory_kind="unpinned_host"), whole)}, X),
+        "columns": ({"out_shardings": outs(Format(Layout((0, 1)), rows), whole)}, X),
+        "columns in": ({}, jax.device_put(X, Format(Layout((0, 1)), on_one))),
+        "donated": ({"donate_argnums": 0}, _on(1, X)),
+        "donated and sharded": ({"donate_argnums": 0}, jax.device_put(X, rows)),
+        "donated and kept": ({"donate_argnums": 0, "keep_unused": True}, jax.device_put(X, whole)),
+    }[case]
+
+
+CASES = ["numpy", "device", "sharded", "in_shardings", "out_shardings", "permuted", "pinned_host", "unpinned_host"]
+CASES += ["columns", "columns in", "donated", "donated and sharded", "donated and kept"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_what_they_are_without_effects(case, lines):
+    """Values, types, shardings, layouts, memories and donation; the second call takes the fast path."""
+    found = []
+
+    def call(jitted):
+        for _ in range(2):
+            options, x = _options(case)
+            results = (jitted(_plain, **options) if jitted is jax.jit else jitted(_shown, **options))(x)
+            given = (x.is_deleted(),) if isinstance(x, jax.Array) else ()
+            found.append((jax.tree.structure(results), [_facts(array) for array in jax.tree.leaves(results)], given))
+
+    call(jax.jit)
+    assert lines(call, fx.jit) == ["120.0", "end"] * 2
+    assert found[2:] == found[:2]
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers")
+def test_layouts_that_the_compiler_chooses(lines):
+    """The same with and without effects, of arguments and results; donated too."""
+    shape = jax.ShapeDtypeStruct((4, 6), F32, sharding=_rows())
+    found = []
+
+    def call(jit, f):
+        auto = Format(Layout.AUTO)
+        compiled = jit(f, in_shardings=auto, out_shardings=auto, donate_argnums=0).lower(shape).compile()
+        (given,), _ = compiled.input_formats
+        x = jax.device_put(np.arange(24, dtype=np.float32).reshape(4, 6), given)
+        results = compiled(x)
+        formats = jax.tree.map(str, (compiled.input_formats, compiled.output_formats))
+        found.append((formats, [_facts(array) for array in jax.tree.leaves(results)], x.is_deleted()))
+
+    call(jax.jit, _plain)
+    assert lines(call, fx.jit, _shown) == ["276.0", "end"]
+    assert found[0] == found[1]
+
+
+def test_explicit_shardings_of_results(lines):
+    """Types that say how a value is sharded are the same with effects, and so are the results."""
+    with jax.set_mesh(_mesh(kind=AxisType.Explicit)):
+        x = jax.device_put(X, P("x"))
+        facts = []
+        for jitted in (jax.jit(_plain), fx.jit(_shown)):
+            types = jax.tree.map(str, jax.eval_shape(jitted, x))
+            lines(lambda jitted=jitted: facts.append(jax.tree.map(_facts, jitted(x))))
+            facts[-1] = (types, facts[-1])
+        assert facts[0] == facts[1]
+
+
+def test_result_of_a_callback_goes_anywhere(lines):
+    """It is an array like any other: on other meshes, on one device, in what runs eagerly, in NumPy."""
+    shape = jax.ShapeDtypeStruct((4,), F32)
+    asks = fx.jit(lambda x: fx.callback(lambda x: x + 1, shape, x))
+    for x in (jnp.arange(4.0), _on(3, jnp.arange(4.0)), jax.device_put(jnp.arange(4.0), _rows())):
+        answer = asks(x)
+        assert np.asarray(answer).tolist() == [1, 2, 3, 4]
+        for sharding in (_rows(), jax.NamedSharding(_mesh(2, 1), P("x")), HERE(jax.devices()[1])):
+            moved = jax.device_put(answer, sharding)
+            assert jax.jit(lambda x: x * 2)(moved).tolist() == [2, 4, 6, 8]
+            assert lines(fx.jit(lambda x: fx.print("{}", x)), moved) == ["[1. 2. 3. 4.]"]
+        assert float(jnp.sum(answer)) == 10
+
+
+# Callbacks that are waited for
+
+
+def _asking(calls):
+    def asks(x):
+        return fx.callback(
+            lambda x: (calls.append(np.asarray(x).tolist()), x + 1)[1], jax.ShapeDtypeStruct(x.shape, I32), x
+        )
+
+    return asks
+
+
+def test_callback_is_called_once_or_by_each_device():
+    """Once where the program is partitioned for all devices; by each where it is written for one."""
+    calls = []
+    asks, x = _asking(calls), jnp.arange(4, dtype=I32)
+    for f, expected in [
+        (asks, [[0, 1, 2, 3]]),
+        (_by_device(asks), [[0], [1], [2], [3]]),
+        (_by_device(asks, check_vma=False), [[0], [1], [2], [3]]),
+        (jax.pmap(asks), [0, 1, 2, 3]),
+    ]:
+        sharded = jax.device_put(x, _rows())
+        assert fx.jit(f)(sharded).tolist() == [1, 2, 3, 4]
+        assert calls == expected
+        calls.clear()
+
+
+WATCHED = """
+import faulthandler, os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+faulthandler.dump_traceback_later(200, exit=True)
+import jax, jax.numpy as jnp, effects as fx
+from jax import lax, P
+mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+rows = jax.NamedSharding(mesh, P("x"))
+talk = jax.shard_map(lambda x: lax.psum(x, "x"), mesh=mesh, in_specs=P("x"), out_specs=P())
+seen = []
+
+def add(n, x):
+    seen.append(int(n))
+    return x + 1
+
+@fx.jit
+def f(x):
+    def turn(n, x):
+        y = fx.callback(add, jax.ShapeDtypeStruct((), x.dtype), n, x[0])
+        return lax.with_sharding_constraint(x + 1 + 0 * talk(x + y), rows)
+    return lax.fori_loop(0, 4, turn, x)
+
+for _ in range(250):
+    x = f(jax.device_put(jnp.zeros(8), rows))
+assert x.tolist() == [4] * 8, x
+assert seen == [0, 1, 2, 3] * 250
+print("done")
+"""
+
+
+def test_devices_that_have_an_answer_wait_for_each_other():
+    """A thousand times: all devices are given one answer, and go on to where each waits for the others."""
+    done = run_python(WATCHED)
+    assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+# Callbacks that raise, and what is refused
+
+
+def _raising(where, awaited, calls):
+    """A function of a region: a callback that raises on these devices, between two prints."""
+
+    def raises(n):
+        calls.append(int(n))
+        if int(n) in where:
+            raise ValueError(f"device {n}")
+        return np.ones(1, np.int32)
+
+    def body(x):
+        n = lax.axis_index("x")
+        fx.print("before {}", n)
+        y = fx.callback(raises, ONE if awaited else None, n)
+        fx.print("after {}", n)
+        return x + (0 if y is None else y)
+
+    return body
+
+
+def test_queued_callback_that_raises_on_one_device(lines):
+    """It is the barrier's, once, and all else goes on."""
+    calls = []
+    f = fx.jit(_by_device(_raising({2}, False, calls)))
+    shown = [f"{word} {n}" for word in ("before", "after") for n in range(4)]
+
+    def call():
+        f(jnp.arange(4, dtype=I32))
+        with pytest.raises(fx.EffectError) as caught:
+            fx.effects_barrier(timeout=120)
+        assert str(caught.value.__cause__) == "device 2"
+
+    for _ in range(2):
+        assert lines(call) == shown
+    assert calls == [0, 1, 2, 3] * 2
+
+
+def test_callback_that_raises_on_every_device(lines):
+    """The call raises it, for the first device whose turn it is; the next programs know nothing of any."""
+    calls = []
+    fails = fx.jit(_by_device(_raising({0, 1, 2, 3}, True, calls)))
+    goes_on = fx.jit(_by_device(_raising(set(), True, calls)))
+    x = jax.device_put(jnp.arange(4, dtype=I32), _rows())
+    shown = [f"{word} {n}" for word in ("before", "after") for n in range(4)]
+
+    def call():
+        with pytest.raises(fx.EffectError) as caught:
+            fails(x)
+        assert str(caught.value.__cause__) == "device 0"
+        try:
+            fx.effects_barrier(timeout=120)
+        except* fx.EffectError as group:  # the other devices' turns came before the program had ended
+            others = [str(error.__cause__) for error in group.exceptions]
+            assert others == [f"device {n}" for n in calls[1:]]
+
+    for _ in range(2):
+        assert lines(call)[:4] == shown[:4]
+        assert calls[0] == 0
+        calls.clear()
+        assert lines(goes_on, x) == shown
+        assert calls == [0, 1, 2, 3]
+        calls.clear()
+
+
+def test_plain_jit_is_refused_over_several_devices():
+    """JAX has no ordered effects there: the error says what to use instead."""
+    with pytest.raises(NotImplementedError, match=r"`print` at .*test_devices.py.*`effects.jit`|fx.jit"):
+        jax.jit(_shown)(jax.device_put(X, _rows()))
+
+
+def test_unordered_results_are_refused_over_several_devices():
+    """Copies of a call that all wait are known by their order alone."""
+    f = fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x, ordered=False))
+    with pytest.raises(NotImplementedError, match=r"at .*test_devices.py.*[Oo]rdered"):
+        f(jax.device_put(X, _rows()))
