@@ -74,7 +74,7 @@ def _shard_map_token_rule(
     jaxpr = compat.closed_jaxpr(jaxpr)
     own_axes, copy_axes = compat.region_axes(mesh, newly_manual_axes)
     is_inside_whole = bool(mesh.manual_axes) and not compat.region_axes(mesh, ())[1]  # each device counts already
-    counts = not is_inside_whole and not _is_inside_others(jaxpr, check_vma)
+    counts = not is_inside_whole and not (copy_axes and _is_inside_others(jaxpr, check_vma))
     if refused := _refusal(jaxpr, counts, bool(copy_axes)):
         if not own_effects(ctx.effects):  # as JAX has them
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
