@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,24 +52,35 @@ def find_compiler() -> list[str]:
     return command
 
 
+def build_once(
+    source: Path, flags: Sequence[str], includes: Sequence[str], others: Iterable[Path], more: str = ""
+) -> Path:
+    """What the compiler makes of a source, once for all interpreters that have the same `others`, which it includes.
+
+    `more` is what else tells results apart. Warnings are errors.
+    """
+    compiler = find_compiler()
+    content = hashlib.blake2b(digest_size=8)
+    for path in (source, *sorted(others)):
+        content.update(path.read_bytes())
+    content.update(repr((compiler, flags, more)).encode())
+    result = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-{source.stem}-{content.hexdigest()}")
+    if not result.exists():
+        partial = result.with_suffix(f".{os.getpid()}")
+        command = [*compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", *flags, source, *includes, "-o", partial]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr[-3000:]}"
+        partial.replace(result)  # others see all of it or nothing
+    return result
+
+
 @functools.cache
 def build_handlers() -> Path:
-    """The library of the handlers in native/custom_calls.cc. Built once for all processes."""
-    source, header = ROOT / "tests/native/custom_calls.cc", Path(fx.include_dir(), "token_effects/custom_call.h")
-    content = hashlib.blake2b(source.read_bytes() + header.read_bytes() + jax.__version__.encode(), digest_size=8)
-    library = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-{content.hexdigest()}.so")
-    if library.exists():
-        return library
-    with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder, "handlers.so")
-        command = [*find_compiler(), "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-        includes = ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
-        done = subprocess.run([*command, "-o", built, source, *includes], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        partial = library.with_suffix(f".{os.getpid()}")
-        shutil.copy(built, partial)
-        partial.replace(library)  # others see all of it or nothing
-    return library
+    """The library of the handlers in native/custom_calls.cc."""
+    header = Path(fx.include_dir(), "token_effects/custom_call.h")
+    includes = ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
+    source = ROOT / "tests/native/custom_calls.cc"
+    return build_once(source, ["-O1", "-shared", "-fPIC"], includes, [header], jax.__version__)
 
 
 @dataclasses.dataclass
