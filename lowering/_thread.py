@@ -75,7 +75,7 @@ def thread_tokens(
         The tokens after the jaxpr, and its results.
     """
     tokens = dict(tokens)
-    joined = [tokens[UNORDERED]] if UNORDERED in tokens else []
+    joined: list[Any] = []
     first, last = equations_at_edges(jaxpr) if edges != NO_EDGES else (None, None)
     calls = itertools.count()
 
@@ -93,15 +93,17 @@ def thread_tokens(
         ctx = TokenContext(eqn, effects, len(eqn.outvars), call, own, own_around, _thread, _threaded)
         returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
-            if key == UNORDERED:  # they all take the token that came in: nothing orders them
+            # Unordered effects all take the token that came in: nothing orders them. But two calls of one function must
+            # not be alike in all, or XLA makes one of them.
+            if key == UNORDERED and not any(compat.jaxprs_in(eqn.params)):
                 joined.append(token)
             else:
                 tokens[key] = token
         return outs
 
     outs = compat.interpret(jaxpr, args, apply)
-    if len(joined) > 1:
-        tokens[UNORDERED] = _join(joined)
+    if joined:
+        tokens[UNORDERED] = _join([tokens[UNORDERED], *joined])
     return tokens, outs
 
 
