@@ -48,6 +48,7 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 
+from effects import _jax_compat as compat
 from tests import oracle
 from tests.oracle import (
     EFFECTS,
@@ -726,11 +727,43 @@ def observe(case: DeviceCase, runner: Runner) -> tuple[list[Outcome], list[str],
     return outcomes, written.getvalue().splitlines(), found
 
 
+class NotInJax(Exception):
+    """JAX refuses the case without its effects too."""
+
+
+def _jax_refuses(case: DeviceCase, runner: Runner, error: Exception) -> bool:
+    """Whether JAX raises the same if nothing in the case has an effect, since types in regions are its own affair."""
+
+    def nothing(*args: Any, **kwargs: Any) -> None: ...
+
+    def callback(fn: Any, results: Any, *args: Any, **kwargs: Any) -> Any:
+        zeros = lambda shape: compat.as_per_device(jnp.zeros(shape.shape, shape.dtype))  # noqa: E731
+        return None if results is None else jax.tree.map(zeros, results)
+
+    silent = dataclasses.replace(
+        runner,
+        jit=jax.jit,
+        emit=dict.fromkeys(runner.emit, nothing),
+        log=nothing,
+        print_grad=lambda label, x: x,
+        callback=callback,
+        barrier=nothing,
+    )
+    try:
+        observe(case, silent)
+    except Exception as other:
+        return type(other) is type(error) and str(other).split("\n", 1)[0] == str(error).split("\n", 1)[0]
+    return False
+
+
 def check(case: DeviceCase, runner: Runner | None = None) -> list[Outcome]:
     """Runs the case and raises an AssertionError that shows it and the difference, if there is one.
 
     Returns:
       What was expected of each thread, and seen.
+
+    Raises:
+      NotInJax: if JAX raises what the case does, without its effects too.
     """
     runner = oracle.library() if runner is None else runner
     expected = [expect(sequence) for sequence in case.sequences]
@@ -739,6 +772,8 @@ def check(case: DeviceCase, runner: Runner | None = None) -> list[Outcome]:
     except Exception as error:
         with contextlib.suppress(Exception):
             runner.barrier()
+        if _jax_refuses(case, runner, error):
+            raise NotInJax(str(error)) from error
         raise AssertionError(f"the case failed\n\n{traceback.format_exc()}\n{describe(case)}") from error
     complaints = []
     for number, ((want, places), seen) in enumerate(zip(expected, outcomes, strict=True)):
@@ -1069,6 +1104,8 @@ def _run_chunk(seed: int, numbers: range, folder: Path) -> None:
         outcomes: list[Outcome] = []
         try:
             outcomes = check(case, runner)
+        except NotInJax:
+            tally.errors["cases that JAX refuses without effects too"] += 1
         except AssertionError as error:
             tally.failures.append((number, str(error)))
         _count(tally, case, outcomes)
@@ -1150,9 +1187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faulthandler.dump_traceback_later(STUCK_AFTER, exit=True)
         try:
             outcomes = check(case)
-        except AssertionError as error:
-            print(f"\n{error}")
-            return 1
+        except (AssertionError, NotInJax) as error:
+            print(f"\n{type(error).__name__}: {error}")
+            return int(isinstance(error, AssertionError))
         print(f"\nas promised: {sum(len(outcome.lines) for outcome in outcomes)} lines")
         return 0
     started = time.monotonic()
