@@ -28,10 +28,27 @@ def main(repeats: int) -> None:
     json.dump(described, sys.stdout)
 
 
+def _contender(f: Any, xs: list[Any], prints: int, expect: Callable[[int], None]) -> Callable[[], float]:
+    """Calls with one argument after the other, and again; `prints` is how many lines a call gives."""
+
+    def calls() -> None:
+        outs = [f(x) for x in itertools.islice(itertools.cycle(xs), CALLS)]
+        jax.block_until_ready(outs)
+        fx.effects_barrier()
+        jax.effects_barrier()
+
+    def measure() -> float:
+        seconds = timed(calls) / CALLS
+        expect(prints * CALLS)
+        return seconds
+
+    return measure
+
+
 def _together(repeats: int, expect: Callable[[int], None]) -> dict[str, Figure]:
     """One program over all devices, with a print on each."""
     mesh = jax.make_mesh((DEVICES,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    x = jax.device_put(jnp.zeros(DEVICES * 1024), jax.NamedSharding(mesh, jax.P("x")))
+    xs = [jax.device_put(jnp.zeros(DEVICES * 1024), jax.NamedSharding(mesh, jax.P("x")))]
 
     def on_each(emit: Callable[[Any], None]) -> Any:
         def body(x: Any) -> Any:
@@ -40,26 +57,11 @@ def _together(repeats: int, expect: Callable[[int], None]) -> dict[str, Figure]:
 
         return jax.shard_map(body, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
 
-    def contender(f: Any, prints: int) -> Callable[[], float]:
-        def calls() -> None:
-            out = None
-            for _ in range(CALLS):
-                out = f(x)
-            jax.block_until_ready(out)
-            fx.effects_barrier()
-            jax.effects_barrier()
-
-        def measure() -> float:
-            seconds = timed(calls) / CALLS
-            expect(prints * CALLS)
-            return seconds
-
-        return measure
-
+    ours, jaxs = on_each(lambda x: fx.print("{}", x)), on_each(lambda x: jax.debug.print("{}", x))
     contenders = {
-        "plain": contender(jax.jit(on_each(lambda x: None)), 0),
-        "fx.print": contender(fx.jit(on_each(lambda x: fx.print("{}", x))), DEVICES),
-        "jax.debug.print, unordered": contender(jax.jit(on_each(lambda x: jax.debug.print("{}", x))), DEVICES),
+        "plain": _contender(jax.jit(on_each(lambda x: None)), xs, 0, expect),
+        "fx.print": _contender(fx.jit(ours), xs, DEVICES, expect),
+        "jax.debug.print, unordered": _contender(jax.jit(jaxs), xs, DEVICES, expect),
     }
     return interleave(contenders, repeats)
 
@@ -72,26 +74,12 @@ def _in_turn(repeats: int, expect: Callable[[int], None]) -> dict[str, Figure]:
         return x * 2 + 1
 
     xs = [jax.device_put(jnp.zeros(1024), device) for device in jax.devices()]
-
-    def contender(f: Any, xs: list[Any], prints: int) -> Callable[[], float]:
-        def calls() -> None:
-            outs = [f(x) for x in itertools.islice(itertools.cycle(xs), CALLS)]
-            jax.block_until_ready(outs)
-            fx.effects_barrier()
-
-        def measure() -> float:
-            seconds = timed(calls) / CALLS
-            expect(prints * CALLS)
-            return seconds
-
-        return measure
-
     plain, prints = jax.jit(lambda x: x * 2 + 1), fx.jit(ours)
     contenders = {
-        "plain, one device": contender(plain, xs[:1], 0),
-        "plain, another each time": contender(plain, xs, 0),
-        "fx.print, one device": contender(prints, xs[:1], 1),
-        "fx.print, another each time": contender(prints, xs, 1),
+        "plain, one device": _contender(plain, xs[:1], 0, expect),
+        "plain, another each time": _contender(plain, xs, 0, expect),
+        "fx.print, one device": _contender(prints, xs[:1], 1, expect),
+        "fx.print, another each time": _contender(prints, xs, 1, expect),
     }
     return interleave(contenders, repeats)
 
