@@ -33,16 +33,17 @@ from lowering._rules import (
 )
 
 
-def ends_with_record(jaxpr: Any, has_copies: bool = False) -> bool:
+def ends_with_record(jaxpr: Any) -> bool:
     """Whether the last thing that a program publishes is a record under its only token, of its outermost jaxpr or of a
-    region that stands there. `has_copies`: the jaxpr is that of a region in which devices are copies of each other."""
+    region that stands there, in which no devices are copies of each other."""
     if len(token_keys(effects_of(jaxpr.effects))) != 1:
         return False
     last = equations_at_edges(jaxpr)[1]
     if last.primitive is compat.shard_map_p:
-        copies = compat.region_axes(last.params["mesh"], last.params["newly_manual_axes"])[1]
-        return ends_with_record(compat.closed_jaxpr(last.params["jaxpr"]), has_copies or bool(copies))
-    return is_plain_record(last) and not has_copies
+        if compat.region_axes(last.params["mesh"], last.params["newly_manual_axes"])[1]:
+            return False
+        last = equations_at_edges(compat.closed_jaxpr(last.params["jaxpr"]))[1]
+    return is_plain_record(last)
 
 
 def is_plain_record(eqn: Any) -> bool:
