@@ -159,8 +159,17 @@ def _after_native_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
         avals_in=[compat.physical_aval(aval) for aval in ctx.avals_in],
         avals_out=[compat.physical_aval(aval) for aval in ctx.avals_out],
     )
+    if compat.copies_in_parts(ctx):
+        # A call would have what is sharded gathered.
+        return compat.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
     aliases = {tokens + at: at for at in range(len(ctx.avals_out))}
     return compat.call_handler(ctx, "effects_after", operands, {}, has_side_effect=False, aliases=aliases)
+
+
+def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """The values, which depend on the tokens by a choice whose outcome XLA does not know: no stream has this number."""
+    never = jnp.stack([token[0] for token in tokens]).max() == np.uint32(0xFFFFFFFF)
+    return [jax.lax.select(jax.lax.broadcast(never, x.shape), jax.lax.full_like(x, 0), x) for x in values]
 
 
 def refuse_several_devices(ctx: Any, site: Site) -> None:

@@ -92,8 +92,7 @@ def _shard_map_token_rule(
     # A device that waits for its turn then waits for effects which others may never come to.
     apart = _may_part(jaxpr, check_vma) and any(map(_waits, _eqns_in(jaxpr)))
     apart = apart or (is_inside_whole and do_collectives_come_after())
-    may_be_stuck = apart and (skips or any_talks(jaxpr))  # XLA may gather between copies
-    ties = apart and not copy_axes  # what it gathers is out of reach
+    may_be_stuck = apart and (skips or any_talks(jaxpr))  # XLA may gather between copies, too
     edges = ctx.edges
     if counts and not copy_axes and ordered == len(keys) == 1:
         first, last = map(is_plain_record, equations_at_edges(jaxpr))
@@ -122,14 +121,14 @@ def _shard_map_token_rule(
         tokens = enter(around) if counts and not edges.enters else around
         if goes_on:
             tokens = [compat.as_per_device(token[:TOKEN_LENGTH]) for token in around]
-        with collectives_come_after(ties):
+        with collectives_come_after(apart):
             after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args, edges, around[0])
         tokens = [after_all[key] for key in keys]
         if counts and not edges.leaves:
             tokens = leave_p.bind(*tokens, *around, ordered=ordered)
         if goes_on:
             tokens = rejoin_p.bind(*tokens, *around)
-        return (*tokens, *(after(tokens, outs) if ties else outs))  # XLA may gather them
+        return (*tokens, *(after(tokens, outs) if apart else outs))  # XLA may gather them
 
     everywhere = (PartitionSpec(),) * len(keys)
     outs = jax.shard_map(

@@ -82,15 +82,15 @@ def _run(statements, n, x):
     return x
 
 
-def _program(statements, x):
+def _program(statements, x, by_device=_by_device):
     for what, *rest in statements:
         if what == "print":
             fx.print("all {}", x)
         elif what == "scan":
-            x = lax.scan(lambda x, _, inner=rest[0]: (_program(inner, x), None), x, length=2)[0]
+            x = lax.scan(lambda x, _, inner=rest[0]: (_program(inner, x, by_device), None), x, length=2)[0]
         else:
             body = lambda x, inner=rest[0]: _run(inner, lax.axis_index("x"), x)  # noqa: E731
-            x = _by_device(body, check_vma=rest[1])(x)
+            x = by_device(body, check_vma=rest[1])(x)
     return x
 
 
@@ -127,9 +127,10 @@ def _expected_by_device(statements, xs, devices, each):
                 xs[n] += what == "sync"
 
 
-def _check(statements, lines):
-    outs, xs, shown = [], [0, 1, 2, 3], []
-    seen = lines(lambda: outs.append(fx.jit(lambda x: _program(statements, x))(jnp.arange(4, dtype=jnp.int32))))
+def _check(statements, lines, size=4, by_device=_by_device):
+    outs, xs, shown = [], list(range(size)), []
+    f = fx.jit(lambda x: _program(statements, x, by_device))
+    seen = lines(lambda: outs.append(f(jnp.arange(size, dtype=jnp.int32))))
     _expected(statements, xs, shown)
     assert seen == shown
     assert outs[0].tolist() == xs
@@ -147,6 +148,23 @@ def check_talking(statements, lines):
     _check(statements, lines)
 
 
+def _by_part(body, **kwargs):
+    """Two parts, of two copies each."""
+    return _in_parts(body, _mesh(2, 2), **kwargs)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(statements=_programs(DIVERGING))
+def check_diverging_parts(statements, lines):
+    _check(statements, lines, 2, _by_part)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(statements=_programs(TALKING))
+def check_talking_parts(statements, lines):
+    _check(statements, lines, 2, _by_part)
+
+
 def in_process_of_its_own(name):
     """Runs a check of this file. Where devices wait for each other, XLA ends a process that does not go on."""
     code = (
@@ -158,7 +176,7 @@ def in_process_of_its_own(name):
     assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1]), done.stdout[-3000:]
 
 
-@pytest.mark.parametrize("check", ["check_diverging", "check_talking"])
+@pytest.mark.parametrize("check", ["check_diverging", "check_talking", "check_diverging_parts", "check_talking_parts"])
 def test_effects_come_by_place_and_device(check):
     in_process_of_its_own(check)
 
