@@ -136,13 +136,13 @@ def _check(statements, lines, size=4, by_device=_by_device):
     assert outs[0].tolist() == xs
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(statements=_programs(DIVERGING))
 def check_diverging(statements, lines):
     _check(statements, lines)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(statements=_programs(TALKING))
 def check_talking(statements, lines):
     _check(statements, lines)

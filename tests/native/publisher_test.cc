@@ -516,7 +516,7 @@ void test_plain_record_wakes_the_drain() {
   for (bool text : {true, false}) {
     World world;
     if (text) world.show_text();
-    constexpr uint64_t kRecords = 1000;
+    constexpr uint64_t kRecords = 200;
     std::mutex mutex;
     std::condition_variable left;
     uint64_t records_left = 0;
