@@ -13,7 +13,7 @@ from dispatch._failures import failures
 from dispatch._streams import Caller, Issued, Stream, current_stream, several_devices
 from effects._config import config
 from effects._jax_compat import jax_tokens, runs_now, sharding_of_call
-from lowering._record import TOKEN_LENGTH
+from lowering._record import TOKEN_LENGTH, TOKEN_NAME
 
 
 class Dispatcher:
@@ -37,7 +37,7 @@ class Dispatcher:
         dispatching = stream.dispatching
         depth = len(dispatching)
         try:
-            number, token = stream.open(self._caller)
+            number, token = unplaced = stream.open(self._caller)
             if several_devices() and (sharding := sharding_of_call((args, kwargs))) is not None:
                 token = stream.place(number, token, sharding)
             try:
@@ -47,6 +47,11 @@ class Dispatcher:
                     raise
                 # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
                 outs, output_tokens = self._threaded(jax.device_put(token), *args, **kwargs)
+            except ValueError as error:
+                if TOKEN_NAME not in str(error):
+                    raise
+                # Arguments on devices that do not belong together: of these, not of the token, is to be spoken.
+                outs, output_tokens = self._threaded(unplaced[1], *args, **kwargs)
             awaits = stream.keep(number, output_tokens, self._caller)
             dispatching.pop()
         except BaseException as error:

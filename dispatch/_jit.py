@@ -27,7 +27,7 @@ from effects import _jax_compat as compat
 from effects._content import HostCall
 from lowering._custom_call import has_custom_calls
 from lowering._jax_callbacks import jax_calls_in
-from lowering._record import TOKEN_LENGTH, Edges, close_p, record_p
+from lowering._record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p
 from lowering._rules import effects_of, sites_in, token_keys
 from lowering._thread import ends_with_record, thread_tokens
 
@@ -271,5 +271,5 @@ def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
         inner = inner.func
         threaded.__name__ = getattr(inner, "__name__", threaded.__name__)
     if (signature := _signature(fun)) is not None:
-        token = inspect.Parameter("_runtime_token", inspect.Parameter.POSITIONAL_ONLY)
+        token = inspect.Parameter(TOKEN_NAME, inspect.Parameter.POSITIONAL_ONLY)
         threaded.__signature__ = signature.replace(parameters=[token, *signature.parameters.values()])

@@ -15,6 +15,8 @@ from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 
 TOKEN_LENGTH = 4
 STREAM, EPOCH, PHASE, INDEX = range(TOKEN_LENGTH)
+TOKEN_NAME = "_runtime_token"
+"""What JAX is told a threaded function's first argument is called."""
 DOMAIN_BITS = 8
 """How many bits of the stream number the order domain within its program; the rest number the thread."""
 

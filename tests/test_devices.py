@@ -529,3 +529,30 @@ def test_unordered_results_are_refused_over_several_devices():
     f = fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x, ordered=False))
     with pytest.raises(NotImplementedError, match=r"at .*test_devices.py.*[Oo]rdered"):
         f(jax.device_put(X, _rows()))
+
+
+# The runtime token is nobody's argument
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_transfer_guards_do_not_see_the_token(kind, lines):
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(kind,))
+    x = jax.device_put(jnp.arange(4), jax.NamedSharding(mesh, P("x")))
+    f = fx.jit(lambda x: fx.print("{}", x))
+
+    def guarded(x):
+        with jax.transfer_guard("disallow"):
+            for _ in range(8):
+                f(x)
+
+    assert lines(guarded, x) == ["[0 1 2 3]"] * 8
+
+
+def test_arguments_on_devices_that_do_not_belong_together():
+    """JAX speaks of the user's arguments."""
+    x = jax.device_put(jnp.arange(4), jax.NamedSharding(jax.make_mesh((4,), ("x",)), P("x")))
+    y = jax.device_put(jnp.arange(4), jax.devices()[1])
+    with pytest.raises(ValueError, match=r"argument x of .* and argument y of ") as raised:
+        fx.jit(lambda x, y: fx.print("{} {}", x, y))(x, y)
+    assert "_runtime_token" not in str(raised.value)
+    fx.effects_barrier()
