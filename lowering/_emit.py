@@ -169,7 +169,7 @@ def _after_native_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
 def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     """The values, which depend on the tokens by a choice whose outcome XLA does not know: no stream has this number."""
     never = jnp.stack([token[0] for token in tokens]).max() == np.uint32(0xFFFFFFFF)
-    return [jax.lax.select(jax.lax.broadcast(never, x.shape), jax.lax.full_like(x, 0), x) for x in values]
+    return [jax.lax.select_n(never, x, jax.lax.full_like(x, 0)) for x in values]
 
 
 def refuse_several_devices(ctx: Any, site: Site) -> None:
