@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.helpers import find_compiler
+from tests.helpers import build_handlers, find_compiler
 
 pytest_plugins = ["effects_pytest"]
 
@@ -66,6 +66,21 @@ def gates(tmp_path_factory):
             loaded.OpenGate(ctypes.c_int64(self._number))
 
     return Gate
+
+
+@pytest.fixture
+def seen():
+    """What the handlers of native/custom_calls.cc have noted since it was last called."""
+    library = ctypes.CDLL(str(build_handlers()))
+
+    def take(size=200_000):
+        out = (ctypes.c_int32 * size)()
+        count = library.take_seen(out, ctypes.c_int64(size))
+        return list(out[:count])
+
+    library.take_seen.restype = ctypes.c_int64
+    take()
+    return take
 
 
 @pytest.fixture(autouse=True, scope="module")

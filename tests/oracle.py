@@ -1595,6 +1595,22 @@ def library() -> Runner:
     )
 
 
+def library_after(change: Callable[[list[str]], None]) -> Runner:
+    """The library, except that the barrier changes the lines that were written."""
+    right = library()
+
+    def barrier() -> None:
+        right.barrier()
+        written: Any = sys.stdout
+        lines = written.getvalue().splitlines()
+        change(lines)
+        written.seek(0)
+        written.truncate()
+        written.write("".join(line + "\n" for line in lines))
+
+    return dataclasses.replace(right, barrier=barrier)
+
+
 def plain_jax() -> Runner:
     """JAX's own ordered effects: slower, and right wherever JAX allows them. It checks the oracle, not the library.
 

@@ -53,20 +53,6 @@ def handlers(library):
         fx.register_custom_call(f"test.{name}", (library, name))
 
 
-@pytest.fixture
-def seen(library):
-    """What handlers have noted since it was last called."""
-
-    def take(size=200_000):
-        out = (ctypes.c_int32 * size)()
-        count = library.take_seen(out, ctypes.c_int64(size))
-        return list(out[:count])
-
-    library.take_seen.restype = ctypes.c_int64
-    take()
-    return take
-
-
 EVERY_WAY = pytest.mark.parametrize("way", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import random
 import threading
@@ -201,20 +200,9 @@ def test_barrier_waits_for_unordered_effects_of_every_device(held, gates):
 
 
 @pytest.fixture
-def seen():
-    """What handlers have noted since it was last called."""
-    library = ctypes.CDLL(str(build_handlers()))
+def handlers():
     for name in ("note", "fail_at"):
-        fx.register_custom_call(f"devices.{name}", (library, name))
-
-    def take(size=20_000):
-        out = (ctypes.c_int32 * size)()
-        count = library.take_seen(out, ctypes.c_int64(size))
-        return list(out[:count])
-
-    library.take_seen.restype = ctypes.c_int64
-    take()
-    return take
+        fx.register_custom_call(f"devices.{name}", (build_handlers(), name))
 
 
 def _notes(call, devices, turns):
@@ -229,7 +217,7 @@ def _notes(call, devices, turns):
     return fx.jit(_by_device(lambda x: lax.fori_loop(0, turns, turn, x), *devices)), x
 
 
-def test_device_effects_on_changing_devices(seen):
+def test_device_effects_on_changing_devices(handlers, seen):
     """Handlers run in the order of the program on each device, and programs in the order of their calls."""
     rng = random.Random(0)
     expected = []
@@ -246,7 +234,7 @@ def test_device_effects_on_changing_devices(seen):
     assert noted == []
 
 
-def test_device_effects_after_a_program_that_failed(seen):
+def test_device_effects_after_a_program_that_failed(handlers, seen):
     """The next ones, on whatever devices, know nothing of it, and neither does the barrier."""
     fails = fx.jit(lambda x: fx.custom_call("devices.fail_at", ONE, x, at=7, effect=STEP))
     fails_somewhere = fx.jit(

@@ -6,7 +6,6 @@ import collections
 import contextlib
 import dataclasses
 import random
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -238,22 +237,6 @@ def test_check_agrees_with_ordered_effects_of_jax() -> None:
         oracle.check(oracle.case_number(0, number, runner.features), runner)
 
 
-def _after(change: Callable[[list[str]], None]) -> oracle.Runner:
-    """The library, except that the barrier changes the lines that were written."""
-    right = oracle.library()
-
-    def barrier() -> None:
-        right.barrier()
-        written: Any = sys.stdout
-        lines = written.getvalue().splitlines()
-        change(lines)
-        written.seek(0)
-        written.truncate()
-        written.write("".join(line + "\n" for line in lines))
-
-    return dataclasses.replace(right, barrier=barrier)
-
-
 def _swap(lines: list[str], first: int, second: int) -> None:
     lines[first], lines[second] = lines[second], lines[first]
 
@@ -272,7 +255,7 @@ def _swap(lines: list[str], first: int, second: int) -> None:
 def test_check_reports_changed_lines(change: Callable[[list[str]], None], complaint: str) -> None:
     """Lines that are swapped, lost, repeated or invented are reported, with the program's source."""
     with pytest.raises(AssertionError) as raised:
-        oracle.check([Run(SMALL, (5, 2, 7))], _after(change))
+        oracle.check([Run(SMALL, (5, 2, 7))], oracle.library_after(change))
     assert complaint in str(raised.value)
     assert oracle.render(SMALL) in str(raised.value)
 
@@ -284,13 +267,15 @@ def test_check_lets_unordered_lines_stand_anywhere() -> None:
         lines.remove("aside 7")
         lines.insert(0, "aside 7")
 
-    oracle.check([Run(SMALL, (5, 2, 7))], _after(move))
+    oracle.check([Run(SMALL, (5, 2, 7))], oracle.library_after(move))
 
 
 def test_check_reports_records_in_another_order() -> None:
     """What was captured must have the order of the output."""
     with pytest.raises(AssertionError, match="records captured"):
-        oracle.check(Case((Run(SMALL, (5, 2, 7)),), capture=True), _after(lambda lines: _swap(lines, 1, 2)))
+        oracle.check(
+            Case((Run(SMALL, (5, 2, 7)),), capture=True), oracle.library_after(lambda lines: _swap(lines, 1, 2))
+        )
 
 
 def test_check_reports_programs_in_wrong_order() -> None:
@@ -300,7 +285,7 @@ def test_check_reports_programs_in_wrong_order() -> None:
         lines[:] = lines[len(lines) // 2 :] + lines[: len(lines) // 2]
 
     with pytest.raises(AssertionError, match="expected ordered lines"):
-        oracle.check([Run(SMALL, (5, 2, 7)), Run(SMALL, None)], _after(rotate))
+        oracle.check([Run(SMALL, (5, 2, 7)), Run(SMALL, None)], oracle.library_after(rotate))
 
 
 def test_check_reports_wrong_state() -> None:

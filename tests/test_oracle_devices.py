@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import random
 import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -182,22 +181,6 @@ def test_sequence_on_changing_devices_agrees_with_lines_written_by_hand() -> Non
     assert outcome.states[1] == "bad"
 
 
-def _after(change: Callable[[list[str]], None]) -> oracle.Runner:
-    """The library, except that the barrier changes the lines that were written."""
-    right = oracle.library()
-
-    def barrier() -> None:
-        right.barrier()
-        written: Any = sys.stdout
-        lines = written.getvalue().splitlines()
-        change(lines)
-        written.seek(0)
-        written.truncate()
-        written.write("".join(line + "\n" for line in lines))
-
-    return dataclasses.replace(right, barrier=barrier)
-
-
 def _swap(lines: list[str]) -> None:
     lines[1], lines[2] = lines[2], lines[1]
 
@@ -213,7 +196,7 @@ def _swap(lines: list[str]) -> None:
 def test_check_reports_changed_lines(change: Callable[[list[str]], None], complaint: str) -> None:
     """Lines of a region that are in another order, lost or repeated are reported, with the source and the devices."""
     with pytest.raises(AssertionError) as raised:
-        oracle_devices.check(_case(WAYS), _after(change))
+        oracle_devices.check(_case(WAYS), oracle.library_after(change))
     assert complaint in str(raised.value)
     assert "Placing(devices=(0, 1, 2, 3)" in str(raised.value) and "def device_1(d, y, a, b, c, x)" in str(raised.value)
 
@@ -226,7 +209,7 @@ def test_check_reports_lines_of_a_thread() -> None:
     ]
     case = DeviceCase(tuple((oracle.Run(program, (1, 2, 3), t),) for t, program in enumerate(shows)))
     assert [outcome.lines for outcome in oracle_devices.check(case)] == [[f"t{t}A 3", f"t{t}A 4"] for t in (0, 1)]
-    swap = _after(lambda lines: lines.sort(key=lambda line: (line[:2], -int(line[-1]))))
+    swap = oracle.library_after(lambda lines: lines.sort(key=lambda line: (line[:2], -int(line[-1]))))
     with pytest.raises(AssertionError, match=re.escape("+t0A 4\n t0A 3\n-t0A 4")):
         oracle_devices.check(case, swap)
 

@@ -195,22 +195,24 @@ def _merge(output, logs, *options):
 
 BARRIERS = """
 start(heartbeat_timeout_seconds=100)
-import os, signal, threading, time
+import os, signal, threading
 import numpy as np, effects as fx
+from effects import _jax_compat as compat
 
 def barrier(name, **options):
-    began = time.monotonic()
     try:
         fx.effects_barrier(scope="global", **{"timeout": 20, **options})
         outcome = "ok"
     except BaseException as error:
         outcome = f"{type(error).__name__}: {error}"
-    report[name] = [outcome, time.monotonic() - began]
+    report[name] = outcome
 
 barrier("first")
-if PROCESS == 1:
-    time.sleep(2.5)
+service = compat.coordination_service()
+if PROCESS == 1:  # comes when the other has given up
+    service.blocking_key_value_get("test/given-up/0", 60_000)
 barrier("late", timeout=0.5)
+service.key_value_set(f"test/given-up/{PROCESS}", "")
 barrier("after late")
 
 # A callback that raises: no other process waits for it
@@ -296,7 +298,7 @@ def barriers(folder):
 def test_global_barrier(barriers):
     for report in barriers:
         for name in ("first", "after late", "after raised", "nested 0", "nested 1", "after slow", "before"):
-            assert report[name][0] == "ok", name
+            assert report[name] == "ok", name
         assert report["threads"] == 2
 
 
@@ -305,22 +307,21 @@ def test_global_barrier_names_who_has_not_come(barriers):
     assert re.fullmatch(
         r"BarrierTimeout: The barrier of 2 processes waited 0.5 s, and these have not come: process 1 \(which has "
         r"called 1 of this thread's 2\)\. It returns .*\. Wait longer, .*\.",
-        early[0],
+        early,
     )
-    assert early[1] < 2.5
-    assert "process 1, this one, came when another had given up" in late[0]
+    assert "process 1, this one, came when another had given up" in late
 
 
 def test_global_barrier_names_a_process_whose_effects_have_not_ended(barriers):
     other, slow = (report["slow"] for report in barriers)
-    assert "process 1 (whose own effects have not ended)" in other[0]
-    assert "The barrier waited 1 s and these have not ended: the callback `<lambda>" in slow[0]
+    assert "process 1 (whose own effects have not ended)" in other
+    assert "The barrier waited 1 s and these have not ended: the callback `<lambda>" in slow
 
 
 def test_callback_that_raises_keeps_no_process_waiting(barriers):
     other, raised = (report["raised"] for report in barriers)
-    assert other[0] == "ok"
-    assert re.match("EffectError: .*ZeroDivisionError", raised[0])
+    assert other == "ok"
+    assert re.match("EffectError: .*ZeroDivisionError", raised)
 
 
 def test_regions_whose_own_effects_a_process_cannot_tell(barriers):
@@ -330,9 +331,8 @@ def test_regions_whose_own_effects_a_process_cannot_tell(barriers):
 
 
 def test_process_that_died_is_named(barriers):
-    said, seconds = barriers[0]["died"]
+    said = barriers[0]["died"]
     assert "BarrierTimeout: The barrier of 2 processes waited 1 s, and these have not come: process 1 (" in said
-    assert seconds < 8
 
 
 def test_different_programs_are_not_merged(barriers, folder):
