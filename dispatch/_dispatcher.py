@@ -12,7 +12,7 @@ from dispatch._drain import drain, failure_of
 from dispatch._failures import failures
 from dispatch._streams import Caller, Issued, Stream, current_stream, several_devices
 from effects._config import config
-from effects._jax_compat import jax_tokens, runs_now, sharding_of_call
+from effects._jax_compat import jax_tokens, runs_now
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME
 
 
@@ -37,9 +37,9 @@ class Dispatcher:
         dispatching = stream.dispatching
         depth = len(dispatching)
         try:
-            number, token = unplaced = stream.open(self._caller)
-            if several_devices() and (sharding := sharding_of_call((args, kwargs))) is not None:
-                token = stream.place(number, token, sharding)
+            number = stream.open(self._caller)
+            placed = stream.place(number, args, kwargs) if several_devices() else None
+            token = stream.token(number) if placed is None else placed.array
             try:
                 outs, output_tokens = self._threaded(token, *args, **kwargs)
             except RuntimeError as error:
@@ -51,8 +51,8 @@ class Dispatcher:
                 if TOKEN_NAME not in str(error):
                     raise
                 # Arguments on devices that do not belong together: of these, not of the token, is to be spoken.
-                outs, output_tokens = self._threaded(unplaced[1], *args, **kwargs)
-            awaits = stream.keep(number, output_tokens, self._caller)
+                outs, output_tokens = self._threaded(stream.token(number), *args, **kwargs)
+            awaits = stream.keep(number, output_tokens, self._caller, placed)
             dispatching.pop()
         except BaseException as error:
             stream.abandon(depth)

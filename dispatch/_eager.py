@@ -38,9 +38,9 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
     stream = current_stream()
     depth = len(stream.dispatching)
     try:
-        number, runtime_token = stream.open(_EAGER)
+        number = stream.open(_EAGER)
         stream.eager[number] = site
-        stream_of_token, epoch, phase, index = map(int, runtime_token)
+        stream_of_token, epoch, phase, index = map(int, stream.token(number))
         results = []
         for device, values in records:
             token = (stream_of_token, epoch, phase, index)

@@ -11,20 +11,18 @@ import contextlib
 import contextvars
 import functools
 import itertools
-import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TextIO
 
 import jax
 import numpy as np
 
+from dispatch._placed import Placed, PlacedTokens, token_memory
 from dispatch._sink import native
 from effects._config import Config, config
-from effects._jax_compat import Placing
 from effects._sites import Site
-from lowering._record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
 
 
 class Issued(NamedTuple):
@@ -78,78 +76,59 @@ class Stream:
         self.dispatching: list[int] = []
         self._unclosed: collections.deque[int] = collections.deque()  # those of `running`, in turn, as the owner knows
         self.newest_calling = -1  # the number of the newest epoch whose program calls back
-        self._next = 0  # the number that the next epoch will have
-        # The newest call. Those that follow share it while nothing has changed, and their text is written in one go.
-        self._call: tuple[Caller, TextIO | None, contextvars.Context] = (Caller(""), None, contextvars.Context())
+        # The newest call alone; `native.open` puts it here.
+        self._newest: list[tuple[Caller, TextIO | None, contextvars.Context]] = [
+            (Caller(""), None, contextvars.Context())
+        ]
         self._tokens: list[np.ndarray] = []  # runtime tokens of the block of epochs that is being handed out
         self._block = -1
-        self._placed: dict[Any, _Placed] = {}  # by sharding: tokens on several devices
+        self._placed = PlacedTokens(thread)
 
-    def open(
-        self,
-        caller: Caller,
-        # Defaults, so that a dispatch does not look them up.
-        _sys: Any = sys,
-        _open: Any = native.open,
-        _copy_context: Any = contextvars.copy_context,
-    ) -> tuple[int, np.ndarray]:
-        """Gives a program its place. Returns the number of its epoch and its runtime token."""
-        stdout, context = _sys.stdout, _copy_context()
-        call = self._call
-        if call[1] is not stdout or call[0] is not caller or not _same(call[2], context):
-            call = self._call = (caller, stdout, context)
-        self.dispatching.append(self._next)
-        number = self.dispatching[-1] = _open(self.thread, id(call))
-        self._next = (number + 1) & 0xFFFFFFFF
+    def open(self, caller: Caller, _open: Any = native.open) -> int:
+        """Gives a program its place. Returns the number of its epoch."""
+        return _open(self.thread, caller, self._newest, self.calls, self.dispatching)
+
+    def token(self, number: int) -> np.ndarray:
+        """The runtime token of an epoch."""
         if number >> _BLOCK_BITS != self._block:
             self._fill(number >> _BLOCK_BITS)
-        self.calls[number] = call
-        return number, self._tokens[number & _BLOCK_MASK]
+        return self._tokens[number & _BLOCK_MASK]
 
-    def place(self, number: int, token: np.ndarray, sharding: Any) -> Any:
-        """The runtime token of the newest epoch, on all devices of a sharding.
-
-        XLA waits for what has just been put on a device. Where one program follows the other, tokens are put there
-        ahead.
-        """
-        placed = self._placed.get(sharding)
-        if placed is None:
-            if len(self._placed) == _SHARDINGS:
-                self._placed.clear()
-            placed = self._placed[sharding] = _Placed(Placing(sharding))
-        start = number & _BLOCK_MASK
-        return placed.take(number, token, self._tokens[start + 1 : start + self._ahead])
-
-    _ahead = 64  # so many tokens at a time
+    def place(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Placed | None:
+        """The runtime token of an epoch, on all devices that run its program; None if that is one."""
+        return self._placed.take(number, args, kwargs)
 
     def keep(
         self,
         number: int,
         output_tokens: Mapping[Issued, Any],
         caller: Caller,
+        placed: Placed | None,
         _has_closed: Any = native.has_closed,
     ) -> bool:
         """Keeps what a program returned, unless it has published its end by now: then nothing can fail any more, but
         for custom calls. Returns whether it may still be waiting for a callback, or for those."""
-        custom_calls = False
-        for issued in output_tokens:
+        thread = self.thread
+        unclosed = self._unclosed
+        while unclosed and (_has_closed(thread, unclosed[0]) or unclosed[0] not in self.running):
+            self.running.pop(unclosed.popleft(), None)  # here, where its memory is taken next
+        closed = _has_closed(thread, number)
+        for issued, output_token in output_tokens.items():  # one, if any
             caller.issued = issued
-            custom_calls = issued.custom_calls
             if issued.calls:
                 self.newest_calling = number
-        unclosed = self._unclosed
-        while unclosed and (_has_closed(self.thread, unclosed[0]) or unclosed[0] not in self.running):
-            self.running.pop(unclosed.popleft(), None)  # here, where its memory is taken next
-        if _has_closed(self.thread, number):
-            return custom_calls
-        awaits = False
-        for issued, output_token in output_tokens.items():
+            if placed is not None:
+                if closed and not issued.custom_calls:
+                    placed.free()
+                else:
+                    placed.free_after(output_token)
+            if closed:
+                return issued.custom_calls
             self.running[number] = Running(issued.effects, output_token)
-            self._unclosed.append(number)
-            awaits = issued.awaits or custom_calls
-        if not output_tokens:
-            self.fail(number)  # a program without effects closes nothing
-        return awaits
+            unclosed.append(number)
+            return issued.awaits or issued.custom_calls
+        self.fail(number)  # a program without effects closes nothing
+        return False
 
     def fail(self, number: int) -> None:
         """The program failed or never ran: nothing more will come from it."""
@@ -172,46 +151,9 @@ class Stream:
 
     def _fill(self, block: int) -> None:
         """Makes the tokens of the next epochs. A program reads its token where it lies, so none is written twice."""
-        # XLA takes memory as it is if it is aligned to 64 bytes, and copies it otherwise.
-        memory = np.zeros((_BLOCK + 1) * 64, np.uint8)
-        start = -memory.ctypes.data % 64
-        slots = memory[start : start + _BLOCK * 64].view(np.uint32).reshape(_BLOCK, 16)
-        slots[:, STREAM] = self.thread << DOMAIN_BITS
-        slots[:, EPOCH] = np.arange(block << _BLOCK_BITS, (block + 1) << _BLOCK_BITS)
-        self._tokens = list(slots[:, :TOKEN_LENGTH])
+        first = block << _BLOCK_BITS
+        self._tokens = list(token_memory(self.thread, range(first, first + _BLOCK)))
         self._block = block
-
-
-class _Placed:
-    """A stream's tokens on several devices."""
-
-    def __init__(self, placing: Placing):
-        self._placing = placing
-        self._first = 0  # the number of the epoch of the first of `_tokens`
-        self._tokens: list[Any] = []
-        self._newest = -1
-        self._in_turn = 0  # how many have been taken, each soon after the other
-
-    def take(self, number: int, token: np.ndarray, following: Sequence[np.ndarray]) -> Any:
-        """That of this epoch."""
-        self._in_turn = self._in_turn + 1 if number - self._newest <= 2 else 0
-        self._newest = number
-        at = number - self._first
-        if not 0 <= at < len(self._tokens):
-            at, self._first = 0, number
-            together = [token, *following] if self._in_turn > 4 else [token]
-            self._tokens = list(map(self._placing.place, together))
-        placed, self._tokens[at] = self._tokens[at], None  # the device keeps it for as long as it needs it
-        return placed
-
-
-_SHARDINGS = 16
-"""For how many shardings a stream keeps tokens."""
-
-
-def _same(a: contextvars.Context, b: contextvars.Context) -> bool:
-    """Whether two contexts hold the same values, by identity: equal ones may show differently, or not compare."""
-    return len(a) == len(b) and all(b.get(variable, _same) is value for variable, value in a.items())
 
 
 _BLOCK_BITS = 8
@@ -221,8 +163,6 @@ _BLOCK_MASK = _BLOCK - 1
 
 class _SharedStream(Stream):
     """The one stream of all threads, with `order="process"`."""
-
-    _ahead = 1  # whose numbers other threads take
 
     def __init__(self, thread: int):
         self._own = threading.local()
@@ -241,13 +181,13 @@ class _SharedStream(Stream):
     def dispatching(self, value: list[int]) -> None:
         self._own.dispatching = value
 
-    def open(self, caller: Caller) -> tuple[int, np.ndarray]:  # type: ignore[override]
+    def token(self, number: int) -> np.ndarray:
         with self._lock:
-            return super().open(caller)
+            return super().token(number)
 
-    def place(self, number: int, token: np.ndarray, sharding: Any) -> Any:
+    def place(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Placed | None:
         with self._lock:
-            return super().place(number, token, sharding)
+            return super().place(number, args, kwargs)
 
 
 streams: dict[int, Stream] = {}

@@ -924,10 +924,14 @@ def mark_replicated(ctx: Any, op: Any) -> None:
 # Placing
 
 
-def sharding_of_call(args: Any) -> Any:
+Array = ArrayImpl
+"""The class of arrays that are there, which tracers are not instances of."""
+
+
+def sharding_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The sharding of the first argument that lies on several devices, which are those that run the program; None if
     there is none."""
-    for x in jax.tree.leaves(args):
+    for x in jax.tree.leaves((args, kwargs)):
         if type(x) is ArrayImpl:
             sharding = x.sharding
             if sharding.num_devices > 1:
@@ -953,6 +957,13 @@ class Placing:
                 raise
             with jax.transfer_guard_host_to_device("allow"):  # it is no transfer of the user's
                 return xla_client.batched_device_put(aval, self._sharding, copies, self._devices, True)
+
+    @staticmethod
+    def shares_memory(placed: Any, x: np.ndarray) -> bool:
+        """Whether the devices read the host's array where it lies."""
+        if any(device.platform != "cpu" for device in placed.sharding.addressable_devices):
+            return False
+        return all(shard.data.unsafe_buffer_pointer() == x.ctypes.data for shard in placed.addressable_shards)
 
 
 # XLA's partitioner

@@ -79,6 +79,39 @@ def test_program_runs_while_its_lines_wait(over, lines, gates):
     assert order == ["the second is ready", "the first is ready"]
 
 
+def test_tokens_of_programs_that_run_are_nobody_elses(lines, gates):
+    """A program's tokens lie in memory that later programs' are written to: not before it is over."""
+    gate = gates()
+
+    def shows(x):
+        fx.print("before {}", x[0])
+        x = gate(x)
+        fx.print("after {}", x[0])
+        return x
+
+    def shows_quickly(x):
+        fx.print("quick {}", x[0])
+        return x
+
+    held, quick = fx.jit(_by_device(shows, 1, 3)), fx.jit(_by_device(shows_quickly, 1, 3))
+    xs = [jax.device_put(jnp.arange(2.0) + 10 * i, jax.NamedSharding(_mesh(1, 3), P("x"))) for i in range(8)]
+
+    def call():
+        for x in xs:
+            quick(x).block_until_ready()  # whose tokens are free
+        outs = [held(xs[0]), *(quick(x) for x in xs)]
+        assert not outs[0].is_ready()
+        gate.open()
+        jax.block_until_ready(outs)
+        quick(xs[0])
+
+    def of(label, i):
+        return [f"{label} {10.0 * i + device}" for device in range(2)]
+
+    quicks = [line for i in range(8) for line in of("quick", i)]
+    assert lines(call) == [*quicks, *of("before", 0), *of("after", 0), *quicks, *of("quick", 0)]
+
+
 def test_program_runs_while_a_callback_of_the_one_before_does():
     """A callback that takes long holds up what is shown after it, and no computation."""
     goes_on, seen = threading.Event(), []

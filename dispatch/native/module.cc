@@ -126,6 +126,36 @@ nb::list ToPython(Batch &batch) {
   return items;
 }
 
+// Whether two contexts hold the same values, by identity: equal ones may show differently, or not compare.
+bool SameContext(nb::handle a, nb::handle b) {
+  if (nb::len(a) != nb::len(b)) return false;
+  if (nb::len(a) == 0) return true;
+  for (nb::handle variable : a) {
+    const int there = PySequence_Contains(b.ptr(), variable.ptr());
+    if (there < 0) throw nb::python_error();
+    if (there == 0 || !nb::object(a[variable]).is(nb::object(b[variable]))) return false;
+  }
+  return true;
+}
+
+// A dispatch: what is in force is kept under the number of its epoch, which is returned. `newest` holds the call before
+// it, as (caller, standard output, context), which this one shares if nothing has changed: text of calls that share
+// one is written in one go. No signal is seen in here, so that an interrupt leaves nothing open that is not in
+// `dispatching`.
+uint32_t OpenCall(uint32_t thread, nb::handle caller, nb::list newest, nb::dict calls, nb::list dispatching) {
+  PyObject *const output = PySys_GetObject("stdout");
+  const nb::object stdout_now = output != nullptr ? nb::borrow(output) : nb::object(nb::none());
+  const nb::object context = nb::steal(PyContext_CopyCurrent());
+  nb::object call = newest[0];
+  if (!call[0].is(caller) || !call[1].is(stdout_now) || !SameContext(call[2], context))
+    newest[0] = call = nb::make_tuple(caller, stdout_now, context);
+  const uint32_t number = drain().open(thread, reinterpret_cast<uintptr_t>(call.ptr()));
+  const nb::int_ key(number);
+  dispatching.append(key);
+  calls[key] = call;
+  return number;
+}
+
 // The process ends with this code instead of 0.
 std::atomic<int> exit_code{0};
 
@@ -197,7 +227,7 @@ private:
 
 NB_MODULE(_token_effects, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
-  m.attr("ABI") = 6;
+  m.attr("ABI") = 7;
   m.attr("PLAIN_THREAD") = kPlainThread;
 
   m.def("handlers", [] {
@@ -228,7 +258,7 @@ NB_MODULE(_token_effects, m) {
                           nb::bytes(failure->message.data(), failure->message.size()));
   });
 
-  m.def("open", [](uint32_t thread, uint64_t sink) { return drain().open(thread, sink); });
+  m.def("open", &OpenCall);
   m.def("has_closed", [](uint32_t thread, uint32_t epoch) { return publisher().has_closed(thread, epoch); });
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
