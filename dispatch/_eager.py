@@ -58,18 +58,19 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
 
 
 def _records_of_shards(operands: Sequence[Any]) -> list[tuple[int, list[np.ndarray]]]:
-    """Each shard of arrays that lie on several devices, once: (device, what its record holds)."""
+    """Each shard of arrays that lie on several devices, by the first of these that has it: (device, what its record
+    holds), by device."""
     sharded = [x for x in operands if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1]
     devices = [shard.device for shard in sharded[0].addressable_shards] if sharded else [jax.local_devices()[0]]
     records: dict[Any, tuple[int, list[np.ndarray]]] = {}
-    for device in sorted(devices, key=lambda device: device.id):
+    for device in devices:
         parts = [_part_on(x, device) for x in operands]
         bounds = [bound for _, where in parts for bound in where]
         wholes = [n for x in operands for n in np.shape(x)]
         axes = [(stop - start, start, stop, whole) for (start, stop), whole in zip(bounds, wholes, strict=True)]
         row = [np.array(axes, SIZE).T.reshape(-1)] if axes else []
         records.setdefault(tuple(bounds), (device.id, [*row, *(np.asarray(value) for value, _ in parts)]))
-    return list(records.values())
+    return sorted(records.values(), key=lambda record: record[0])
 
 
 def _part_on(x: Any, device: Any) -> tuple[Any, list[tuple[int, int]]]:

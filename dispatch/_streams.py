@@ -127,7 +127,9 @@ class Stream:
             self.running[number] = Running(issued.effects, output_token)
             unclosed.append(number)
             return issued.awaits or issued.custom_calls
-        self.fail(number)  # a program without effects closes nothing
+        self.fail(number)  # a program without effects closes nothing, and reads no token
+        if placed is not None:
+            placed.free()
         return False
 
     def fail(self, number: int) -> None:

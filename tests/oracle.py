@@ -1518,6 +1518,9 @@ def library() -> Runner:
     def emit(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
         return lambda label, operands: fx.print(" ".join([label, *["{}"] * len(operands)]), *operands, ordered=ordered)
 
+    def per_shard(label: str, operands: tuple[Any, ...]) -> None:
+        fx.print(" ".join([label, "{device} {index}", *["{}"] * len(operands)]), *operands, per_shard=True)
+
     fx.register_custom_call("oracle.say_line", (build_handlers(), "say_line"))
 
     def native(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
@@ -1574,6 +1577,7 @@ def library() -> Runner:
         {
             "ordered": emit(True),
             "unordered": emit(False),
+            "per_shard": per_shard,
             "native": native(True),
             "native_unordered": native(False),
         },

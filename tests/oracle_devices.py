@@ -2,7 +2,9 @@
 
 The language is that of `tests.oracle`, with three statements more. A `Region` is a `shard_map`, or what JAX makes one
 of: every device runs its block by itself and has effects of its own, which come by (their number in the device's own
-order, device). A `Talk` is a collective inside one. A `Whole` prints an array that is sharded over the devices.
+order, device). If it is over one axis of two, devices that differ along the other are a part, which runs the block as
+one device would, and its first device speaks for it. A `Talk` is a collective inside a region. A `Whole` prints an array
+that is sharded over the devices, as one or shard by shard.
 
 The reading in Python runs a region's block once for each device, in a thread for each so that they can talk, and notes
 what is to happen; then it happens in that order. Some regions are *loose*: of these only each device's own order is
@@ -172,10 +174,10 @@ class Region:
 
     def jax(self, scope: Scope, state: State) -> State:
         placing = scope.names["@placing"]
-        two_axes = self.form in ("two_axes", "nested")
+        two_axes = self.form in ("two_axes", "nested", *PARTS)
         mesh = placing.mesh(two_axes)
-        axes = mesh.axis_names
-        count = len(placing.devices)
+        axes = mesh.axis_names if self.form not in PARTS else (mesh.axis_names[PARTS.index(self.form)],)
+        count = math.prod(mesh.shape[axis] for axis in axes)
         around = {name: scope.names[name] for name in self.closes}
         entered = oracle.hold(state) if self.turns > 1 else state
 
@@ -195,7 +197,7 @@ class Region:
         run = REGIONS[self.form](self, placing, mesh, body)
         values = shifted(self.xs[:count], self.base.jax(scope, state))
         if placing.explicit:
-            values = placing.constrain(values, two_axes)
+            values = placing.constrain(values, two_axes, P(axes))
         if self.turns == 1 or self.form == "nested":
             ys, xs = run(around, values, *entered)
         else:
@@ -243,6 +245,12 @@ def _nested(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any
     return jax.shard_map(rows, mesh=mesh, **specs(outer))
 
 
+def _part(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any]) -> Callable[..., Any]:
+    axis = mesh.axis_names[PARTS.index(region.form)]
+    specs: dict[str, Any] = {"in_specs": (P(), P(axis), *[P()] * (len(REGISTERS) + 1)), "out_specs": (P(axis), P(axis))}
+    return jax.shard_map(body, mesh=mesh, axis_names={axis}, check_vma=region.check_vma, **specs)
+
+
 def _pmap(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any]) -> Callable[..., Any]:
     def run(around: Mapping[str, Any], values: Any, *state: Any) -> Any:
         def one(values: Any, around: Mapping[str, Any], *state: Any) -> Any:
@@ -261,7 +269,12 @@ REGIONS: Mapping[str, Callable[[Region, Placing, Any, Callable[..., Any]], Calla
     "two_axes": _shard_map,
     "nested": _nested,
     "pmap": _pmap,
+    "rows": _part,
+    "columns": _part,
 }
+
+PARTS = ("rows", "columns")
+"""Those over the first or second axis of two only."""
 
 MODES = ("wide", "talk_calls", "talk_ways", "both")
 """What a region may have: everything but collectives; collectives and callbacks that are waited for; collectives, and
@@ -312,23 +325,28 @@ class Whole:
     base: Expression
     sharded: bool
     two_axes: bool
+    per_shard: bool
     target: str
     kind: ClassVar[str] = "ordered"
 
     def kinds(self) -> tuple[str, ...]:
-        return ("whole_sharded" if self.sharded else "whole",)
+        return ("shards" if self.per_shard else "whole_sharded" if self.sharded else "whole",)
 
     def python(self, out: Source) -> None:
         ys = out.fresh("ys")
         out.line(f"{ys} = [(y + {self.base.python()}) % {MODULUS} for y in {self.xs}]")
-        out.line(f"ordered({self.label!r}, array({ys}))  # sharded: {self.sharded}")
+        if self.per_shard:
+            out.line(f"for shard in shards({ys}, {self.sharded}):")
+            out.line(f"    ordered({self.label!r}, *shard)")
+        else:
+            out.line(f"ordered({self.label!r}, array({ys}))  # sharded: {self.sharded}")
         out.line(f"{self.target} = fold({ys}, {self.target})")
 
     def jax(self, scope: Scope, state: State) -> State:
         placing = scope.names["@placing"]
         array = shifted(self.xs, self.base.jax(scope, state))
         array = placing.constrain(array, self.two_axes, None if self.sharded else P())
-        scope.runner.emit["ordered"](self.label, (array,))
+        scope.runner.emit["per_shard" if self.per_shard else "ordered"](self.label, (array,))
         if placing.explicit:
             array = placing.constrain(array, self.two_axes, P())
         return assign(state, self.target, fold(array, register(state, self.target)))
@@ -360,7 +378,7 @@ class DeviceReading(threading.local, Reading):
     def __init__(self) -> None:
         Reading.__init__(self)
         self.devices: tuple[int, ...] = (0,)
-        self._is_column = False  # whether a mesh of two axes has but one device in each row
+        self._rows = 1  # of a mesh with two axes
         self.places: list[tuple[str, int] | None] = []  # of each line: of which loose region and device it is, if so
         self._loose: frozenset[str] = frozenset()
         self._kinds: dict[str, str] = {}
@@ -369,7 +387,7 @@ class DeviceReading(threading.local, Reading):
 
     def run(self, program: Program, state: Sequence[int], number: int, placing: Placing | None) -> tuple[int, ...]:
         self.devices = (0,) if placing is None else placing.devices
-        self._is_column = placing is not None and placing.rows == len(placing.devices)
+        self._rows = 1 if placing is None else placing.rows
         self._kinds = oracle.kinds_of_labels(program)
         self._loose = loose_regions(program)
         return self.interpret(program, state, number)
@@ -382,6 +400,7 @@ class DeviceReading(threading.local, Reading):
         return {
             "array": np.array,
             "region": self._region,
+            "shards": self._shards,
             "talk": lambda value: self._exchange.talk(self._rank, value),
             "neighbour": lambda: (self._rank - 1) % len(self.devices),
         }
@@ -395,10 +414,28 @@ class DeviceReading(threading.local, Reading):
         values: Sequence[int],
         *state: int,
     ) -> tuple[list[int], int]:
+        all_of_them = self.devices
+        columns = len(all_of_them) // self._rows
+        try:
+            if form in PARTS:  # those that speak
+                self.devices = all_of_them[::columns] if form == "rows" else all_of_them[:columns]
+            return self._region_turns(label, form, device, turns, values, *state)
+        finally:
+            self.devices = all_of_them
+
+    def _region_turns(
+        self,
+        label: str,
+        form: str,
+        device: Callable[..., tuple[int, int]],
+        turns: int,
+        values: Sequence[int],
+        *state: int,
+    ) -> tuple[list[int], int]:
         if turns == 1:
             return self._turn(label, device, values, *state)
         with self._held():
-            if form == "nested" and self._is_column:  # the outer region is over all devices, so it is one
+            if form == "nested" and self._rows == len(self.devices):  # the outer region is over all devices, so it is one
 
                 def again(rank: int, value: int, *state: int) -> tuple[int, int]:
                     return sum(device(rank, (value + turn) % MODULUS, *state)[0] for turn in range(turns)), 0
@@ -409,6 +446,17 @@ class DeviceReading(threading.local, Reading):
                 for turn in range(turns)
             ]
         return [sum(each) for each in zip(*results, strict=True)], state[-1]
+
+    def _shards(self, values: Sequence[int], sharded: bool) -> list[tuple[int, str, np.ndarray]]:
+        """What each device has of an array, by device; if all have the same, the first of them shows it."""
+        if not sharded:
+            return [(self.devices[0], f"[0:{len(values)}]", np.array(values))]
+        each = len(values) // len(self.devices)
+        starts = [(device, each * rank) for rank, device in enumerate(self.devices)]
+        return [
+            (device, f"[{start}:{start + each}]", np.array(values[start : start + each]))
+            for device, start in sorted(starts)
+        ]
 
     def _turn(
         self, label: str, device: Callable[..., tuple[int, int]], values: Sequence[int], *state: int
@@ -975,7 +1023,8 @@ class DeviceGenerator(oracle.Generator):
     def whole(self, place: Any) -> Statement:
         xs = tuple(self.draw.integer(0, 9) for _ in range(DEVICES))
         sharded, two_axes = bool(self.draw.integer(0, 2)), bool(self.draw.integer(0, 1))
-        return Whole(self.label(), xs, self.atom(place), sharded, two_axes, self.register())
+        per_shard = not place.lanes and bool(self.draw.integer(0, 1))  # lanes stay together
+        return Whole(self.label(), xs, self.atom(place), sharded, two_axes, per_shard, self.register())
 
     def region(self, place: Any) -> Statement:
         self.no_region_yet = False

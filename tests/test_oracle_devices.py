@@ -89,7 +89,7 @@ WAYS = _region(
 def test_region_agrees_with_lines_written_by_hand(form: str, check_vma: bool) -> None:
     """By the number in each device's own order, then by device; what is around comes before and after."""
     region = dataclasses.replace(WAYS, form=form, check_vma=check_vma)
-    whole = Whole("whole", (1, 2, 3, 4, 5, 6, 7, 90), N, True, False, "b")
+    whole = Whole("whole", (1, 2, 3, 4, 5, 6, 7, 90), N, True, False, False, "b")
     case = _case(Effect("ordered", "start", (N,)), region, whole)
     assert oracle_devices.check(case)[0].lines == [
         "start 0",
@@ -105,6 +105,27 @@ def test_region_on_devices_in_another_order_agrees_with_lines_written_by_hand() 
     """The order is that of the devices, whatever their places in the mesh."""
     case = _case(_region(Effect("ordered", "at", (D, Y))), placing=Placing((3, 1), 1))
     assert oracle_devices.check(case)[0].lines == ["at 1 6", "at 0 5"]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("form", ["rows", "columns"])
+def test_parts_agree_with_lines_written_by_hand(form: str, check_vma: bool) -> None:
+    """Two devices are as one."""
+    case = _case(dataclasses.replace(WAYS, form=form, check_vma=check_vma))
+    assert oracle_devices.check(case)[0].lines == ["end 0 7", "turn 1 0", "end 1 8"]  # 1 + 5 + (0 + 1), and so on
+
+
+def test_shards_agree_with_lines_written_by_hand() -> None:
+    """By device. What all have is shown by the first of the mesh."""
+    shards = Whole("part", (1, 2, 3, 4, 5, 6, 7, 90), N, True, False, True, "b")
+    case = _case(shards, dataclasses.replace(shards, sharded=False), placing=Placing((3, 1, 0, 2)))
+    assert oracle_devices.check(case)[0].lines == [
+        "part 0 [4:6] [5 6]",
+        "part 1 [2:4] [3 4]",
+        "part 2 [6:8] [ 7 90]",
+        "part 3 [0:2] [1 2]",
+        "part 3 [0:8] [ 1  2  3  4  5  6  7 90]",
+    ]
 
 
 def test_region_again_and_in_lanes_agrees_with_lines_written_by_hand() -> None:
@@ -224,7 +245,7 @@ def test_cases_reach_every_statement() -> None:
         for statement in oracle.statements(tuple(run.program for run in case.runs)):
             statements.update(statement.kinds())
     more = {"region", *oracle_devices.REGIONS, *(f"region_{mode}" for mode in oracle_devices.MODES)}
-    more |= {"check_vma", "no_check_vma", "region_turns", *oracle_devices.TALKS, "whole", "whole_sharded"}
+    more |= {"check_vma", "no_check_vma", "region_turns", *oracle_devices.TALKS, "whole", "whole_sharded", "shards"}
     assert oracle.KINDS - {"fails_sync_unordered"} | more == set(statements)
     assert set(kinds) == {
         *(f"entry_{entry}" for entry in oracle_devices.ENTRIES),

@@ -41,8 +41,9 @@ def _expected(x):
 
 @pytest.mark.parametrize("spec", [("x", "y"), ("y", "x"), ("x",), (None, "y"), (("x", "y"),), ()])
 @pytest.mark.parametrize("eager", [False, True])
-def test_each_shard_is_printed_once(spec, eager, lines):
-    x = _put(jnp.arange(16.0).reshape(4, 4), _mesh(2, 2), *spec)
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_shard_is_printed_once(spec, eager, order, lines):
+    x = _put(jnp.arange(16.0).reshape(4, 4), _mesh(2, 2, devices=jax.devices()[:4][::order]), *spec)
 
     def f(x):
         fx.callback(lambda x, record: shown.append(_line(record, x)), None, x, per_shard=True, pass_record=True)
