@@ -38,7 +38,7 @@ class Dispatcher:
         depth = len(dispatching)
         try:
             number = stream.open(self._caller)
-            placed = stream.place(number, args, kwargs) if several_devices() else None
+            placed = stream.placed.take(number, args, kwargs) if several_devices() else None
             token = stream.token(number) if placed is None else placed.array
             try:
                 outs, output_tokens = self._threaded(token, *args, **kwargs)

@@ -7,6 +7,7 @@ token where it lies. So once a program is over, its token is written anew for an
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,22 +20,14 @@ from lowering._record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
 class Placed:
     """A token on several devices, which one program at a time has."""
 
-    __slots__ = ("_memory", "_output_token", "_pool", "array")
+    __slots__ = ("_output_token", "_pool", "array", "free", "memory")
 
     def __init__(self, pool: _Pool, memory: np.ndarray, array: Any):
         self._pool = pool
-        self._memory = memory.data
         self._output_token: Any = None
+        self.free = pool.free  # where it goes when the program that had it is over
+        self.memory = memory.data
         self.array = array
-
-    def be(self, number: int) -> Placed:
-        """Becomes the token of this epoch."""
-        self._memory[EPOCH] = number
-        return self
-
-    def free(self) -> None:
-        """The program that had it is over: another may have it."""
-        self._pool.free.append(self)
 
     def free_after(self, output_token: Any) -> None:
         """Another program may have it when this one is over."""
@@ -52,9 +45,10 @@ class PlacedTokens:
     def __init__(self, thread: int):
         self._thread = thread
         self._pools: dict[Any, _Pool] = {}  # by sharding
-        self._newest: _Pool | None = None
-        self._sharding: Any = None  # of the newest
+        self._sharding: Any = None  # that of the newest
+        self._newest = _Pool(thread, None)
 
+    # This is the way of every dispatch over several devices, hence one function.
     def take(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Placed | None:
         """That of an epoch, on all devices that run its program; None if that is one. They are those of the program's
         arguments."""
@@ -65,17 +59,31 @@ class PlacedTokens:
             sharding = sharding_of_call(args, kwargs)
             if sharding is None:
                 return None
-            self._newest, self._sharding = self._pool(sharding), sharding
-        assert self._newest is not None
-        return self._newest.take(number)
+            self._newest, self._sharding = self._pool_of(sharding), sharding
+        pool = self._newest
+        placed = pool.free.pop() if pool.free else pool.find(number)
+        placed.memory[EPOCH] = number
+        return placed
 
-    def _pool(self, sharding: Any) -> _Pool:
+    def _pool_of(self, sharding: Any) -> _Pool:
         pool = self._pools.get(sharding)
         if pool is None:
             if len(self._pools) == _SHARDINGS:
                 self._pools.clear()
             pool = self._pools[sharding] = _Pool(self._thread, Placing(sharding))
         return pool
+
+
+class SharedPlacedTokens(PlacedTokens):
+    """Those of the stream of all threads."""
+
+    def __init__(self, thread: int):
+        super().__init__(thread)
+        self._lock = threading.Lock()
+
+    def take(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Placed | None:
+        with self._lock:
+            return super().take(number, args, kwargs)
 
 
 _SHARDINGS = 16
@@ -85,22 +93,20 @@ _SHARDINGS = 16
 class _Pool:
     """Those on the devices of one sharding that programs had and others may have."""
 
-    def __init__(self, thread: int, placing: Placing):
+    def __init__(self, thread: int, placing: Any):
         self.free: collections.deque[Placed] = collections.deque(maxlen=_KEPT)
         self.in_use: collections.deque[Placed] = collections.deque(maxlen=_KEPT)  # the oldest first
         self._thread = thread
         self._placing = placing
 
-    def take(self, number: int) -> Placed:
-        if self.free:
-            return self.free.pop().be(number)
+    def find(self, number: int) -> Placed:
+        """One that is free by now, or a new one for an epoch."""
         if self.in_use and self.in_use[0].is_over():
-            return self.in_use.popleft().be(number)
+            return self.in_use.popleft()
         [memory] = token_memory(self._thread, [number])
         array = self._placing.place(memory)
-        if self._placing.shares_memory(array, memory):
-            return Placed(self, memory, array)
-        return Placed(_Pool(self._thread, self._placing), memory, array)  # devices have copies: nobody has it again
+        shared = self._placing.shares_memory(array, memory)
+        return Placed(self if shared else _Pool(self._thread, None), memory, array)  # nobody else has copies
 
 
 _KEPT = 64

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TextIO
 import jax
 import numpy as np
 
-from dispatch._placed import Placed, PlacedTokens, token_memory
+from dispatch._placed import Placed, PlacedTokens, SharedPlacedTokens, token_memory
 from dispatch._sink import native
 from effects._config import Config, config
 from effects._sites import Site
@@ -82,7 +82,7 @@ class Stream:
         ]
         self._tokens: list[np.ndarray] = []  # runtime tokens of the block of epochs that is being handed out
         self._block = -1
-        self._placed = PlacedTokens(thread)
+        self.placed = PlacedTokens(thread)  # tokens on several devices
 
     def open(self, caller: Caller, _open: Any = native.open) -> int:
         """Gives a program its place. Returns the number of its epoch."""
@@ -93,10 +93,6 @@ class Stream:
         if number >> _BLOCK_BITS != self._block:
             self._fill(number >> _BLOCK_BITS)
         return self._tokens[number & _BLOCK_MASK]
-
-    def place(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Placed | None:
-        """The runtime token of an epoch, on all devices that run its program; None if that is one."""
-        return self._placed.take(number, args, kwargs)
 
     def keep(
         self,
@@ -119,7 +115,7 @@ class Stream:
                 self.newest_calling = number
             if placed is not None:
                 if closed and not issued.custom_calls:
-                    placed.free()
+                    placed.free.append(placed)
                 else:
                     placed.free_after(output_token)
             if closed:
@@ -129,7 +125,7 @@ class Stream:
             return issued.awaits or issued.custom_calls
         self.fail(number)  # a program without effects closes nothing, and reads no token
         if placed is not None:
-            placed.free()
+            placed.free.append(placed)
         return False
 
     def fail(self, number: int) -> None:
@@ -169,6 +165,7 @@ class _SharedStream(Stream):
     def __init__(self, thread: int):
         self._own = threading.local()
         super().__init__(thread)
+        self.placed = SharedPlacedTokens(thread)
         self._lock = threading.Lock()
 
     @property
@@ -186,10 +183,6 @@ class _SharedStream(Stream):
     def token(self, number: int) -> np.ndarray:
         with self._lock:
             return super().token(number)
-
-    def place(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Placed | None:
-        with self._lock:
-            return super().place(number, args, kwargs)
 
 
 streams: dict[int, Stream] = {}

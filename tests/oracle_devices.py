@@ -3,8 +3,8 @@
 The language is that of `tests.oracle`, with three statements more. A `Region` is a `shard_map`, or what JAX makes one
 of: every device runs its block by itself and has effects of its own, which come by (their number in the device's own
 order, device). If it is over one axis of two, devices that differ along the other are a part, which runs the block as
-one device would, and its first device speaks for it. A `Talk` is a collective inside a region. A `Whole` prints an array
-that is sharded over the devices, as one or shard by shard.
+one device would, and its first device speaks for it. A `Talk` is a collective inside a region. A `Whole` prints an
+array that is sharded over the devices, as one or shard by shard.
 
 The reading in Python runs a region's block once for each device, in a thread for each so that they can talk, and notes
 what is to happen; then it happens in that order. Some regions are *loose*: of these only each device's own order is
@@ -435,8 +435,8 @@ class DeviceReading(threading.local, Reading):
         if turns == 1:
             return self._turn(label, device, values, *state)
         with self._held():
-            if form == "nested" and self._rows == len(self.devices):  # the outer region is over all devices, so it is one
-
+            if form == "nested" and self._rows == len(self.devices):
+                # The outer region is over all devices, so it is one.
                 def again(rank: int, value: int, *state: int) -> tuple[int, int]:
                     return sum(device(rank, (value + turn) % MODULUS, *state)[0] for turn in range(turns)), 0
 
