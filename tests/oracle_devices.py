@@ -414,14 +414,19 @@ class DeviceReading(threading.local, Reading):
         values: Sequence[int],
         *state: int,
     ) -> tuple[list[int], int]:
-        all_of_them = self.devices
-        columns = len(all_of_them) // self._rows
-        try:
-            if form in PARTS:  # those that speak
-                self.devices = all_of_them[::columns] if form == "rows" else all_of_them[:columns]
+        columns = len(self.devices) // self._rows
+        speak = {"rows": self.devices[::columns], "columns": self.devices[:columns]}
+        with self._only(speak.get(form, self.devices)):
             return self._region_turns(label, form, device, turns, values, *state)
+
+    @contextlib.contextmanager
+    def _only(self, devices: tuple[int, ...]) -> Iterator[None]:
+        """These devices are all."""
+        before, self.devices = self.devices, devices
+        try:
+            yield
         finally:
-            self.devices = all_of_them
+            self.devices = before
 
     def _region_turns(
         self,
@@ -462,8 +467,8 @@ class DeviceReading(threading.local, Reading):
         self, label: str, device: Callable[..., tuple[int, int]], values: Sequence[int], *state: int
     ) -> tuple[list[int], int]:
         """The devices' results, and the sum of their `x`."""
-        around = self._steps
-        of_devices: list[list[oracle.Step]] = [[] for _ in self.devices]
+        around, devices = self._steps, self.devices
+        of_devices: list[list[oracle.Step]] = [[] for _ in devices]
 
         def run(rank: int) -> tuple[int, int]:
             self._steps = None if around is None else of_devices[rank]
@@ -473,7 +478,8 @@ class DeviceReading(threading.local, Reading):
         if around is not None:
 
             def back(slope: int) -> int:
-                return sum(self._on_devices(label, lambda rank: self._back(of_devices[rank], slope)))
+                with self._only(devices):
+                    return sum(self._on_devices(label, lambda rank: self._back(of_devices[rank], slope)))
 
             around.append(back)
         return [result for result, _ in results], sum(x for _, x in results) % MODULUS
