@@ -366,6 +366,12 @@ MSG_PARTLY_OF_PROCESSES = (
     "One of the devices that are copies of each other speaks for them, and a process hears only its own. Name all axes "
     "in `axis_names`, or move the effect out."
 )
+MSG_MESH_ELSEWHERE = (
+    "Effect {effects} at {where} is in a `jax.shard_map` over an abstract mesh, of {mesh} devices, and the program was "
+    "called for {devices}. Every device of the mesh has a token of the program, which lies on the devices that the "
+    "program is called for. Put an argument on all of them (`jax.device_put(x, jax.NamedSharding(mesh, spec))`), or "
+    "call the program inside `jax.set_mesh(mesh)`, with a mesh that has devices."
+)
 MSG_REGION_OF_PROCESSES = (
     "Effects in a `jax.shard_map` over an abstract mesh were lowered where there are several processes. A process "
     "waits for the effects of its own devices, and an abstract mesh does not say which these are. Give `jax.shard_map` "

@@ -88,6 +88,7 @@ __all__ = [
     "debug_print_p",
     "device_place",
     "devices_of",
+    "devices_of_program",
     "discharge_state",
     "element_type",
     "evaluate",
@@ -783,6 +784,16 @@ def automatic_devices(ctx: Any) -> int:
     axis_context = ctx.module_context.axis_context
     devices = getattr(axis_context, "num_devices", 1)
     return devices if devices > 1 and not getattr(axis_context, "manual_axes", None) else 0
+
+
+def devices_of_program(ctx: Any) -> int | None:
+    """How many devices run this program, outside of its per-device regions; None if that is open."""
+    return getattr(ctx.module_context.axis_context, "num_devices", None)
+
+
+def is_abstract(mesh: Any) -> bool:
+    """Whether a mesh does not say which its devices are."""
+    return isinstance(mesh, jax.sharding.AbstractMesh)
 
 
 def own_devices(ctx: Any, devices: int) -> int | None:

@@ -19,7 +19,7 @@ from effects._sites import Site
 from effects._types import Order
 from lowering._after import after_p
 from lowering._record import NO_EDGES, TOKEN_LENGTH, Edges, close_p, host_sink, record_p
-from lowering._region import enter_p, leave_p, rejoin_p
+from lowering._region import enter_p, leave_p, lower_meet_mesh, meet_mesh_p, rejoin_p
 from lowering._shards import call_shards
 
 NATIVE_PLATFORMS = ("cpu",)
@@ -251,6 +251,7 @@ for _platform in NATIVE_PLATFORMS:
     compat.mlir.register_lowering(leave_p, _leave_native_lowering, platform=_platform)
     compat.mlir.register_lowering(after_p, _after_native_lowering, platform=_platform)
     compat.mlir.register_lowering(effect_p, _effect_native_lowering, platform=_platform, cacheable=False)
+compat.mlir.register_lowering(meet_mesh_p, lower_meet_mesh)
 compat.mlir.register_lowering(rejoin_p, compat.mlir.lower_fun(_rejoin))
 compat.mlir.register_lowering(record_p, _record_callback_lowering)
 compat.mlir.register_lowering(close_p, _close_callback_lowering)

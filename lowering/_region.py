@@ -42,6 +42,24 @@ rejoin_p.multiple_results = True
 """(*tokens, *tokens around) -> the tokens with which copies go on that have had effects of their own."""
 
 
+meet_mesh_p = compat.Primitive("meet_mesh")
+"""token -> token, in a program that must run on all devices of a region's mesh."""
+
+
+@meet_mesh_p.def_abstract_eval
+def _meet_mesh_abstract_eval(token: Any, **_: Any) -> Any:
+    return token
+
+
+def lower_meet_mesh(ctx: Any, token: Any, *, mesh: Any, names: str, where: str) -> Any:
+    """Where a mesh does not say which its devices are, they are those that the program is for."""
+    devices = compat.devices_of_program(ctx)
+    if devices is not None and devices != mesh.size:
+        message = errors.MSG_MESH_ELSEWHERE.format(effects=names, where=where, mesh=mesh.size, devices=devices)
+        raise ValueError(message)
+    return [token]
+
+
 @rejoin_p.def_abstract_eval
 def _rejoin_abstract_eval(*tokens: Any) -> Any:
     return tokens[len(tokens) // 2 :]
@@ -79,9 +97,11 @@ def _shard_map_token_rule(
         if not own_effects(ctx.effects):  # as JAX has them
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
             return closed, list(compat.bind(ctx.eqn, args))
-        effects = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
-        where = min((str(site.where) for site in sites_in(compat.open_jaxpr(jaxpr))), default=ctx.where)
-        raise errors.MissingTokenRule(refused.format(effects=effects, where=where))
+        names, where = _described(ctx, jaxpr)
+        raise errors.MissingTokenRule(refused.format(effects=names, where=where))
+    if compat.is_abstract(mesh) and not mesh.manual_axes:
+        first, (names, where) = next(iter(tokens)), _described(ctx, jaxpr)
+        tokens = {**tokens, first: meet_mesh_p.bind(tokens[first], mesh=mesh, names=names, where=where)}
     keys = sorted(tokens, key=lambda key: key == UNORDERED)
     ordered = sum(key != UNORDERED for key in keys)
     # In a region inside one that counts, each device goes on with its own count.
@@ -140,6 +160,13 @@ def _shard_map_token_rule(
         check_vma=check_vma,
     )(*(tokens[key] for key in keys), *args)
     return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
+
+
+def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:
+    """For an error: the effects of a region, and where the first of them is."""
+    names = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
+    where = min((str(site.where) for site in sites_in(compat.open_jaxpr(jaxpr))), default=ctx.where)
+    return names, str(where)
 
 
 def _refusal(jaxpr: Any, counts: bool, has_copies: bool) -> str | None:

@@ -577,3 +577,37 @@ def test_arguments_on_devices_that_do_not_belong_together():
         fx.jit(lambda x, y: fx.print("{} {}", x, y))(x, y)
     assert "_runtime_token" not in str(raised.value)
     fx.effects_barrier()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_mesh_of_devices_that_the_program_is_not_called_for(devices):
+    """An abstract mesh has those that the program has, if they are as many."""
+    mesh = _mesh()
+    region = jax.shard_map(_shows_first, mesh=mesh.abstract_mesh, in_specs=P("x"), out_specs=P("x"))
+    x = jnp.arange(4.0)
+    given = x if devices == 1 else jax.device_put(x, jax.NamedSharding(_mesh(0, 1), P("x")))
+    refusal = (
+        r"^Effect `print` at .*:\d+ is in a `jax.shard_map` over an abstract mesh, of 4 devices, and the program was "
+        rf"called for {devices}\. Every device .*\. Put an argument on all .*, with a mesh that has devices\."
+    )
+    for program in (region, lambda x: lax.fori_loop(0, 2, lambda i, x: region(x), x)):
+        with pytest.raises(ValueError, match=refusal):
+            fx.jit(program)(given)
+    fx.effects_barrier(timeout=60)
+
+
+def _shows_first(x):
+    fx.print("{}", x[0])
+    return x
+
+
+@pytest.mark.parametrize("how", ["an argument", "jax.set_mesh"])
+def test_abstract_mesh_has_the_devices_of_the_program(how, lines):
+    region = fx.jit(jax.shard_map(_shows_first, mesh=_mesh().abstract_mesh, in_specs=P("x"), out_specs=P("x")))
+    x = np.arange(4.0, dtype=np.float32)
+    if how == "an argument":
+        shown = lines(region, jax.device_put(x, jax.NamedSharding(_mesh(), P("x"))))
+    else:
+        with jax.set_mesh(_mesh()):
+            shown = lines(region, x)
+    assert shown == ["0.0", "1.0", "2.0", "3.0"]
