@@ -3,8 +3,8 @@
 The language is that of `tests.oracle`, with three statements more. A `Region` is a `shard_map`, or what JAX makes one
 of: every device runs its block by itself and has effects of its own, which come by (their number in the device's own
 order, device). If it is over one axis of two, devices that differ along the other are a part, which runs the block as
-one device would, and its first device speaks for it. A `Talk` is a collective inside a region. A `Whole` prints an
-array that is sharded over the devices, as one or shard by shard.
+one device would, and its first device speaks for it; in there, a region over the other axis may be. A `Talk` is a
+collective inside a region. A `Whole` prints an array that is sharded over the devices, as one or shard by shard.
 
 The reading in Python runs a region's block once for each device, in a thread for each so that they can talk, and notes
 what is to happen; then it happens in that order. Some regions are *loose*: of these only each device's own order is
@@ -174,9 +174,13 @@ class Region:
 
     def jax(self, scope: Scope, state: State) -> State:
         placing = scope.names["@placing"]
-        two_axes = self.form in ("two_axes", "nested", *PARTS)
+        two_axes = self.form in ("two_axes", "nested", "inner", *PARTS)
         mesh = placing.mesh(two_axes)
-        axes = mesh.axis_names if self.form not in PARTS else (mesh.axis_names[PARTS.index(self.form)],)
+        axes = mesh.axis_names
+        if self.form in PARTS:
+            axes = (axes[PARTS.index(self.form)],)
+        elif self.form == "inner":
+            axes = tuple(axis for axis in axes if axis not in scope.names["@axes"])
         count = math.prod(mesh.shape[axis] for axis in axes)
         around = {name: scope.names[name] for name in self.closes}
         entered = oracle.hold(state) if self.turns > 1 else state
@@ -189,21 +193,27 @@ class Region:
                 nothing = lax.axis_index(axes) * 0
                 return (*(value + nothing for value in state[:-1]), state[-1] + nothing.astype(np.float32))
 
-            names = {**around, self.device: device, self.variable: values[0], "@axes": axes, "@count": count}
+            names = {**around, self.device: device, self.variable: values[0]}
+            names |= {"@axes": axes, "@count": count, "@placing": placing}
             here = Scope(scope.runner, scope.host, scope.functions, names, settle)
             after = run_body(self.body, here, settle(state))
             return lax.reshape(self.result.jax(here, after) + device * 0, (1,)), lax.reshape(after[-1], (1,))
 
         run = REGIONS[self.form](self, placing, mesh, body)
         values = shifted(self.xs[:count], self.base.jax(scope, state))
+        outermost = self.form != "inner"
         if placing.explicit:
-            values = placing.constrain(values, two_axes, P(axes))
+            values = (
+                placing.constrain(values, two_axes, P(axes)) if outermost else jax.sharding.reshard(values, P(axes))
+            )
         if self.turns == 1 or self.form == "nested":
             ys, xs = run(around, values, *entered)
         else:
             ys, xs = self._turns(run, around, values, entered)
-        if placing.explicit:
+        if placing.explicit and outermost:
             ys, xs = (placing.constrain(each, two_axes, P()) for each in (ys, xs))
+        elif placing.explicit:
+            ys, xs = (jax.sharding.reshard(each, P()) for each in (ys, xs))
         x = state[-1] if self.turns > 1 else wrap(jnp.sum(xs))
         return assign((*state[:-1], x), self.target, fold(ys, register(state, self.target)))
 
@@ -251,6 +261,18 @@ def _part(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any])
     return jax.shard_map(body, mesh=mesh, axis_names={axis}, check_vma=region.check_vma, **specs)
 
 
+def _inner(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any]) -> Callable[..., Any]:
+    """In a region over one axis, one over the other."""
+
+    def run(around: Mapping[str, Any], values: Any, *state: Any) -> Any:
+        outer = jax.sharding.get_abstract_mesh().manual_axes
+        [axis] = (axis for axis in mesh.axis_names if axis not in outer)
+        specs: dict[str, Any] = {"in_specs": (P(), P(axis), *[P()] * len(state)), "out_specs": (P(axis), P(axis))}
+        return jax.shard_map(body, axis_names={axis}, check_vma=region.check_vma, **specs)(around, values, *state)
+
+    return run
+
+
 def _pmap(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any]) -> Callable[..., Any]:
     def run(around: Mapping[str, Any], values: Any, *state: Any) -> Any:
         def one(values: Any, around: Mapping[str, Any], *state: Any) -> Any:
@@ -271,6 +293,7 @@ REGIONS: Mapping[str, Callable[[Region, Placing, Any, Callable[..., Any]], Calla
     "pmap": _pmap,
     "rows": _part,
     "columns": _part,
+    "inner": _inner,
 }
 
 PARTS = ("rows", "columns")
@@ -384,6 +407,8 @@ class DeviceReading(threading.local, Reading):
         self._kinds: dict[str, str] = {}
         self._exchange = _Exchange(1)
         self._rank = 0
+        self._parts: Sequence[tuple[int, ...]] = ()  # of `devices`, in a region
+        self._part: tuple[int, ...] = ()  # in a region over one axis: the devices that we are
 
     def run(self, program: Program, state: Sequence[int], number: int, placing: Placing | None) -> tuple[int, ...]:
         self.devices = (0,) if placing is None else placing.devices
@@ -415,18 +440,23 @@ class DeviceReading(threading.local, Reading):
         *state: int,
     ) -> tuple[list[int], int]:
         columns = len(self.devices) // self._rows
-        speak = {"rows": self.devices[::columns], "columns": self.devices[:columns]}
-        with self._only(speak.get(form, self.devices)):
+        parts: list[tuple[int, ...]] = [(device,) for device in self._part if form == "inner"]
+        if form == "rows":
+            parts = [self.devices[start : start + columns] for start in range(0, len(self.devices), columns)]
+        elif form == "columns":
+            parts = [self.devices[start::columns] for start in range(columns)]
+        with self._only(parts or [(device,) for device in self.devices]):
             return self._region_turns(label, form, device, turns, values, *state)
 
     @contextlib.contextmanager
-    def _only(self, devices: tuple[int, ...]) -> Iterator[None]:
-        """These devices are all."""
-        before, self.devices = self.devices, devices
+    def _only(self, parts: Sequence[tuple[int, ...]]) -> Iterator[None]:
+        """These are all, each a part; its first device speaks."""
+        before = self.devices, self._parts
+        self.devices, self._parts = tuple(part[0] for part in parts), parts
         try:
             yield
         finally:
-            self.devices = before
+            self.devices, self._parts = before
 
     def _region_turns(
         self,
@@ -467,8 +497,8 @@ class DeviceReading(threading.local, Reading):
         self, label: str, device: Callable[..., tuple[int, int]], values: Sequence[int], *state: int
     ) -> tuple[list[int], int]:
         """The devices' results, and the sum of their `x`."""
-        around, devices = self._steps, self.devices
-        of_devices: list[list[oracle.Step]] = [[] for _ in devices]
+        around, parts = self._steps, self._parts
+        of_devices: list[list[oracle.Step]] = [[] for _ in parts]
 
         def run(rank: int) -> tuple[int, int]:
             self._steps = None if around is None else of_devices[rank]
@@ -478,7 +508,7 @@ class DeviceReading(threading.local, Reading):
         if around is not None:
 
             def back(slope: int) -> int:
-                with self._only(devices):
+                with self._only(parts):
                     return sum(self._on_devices(label, lambda rank: self._back(of_devices[rank], slope)))
 
             around.append(back)
@@ -487,14 +517,15 @@ class DeviceReading(threading.local, Reading):
     def _on_devices(self, label: str, run: Callable[[int], oracle.T]) -> list[oracle.T]:
         """What the devices do happens when all have run: by its number in the device's own order, then by device."""
         self._position[-1] += 1
-        devices, lane, goes_back, kinds = self.devices, self._lane, self._goes_back, self._kinds
+        devices, parts, part = self.devices, self._parts, self._part
+        lane, goes_back, kinds, loose = self._lane, self._goes_back, self._kinds, self._loose
         exchange, errors = _Exchange(len(devices)), []
         results: dict[int, oracle.T] = {}
         points: dict[int, list[oracle.Point]] = {}
 
         def on_device(rank: int) -> None:
-            self._lane, self._goes_back, self._defers, self._kinds = lane, goes_back, True, kinds
-            self._exchange, self._rank, self.devices = exchange, rank, devices
+            self._lane, self._goes_back, self._defers, self._kinds, self._loose = lane, goes_back, True, kinds, loose
+            self._exchange, self._rank, self.devices, self._part = exchange, rank, devices, parts[rank]
             try:
                 results[rank] = run(rank)
                 points[rank] = self._points
@@ -511,30 +542,48 @@ class DeviceReading(threading.local, Reading):
             thread.join()
         if errors:
             raise errors[0]
-        for rank, of_device in points.items():
-            for place, lane, label_of_effect, happens in self._numbered(of_device):
-                at = (*self._position, place, devices[rank])
-                noted = functools.partial(self._on_device, label, devices[rank], happens)
-                self._points.append((at, lane, label_of_effect, noted))
+        for rank, of_part in points.items():
+            for device in parts[rank]:
+                for place, lane, label_of_effect, happens in self._numbered(of_part, device, device == devices[rank]):
+                    noted = functools.partial(self._on_device, label, device, happens)
+                    at = (*self._position, place, device)
+                    self._points.append((at, lane, label_of_effect, _OfOne(device, noted) if part else noted))
         if not self._lane and not self._defers:
             self._let_happen()
         return [results[rank] for rank in range(len(devices))]
 
-    def _numbered(self, points: list[oracle.Point]) -> Iterator[tuple[int, tuple[int, ...], str, Callable[[], object]]]:
-        """What a device does, each with its number. Lanes share one, but for those of a native call."""
+    def _numbered(
+        self, points: list[oracle.Point], device: int, speaks: bool
+    ) -> Iterator[tuple[int, tuple[int, ...], str, Callable[[], object]]]:
+        """What a device of a part does, each with its number. Lanes share one, but for those of a native call. What the
+        part does has a number on each, and one speaks."""
         number, before = 0, None
         for position, lane, label, happens in sorted(points, key=lambda point: point[:2]):
+            if isinstance(happens, _OfOne) and happens.device != device:
+                continue
             kind = self._kinds.get(label.split(".", 1)[0], "unordered")
             if EFFECTS[kind] and (position != before or kind == "native"):
                 number += 1
             before = position
-            yield number, lane, label, happens
+            if speaks or isinstance(happens, _OfOne):
+                yield number, lane, label, happens
 
     def _on_device(self, label: str, device: int, happens: Callable[[], object]) -> None:
         self.note_places()
         happens()
         place = (label, device) if label in self._loose else None
         self.places += [place] * (len(self.lines) - len(self.places))
+
+
+@dataclass(frozen=True)
+class _OfOne:
+    """What one device of a part does, in a region inside."""
+
+    device: int
+    happens: Callable[[], object]
+
+    def __call__(self) -> None:
+        self.happens()
 
 
 BRANCHES = (Cond, Switch, While)
@@ -582,8 +631,9 @@ def loose_regions(program: Program) -> frozenset[str]:
             for item in tree:
                 look(item, inside)
         elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-            if isinstance(tree, Region) and is_loose(tree, calls, inside):
-                found.add(tree.label)
+            if isinstance(tree, Region) and is_loose(tree, calls, inside):  # and so are those around and inside
+                nested = (tree, *statements(tree.body), *inside)
+                found.update(region.label for region in nested if isinstance(region, Region))
             below = (*inside, tree) if hasattr(tree, "kinds") else inside
             for part in dataclasses.fields(tree):
                 look(getattr(tree, part.name), below)  # type: ignore[arg-type]
@@ -937,6 +987,7 @@ class DevicePlace(Place):
     mode: str = ""  # of the region around, if there is one; or of a function
     together: bool = False  # whether all devices of the region come here
     checked: bool = False  # whether JAX may check which values differ between its devices
+    part: bool = False  # whether the region around is over one axis of two
 
     def inside_predicate(self, *values: str) -> DevicePlace:
         inner: Any = super().inside_predicate(*values)
@@ -944,7 +995,7 @@ class DevicePlace(Place):
 
     def inside_derivative(self, form: str) -> DevicePlace:
         inner: Any = super().inside_derivative(form)
-        return dataclasses.replace(inner, together=False)
+        return dataclasses.replace(inner, together=False, part=False)
 
     def inside_rule(self) -> DevicePlace:
         inner: Any = super().inside_rule()
@@ -962,7 +1013,7 @@ class DeviceGenerator(oracle.Generator):
 
     def __init__(self, draw: Draw, prefix: str, features: frozenset[str], failure: str, pmap: bool):
         super().__init__(draw, prefix, features, failure)
-        self.forms = tuple(form for form in REGIONS if pmap or form != "pmap")
+        self.forms = tuple(form for form in REGIONS if form != "inner" and (pmap or form != "pmap"))
         without = (self.sync_unordered,)  # what JAX leaves open on several devices
         self.leaves = [leaf for leaf in self.leaves if leaf not in without]
         self.no_region_yet = True
@@ -982,6 +1033,8 @@ class DeviceGenerator(oracle.Generator):
         return [leaf for leaf in leaves if leaf != self.sync] if place.mode == "talk_ways" else leaves
 
     def nests_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
+        if place.part and place.together:
+            return [*self.nests, *[self.inner] * 12] if place.mode != "talk_calls" else [self.scan, self.inner]
         if place.mode == "talk_calls":  # no ways of each device's own
             return [self.scan, self.scan, self.map, self.wrapped, self.wrapped, self.ref_block]
         if place.regions:
@@ -1034,20 +1087,25 @@ class DeviceGenerator(oracle.Generator):
 
     def region(self, place: Any) -> Statement:
         self.no_region_yet = False
-        device, variable, label = self.variable("d"), self.variable("y"), f"r{self.variable('')}"
         mode = self.draw.choice((*["wide"] * 3, *["talk_calls"] * 2, *["talk_ways"] * 2, *["both"] * self.rarely()))
-        check_vma = bool(self.draw.integer(0, 1))
+        # JAX has no derivative of a region inside a region.
+        differentiated = place.forward or place.backward
+        form = self.draw.choice([form for form in self.forms if not (differentiated and form == "nested")])
+        return self.region_of(place, form, mode, bool(self.draw.integer(0, 1)), form in PARTS and not differentiated)
+
+    def inner(self, place: Any) -> Statement:
+        return self.region_of(place, "inner", place.mode, place.checked, False)
+
+    def region_of(self, place: Any, form: str, mode: str, check_vma: bool, part: bool) -> Statement:
+        device, variable, label = self.variable("d"), self.variable("y"), f"r{self.variable('')}"
         inner = place.inside(device, variable)
         # JAX checks a ref against what it was made of.
         inner = inner.without_refs(may_make=() if check_vma else place.may_make)
-        inner = dataclasses.replace(inner, regions=False, mode=mode, together=True, checked=check_vma)
+        inner = dataclasses.replace(inner, regions=False, mode=mode, together=True, checked=check_vma, part=part)
         inner = dataclasses.replace(inner, depth=max(1, inner.depth))
         xs = tuple(self.draw.integer(0, 9) for _ in range(DEVICES))
         turns = self.draw.choice((1, 1, 1, 2))
-        # JAX has no derivative of a region inside a region.
-        differentiated = place.forward or place.backward
-        forms = [form for form in self.forms if not (differentiated and form == "nested")]
-        base, form = self.atom(place), self.draw.choice(forms)
+        base = self.atom(place)
         self.left = max(self.left, 2)
         body = self.block(inner, 4, effect=True)
         result, target = self.expression(inner), self.register()
