@@ -101,8 +101,11 @@ class _Pool:
 
     def find(self, number: int) -> Placed:
         """One that is free by now, or a new one for an epoch."""
-        if self.in_use and self.in_use[0].is_over():
-            return self.in_use.popleft()
+        if self.in_use:
+            oldest = self.in_use.popleft()  # first: another thread may put one there
+            if oldest.is_over():
+                return oldest
+            self.in_use.appendleft(oldest)
         [memory] = token_memory(self._thread, [number])
         array = self._placing.place(memory)
         shared = self._placing.shares_memory(array, memory)

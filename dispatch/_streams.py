@@ -184,6 +184,10 @@ class _SharedStream(Stream):
         with self._lock:
             return super().token(number)
 
+    def keep(self, number: int, output_tokens: Mapping[Issued, Any], caller: Caller, placed: Placed | None, /) -> bool:
+        with self._lock:
+            return super().keep(number, output_tokens, caller, placed)
+
 
 streams: dict[int, Stream] = {}
 """By thread number: streams whose thread lives or that have open epochs. Any thread adds its own; the drain removes."""

@@ -198,7 +198,7 @@ def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
     for eqn in jaxpr.eqns:
         if not effects_of(eqn.effects) or eqn.primitive is compat.shard_map_p:
             continue
-        inner = [compat.closed_jaxpr(each) for each in compat.jaxprs_in(eqn.params)]
+        inner = list(compat.jaxprs_in(eqn.params))
         if not inner or _may_part_at(eqn, check_vma):
             return False
         if not all(_is_inside_others(each, check_vma) for each in inner):

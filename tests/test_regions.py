@@ -4,6 +4,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -283,6 +284,19 @@ def _in_parts(body, mesh, **kwargs):
     """A region over `x` of a mesh with a `y`."""
     specs = {"in_specs": P("x"), "out_specs": P("x"), "axis_names": {"x"}}
     return jax.shard_map(body, mesh=mesh, **specs, **kwargs)
+
+
+def test_part_calls_a_jitted_function_with_a_constant(lines):
+    """A jaxpr inside of the region's has constants."""
+    constant = np.arange(3)
+
+    @jax.jit
+    def shows(x):
+        fx.print("{}", x[0] + constant)
+        return x + constant[1]
+
+    program = fx.jit(_in_parts(shows, _mesh(2, 2)))
+    assert lines(program, jnp.arange(4)) == ["[0 1 2]", "[2 3 4]"]
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
