@@ -439,14 +439,33 @@ class DeviceReading(threading.local, Reading):
         values: Sequence[int],
         *state: int,
     ) -> tuple[list[int], int]:
+        with self._only(self._parts_of(form)), self._held() if turns > 1 else contextlib.nullcontext():
+            if form == "nested" and self._rows == len(self.devices):  # the outer region is over all devices: one turn
+
+                def again(rank: int, value: int, *state: int) -> tuple[int, int]:
+                    results = [device(rank, (value + turn) % MODULUS, *state) for turn in range(turns)]
+                    return sum(result for result, _ in results), sum(x for _, x in results)
+
+                ys, x = self._turn(label, again, values, *state)
+                return ys, x if turns == 1 else state[-1]
+            results = [
+                self._turn(label, device, [(value + turn) % MODULUS for value in values], *state)
+                for turn in range(turns)
+            ]
+        return [sum(each) for each in zip(*(ys for ys, _ in results), strict=True)], (
+            results[0][1] if turns == 1 else state[-1]
+        )
+
+    def _parts_of(self, form: str) -> list[tuple[int, ...]]:
+        """The devices of each part of a region; mostly there is one."""
         columns = len(self.devices) // self._rows
-        parts: list[tuple[int, ...]] = [(device,) for device in self._part if form == "inner"]
+        if form == "inner":
+            return [(device,) for device in self._part]
         if form == "rows":
-            parts = [self.devices[start : start + columns] for start in range(0, len(self.devices), columns)]
-        elif form == "columns":
-            parts = [self.devices[start::columns] for start in range(columns)]
-        with self._only(parts or [(device,) for device in self.devices]):
-            return self._region_turns(label, form, device, turns, values, *state)
+            return [self.devices[start : start + columns] for start in range(0, len(self.devices), columns)]
+        if form == "columns":
+            return [self.devices[start::columns] for start in range(columns)]
+        return [(device,) for device in self.devices]
 
     @contextlib.contextmanager
     def _only(self, parts: Sequence[tuple[int, ...]]) -> Iterator[None]:
@@ -457,30 +476,6 @@ class DeviceReading(threading.local, Reading):
             yield
         finally:
             self.devices, self._parts = before
-
-    def _region_turns(
-        self,
-        label: str,
-        form: str,
-        device: Callable[..., tuple[int, int]],
-        turns: int,
-        values: Sequence[int],
-        *state: int,
-    ) -> tuple[list[int], int]:
-        if turns == 1:
-            return self._turn(label, device, values, *state)
-        with self._held():
-            if form == "nested" and self._rows == len(self.devices):
-                # The outer region is over all devices, so it is one.
-                def again(rank: int, value: int, *state: int) -> tuple[int, int]:
-                    return sum(device(rank, (value + turn) % MODULUS, *state)[0] for turn in range(turns)), 0
-
-                return self._turn(label, again, values, *state)[0], state[-1]
-            results = [
-                self._turn(label, device, [(value + turn) % MODULUS for value in values], *state)[0]
-                for turn in range(turns)
-            ]
-        return [sum(each) for each in zip(*results, strict=True)], state[-1]
 
     def _shards(self, values: Sequence[int], sharded: bool) -> list[tuple[int, str, np.ndarray]]:
         """What each device has of an array, by device; if all have the same, the first of them shows it."""
