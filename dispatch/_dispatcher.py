@@ -10,10 +10,13 @@ from dispatch._barrier import effects_barrier, wait_for_plain_programs
 from dispatch._custom_calls import failure_in
 from dispatch._drain import drain, failure_of
 from dispatch._failures import failures
+from dispatch._sink import native
 from dispatch._streams import Caller, Issued, Stream, current_stream, several_devices
 from effects._config import config
 from effects._jax_compat import jax_tokens, runs_now
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME
+
+_abandon = native.abandon
 
 
 class Dispatcher:
@@ -32,41 +35,53 @@ class Dispatcher:
         if jax_tokens.current_tokens:
             wait_for_plain_programs()
         stream = current_stream()
-        if stream.newest_calling in stream.calls and (self._caller.issued is None or self._caller.issued.awaits):
-            _wait_for_callbacks(stream)
+        issued = self._caller.issued
+        may_wait = issued is None or issued.awaits
         dispatching = stream.dispatching
         depth = len(dispatching)
+        place = None
         try:
-            number = stream.open(self._caller)
-            placed = stream.placed.take(number, args, kwargs) if several_devices() else None
-            token = stream.token(number) if placed is None else placed.array
             try:
-                outs, output_tokens = self._threaded(token, *args, **kwargs)
-            except RuntimeError as error:
-                if _GUARDED not in str(error):
-                    raise
-                # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
-                outs, output_tokens = self._threaded(jax.device_put(token), *args, **kwargs)
-            except ValueError as error:
-                if TOKEN_NAME not in str(error):
-                    raise
-                # Arguments on devices that do not belong together: of these, not of the token, is to be spoken.
-                outs, output_tokens = self._threaded(stream.token(number), *args, **kwargs)
-            awaits = stream.keep(number, output_tokens, self._caller, placed)
-            dispatching.pop()
-        except BaseException as error:
-            stream.abandon(depth)
-            # JAX may have waited for the program, and says only that it failed.
-            if failures and isinstance(error, Exception):
-                _raise_what_ended(stream, number)  # pyright: ignore[reportPossiblyUnboundVariable]
-            if isinstance(error, Exception) and (failure := failure_in(error, self._name)) is not None:
-                raise failure from None
-            raise
-        if awaits:
-            _wait_for_answers(stream, number, output_tokens, self._name)
+                with stream.turn:
+                    if may_wait and stream.newest_calling in stream.calls:
+                        _wait_for_callbacks(stream)
+                    number = stream.open(self._caller)
+                    if may_wait:
+                        failures.calls.add(place := (stream.thread, number))
+                    placed = stream.placed.take(number, args, kwargs) if several_devices() else None
+                    token = stream.token(number) if placed is None else placed.array
+                    try:
+                        outs, output_tokens = self._threaded(token, *args, **kwargs)
+                    except (RuntimeError, ValueError) as error:
+                        outs, output_tokens = self._call_again(error, stream.token(number), token, args, kwargs)
+                    awaits = stream.keep(number, output_tokens, self._caller, placed)
+                    dispatching.pop()
+            except BaseException as error:
+                _abandon(stream.thread, dispatching, depth)
+                # JAX may have waited for the program, and says only that it failed.
+                if failures and isinstance(error, Exception):
+                    _raise_what_ended(stream, number)  # pyright: ignore[reportPossiblyUnboundVariable]
+                if isinstance(error, Exception) and (failure := failure_in(error, self._name)) is not None:
+                    raise failure from None
+                raise
+            if awaits:
+                _wait_for_answers(stream, number, output_tokens, self._name)
+        finally:
+            if place is not None:
+                failures.calls.discard(place)
         if config.sync and not dispatching:
             effects_barrier()
         return outs
+
+    def _call_again(self, error: Exception, token: Any, placed: Any, args: Any, kwargs: Any) -> Any:
+        """With a runtime token of another form, if what was raised is about that."""
+        if isinstance(error, RuntimeError) and _GUARDED in str(error):
+            # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
+            return self._threaded(jax.device_put(placed), *args, **kwargs)
+        if isinstance(error, ValueError) and TOKEN_NAME in str(error):
+            # Arguments on devices that do not belong together: of these, not of the token, is to be spoken.
+            return self._threaded(token, *args, **kwargs)
+        raise error
 
 
 def _wait_for_callbacks(stream: Stream) -> None:

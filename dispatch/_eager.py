@@ -52,7 +52,7 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
         native.close([(stream_of_token, epoch, phase, index)], 0)
         stream.dispatching.pop()
     except BaseException:
-        stream.abandon(depth)
+        native.abandon(stream.thread, stream.dispatching, depth)
         raise
     return results
 

@@ -32,6 +32,7 @@ class Failures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.programs: dict[Place, _OfProgram] = {}  # by program, in the order of their first failure
+        self.calls: set[Place] = set()  # programs whose calls have not returned, and raise what ends them
         self.plain_ended = False  # whether a callback has ever ended a program that JAX dispatched
         self.any_ended = False  # whether a callback has ended a program that may still have records to replay
 
@@ -84,14 +85,16 @@ class Failures:
         return failure
 
     def take(self, threads: Collection[int] | None = None) -> list[BaseException]:
-        """All failures, or those of programs that these threads called, in order."""
+        """All failures, or those of programs that these threads called, in order; but what a call is to raise."""
         taken: list[BaseException] = []
         with self._lock:
             for place in list(self.programs):
                 if threads is None or place[0] in threads:
                     program = self.programs.pop(place)
                     kept = program.kept
-                    if program.awaited is not None:
+                    if program.awaited is not None and place in self.calls:
+                        self.programs[place] = dataclasses.replace(program, kept=[], more=0)
+                    elif program.awaited is not None:
                         kept = [_finish_awaited(program), *kept]
                     if program.more:
                         kept[-1].add_note(errors.NOTE_MANY_FAILURES.format(count=program.more))

@@ -83,6 +83,7 @@ class Stream:
         self._tokens: list[np.ndarray] = []  # runtime tokens of the block of epochs that is being handed out
         self._block = -1
         self.placed = PlacedTokens(thread)  # tokens on several devices
+        self.turn: Any = threading.RLock()  # held while a program is opened and put where it runs
 
     def open(self, caller: Caller, _open: Any = native.open) -> int:
         """Gives a program its place. Returns the number of its epoch."""
@@ -132,11 +133,6 @@ class Stream:
         """The program failed or never ran: nothing more will come from it."""
         native.fail(self.thread, number)
 
-    def abandon(self, depth: int) -> None:
-        """A call was left by an exception: fails what it opened, down to this many epochs."""
-        while len(self.dispatching) > depth:
-            self.fail(self.dispatching.pop())
-
     def drop(self, first: int, count: int) -> None:
         """These epochs have ended. A drain thread calls it."""
         for number in range(first, first + count):
@@ -167,6 +163,17 @@ class _SharedStream(Stream):
         super().__init__(thread)
         self.placed = SharedPlacedTokens(thread)
         self._lock = threading.Lock()
+        self._turn = threading.RLock()
+
+    @property
+    def turn(self) -> Any:  # type: ignore[override]
+        """Several devices run programs in the order in which they get them, and one that waits for a callback holds up
+        those behind it. So they must get them in the order of the epochs, since the callback waits for its turn."""
+        return self._turn if several_devices() else _NOBODYS_TURN
+
+    @turn.setter
+    def turn(self, value: Any) -> None:
+        self._turn = value
 
     @property
     def dispatching(self) -> list[int]:  # type: ignore[override]
@@ -188,6 +195,8 @@ class _SharedStream(Stream):
         with self._lock:
             return super().keep(number, output_tokens, caller, placed)
 
+
+_NOBODYS_TURN = contextlib.nullcontext()
 
 streams: dict[int, Stream] = {}
 """By thread number: streams whose thread lives or that have open epochs. Any thread adds its own; the drain removes."""

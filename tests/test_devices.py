@@ -473,6 +473,26 @@ def test_devices_that_have_an_answer_wait_for_each_other():
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
+def test_threads_in_one_order_whose_programs_wait(lines):
+    """With `order="process"` devices get programs in the order of the calls, which is that of their callbacks."""
+    prints = fx.jit(lambda x: (fx.print("{}", x[0]), x)[1])
+    asks = fx.jit(lambda x: x + fx.callback(lambda: np.float32(1), jax.ShapeDtypeStruct((), F32)))
+    x = jax.device_put(jnp.zeros(2), jax.NamedSharding(_mesh(0, 1), P("x")))
+
+    def call():
+        with fx.config.override(order="process"):
+            fs = [asks, prints, prints]
+            threads = [threading.Thread(target=lambda f=f: [f(x) for _ in range(200)], daemon=True) for f in fs]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(120)
+            assert not any(thread.is_alive() for thread in threads)
+            fx.effects_barrier(timeout=60)
+
+    assert lines(call) == ["0.0"] * 400
+
+
 # Callbacks that raise, and what is refused
 
 

@@ -407,3 +407,37 @@ def test_seen_error_or_other_code_leaves_the_exit_alone(end):
     done = run_python(program)
     assert done.returncode == (0 if "barrier" in end else 3)
     assert ("boom" in done.stderr) == ("barrier" not in end)
+
+
+@pytest.mark.parametrize("order", ["thread", "process"])
+def test_call_raises_what_it_waited_for_whoever_else_waits(order):
+    """Barriers of other threads leave it to the call."""
+
+    def fails():
+        raise ValueError("no")
+
+    bad = fx.jit(lambda x: x + fx.callback(fails, jax.ShapeDtypeStruct((), "float32")))
+    over = threading.Event()
+    others: list[BaseException] = []
+
+    def wait():
+        while not over.is_set():
+            try:
+                fx.effects_barrier(all_threads=True, timeout=60)
+            except BaseException as error:
+                others.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(2)]
+    with fx.config.override(order=order):
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(30):
+                with pytest.raises(fx.EffectError, match=r"raised ValueError\('no'\)"):
+                    bad(1.0)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+    assert others == []
+    fx.effects_barrier(timeout=60)

@@ -185,3 +185,66 @@ def test_effects_in_handlers_that_run_after_ours_at_exit():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["x 1", "x 2", "the end"]
+
+
+INTERRUPTED = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import random, signal
+import jax, jax.numpy as jnp, effects as fx
+
+fx.config.order = ORDER
+program = fx.jit(lambda x, k: (jax.lax.fori_loop(0, 5, lambda i, _: fx.print("{} {}", k, i), None), x)[1])
+mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+xs = [jnp.zeros(4), jax.device_put(jnp.zeros(4), jax.NamedSharding(mesh, jax.P("x")))]
+for x in xs:
+    program(x, -1)
+fx.effects_barrier()
+seen = []
+handler = fx.add_handler(lambda record: seen.append(record.text))
+left = 0  # how often the call that is under way may still be interrupted
+
+def interrupt(*_):
+    global left
+    # Soon again, so that one comes while the call is being left.
+    signal.setitimer(signal.ITIMER_REAL, chance.choice((2e-6, 2e-5, 2e-4, 2e-3)))
+    if left:
+        left -= 1
+        raise KeyboardInterrupt
+
+chance = random.Random(1)
+signal.signal(signal.SIGALRM, interrupt)
+interrupt()
+returned, k, interrupted = [], 0, 0
+while interrupted < 300:
+    k += 1
+    try:
+        try:
+            left = 2
+            program(xs[k % 2], k)
+            left = 0
+            returned.append(k)
+        except KeyboardInterrupt:
+            left, interrupted = 0, interrupted + 1
+    except KeyboardInterrupt:
+        left = 0
+signal.setitimer(signal.ITIMER_REAL, 0)
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+fx.effects_barrier(timeout=60)
+calls = [int(line.split()[0]) for line in seen]
+assert calls == sorted(calls)
+assert all(seen.count(f"{k} {i}") == 1 for k in returned for i in range(5))
+seen.clear()
+for k in range(20):
+    program(xs[k % 2], k)
+fx.effects_barrier(timeout=60)
+assert seen == [f"{k} {i}" for k in range(20) for i in range(5)]
+print("done")
+"""
+
+
+@pytest.mark.parametrize("order", ["thread", "process"])
+def test_interrupts_one_after_the_other(order):
+    """Calls that are interrupted, and again while they are left, keep nobody waiting and lose no other's lines."""
+    done = run_python(f"ORDER = {order!r}\n{INTERRUPTED}")
+    assert done.stdout.endswith("done\n"), done.stderr[-3000:]

@@ -156,6 +156,15 @@ uint32_t OpenCall(uint32_t thread, nb::handle caller, nb::list newest, nb::dict 
   return number;
 }
 
+// A call was left by an exception: fails what it opened, down to so many epochs. Here too no signal is seen, so that a
+// second interrupt leaves nothing open either.
+void AbandonCalls(uint32_t thread, nb::list dispatching, size_t depth) {
+  for (size_t left = nb::len(dispatching); left > depth; --left) {
+    drain().fail(thread, nb::cast<uint32_t>(dispatching[left - 1]));
+    nb::del(dispatching[left - 1]);
+  }
+}
+
 // The process ends with this code instead of 0.
 std::atomic<int> exit_code{0};
 
@@ -227,7 +236,7 @@ private:
 
 NB_MODULE(_token_effects, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
-  m.attr("ABI") = 7;
+  m.attr("ABI") = 8;
   m.attr("PLAIN_THREAD") = kPlainThread;
 
   m.def("handlers", [] {
@@ -259,6 +268,7 @@ NB_MODULE(_token_effects, m) {
   });
 
   m.def("open", &OpenCall);
+  m.def("abandon", &AbandonCalls);
   m.def("has_closed", [](uint32_t thread, uint32_t epoch) { return publisher().has_closed(thread, epoch); });
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
