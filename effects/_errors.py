@@ -143,8 +143,9 @@ MSG_PER_SHARD_HERE = (
     "`per_shard=True`, or {remedy}."
 )
 MSG_PLAIN_SHARDED = (
-    "Effect `{effect}` at {where} is in a program of `jax.jit` for several devices. JAX keeps the order of effects on "
-    "one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of `jax.jit`."
+    "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. JAX keeps the order "
+    "of effects on one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of "
+    "`jax.jit`, or around `jax.pmap`."
 )
 MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
