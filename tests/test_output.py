@@ -140,10 +140,18 @@ class Notebook:
         try:
             self._client.load_connection_file()
             self._client.start_channels()
-            self._client.wait_for_ready(timeout=240)
+            self._wait_until_ready()
         except BaseException:
             self.close()
             raise
+
+    def _wait_until_ready(self):
+        while True:
+            try:
+                return self._client.wait_for_ready(timeout=240)
+            except RuntimeError as error:  # the client takes one for dead that has not begun within a second
+                if "died" not in str(error) or self._process.poll() is not None:
+                    raise
 
     def run(self, *cells):
         """Sends all cells at once, and then a barrier. Returns the output that stands below each."""
