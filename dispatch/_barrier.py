@@ -10,9 +10,10 @@ from dispatch._drain import drain
 from dispatch._failures import failures
 from dispatch._processes import next_meeting
 from dispatch._sink import native
-from dispatch._streams import Stream, current_stream, is_nested, streams
+from dispatch._streams import Stream, current_stream, is_nested, own_threads, streams
 from effects import _errors as errors
 from effects import _jax_compat as compat
+from effects._config import Config, config
 from effects._registry import OF_JAX, effect_names
 from effects._types import Order
 
@@ -57,7 +58,7 @@ def effects_barrier(
         )
     if meeting is not None:
         meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
-    raise_failures(None if all_threads else {current_stream().thread, native.PLAIN_THREAD})
+    raise_failures(None if all_threads else {*own_threads(), native.PLAIN_THREAD})
 
 
 def wait_for_thread() -> None:
@@ -141,7 +142,7 @@ def _wait(
 def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:
     """Names of the effects of an epoch that has not ended, if they are known."""
     if (running := stream.running.get(number)) is not None:
-        return running.effects
+        return running[0].effects
     if (site := stream.eager.get(number)) is not None:
         return (site.effect.name,)
     call = stream.calls.get(number)
@@ -192,4 +193,17 @@ def _wait_for_unordered(deadline: float | None) -> bool:
     return not waiting.is_alive()
 
 
+_order = config.order
+
+
+def _settle_order(settings: Config) -> None:
+    """What was called under one `order` is visible before anything is called under another: a thread has a stream for
+    each, and these know nothing of each other."""
+    global _order
+    if settings.order != _order:
+        _order = settings.order
+        wait_for_all()
+
+
+config.listen(_settle_order)
 compat.on_barrier(effects_barrier)  # `jax.effects_barrier()` covers what went through us

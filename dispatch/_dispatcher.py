@@ -11,12 +11,10 @@ from dispatch._custom_calls import failure_in
 from dispatch._drain import drain, failure_of
 from dispatch._failures import failures
 from dispatch._sink import native
-from dispatch._streams import Caller, Issued, Stream, current_stream, several_devices
+from dispatch._streams import Issued, Stream, current_stream
 from effects._config import config
 from effects._jax_compat import jax_tokens, runs_now
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME
-
-_abandon = native.abandon
 
 
 class Dispatcher:
@@ -24,7 +22,7 @@ class Dispatcher:
 
     def __init__(self, name: str, plain: Any, threaded: Any):
         self._name = name
-        self._caller = Caller(name)
+        self._caller = native.Caller(name)
         self._plain = plain  # the function without tokens: what it is under another trace, and without jit
         self._threaded = threaded  # (runtime token, *args) -> (results, {Issued: output token})
 
@@ -35,53 +33,49 @@ class Dispatcher:
         if jax_tokens.current_tokens:
             wait_for_plain_programs()
         stream = current_stream()
-        issued = self._caller.issued
-        may_wait = issued is None or issued.awaits
+        caller = self._caller
         dispatching = stream.dispatching
         depth = len(dispatching)
-        place = None
+        awaits = (issued := caller.issued) is None or issued.awaits  # or may
+        number = -1
         try:
-            try:
-                with stream.turn:
-                    if may_wait and stream.newest_calling in stream.calls:
-                        _wait_for_callbacks(stream)
-                    number = stream.open(self._caller)
-                    if may_wait:
-                        failures.calls.add(place := (stream.thread, number))
-                    placed = stream.placed.take(number, args, kwargs) if several_devices() else None
-                    token = stream.token(number) if placed is None else placed.array
-                    try:
-                        outs, output_tokens = self._threaded(token, *args, **kwargs)
-                    except (RuntimeError, ValueError) as error:
-                        outs, output_tokens = self._call_again(error, stream.token(number), token, args, kwargs)
-                    awaits = stream.keep(number, output_tokens, self._caller, placed)
-                    dispatching.pop()
-            except BaseException as error:
-                _abandon(stream.thread, dispatching, depth)
+            with stream.turn:
+                if awaits and stream.newest_calling in stream.calls:
+                    _wait_for_callbacks(stream)
+                number = stream.open(caller, dispatching)
+                if awaits:
+                    failures.calls.add((stream.thread, number))
+                try:
+                    outs, awaited = stream.call(number, caller, dispatching, self._threaded, args, kwargs)
+                except (RuntimeError, ValueError) as error:
+                    outs, awaited = self._call_again(error, stream, number, args, kwargs)
+            if awaited is not None:
+                _wait_for_answers(stream, number, awaited, self._name)
+        except BaseException as error:
+            native.abandon(stream.thread, dispatching, depth)
+            if isinstance(error, Exception):
                 # JAX may have waited for the program, and says only that it failed.
-                if failures and isinstance(error, Exception):
-                    _raise_what_ended(stream, number)  # pyright: ignore[reportPossiblyUnboundVariable]
-                if isinstance(error, Exception) and (failure := failure_in(error, self._name)) is not None:
+                _raise_what_ended(stream, number)
+                if (failure := failure_in(error, self._name)) is not None:
                     raise failure from None
-                raise
-            if awaits:
-                _wait_for_answers(stream, number, output_tokens, self._name)
+            raise
         finally:
-            if place is not None:
-                failures.calls.discard(place)
+            if awaits:
+                failures.calls.discard((stream.thread, number))
         if config.sync and not dispatching:
             effects_barrier()
         return outs
 
-    def _call_again(self, error: Exception, token: Any, placed: Any, args: Any, kwargs: Any) -> Any:
+    def _call_again(self, error: Exception, stream: Stream, number: int, args: Any, kwargs: Any) -> Any:
         """With a runtime token of another form, if what was raised is about that."""
+        token = stream.token(number)
         if isinstance(error, RuntimeError) and _GUARDED in str(error):
             # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
-            return self._threaded(jax.device_put(placed), *args, **kwargs)
-        if isinstance(error, ValueError) and TOKEN_NAME in str(error):
-            # Arguments on devices that do not belong together: of these, not of the token, is to be spoken.
-            return self._threaded(token, *args, **kwargs)
-        raise error
+            token = jax.device_put(token)
+        # Arguments on devices that do not belong together: of these, not of the token, is to be spoken.
+        elif not (isinstance(error, ValueError) and TOKEN_NAME in str(error)):
+            raise error
+        return stream.call(number, self._caller, stream.dispatching, self._threaded, args, kwargs, token)
 
 
 def _wait_for_callbacks(stream: Stream) -> None:
@@ -95,9 +89,9 @@ def _wait_for_callbacks(stream: Stream) -> None:
         drain.wait(lambda: newest not in stream.calls)
 
 
-def _wait_for_answers(stream: Stream, number: int, output_tokens: dict[Issued, Any], name: str) -> None:
+def _wait_for_answers(stream: Stream, number: int, awaited: tuple[Issued, Any], name: str) -> None:
     """Waits until a program has got what it waits for. What is only recorded may still be to come."""
-    [(issued, output_token)] = output_tokens.items()
+    issued, output_token = awaited
     # The drain tells when epochs end. A program may be over long before, if its last effects take their time.
     while issued.awaits and not drain.wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
         pass

@@ -299,10 +299,10 @@ class Drain:
         for stream in list(streams.values()):
             for number in list(stream.running):
                 # What waits behind one that has not failed waits for it.
-                running = stream.running.get(number)
-                if running is None or not running.output_token.is_ready():
+                _, output_token = stream.running.get(number, (None, None))
+                if output_token is None or not output_token.is_ready():
                     break
-                if runs_here(running.output_token) and failure_of(running.output_token) is None:
+                if runs_here(output_token) and failure_of(output_token) is None:
                     break  # it has ended, and its end is on its way
                 stream.running.pop(number, None)
                 stream.fail(number)

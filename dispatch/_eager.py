@@ -16,12 +16,13 @@ from dispatch._failures import failures
 from dispatch._host_sink import publish_and_wait
 from dispatch._jit import jit
 from dispatch._sink import native, publish
-from dispatch._streams import Caller, Stream, current_stream
+from dispatch._streams import Stream, current_stream
+from effects import _jax_compat as compat
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p
 from effects._sites import SIZE, Site
 
-_EAGER = Caller("an eager call")
+_EAGER = native.Caller("an eager call")
 
 
 @effect_p.def_impl
@@ -32,13 +33,14 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
         records = _records_of_shards(operands)
         site = site.in_shards
     else:
-        records = [(None, [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)])]
+        values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
+        records = [(_device_of(operands), values)]
     wait_for_plain_programs()
     drain.start()
     stream = current_stream()
     depth = len(stream.dispatching)
     try:
-        number = stream.open(_EAGER)
+        number = stream.open(_EAGER, stream.dispatching)
         stream.eager[number] = site
         stream_of_token, epoch, phase, index = map(int, stream.token(number))
         results = []
@@ -47,7 +49,7 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
             if site.results is None:
                 publish(site, token, values, device)
             else:
-                results = _call(site, token, values, stream, number)
+                results = _call(site, token, values, device, stream, number)
             index += bool(site.effect.ordered)
         native.close([(stream_of_token, epoch, phase, index)], 0)
         stream.dispatching.pop()
@@ -55,6 +57,17 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
         native.abandon(stream.thread, stream.dispatching, depth)
         raise
     return results
+
+
+def _device_of(operands: Sequence[Any]) -> int:
+    """The device that would run a program with these operands; -1 if several would."""
+    arrays = [x for x in operands if isinstance(x, jax.Array)]
+    devices = {device for x in arrays if x.committed for device in x.devices()} or {
+        device for x in arrays for device in x.devices()
+    }
+    if not devices:
+        return compat.host_device()
+    return devices.pop().id if len(devices) == 1 else native.ALL_DEVICES
 
 
 def _records_of_shards(operands: Sequence[Any]) -> list[tuple[int, list[np.ndarray]]]:
@@ -81,9 +94,9 @@ def _part_on(x: Any, device: Any) -> tuple[Any, list[tuple[int, int]]]:
     return x, [(0, n) for n in np.shape(x)]
 
 
-def _call(site: Site, token: tuple[int, ...], values: list[Any], stream: Stream, number: int) -> list[Any]:
+def _call(site: Site, token: tuple[int, ...], values: list[Any], device: int, stream: Stream, number: int) -> list[Any]:
     try:
-        results = publish_and_wait(site, token, values)
+        results = publish_and_wait(site, token, values, device)
     except RuntimeError:
         if (failure := failures.take_awaited((stream.thread, number))) is not None:
             raise failure from failure.__cause__

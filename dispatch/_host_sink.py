@@ -35,10 +35,12 @@ class _HostSink:
         return publish_and_wait(site, PLAIN_TOKEN, operands)
 
 
-def publish_and_wait(site: Site, token: tuple[int, ...], operands: Sequence[Any]) -> list[np.ndarray]:
+def publish_and_wait(
+    site: Site, token: tuple[int, ...], operands: Sequence[Any], device: int | None = None
+) -> list[np.ndarray]:
     """Publishes a record from the host; returns what a callback returns, once it has run in its turn."""
     reply = None if site.results is None else native.HostReply()
-    publish(site, token, operands, reply=reply)
+    publish(site, token, operands, device, reply)
     if reply is None:
         return []
     if is_nested():

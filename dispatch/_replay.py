@@ -15,7 +15,6 @@ import numpy as np
 from dispatch._failures import Place, failures
 from dispatch._observers import Capture, captures, observers
 from dispatch._sink import native
-from dispatch._streams import Caller
 from effects import _errors as errors
 from effects._callback import take_results
 from effects._content import Event, HostCall, Line
@@ -30,7 +29,7 @@ _ONCE = ((),)
 class Call(NamedTuple):
     """What was in force when a program was called. A plain tuple where it is made, since that is at every dispatch."""
 
-    caller: Caller  # the jitted function
+    caller: native.Caller  # the jitted function
     stdout: TextIO | None  # where its lines go
     context: contextvars.Context  # in which its effects are replayed
 
@@ -38,7 +37,7 @@ class Call(NamedTuple):
 Settle = Callable[[Place], None]
 """Waits for the effects of what a function of the user's has called, on behalf of the program that called it."""
 
-_OUTSIDE = Caller("a program outside fx.jit")
+_OUTSIDE = native.Caller("a program outside fx.jit")
 
 
 def outside_epochs() -> Call:
@@ -51,7 +50,7 @@ class Replay:
 
     def __init__(
         self,
-        call: tuple[Caller, TextIO | None, contextvars.Context],
+        call: tuple[native.Caller, TextIO | None, contextvars.Context],
         place: Place,
         settle: Settle | None = None,
     ):

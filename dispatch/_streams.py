@@ -6,22 +6,21 @@ takes holds the stream's and the epoch's number; it comes from the host, so no p
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import contextvars
 import functools
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TextIO
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from dispatch._placed import Placed, PlacedTokens, SharedPlacedTokens, token_memory
+from dispatch._placed import PlacedTokens, token_memory
 from dispatch._sink import native
 from effects._config import Config, config
+from effects._jax_compat import Array
 from effects._sites import Site
 
 
@@ -34,100 +33,39 @@ class Issued(NamedTuple):
     custom_calls: bool = False  # whether it calls handlers of the user's
 
 
-class Caller:
-    """A jitted function, as far as its calls are concerned."""
+launching = threading.RLock()
+"""Held while a program is put on several devices. Else they might get it and another thread's in different orders, and
+each wait for the other: for its part in a collective, or for room."""
 
-    __slots__ = ("issued", "name")
-
-    def __init__(self, name: str):
-        self.name = name
-        self.issued: Issued | None = None  # by the newest of its programs that has returned
+_NOBODYS_TURN = contextlib.nullcontext()
 
 
-class Running(NamedTuple):
-    """What a program returned that has not published its end yet."""
+class Stream(native.Stream):
+    """One thread's epochs. What every call goes through is native: `open`, `token` and `call`.
 
-    effects: tuple[str, ...]
-    output_token: Any  # ready when the program is over; failed if it failed
+    `calls` is keyed by epoch number and holds the epochs that have not ended, each as (`Caller`, standard output,
+    context). The owning thread adds (it alone dispatches), drain threads remove. A number is not met again while it is
+    a key, since numbers are handed out in turn and wrap around after four billion.
 
-
-class Stream:
-    """One thread's epochs.
-
-    `calls` is keyed by epoch number and holds the epochs that have not ended. The owning thread adds (it alone
-    dispatches), drain threads remove. A number is not met again while it is a key, since numbers are handed out in
-    turn and wrap around after four billion.
-
-    `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail. The owning thread
-    adds after its call has returned; drain threads remove.
+    `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail, as (`Issued`,
+    output token); the token is ready when the program is over, and failed if it failed. The owning thread adds after
+    its call has returned; both it and drain threads remove.
 
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
 
     `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first. The owning thread
-    writes it. A number gets in before the native side hears of it, so that an interrupt leaves nothing open.
+    writes it.
     """
 
-    def __init__(self, thread: int):
-        self.thread = thread
-        self.calls: dict[int, tuple[Caller, TextIO | None, contextvars.Context]] = {}
-        self.running: dict[int, Running] = {}
+    turn: Any = _NOBODYS_TURN
+    """Held from where a program gets its place until it is called."""
+
+    def __init__(self, thread: int, nested: bool = False):
+        super().__init__(thread, Array, None if nested else launching)
         self.eager: dict[int, Site] = {}
         self.dispatching: list[int] = []
-        self._unclosed: collections.deque[int] = collections.deque()  # those of `running`, in turn, as the owner knows
-        self.newest_calling = -1  # the number of the newest epoch whose program calls back
-        # The newest call alone; `native.open` puts it here.
-        self._newest: list[tuple[Caller, TextIO | None, contextvars.Context]] = [
-            (Caller(""), None, contextvars.Context())
-        ]
-        self._tokens: list[np.ndarray] = []  # runtime tokens of the block of epochs that is being handed out
-        self._block = -1
-        self.placed = PlacedTokens(thread)  # tokens on several devices
-        self.turn: Any = threading.RLock()  # held while a program is opened and put where it runs
-
-    def open(self, caller: Caller, _open: Any = native.open) -> int:
-        """Gives a program its place. Returns the number of its epoch."""
-        return _open(self.thread, caller, self._newest, self.calls, self.dispatching)
-
-    def token(self, number: int) -> np.ndarray:
-        """The runtime token of an epoch."""
-        if number >> _BLOCK_BITS != self._block:
-            self._fill(number >> _BLOCK_BITS)
-        return self._tokens[number & _BLOCK_MASK]
-
-    def keep(
-        self,
-        number: int,
-        output_tokens: Mapping[Issued, Any],
-        caller: Caller,
-        placed: Placed | None,
-        _has_closed: Any = native.has_closed,
-    ) -> bool:
-        """Keeps what a program returned, unless it has published its end by now: then nothing can fail any more, but
-        for custom calls. Returns whether it may still be waiting for a callback, or for those."""
-        thread = self.thread
-        unclosed = self._unclosed
-        while unclosed and (_has_closed(thread, unclosed[0]) or unclosed[0] not in self.running):
-            self.running.pop(unclosed.popleft(), None)  # here, where its memory is taken next
-        closed = _has_closed(thread, number)
-        for issued, output_token in output_tokens.items():  # one, if any
-            caller.issued = issued
-            if issued.calls:
-                self.newest_calling = number
-            if placed is not None:
-                if closed and not issued.custom_calls:
-                    placed.free.append(placed)
-                else:
-                    placed.free_after(output_token)
-            if closed:
-                return issued.custom_calls
-            self.running[number] = Running(issued.effects, output_token)
-            unclosed.append(number)
-            return issued.awaits or issued.custom_calls
-        self.fail(number)  # a program without effects closes nothing, and reads no token
-        if placed is not None:
-            placed.free.append(placed)
-        return False
+        self._placed = PlacedTokens(thread)
 
     def fail(self, number: int) -> None:
         """The program failed or never ran: nothing more will come from it."""
@@ -143,16 +81,16 @@ class Stream:
             if self.eager:
                 self.eager.pop(number, None)
 
-    def _fill(self, block: int) -> None:
-        """Makes the tokens of the next epochs. A program reads its token where it lies, so none is written twice."""
-        first = block << _BLOCK_BITS
-        self._tokens = list(token_memory(self.thread, range(first, first + _BLOCK)))
-        self._block = block
+    # What the native part asks for.
 
+    def _make_tokens(self, first: int, count: int) -> list[np.ndarray]:
+        return list(token_memory(self.thread, first, count))
 
-_BLOCK_BITS = 8
-_BLOCK = 1 << _BLOCK_BITS
-_BLOCK_MASK = _BLOCK - 1
+    def _find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._placed.find_pool(args, kwargs)
+
+    def _several_devices(self) -> bool:
+        return several_devices()
 
 
 class _SharedStream(Stream):
@@ -161,19 +99,12 @@ class _SharedStream(Stream):
     def __init__(self, thread: int):
         self._own = threading.local()
         super().__init__(thread)
-        self.placed = SharedPlacedTokens(thread)
-        self._lock = threading.Lock()
-        self._turn = threading.RLock()
 
     @property
     def turn(self) -> Any:  # type: ignore[override]
         """Several devices run programs in the order in which they get them, and one that waits for a callback holds up
         those behind it. So they must get them in the order of the epochs, since the callback waits for its turn."""
-        return self._turn if several_devices() else _NOBODYS_TURN
-
-    @turn.setter
-    def turn(self, value: Any) -> None:
-        self._turn = value
+        return launching if several_devices() else _NOBODYS_TURN
 
     @property
     def dispatching(self) -> list[int]:  # type: ignore[override]
@@ -187,16 +118,6 @@ class _SharedStream(Stream):
     def dispatching(self, value: list[int]) -> None:
         self._own.dispatching = value
 
-    def token(self, number: int) -> np.ndarray:
-        with self._lock:
-            return super().token(number)
-
-    def keep(self, number: int, output_tokens: Mapping[Issued, Any], caller: Caller, placed: Placed | None, /) -> bool:
-        with self._lock:
-            return super().keep(number, output_tokens, caller, placed)
-
-
-_NOBODYS_TURN = contextlib.nullcontext()
 
 streams: dict[int, Stream] = {}
 """By thread number: streams whose thread lives or that have open epochs. Any thread adds its own; the drain removes."""
@@ -228,11 +149,18 @@ def current_stream() -> Stream:
     try:
         return _local.stream
     except AttributeError:
-        stream = _local.stream = Stream(next(_nested_numbers if is_nested() else _numbers))
+        nested = is_nested()
+        stream = _local.stream = Stream(next(_nested_numbers if nested else _numbers), nested)
         streams[stream.thread] = stream
         _local.owner = _Owner()
         weakref.finalize(_local.owner, _ended.append, stream.thread).atexit = False
         return stream
+
+
+def own_threads() -> set[int]:
+    """Under which numbers the calling thread's programs may have failed."""
+    current = current_stream().thread
+    return {current} if is_nested() else {current, _shared.thread, vars(_local).get("stream", _shared).thread}
 
 
 def is_nested() -> bool:

@@ -177,7 +177,7 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
         return wait([], False)
     # What the function has called has effects, and it ends after these.
     own = function.own
-    if own is not None and (awaited := _unready(program.output_token for program in list(own.running.values()))):
+    if own is not None and (awaited := _unready(output_token for _, output_token in list(own.running.values()))):
         return wait(awaited, any(map(_is_over_several, awaited)), own.thread, id(awaited[0]))
     return _Wait((id(held[0]),), _HOLD_PATIENCE, False, now, now, cpu) if held else None
 

@@ -169,6 +169,8 @@ def _is_record(record: Any) -> bool:
         and (record.get("device") == _ALL_DEVICES or _are_counts([record.get("device")]))
         and _are_counts([record.get("process"), record.get("process_count", 1)])
         and _are_counts(record.get("token"), 4)
+        and _are_counts([record.get("thread")])
+        and isinstance(record.get("fmt", ""), str)
         and _are_counts(record.get("lane"))
         and _are_counts(record.get("processes", []))
         and isinstance(record.get("run", ""), str)

@@ -473,6 +473,48 @@ def test_devices_that_have_an_answer_wait_for_each_other():
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
+IN_THREADS = """
+import contextlib, faulthandler, io, os, threading
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+faulthandler.dump_traceback_later(200, exit=True)
+import jax, effects as fx, numpy as np
+from jax import lax, P
+mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+x = np.zeros(2, np.float32)
+if os.environ["ARGUMENTS"] == "devices":
+    x = jax.device_put(x, jax.NamedSharding(mesh, P("x")))
+
+def asks(x):
+    return x + fx.callback(lambda: np.float32(1), jax.ShapeDtypeStruct((), x.dtype))
+
+def talks(x):
+    fx.print("talks")
+    return x + lax.psum(x, "x")
+
+bodies = [asks, talks, lambda x: asks(talks(x))]
+threads = [
+    threading.Thread(target=lambda f: [f(x) for _ in range(300)], args=(fx.jit(f),), daemon=True)
+    for f in 3 * [jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x")) for body in bodies]
+]
+with contextlib.redirect_stdout(io.StringIO()) as out:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    fx.effects_barrier(all_threads=True)
+assert out.getvalue() == "talks\\n" * (3 * 2 * 2 * 300)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("arguments", ["host", "devices"])
+def test_threads_whose_programs_have_collectives(arguments):
+    """Devices get the programs of all threads in one order: else one would wait in a program for another that waits for
+    it in the next."""
+    done = run_python(IN_THREADS, env={"ARGUMENTS": arguments})
+    assert done.stdout == "done\n", done.stderr[-2000:]
+
+
 def test_threads_in_one_order_whose_programs_wait(lines):
     """With `order="process"` devices get programs in the order of the calls, which is that of their callbacks."""
     prints = fx.jit(lambda x: (fx.print("{}", x[0]), x)[1])
@@ -587,6 +629,22 @@ def test_transfer_guards_do_not_see_the_token(kind, lines):
                 f(x)
 
     assert lines(guarded, x) == ["[0 1 2 3]"] * 8
+
+
+def test_eager_effects_say_the_device():
+    """As the program that would be called with these values does."""
+
+    def body(x):
+        fx.print("{} {device}", x)
+
+    rows = jax.device_put(jnp.arange(2.0), jax.NamedSharding(_mesh(2, 3), P("x")))
+    xs = [jax.device_put(1, jax.devices()[2]), rows, jnp.zeros(()), 1, np.ones(1)]
+    with fx.capture(suppress=True) as records:
+        for x in xs:
+            fx.jit(body)(x)
+            body(x)
+    assert [record.device for record in records] == [2, 2, -1, -1, 0, 0, 0, 0, 0, 0]
+    assert [record.text for record in records][::2] == [record.text for record in records][1::2]
 
 
 def test_arguments_on_devices_that_do_not_belong_together():

@@ -271,6 +271,30 @@ def test_process_order_is_the_order_of_calls(gates):
     assert out.getvalue().splitlines() == ["held 0.0", "call 1", "call 2"]
 
 
+@pytest.mark.parametrize("orders", [("thread", "process", "thread"), ("process", "thread", "process")])
+def test_order_that_changes_between_calls(orders, gates):
+    """A thread's lines come in the order of its calls all the same, and its barrier raises what callbacks raised."""
+
+    @fx.jit
+    def raises(x):
+        fx.print("{}", x)
+        fx.callback(lambda: 1 / 0, None)
+
+    gate = gates()
+    held = fx.jit(lambda x: raises(gate(x)))
+    with contextlib.redirect_stdout(io.StringIO()) as out, fx.config.override(order=orders[0]):
+        held(jnp.float32(0))
+        threading.Thread(target=gate.open).start()
+        for call, order in enumerate(orders[1:], start=1):
+            fx.config.order = order
+            raises(jnp.float32(call))
+        with pytest.raises(ExceptionGroup) as caught:
+            fx.effects_barrier(timeout=60)
+        fx.effects_barrier()
+    assert out.getvalue().splitlines() == ["0.0", "1.0", "2.0"]
+    assert [type(error.__cause__) for error in caught.value.exceptions] == [ZeroDivisionError] * 3
+
+
 def test_ended_threads_are_forgotten():
     """A thread that is gone leaves nothing behind."""
     from dispatch._streams import streams

@@ -537,6 +537,10 @@ REFUSED = {
         lambda paths: _change_text(paths[0], lambda text: text.replace('"token": [256', '"token": ["x"')),
         r"Line 1 of .* is not a record",
     ),
+    "no thread": (
+        lambda paths: _change_text(paths[0], lambda text: text.replace('"thread": 1', '"thread": null')),
+        r"Line 1 of .* is not a record",
+    ),
     "empty": (lambda paths: _change_text(paths[0], lambda text: ""), r"The log .*0.jsonl is empty\."),
     "not there": (lambda paths: paths[0].unlink(), r"0.jsonl cannot be read: No such file or directory\."),
     "a folder": (lambda paths: paths.append(paths[0].parent), r"cannot be read: Is a directory\."),

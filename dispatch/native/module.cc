@@ -20,6 +20,7 @@
 
 #include "custom_call.h"
 #include "handlers.h"
+#include "stream.h"
 
 namespace nb = nanobind;
 
@@ -126,45 +127,6 @@ nb::list ToPython(Batch &batch) {
   return items;
 }
 
-// Whether two contexts hold the same values, by identity: equal ones may show differently, or not compare.
-bool SameContext(nb::handle a, nb::handle b) {
-  if (nb::len(a) != nb::len(b)) return false;
-  if (nb::len(a) == 0) return true;
-  for (nb::handle variable : a) {
-    const int there = PySequence_Contains(b.ptr(), variable.ptr());
-    if (there < 0) throw nb::python_error();
-    if (there == 0 || !nb::object(a[variable]).is(nb::object(b[variable]))) return false;
-  }
-  return true;
-}
-
-// A dispatch: what is in force is kept under the number of its epoch, which is returned. `newest` holds the call before
-// it, as (caller, standard output, context), which this one shares if nothing has changed: text of calls that share
-// one is written in one go. No signal is seen in here, so that an interrupt leaves nothing open that is not in
-// `dispatching`.
-uint32_t OpenCall(uint32_t thread, nb::handle caller, nb::list newest, nb::dict calls, nb::list dispatching) {
-  PyObject *const output = PySys_GetObject("stdout");
-  const nb::object stdout_now = output != nullptr ? nb::borrow(output) : nb::object(nb::none());
-  const nb::object context = nb::steal(PyContext_CopyCurrent());
-  nb::object call = newest[0];
-  if (!call[0].is(caller) || !call[1].is(stdout_now) || !SameContext(call[2], context))
-    newest[0] = call = nb::make_tuple(caller, stdout_now, context);
-  const uint32_t number = drain().open(thread, reinterpret_cast<uintptr_t>(call.ptr()));
-  const nb::int_ key(number);
-  dispatching.append(key);
-  calls[key] = call;
-  return number;
-}
-
-// A call was left by an exception: fails what it opened, down to so many epochs. Here too no signal is seen, so that a
-// second interrupt leaves nothing open either.
-void AbandonCalls(uint32_t thread, nb::list dispatching, size_t depth) {
-  for (size_t left = nb::len(dispatching); left > depth; --left) {
-    drain().fail(thread, nb::cast<uint32_t>(dispatching[left - 1]));
-    nb::del(dispatching[left - 1]);
-  }
-}
-
 // The process ends with this code instead of 0.
 std::atomic<int> exit_code{0};
 
@@ -236,8 +198,9 @@ private:
 
 NB_MODULE(_token_effects, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
-  m.attr("ABI") = 8;
+  m.attr("ABI") = 9;
   m.attr("PLAIN_THREAD") = kPlainThread;
+  m.attr("ALL_DEVICES") = kAllDevices;
 
   m.def("handlers", [] {
     nb::list all;
@@ -267,9 +230,29 @@ NB_MODULE(_token_effects, m) {
                           nb::bytes(failure->message.data(), failure->message.size()));
   });
 
-  m.def("open", &OpenCall);
+  nb::set_leak_warnings(false); // streams live as long as the process
+  nb::class_<Caller>(m, "Caller")
+      .def(nb::init<std::string>())
+      .def_ro("name", &Caller::name)
+      .def_ro("issued", &Caller::issued);
+  nb::class_<Pool>(m, "Pool").def(nb::init<nb::object>());
+  const auto stream = [](nb::handle self) -> Stream & { return *nb::inst_ptr<Stream>(self); };
+  nb::class_<Stream>(m, "Stream")
+      .def(nb::init<uint32_t, nb::handle, nb::handle>(), nb::arg(), nb::arg(), nb::arg().none())
+      .def_ro("thread", &Stream::thread)
+      .def_ro("calls", &Stream::calls)
+      .def_ro("running", &Stream::running)
+      .def_ro("newest_calling", &Stream::newest_calling)
+      .def("open", &Stream::open)
+      .def("token", [stream](nb::handle_t<Stream> self, uint32_t number) { return stream(self).token(self, number); })
+      .def(
+          "call",
+          [stream](nb::handle_t<Stream> self, uint32_t number, Caller &caller, nb::list dispatching,
+                   nb::handle threaded, nb::tuple args, nb::dict kwargs, nb::handle given) {
+            return stream(self).call(self, number, caller, dispatching, threaded, args, kwargs, given);
+          },
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg() = nb::none());
   m.def("abandon", &AbandonCalls);
-  m.def("has_closed", [](uint32_t thread, uint32_t epoch) { return publisher().has_closed(thread, epoch); });
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("stop", [] { drain().stop(); });
