@@ -92,6 +92,9 @@ class Stream(native.Stream):
     def _several_devices(self) -> bool:
         return several_devices()
 
+    def _are_over_several(self, results: Any) -> bool:
+        return any(type(x) is Array and x.sharding.num_devices > 1 for x in jax.tree.leaves(results))
+
 
 class _SharedStream(Stream):
     """The one stream of all threads, with `order="process"`."""

@@ -25,7 +25,7 @@ struct Caller {
 
   const std::string name;
   nb::object issued = nb::none(); // by the newest of its programs that has returned
-  bool several = false;           // whether one of them ran on several devices
+  std::optional<bool> several;    // whether they ran on several devices; none before one has
 };
 
 // Fields of Python's `Issued`.
@@ -194,7 +194,7 @@ public:
     nb::object returned;
     {
       // A program that nobody has called yet may turn out to be one over several devices.
-      const bool launches = pool != nullptr || (several && (caller.several || caller.issued.is_none()));
+      const bool launches = pool != nullptr || (several && caller.several.value_or(true));
       const Held held(launches ? launching_ : nb::none());
       returned = CallWithToken(threaded, runtime_token, args, kwargs);
     }
@@ -205,7 +205,7 @@ public:
     Py_ssize_t at = 0;
     if (PyDict_Next(nb::object(returned[1]).ptr(), &at, &issued, &output_token)) { // one, if any
       caller.issued = nb::borrow(issued);
-      if (several && !caller.several)
+      if (several && !caller.several.value_or(false))
         caller.several = nb::cast<int>(nb::handle(output_token).attr("sharding").attr("num_devices")) > 1;
       if (Says(issued, kCalls)) newest_calling = number;
       const bool may_fail = Says(issued, kCustomCalls);
@@ -219,6 +219,7 @@ public:
         closed && !may_fail ? pool->give(std::move(placed)) : pool->give_after(std::move(placed), output_token);
     } else { // a program without effects closes nothing, and reads no token
       drain().fail(thread, number);
+      if (several && !caller.several) caller.several = nb::cast<bool>(self.attr("_are_over_several")(returned[0]));
       if (pool != nullptr) pool->give(std::move(placed));
     }
     nb::del(dispatching[nb::len(dispatching) - 1]);
