@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from typing import Any
@@ -10,10 +11,9 @@ from dispatch._drain import drain
 from dispatch._failures import failures
 from dispatch._processes import next_meeting
 from dispatch._sink import native
-from dispatch._streams import Stream, current_stream, is_nested, own_threads, streams
+from dispatch._streams import Stream, is_nested, own_streams, streams
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._config import Config, config
 from effects._registry import OF_JAX, effect_names
 from effects._types import Order
 
@@ -49,7 +49,7 @@ def effects_barrier(
     names = None if effects is None else effect_names(effects)
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else time.monotonic() + timeout
     meeting = next_meeting() if scope == "global" else None
-    outstanding = _wait(list(streams.values()) if all_threads else [current_stream()], names, deadline)
+    outstanding = _wait(list(streams.values()) if all_threads else own_streams(), names, deadline)
     if outstanding:
         if meeting is not None:
             meeting.give_up()
@@ -58,17 +58,25 @@ def effects_barrier(
         )
     if meeting is not None:
         meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
-    raise_failures(None if all_threads else {*own_threads(), native.PLAIN_THREAD})
+    raise_failures(None if all_threads else {*(stream.thread for stream in own_streams()), native.PLAIN_THREAD})
 
 
 def wait_for_thread() -> None:
     """Waits for the calling thread's effects, and raises nothing."""
-    _wait([current_stream()], None, None)
+    _wait(own_streams(), None, None)
+
+
+def settle_order() -> None:
+    """Before a program is called: what the calling thread called under another `order` becomes visible first. Calls of
+    others that have not returned are not waited for."""
+    *former, _ = own_streams()
+    if any(stream.calls for stream in former):
+        _wait(former, None, None, returned=True)
 
 
 def wait_for_all() -> None:
     """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for."""
-    _wait(list(streams.values()), None, None, at_exit=True)
+    _wait(list(streams.values()), None, None, returned=True)
 
 
 def raise_failures(threads: set[int] | None) -> None:
@@ -84,26 +92,25 @@ def raise_failures(threads: set[int] | None) -> None:
 
 
 def _wait(
-    which: list[Stream], names: frozenset[str] | None, deadline: float | None, *, at_exit: bool = False
+    which: list[Stream], names: frozenset[str] | None, deadline: float | None, *, returned: bool = False
 ) -> list[str]:
-    """Waits for what has been issued. Returns what is outstanding when the time is up."""
+    """Waits for what has been issued; with `returned`, before the first call that has not returned. Returns what is
+    outstanding when the time is up."""
     nested = is_nested()
     # Records of programs that JAX dispatched do not say which thread that was. One that runs functions of effects knows
     # whether it has dispatched any.
     for_plain = not nested or bool(compat.jax_tokens.current_tokens)
     if not wait_for_plain_programs(deadline):
         return ["programs with effects that were not dispatched by fx.jit"]
-    own = current_stream()
+    own = own_streams()
     # The newest epoch that counts, of each stream: a stream's epochs end in their order.
     last = []
     for stream in which:
-        if nested and stream is not own and drain.holds(stream.thread):
+        if nested and stream not in own and drain.holds(stream.thread):
             continue  # it goes on when the effects that are being replayed are done, and we may be one of them
         numbers = list(stream.calls)
-        outermost = stream.dispatching[:1]
-        if (at_exit or stream is own) and outermost and outermost[0] in numbers:
-            # That call has not returned, and is ours or may never: what it opened and what came after waits for it.
-            numbers = numbers[: numbers.index(outermost[0])]
+        # Such a call is ours or may never return: what it opened and what came after waits for it.
+        numbers = _before(numbers, stream.unreturned() if returned else stream.dispatching if stream in own else [])
         for number in reversed(numbers):
             effects = _effects_of(stream, number)
             if names is None or effects is None or names & set(effects):
@@ -137,6 +144,11 @@ def _wait(
                 effects = ", ".join(_effects_of(stream, earlier) or ["effects"])
                 outstanding.append(f"{effects} of `{call[0].name}` (thread {stream.thread}, dispatch {earlier})")
     return outstanding or ["records that are not replayed yet"]
+
+
+def _before(numbers: list[int], others: list[int]) -> list[int]:
+    """The numbers before the first that is one of the others."""
+    return list(itertools.takewhile(lambda number: number not in others, numbers)) if others else numbers
 
 
 def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:
@@ -193,17 +205,4 @@ def _wait_for_unordered(deadline: float | None) -> bool:
     return not waiting.is_alive()
 
 
-_order = config.order
-
-
-def _settle_order(settings: Config) -> None:
-    """What was called under one `order` is visible before anything is called under another: a thread has a stream for
-    each, and these know nothing of each other."""
-    global _order
-    if settings.order != _order:
-        _order = settings.order
-        wait_for_all()
-
-
-config.listen(_settle_order)
 compat.on_barrier(effects_barrier)  # `jax.effects_barrier()` covers what went through us

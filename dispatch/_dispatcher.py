@@ -6,12 +6,12 @@ from typing import Any
 
 import jax
 
-from dispatch._barrier import effects_barrier, wait_for_plain_programs
+from dispatch._barrier import effects_barrier, settle_order, wait_for_plain_programs
 from dispatch._custom_calls import failure_in
 from dispatch._drain import drain, failure_of
 from dispatch._failures import failures
 from dispatch._sink import native
-from dispatch._streams import Issued, Stream, current_stream
+from dispatch._streams import Issued, Stream, current_stream, orders, several_devices
 from effects._config import config
 from effects._jax_compat import jax_tokens, runs_now
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME
@@ -32,6 +32,8 @@ class Dispatcher:
             return self._plain(*args, **kwargs)
         if jax_tokens.current_tokens:
             wait_for_plain_programs()
+        if len(orders) > 1:
+            settle_order()
         stream = current_stream()
         caller = self._caller
         dispatching = stream.dispatching
@@ -84,7 +86,7 @@ def _wait_for_callbacks(stream: Stream) -> None:
     They would come first in any case. But one of them may use several devices, which run one such program at a time,
     and that would be ours.
     """
-    if jax.device_count() > 1 and not stream.dispatching:
+    if several_devices() and not stream.dispatching:
         newest = stream.newest_calling
         drain.wait(lambda: newest not in stream.calls)
 

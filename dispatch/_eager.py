@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dispatch._barrier import wait_for_plain_programs
+from dispatch._barrier import settle_order, wait_for_plain_programs
 from dispatch._drain import drain
 from dispatch._failures import failures
 from dispatch._host_sink import publish_and_wait
@@ -36,6 +36,7 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
         values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
         records = [(_device_of(operands), values)]
     wait_for_plain_programs()
+    settle_order()
     drain.start()
     stream = current_stream()
     depth = len(stream.dispatching)
@@ -62,9 +63,10 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
 def _device_of(operands: Sequence[Any]) -> int:
     """The device that would run a program with these operands; -1 if several would."""
     arrays = [x for x in operands if isinstance(x, jax.Array)]
-    devices = {device for x in arrays if x.committed for device in x.devices()} or {
-        device for x in arrays for device in x.devices()
-    }
+    devices = {device for x in arrays if x.committed for device in x.devices()}
+    if not devices and (default := jax.config.jax_default_device) is not None:
+        devices = {jax.devices(default)[0] if isinstance(default, str) else default}
+    devices = devices or {device for x in arrays for device in x.devices()}
     if not devices:
         return compat.host_device()
     return devices.pop().id if len(devices) == 1 else native.ALL_DEVICES

@@ -21,7 +21,7 @@ from dispatch._dispatcher import Dispatcher
 from dispatch._drain import drain
 from dispatch._executable import Executable
 from dispatch._options import jit_with_tokens
-from dispatch._streams import Issued
+from dispatch._streams import Issued, others_launch
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
@@ -199,6 +199,7 @@ def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options
         if not isinstance(token, compat.Tracer):
             # JAX runs the function by hand, to find where a NaN came from: effects happen as they do without jit.
             return find_fun()(*args, **kwargs), {}
+        others_launch()
         traced = jax.jit(find_fun(), **options).trace(*args, **kwargs)
         return _run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
 

@@ -6,6 +6,7 @@ A stream's native part keeps the latter, and writes them anew for program after 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,15 @@ class PlacedTokens:
         if pool is None:
             if len(self._pools) == _SHARDINGS:
                 self._pools.clear()
-            pool = self._pools[sharding] = native.Pool(self._maker(Placing(sharding)))
+            pool = self._pools[sharding] = native.Pool(functools.partial(_place, self._thread, Placing(sharding)))
         return sharding, pool
 
-    def _maker(self, placing: Placing) -> Any:
-        def make(number: int) -> tuple[Any, memoryview | None]:
-            memory = token_memory(self._thread, number, 1)[0]
-            array = placing.place(memory)
-            return array, memory.data if placing.shares_memory(array, memory) else None
 
-        return make
+def _place(thread: int, placing: Placing, number: int) -> tuple[Any, memoryview | None]:
+    """A token on several devices, and the host's memory if they read it there."""
+    memory = token_memory(thread, number, 1)[0]
+    array = placing.place(memory)
+    return array, memory.data if placing.shares_memory(array, memory) else None
 
 
 _SHARDINGS = 16

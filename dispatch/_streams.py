@@ -33,7 +33,7 @@ class Issued(NamedTuple):
     custom_calls: bool = False  # whether it calls handlers of the user's
 
 
-launching = threading.RLock()
+launching: Any = threading.RLock()
 """Held while a program is put on several devices. Else they might get it and another thread's in different orders, and
 each wait for the other: for its part in a collective, or for room."""
 
@@ -44,18 +44,18 @@ class Stream(native.Stream):
     """One thread's epochs. What every call goes through is native: `open`, `token` and `call`.
 
     `calls` is keyed by epoch number and holds the epochs that have not ended, each as (`Caller`, standard output,
-    context). The owning thread adds (it alone dispatches), drain threads remove. A number is not met again while it is
-    a key, since numbers are handed out in turn and wrap around after four billion.
+    context). Who dispatches adds, drain threads remove. A number is not met again while it is a key, since numbers are
+    handed out in turn and wrap around after four billion.
 
     `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail, as (`Issued`,
-    output token); the token is ready when the program is over, and failed if it failed. The owning thread adds after
-    its call has returned; both it and drain threads remove.
+    output token); the token is ready when the program is over, and failed if it failed. Who dispatches adds after the
+    call has returned; both it and drain threads remove.
 
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
 
-    `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first. The owning thread
-    writes it.
+    `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first: those of the
+    calling thread, which writes it.
     """
 
     turn: Any = _NOBODYS_TURN
@@ -66,6 +66,10 @@ class Stream(native.Stream):
         self.eager: dict[int, Site] = {}
         self.dispatching: list[int] = []
         self._placed = PlacedTokens(thread)
+
+    def unreturned(self) -> list[int]:
+        """The numbers of the epochs whose calls have not returned, of all threads."""
+        return self.dispatching
 
     def fail(self, number: int) -> None:
         """The program failed or never ran: nothing more will come from it."""
@@ -100,7 +104,7 @@ class _SharedStream(Stream):
     """The one stream of all threads, with `order="process"`."""
 
     def __init__(self, thread: int):
-        self._own = threading.local()
+        self._dispatching: dict[int, list[int]] = {}  # by the thread's identity
         super().__init__(thread)
 
     @property
@@ -111,15 +115,14 @@ class _SharedStream(Stream):
 
     @property
     def dispatching(self) -> list[int]:  # type: ignore[override]
-        try:
-            return self._own.dispatching
-        except AttributeError:
-            self._own.dispatching = []
-            return self._own.dispatching
+        return self._dispatching.setdefault(threading.get_ident(), [])
 
     @dispatching.setter
     def dispatching(self, value: list[int]) -> None:
-        self._own.dispatching = value
+        self._dispatching[threading.get_ident()] = value
+
+    def unreturned(self) -> list[int]:
+        return [number for numbers in list(self._dispatching.values()) for number in list(numbers)]
 
 
 streams: dict[int, Stream] = {}
@@ -131,11 +134,14 @@ _nested_numbers = itertools.count(native.PLAIN_THREAD - 1, -1)
 _shared = streams[0] = _SharedStream(0)
 _use_shared = False
 _local = threading.local()
+orders: set[str] = set()
+"""Settings of `order` that have been in force. A thread has a stream for each, and these know nothing of each other."""
 
 
 def _configure(settings: Config) -> None:
     global _use_shared
     _use_shared = settings.order == "process"
+    orders.add(settings.order)
 
 
 config.listen(_configure)
@@ -160,10 +166,19 @@ def current_stream() -> Stream:
         return stream
 
 
-def own_threads() -> set[int]:
-    """Under which numbers the calling thread's programs may have failed."""
-    current = current_stream().thread
-    return {current} if is_nested() else {current, _shared.thread, vars(_local).get("stream", _shared).thread}
+def own_streams() -> list[Stream]:
+    """All that the calling thread's programs may be in, the current one last."""
+    current = current_stream()
+    if is_nested() or len(orders) == 1:
+        return [current]
+    return [*({_shared, vars(_local).get("stream", _shared)} - {current}), current]
+
+
+def others_launch() -> None:
+    """Other threads may put programs on several devices from here on, but those behind the calling thread's turn: its
+    program is traced and compiled first, and may wait for theirs."""
+    if launching._is_owned() and current_stream() is not _shared:
+        launching._release_save()  # as `threading.Condition` does
 
 
 def is_nested() -> bool:

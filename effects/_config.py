@@ -63,8 +63,8 @@ class Config:
     - `sync` (`EFFECTS_SYNC`): a barrier after every outermost call of an `fx.jit` function, so that Python's own
       prints and those of programs interleave as written.
     - `order` (`EFFECTS_ORDER`): `"thread"`: every thread's effects are in order, threads are independent.
-      `"process"`: one order for all threads, that of their calls. A change waits until what was called before is
-      visible.
+      `"process"`: one order for all threads, that of their calls. After a change a thread's next call waits until what
+      it called before is visible.
     - `ring_bytes` (`EFFECTS_RING_BYTES`): size of the ring in which a producing thread keeps records until they are
       replayed. Counts for threads that have not published yet.
     - `when_full` (`EFFECTS_WHEN_FULL`): what a full ring means. `"wait"`: the program waits, nothing is lost;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import random
 import threading
@@ -495,17 +496,17 @@ def sums(x):
     return x + lax.psum(x, "x")
 
 bodies = [asks, talks, lambda x: asks(talks(x)), sums]
-threads = [
-    threading.Thread(target=lambda f: [f(x) for _ in range(300)], args=(fx.jit(f),), daemon=True)
-    for f in 2 * [jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x")) for body in bodies]
-]
+fs = [fx.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))) for body in 2 * bodies]
+threads = [threading.Thread(target=lambda f: [f(x) for _ in range(300)], args=(f,), daemon=True) for f in fs]
 with contextlib.redirect_stdout(io.StringIO()) as out:
+    for f in fs:
+        jax.block_until_ready(f(x))  # compiled, and one after the other
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     fx.effects_barrier(all_threads=True)
-assert out.getvalue() == "talks\\n" * (2 * 2 * 2 * 300)
+assert out.getvalue() == "talks\\n" * (2 * 2 * 2 * 301)
 print("done")
 """
 
@@ -516,6 +517,46 @@ def test_threads_whose_programs_have_collectives(arguments):
     it in the next."""
     done = run_python(IN_THREADS, env={"ARGUMENTS": arguments})
     assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+def test_function_that_is_traced_waits_for_another_thread():
+    """Such as one that has a lock of the user's, and calls a program for the first time."""
+    ones = fx.jit(lambda: jnp.ones(3))
+    made = []
+
+    @fx.jit
+    def f(x):
+        other = threading.Thread(target=lambda: made.append(np.asarray(ones())), daemon=True)
+        other.start()
+        other.join(60)
+        return x + made[0].sum()
+
+    assert f(np.float32(1)) == 4
+
+
+def test_tokens_of_threads_that_are_gone(lines):
+    """Their memory, on several devices, is given back."""
+    from dispatch._drain import drain
+    from dispatch._placed import PlacedTokens
+    from dispatch._streams import streams
+
+    f = fx.jit(lambda x: fx.print("{}", x[0]))
+    x = jax.device_put(jnp.zeros(2), jax.NamedSharding(_mesh(0, 1), P("x")))
+    lines(lambda: f(x))
+    before = len(streams)
+
+    def call():
+        for _ in range(5):
+            thread = threading.Thread(target=f, args=(x,))
+            thread.start()
+            thread.join()
+        fx.effects_barrier(all_threads=True, timeout=60)
+        f(x)  # the drain looks after them while programs run
+        assert drain.wait(lambda: len(streams) <= before, timeout=60)
+
+    lines(call)
+    gc.collect()
+    assert sum(type(one) is PlacedTokens for one in gc.get_objects()) == len(streams)
 
 
 def test_threads_in_one_order_whose_programs_wait(lines):
@@ -648,6 +689,11 @@ def test_eager_effects_say_the_device():
             body(x)
     assert [record.device for record in records] == [2, 2, -1, -1, 0, 0, 0, 0, 0, 0]
     assert [record.text for record in records][::2] == [record.text for record in records][1::2]
+    with fx.capture(suppress=True) as records, jax.default_device(jax.devices()[3]):
+        for x in xs[0], xs[2], 1:
+            fx.jit(body)(x)
+            body(x)
+    assert [record.device for record in records] == [2, 2, 3, 3, 3, 3]
 
 
 def test_arguments_on_devices_that_do_not_belong_together():

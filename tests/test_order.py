@@ -295,6 +295,21 @@ def test_order_that_changes_between_calls(orders, gates):
     assert [type(error.__cause__) for error in caught.value.exceptions] == [ZeroDivisionError] * 3
 
 
+def test_order_is_left_while_a_callback_runs(lines):
+    """A change waits for nothing; the thread's next call does."""
+    gate = threading.Event()
+    waits = fx.jit(lambda: fx.callback(lambda: gate.wait() and None, None))
+
+    def call():
+        with pytest.raises(fx.BarrierTimeout), fx.config.override(order="process"):
+            waits()
+            fx.effects_barrier(timeout=0)
+        gate.set()
+        fx.jit(lambda: fx.print("next"))()
+
+    assert lines(call) == ["next"]
+
+
 def test_ended_threads_are_forgotten():
     """A thread that is gone leaves nothing behind."""
     from dispatch._streams import streams

@@ -230,7 +230,7 @@ NB_MODULE(_token_effects, m) {
                           nb::bytes(failure->message.data(), failure->message.size()));
   });
 
-  nb::set_leak_warnings(false); // streams live as long as the process
+  nb::set_leak_warnings(false); // the streams that are left when the process ends are left for good
   nb::class_<Caller>(m, "Caller")
       .def(nb::init<std::string>())
       .def_ro("name", &Caller::name)

@@ -25,7 +25,7 @@ struct Caller {
 
   const std::string name;
   nb::object issued = nb::none(); // by the newest of its programs that has returned
-  std::optional<bool> several;    // whether they ran on several devices; none before one has
+  bool several = false;           // whether one of them ran on several devices
 };
 
 // Fields of Python's `Issued`.
@@ -102,7 +102,8 @@ public:
   Held(const Held &) = delete;
   ~Held() {
     if (lock_.is_none()) return;
-    if (!nb::steal(PyObject_CallMethod(lock_.ptr(), "release", nullptr)).is_valid()) PyErr_Clear(); // it is held
+    // Who was called may have given it back; see `others_launch`. Then there is nothing to release.
+    if (!nb::steal(PyObject_CallMethod(lock_.ptr(), "release", nullptr)).is_valid()) PyErr_Clear();
   }
 
 private:
@@ -193,9 +194,8 @@ public:
                                                        : nb::borrow(given);
     nb::object returned;
     {
-      // A program that nobody has called yet may turn out to be one over several devices.
-      const bool launches = pool != nullptr || (several && caller.several.value_or(true));
-      const Held held(launches ? launching_ : nb::none());
+      // A function that nobody has called yet is compiled first, and others are not to wait for that.
+      const Held held(several && caller.several ? launching_ : nb::none());
       returned = CallWithToken(threaded, runtime_token, args, kwargs);
     }
     forget_closed();
@@ -205,13 +205,11 @@ public:
     Py_ssize_t at = 0;
     if (PyDict_Next(nb::object(returned[1]).ptr(), &at, &issued, &output_token)) { // one, if any
       caller.issued = nb::borrow(issued);
-      if (several && !caller.several.value_or(false))
-        caller.several = nb::cast<int>(nb::handle(output_token).attr("sharding").attr("num_devices")) > 1;
       if (Says(issued, kCalls)) newest_calling = number;
       const bool may_fail = Says(issued, kCustomCalls);
       const nb::tuple both = nb::make_tuple(nb::handle(issued), nb::handle(output_token));
-      if (!closed) {
-        running[nb::int_(number)] = both;
+      if (const nb::int_ key(number); !closed && calls.contains(key)) { // else the drain has seen its end
+        running[key] = both;
         unclosed_.push_back(number);
       }
       if (may_fail || (!closed && Says(issued, kAwaits))) awaited = both;
@@ -219,10 +217,10 @@ public:
         closed && !may_fail ? pool->give(std::move(placed)) : pool->give_after(std::move(placed), output_token);
     } else { // a program without effects closes nothing, and reads no token
       drain().fail(thread, number);
-      if (several && !caller.several) caller.several = nb::cast<bool>(self.attr("_are_over_several")(returned[0]));
       if (pool != nullptr) pool->give(std::move(placed));
     }
     nb::del(dispatching[nb::len(dispatching) - 1]);
+    if (several && !caller.several) caller.several = is_over_several(self, returned);
     return nb::make_tuple(returned[0], awaited);
   }
 
@@ -232,6 +230,15 @@ private:
   bool several_devices(nb::handle self) {
     if (!several_) several_ = nb::cast<bool>(self.attr("_several_devices")());
     return *several_;
+  }
+
+  // Whether a program ran on several devices, by what it returned.
+  static bool is_over_several(nb::handle self, nb::handle returned) {
+    PyObject *issued, *output_token;
+    Py_ssize_t at = 0;
+    if (PyDict_Next(nb::object(returned[1]).ptr(), &at, &issued, &output_token))
+      return nb::cast<int>(nb::handle(output_token).attr("sharding").attr("num_devices")) > 1;
+    return nb::cast<bool>(self.attr("_are_over_several")(returned[0]));
   }
 
   // The pool of the devices that run the program, which are those of its arguments; None if that is one device.
@@ -255,7 +262,7 @@ private:
     while (!unclosed_.empty()) {
       const nb::int_ oldest(unclosed_.front());
       const bool runs = running.contains(oldest);
-      if (runs && !publisher().has_closed(thread, unclosed_.front())) return;
+      if (runs && calls.contains(oldest) && !publisher().has_closed(thread, unclosed_.front())) return;
       unclosed_.pop_front();
       if (runs && PyDict_DelItem(running.ptr(), oldest.ptr()) != 0) PyErr_Clear(); // the drain may have been here
     }
