@@ -130,13 +130,14 @@ class Drain:
     def _run(self) -> None:
         nested = self._nested[threading.get_ident()] = nest_this_thread()
         settle = self._settle(nested)
-        while native.stand_by():
+        leads = False
+        while not leads and native.stand_by():
             leads, replayed, stopped = True, False, False
             while leads and (replayed or not stopped):
                 leads, replayed, stopped = self._step(settle)
-            if leads:
-                native.leave()
-                return
+        del self._nested[threading.get_ident()]
+        if leads:
+            native.leave()
 
     def _step(self, settle: Settle | None) -> tuple[bool, bool, bool]:
         """Replays a batch.

@@ -540,10 +540,14 @@ def test_tokens_of_threads_that_are_gone(lines):
     from dispatch._placed import PlacedTokens
     from dispatch._streams import streams
 
+    def count():
+        gc.collect()
+        return sum(type(one) is PlacedTokens for one in gc.get_objects())
+
     f = fx.jit(lambda x: fx.print("{}", x[0]))
     x = jax.device_put(jnp.zeros(2), jax.NamedSharding(_mesh(0, 1), P("x")))
     lines(lambda: f(x))
-    before = len(streams)
+    before, tokens = len(streams), count()
 
     def call():
         for _ in range(5):
@@ -555,8 +559,7 @@ def test_tokens_of_threads_that_are_gone(lines):
         assert drain.wait(lambda: len(streams) <= before, timeout=60)
 
     lines(call)
-    gc.collect()
-    assert sum(type(one) is PlacedTokens for one in gc.get_objects()) == len(streams)
+    assert count() <= tokens
 
 
 def test_threads_in_one_order_whose_programs_wait(lines):

@@ -348,7 +348,7 @@ def test_different_programs_are_not_merged(barriers, folder):
 
 
 def test_process_that_died_ends_a_barrier_without_a_limit():
-    """When JAX notices, just before it ends the other processes."""
+    """When JAX notices, just before it ends the other processes: it may be faster, but not always."""
     code = """
 start(heartbeat_timeout_seconds=2)
 import os, signal, effects as fx
@@ -357,9 +357,14 @@ if PROCESS == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 fx.effects_barrier(scope="global")
 """
-    process, _ = run_processes(code, 2)
-    assert process.returncode != 0
-    assert "A barrier of all processes cannot go on: process 1 sends no heartbeats any more." in process.output
+    outputs = []
+    for _ in range(4):
+        process, _ = run_processes(code, 2)
+        assert process.returncode != 0
+        outputs.append(process.output)
+        if "A barrier of all processes cannot go on: process 1 sends no heartbeats any more." in process.output:
+            return
+    raise AssertionError(outputs)
 
 
 def test_global_barrier_of_one_process():
