@@ -126,6 +126,7 @@ __all__ = [
     "physical_key_data",
     "processes_of",
     "read_scan",
+    "read_sharding",
     "region_axes",
     "register_effect_types",
     "register_ffi_type",
@@ -148,6 +149,7 @@ __all__ = [
     "while_p",
     "with_jaxprs",
     "with_scan_tokens",
+    "write_sharding",
     "zero_tangent",
 ]
 
@@ -989,6 +991,18 @@ def is_tiled(sharding: Any, together: int) -> bool:
     if any(kind != xla_client.OpSharding.Type.REPLICATED for kind in sharding.subgroup_types()):
         return False
     return all(cuts == 1 for cuts in sharding.tile_assignment_dimensions()[:together])
+
+
+def write_sharding(aval: Any) -> str:
+    """How an array lies by its type, as text."""
+    return aval.sharding._to_xla_hlo_sharding(aval.ndim).to_proto().SerializeToString().hex()
+
+
+def read_sharding(text: str) -> Any:
+    """What `write_sharding` has written."""
+    proto = xla_client.OpSharding()
+    proto.ParseFromString(bytes.fromhex(text))
+    return xla_client.HloSharding.from_proto(proto)
 
 
 def element_type(shape: Any) -> str:

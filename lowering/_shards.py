@@ -3,6 +3,9 @@
 XLA's partitioner decides how a value lies on the devices, long after lowering. So a program has a call of a target that
 the partitioner knows by name, and asks us what each device is to do: it publishes a record of its part, with where that
 part lies in the whole. The devices count for themselves meanwhile, as in a per-device region with one effect.
+
+What has no elements XLA makes a constant, which is not cut, before it decides. Only its type can say how it lies, if
+the axes of the mesh are explicit, so the call says that.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ def call_shards(
     """Calls the target. `devices`: how many run the program; `attributes`: those of the call that each makes."""
     # The lanes of a `vmap` stay together, and so does what says which of them have the effect.
     together = [len(operand.lanes) for operand in site.operands]
-    said = json.dumps({"attributes": attributes, "together": together, "devices": devices})
+    empty = [compat.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
+    said = json.dumps({"attributes": attributes, "together": together, "empty": empty, "devices": devices})
     return compat.call_partitioned(ctx, _TARGET, (token, *operands), said)
 
 
@@ -34,9 +38,13 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
     """What the partitioner asks for: the program of one device, and how operands and result lie."""
     description = json.loads(said)
     whole = compat.replicated_hlo_sharding
+    shardings = [
+        compat.read_sharding(empty) if empty else sharding
+        for sharding, empty in zip(shardings[1:], description["empty"], strict=True)
+    ]
     layouts = [
         sharding if compat.is_tiled(sharding, together) else whole
-        for sharding, together in zip(shardings[1:], description["together"], strict=True)
+        for sharding, together in zip(shardings, description["together"], strict=True)
     ]
     tiles = [_Tiles(tuple(shape.dimensions()), layout) for shape, layout in zip(shapes[1:], layouts, strict=True)]
     types = [compat.element_type(shape) for shape in shapes[1:]]
