@@ -326,7 +326,9 @@ def _custom_call_batch(
         return outs, [None] * len(outs)
     if method is None:
         raise NotImplementedError(errors.MSG_CUSTOM_VMAP.format(target=site.content.target, where=site.where))
-    moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True)]
+    moved = [
+        x if dim is None else compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
+    ]
     # One by one, in the order of the lanes, the outermost first: that is known when the program is complete.
     if method.startswith("sequential") or lanes or (masked and mapped[0]):
         lanes_of = tuple((m, *differs) for m, differs in zip(mapped, lanes_of, strict=True))

@@ -121,6 +121,7 @@ __all__ = [
     "on_barrier",
     "open_jaxpr",
     "own_devices",
+    "own_lanes",
     "owner_of",
     "physical_aval",
     "physical_key_data",
@@ -721,8 +722,18 @@ def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequ
     return closed_jaxpr(jaxpr), list(outs_batched)
 
 
+def own_lanes(x: Any, dim: int | None, axis_data: Any) -> Any:
+    """A value with the lanes of its device. What a region closes over has, with `spmd_axis_name`, those of all devices,
+    unlike the region's arguments."""
+    if dim is None or axis_data.spmd_name is None or x.shape[dim] == axis_data.size:
+        return x
+    first = jax.lax.axis_index(axis_data.spmd_name) * axis_data.size
+    return jax.lax.dynamic_slice_in_dim(x, first, axis_data.size, dim)
+
+
 def lanes_at_front(x: Any, dim: int | None, axis_data: Any) -> Any:
     """A value with its lanes in the leading axis, made if there is none."""
+    x = own_lanes(x, dim, axis_data)
     return batching.bdim_at_front(x, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis)
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
@@ -55,7 +53,9 @@ def _effect_batch(
     if all(dim is None for dim in dims) and compat.is_axis_of_tangents(axis_data):
         outs = effect_p.bind(*operands, site=site)
         return outs, [None] * len(outs)
-    moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True)]
+    moved = [
+        x if dim is None else compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
+    ]
     outs = effect_p.bind(*moved, site=site.with_lanes(axis_data.size, [dim is not None for dim in dims]))
     return outs, [0] * len(outs)
 

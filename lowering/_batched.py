@@ -158,6 +158,7 @@ def _telling(primitive: Any, batch: _Rule) -> _Rule:
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         if primitive is compat.linear_solve_p or any(map(needs_masks, compat.jaxprs_in(params))):
             axis_data = compat.axis_that_tells(axis_data)
+            args = [compat.own_lanes(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
         return batch(axis_data, args, dims, **params)
 
     return rule
