@@ -110,7 +110,8 @@ def _wait(
             continue  # it goes on when the effects that are being replayed are done, and we may be one of them
         numbers = list(stream.calls)
         # Such a call is ours or may never return: what it opened and what came after waits for it.
-        numbers = _before(numbers, stream.unreturned() if returned else stream.dispatching if stream in own else [])
+        ignored = stream.unreturned() if returned or drain.ended else stream.dispatching if stream in own else []
+        numbers = _before(numbers, ignored)
         for number in reversed(numbers):
             effects = _effects_of(stream, number)
             if names is None or effects is None or names & set(effects):

@@ -187,6 +187,26 @@ def test_effects_in_handlers_that_run_after_ours_at_exit():
     assert done.stdout.splitlines() == ["x 1", "x 2", "the end"]
 
 
+@pytest.mark.parametrize("order", ["thread", "process"])
+def test_call_that_never_returns_does_not_hold_up_the_end(order):
+    """A daemon thread whose call waits for ever has what came before it shown, and the process ends."""
+    done = run_python(
+        "import threading, effects as fx\n"
+        "def waits(x):\n"
+        "    fx.print('never {}', x)\n"
+        "    there.set()\n"
+        "    threading.Event().wait()\n"
+        "there = threading.Event()\n"
+        "fx.jit(lambda x: fx.print('x {}', x))(1)\n"
+        "threading.Thread(target=fx.jit(waits), args=(2,), daemon=True).start()\n"
+        "there.wait()",
+        env={"EFFECTS_ORDER": order},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "x 1\n"
+
+
 INTERRUPTED = """
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
