@@ -7,10 +7,14 @@ import json
 import os
 import re
 
+import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import lax
 
+import effects as fx
 from effects import _cli
 from effects._merge import LogError, merge, text_of
 from tests.helpers import run_processes
@@ -605,3 +609,20 @@ def test_log_of_one_process_stays_as_it_is(tmp_path):
     records = merge([path])
     assert records == log
     assert list(map(text_of, records)) == ["a", "e x=1 s=t"]
+
+
+def test_logs_have_gaps(tmp_path):
+    """What a handler is not to get, and branches that no lane takes, count all the same."""
+
+    def f(x):
+        lax.cond(x > 0, lambda: fx.log("positive", x=x), lambda: fx.log("negative", x=x))
+        fx.print("{}", x)
+        fx.log("end")
+
+    path = tmp_path / "run.jsonl"
+    handler = fx.add_handler(fx.JsonLinesHandler(path), effects="log")
+    fx.jit(jax.vmap(f))(jnp.ones(2))
+    fx.remove_handler(handler)
+    log = list(map(json.loads, path.read_text().splitlines()))
+    assert [record["token"][3] for record in log] == [1, 1, 3, 3]
+    assert merge([path]) == log
