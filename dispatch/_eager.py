@@ -121,3 +121,37 @@ def _program_of(**params: Any) -> Callable[..., Any]:
 
     eager_call.__qualname__ = eager_call.__name__ = _EAGER.name
     return jit(eager_call)
+
+
+def _on_each_device(primitive: Any, mesh: Any, *values: Any, **params: Any) -> list[Any]:
+    """In a `jax.shard_map` that is evaluated outside of jit, where JAX makes a program of each operation."""
+    with compat.outside_of_traces():
+        rows = [_row_on_each_device(x, mesh) for x in values]
+        return _program_on_each_device(primitive, mesh, **params)(*rows)
+
+
+def _row_on_each_device(x: Any, mesh: Any) -> Any:
+    """Where devices hold the same, JAX has one row for them."""
+    sharding = jax.NamedSharding(mesh, jax.P(mesh.axis_names))
+    parts = [shard.data for shard in x.addressable_shards]
+    return jax.make_array_from_single_device_arrays((mesh.size, *x.shape[1:]), sharding, parts)
+
+
+@functools.lru_cache(maxsize=256)
+def _program_on_each_device(primitive: Any, mesh: Any, **params: Any) -> Callable[..., list[Any]]:
+    rows = jax.P(mesh.axis_names)
+
+    def eager_call(*operands: Any) -> list[Any]:
+        def on_device(*operands: Any) -> list[Any]:
+            outs = primitive.bind(*(x[0] for x in operands), **params)
+            return [out[None] for out in outs]
+
+        specs = (rows,) * len(operands)
+        return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)(*operands)
+
+    eager_call.__qualname__ = eager_call.__name__ = _EAGER.name
+    return jit(eager_call)
+
+
+for _primitive in (effect_p, custom_call_p):
+    compat.rules_in_eager_regions[_primitive] = functools.partial(_on_each_device, _primitive)

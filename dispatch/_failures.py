@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection
 
 from dispatch._sink import native
+from dispatch._streams import streams, this_thread
 from effects import _errors as errors
 
 Place = tuple[int, int]
@@ -24,6 +25,7 @@ class _OfProgram:
     before: int = 0  # effects of the program before it
     after: int = 0  # records replayed after it
     cancelled: int = 0  # callbacks after it that were asked for and did not run
+    thread: object = None  # what stands for the thread that called it, where streams are not one thread's
 
 
 class Failures:
@@ -42,7 +44,7 @@ class Failures:
     def add(self, place: Place, failure: BaseException) -> None:
         """Keeps a failure after which the program goes on."""
         with self._lock:
-            program = self.programs.setdefault(place, _OfProgram())
+            program = self._of(place)
             if len(program.kept) < _KEPT:
                 program.kept.append(failure)
             else:
@@ -51,13 +53,19 @@ class Failures:
     def end_program(self, place: Place, failure: BaseException, before: int) -> None:
         """Keeps the failure that ends the program."""
         with self._lock:
-            program = self.programs.setdefault(place, _OfProgram())
+            program = self._of(place)
             if program.awaited is not None:  # another device of the same program
                 program.kept.append(failure)
                 return
             program.awaited, program.before = failure, before
             self.any_ended = True
             self.plain_ended = self.plain_ended or place[0] == native.PLAIN_THREAD
+
+    def _of(self, place: Place) -> _OfProgram:
+        if place not in self.programs:
+            stream = streams.get(place[0])
+            self.programs[place] = _OfProgram(thread=stream and stream.thread_of(place[1]))
+        return self.programs[place]
 
     def has_ended(self, place: Place) -> bool:
         """Whether a callback has ended this program, and nobody has been told."""
@@ -89,7 +97,8 @@ class Failures:
         taken: list[BaseException] = []
         with self._lock:
             for place in list(self.programs):
-                if threads is None or place[0] in threads:
+                thread = self.programs[place].thread
+                if threads is None or (place[0] in threads and thread in (None, this_thread())):
                     program = self.programs.pop(place)
                     kept = program.kept
                     if program.awaited is not None and place in self.calls:

@@ -21,7 +21,7 @@ from dispatch._dispatcher import Dispatcher
 from dispatch._drain import drain
 from dispatch._executable import Executable
 from dispatch._options import jit_with_tokens
-from dispatch._streams import Issued, others_launch
+from dispatch._streams import Issued, begin_trace
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
@@ -194,12 +194,12 @@ def _threaded_function(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 
 def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options: dict[str, Any]) -> Any:
-    @functools.wraps(fun)
+    @functools.wraps(fun, updated=())
     def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(token, compat.Tracer):
             # JAX runs the function by hand, to find where a NaN came from: effects happen as they do without jit.
             return find_fun()(*args, **kwargs), {}
-        others_launch()
+        begin_trace()
         traced = jax.jit(find_fun(), **options).trace(*args, **kwargs)
         return _run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
 
@@ -222,7 +222,7 @@ def jit_with_all_tokens(function: JitFunction, keys: tuple[str, ...]) -> Any:
     """
     fun, options = function._fun, function._options
 
-    @functools.wraps(fun)
+    @functools.wraps(fun, updated=())
     def threaded(tokens: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
         def run(jaxpr: Any, flat: list[Any]) -> Any:
             after, outs = thread_tokens(jaxpr, dict(zip(keys, tokens, strict=True)), flat)

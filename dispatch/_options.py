@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from effects._jax_compat import forget_fast_paths
+
 
 def jit_with_tokens(threaded: Callable[..., Any], signature: inspect.Signature | None, options: dict[str, Any]) -> Any:
     """Jits a function of (runtime token, *args) that returns (results, output tokens).
@@ -64,6 +66,10 @@ class _OneSharding:
     def clear_cache(self) -> None:
         for jitted in self._jitted.values():
             jitted.clear_cache()
+
+    def _clear_cache(self) -> None:
+        for jitted in self._jitted.values():
+            forget_fast_paths(jitted)
 
     def _for(self, args: tuple[Any, ...]) -> Any:
         count = sum(position not in self._static for position in range(len(args)))

@@ -14,7 +14,7 @@ from effects._config import Config, config
 from effects._content import HostCall
 from effects._sites import Site
 
-_ABI = 9
+_ABI = 10
 
 try:
     import _token_effects as native

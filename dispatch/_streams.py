@@ -20,7 +20,7 @@ import numpy as np
 from dispatch._placed import PlacedTokens, token_memory
 from dispatch._sink import native
 from effects._config import Config, config
-from effects._jax_compat import Array
+from effects._jax_compat import Array, forget_fast_paths
 from effects._sites import Site
 
 
@@ -36,6 +36,11 @@ class Issued(NamedTuple):
 launching: Any = threading.RLock()
 """Held while a program is put on several devices. Else they might get it and another thread's in different orders, and
 each wait for the other: for its part in a collective, or for room."""
+
+
+class Untraced(Exception):
+    """What a call raises instead of tracing, where `UntracedRaises` says so; see dispatch/native/stream.h."""
+
 
 _NOBODYS_TURN = contextlib.nullcontext()
 
@@ -62,7 +67,7 @@ class Stream(native.Stream):
     """Held from where a program gets its place until it is called."""
 
     def __init__(self, thread: int, nested: bool = False):
-        super().__init__(thread, Array, None if nested else launching)
+        super().__init__(thread, Array, None if nested else launching, Untraced)
         self.eager: dict[int, Site] = {}
         self.dispatching: list[int] = []
         self._placed = PlacedTokens(thread)
@@ -70,6 +75,10 @@ class Stream(native.Stream):
     def unreturned(self) -> list[int]:
         """The numbers of the epochs whose calls have not returned, of all threads."""
         return self.dispatching
+
+    def thread_of(self, number: int) -> object:
+        """What stands for the thread that opened an epoch, where the stream is not one thread's."""
+        return None
 
     def fail(self, number: int) -> None:
         """The program failed or never ran: nothing more will come from it."""
@@ -96,8 +105,17 @@ class Stream(native.Stream):
     def _several_devices(self) -> bool:
         return several_devices()
 
-    def _are_over_several(self, results: Any) -> bool:
-        return any(type(x) is Array and x.sharding.num_devices > 1 for x in jax.tree.leaves(results))
+    def _compile(self, threaded: Any, token: Any, args: Any, kwargs: Any, gave_up: bool) -> bool:
+        """Compiles the program, which JAX keeps for the call. Returns whether it is for several devices.
+
+        `gave_up`: a call has, instead of tracing the function.
+        """
+        compiled = threaded.lower(token, *args, **kwargs).compile() if hasattr(threaded, "lower") else threaded
+        if gave_up:
+            forget_fast_paths(threaded)  # the next call would take none where one has failed
+        if not isinstance(compiled, jax.stages.Compiled):
+            return True  # for all we know
+        return len(compiled.runtime_executable().local_devices()) > 1
 
 
 class _SharedStream(Stream):
@@ -105,7 +123,21 @@ class _SharedStream(Stream):
 
     def __init__(self, thread: int):
         self._dispatching: dict[int, list[int]] = {}  # by the thread's identity
+        self._callers: dict[int, object] = {}  # by epoch number, those that have not ended: what stands for the thread
         super().__init__(thread)
+
+    def open(self, caller: Any, dispatching: list[int]) -> int:
+        number = super().open(caller, dispatching)
+        self._callers[number] = this_thread()
+        return number
+
+    def drop(self, first: int, count: int) -> None:
+        super().drop(first, count)
+        for number in range(first, first + count):
+            self._callers.pop(number & 0xFFFFFFFF, None)
+
+    def thread_of(self, number: int) -> object:
+        return self._callers.get(number)
 
     @property
     def turn(self) -> Any:  # type: ignore[override]
@@ -151,6 +183,15 @@ class _Owner:
     """Lives as long as its thread's locals do."""
 
 
+def this_thread() -> object:
+    """What stands for the calling thread. Its identity may be another's later."""
+    try:
+        return _local.this
+    except AttributeError:
+        this = _local.this = object()
+        return this
+
+
 def current_stream() -> Stream:
     """The stream of the calling thread."""
     if _use_shared and not is_nested():
@@ -174,10 +215,11 @@ def own_streams() -> list[Stream]:
     return [*({_shared, vars(_local).get("stream", _shared)} - {current}), current]
 
 
-def others_launch() -> None:
-    """Other threads may put programs on several devices from here on, but those behind the calling thread's turn: its
-    program is traced and compiled first, and may wait for theirs."""
-    if launching._is_owned() and current_stream() is not _shared:
+def begin_trace() -> None:
+    """The user's function is about to be traced, which others do not wait for: it may wait for them."""
+    if native.untraced_raises():
+        raise Untraced
+    if launching._is_owned() and not _shared.dispatching:  # JAX did not keep what it had compiled
         launching._release_save()  # as `threading.Condition` does
 
 

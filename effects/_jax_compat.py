@@ -93,6 +93,7 @@ __all__ = [
     "element_type",
     "evaluate",
     "forget_failed_tokens",
+    "forget_fast_paths",
     "hide_frames_in",
     "hold_weakly_in_caches",
     "host_device",
@@ -120,6 +121,7 @@ __all__ = [
     "need_devices",
     "on_barrier",
     "open_jaxpr",
+    "outside_of_traces",
     "own_devices",
     "own_lanes",
     "owner_of",
@@ -134,6 +136,7 @@ __all__ = [
     "register_partitioner",
     "remat_p",
     "replicated_hlo_sharding",
+    "rules_in_eager_regions",
     "run_id",
     "run_state_p",
     "runs_now",
@@ -179,6 +182,30 @@ run_state_p = discharge.run_state_p
 def runs_now() -> bool:
     """Whether a call of a jitted function is compiled and runs now: no trace is under way, and jit is not disabled."""
     return _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env and not jax_config.disable_jit.value
+
+
+def forget_fast_paths(jitted: Any) -> None:
+    """The next calls of a jitted function go through Python; what was traced and compiled is kept."""
+    jitted._clear_cache()
+
+
+@contextlib.contextmanager
+def outside_of_traces() -> Iterator[None]:
+    """Calls of jitted functions run now, wherever this is, and look for no NaN."""
+    axis_env = core.trace_ctx.axis_env
+    no_mesh = jax_mesh.use_abstract_mesh(jax_mesh.empty_abstract_mesh)
+    checks = jax_config.debug_nans(False), jax_config.debug_infs(False)
+    with core.eval_context(), jax.disable_jit(False), checks[0], checks[1], no_mesh:
+        core.trace_ctx.set_axis_env(core.top_axis_env)
+        try:
+            yield
+        finally:
+            core.trace_ctx.set_axis_env(axis_env)
+
+
+rules_in_eager_regions = shard_map.eager_rules
+"""By primitive, what a `jax.shard_map` outside of jit does: a function of (mesh, *values, **params). Each value holds a
+row for each device."""
 
 
 _trace, _axis_env = core.trace_state_strong_ref, core.axis_env_state

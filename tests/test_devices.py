@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import random
+import sys
 import threading
 
 import jax
@@ -496,26 +497,30 @@ def sums(x):
     return x + lax.psum(x, "x")
 
 bodies = [asks, talks, lambda x: asks(talks(x)), sums]
-fs = [fx.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))) for body in 2 * bodies]
-threads = [threading.Thread(target=lambda f: [f(x) for _ in range(300)], args=(f,), daemon=True) for f in fs]
+maps = [jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x")) for body in 2 * bodies]
+again = os.environ["CALLS"] == "again"
+calls = [300 * [fx.jit(f)] if again else [fx.jit(f) for _ in range(300)] for f in maps]
+threads = [threading.Thread(target=lambda fs: [f(x) for f in fs], args=(fs,), daemon=True) for fs in calls]
 with contextlib.redirect_stdout(io.StringIO()) as out:
-    for f in fs:
-        jax.block_until_ready(f(x))  # compiled, and one after the other
+    if again:
+        for fs in calls:
+            jax.block_until_ready(fs[0](x))
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     fx.effects_barrier(all_threads=True)
-assert out.getvalue() == "talks\\n" * (2 * 2 * 2 * 301)
+assert out.getvalue() == "talks\\n" * (2 * 2 * 2 * (300 + again))
 print("done")
 """
 
 
+@pytest.mark.parametrize("calls", ["again", "first"])
 @pytest.mark.parametrize("arguments", ["host", "devices"])
-def test_threads_whose_programs_have_collectives(arguments):
+def test_threads_whose_programs_have_collectives(arguments, calls):
     """Devices get the programs of all threads in one order: else one would wait in a program for another that waits for
-    it in the next."""
-    done = run_python(IN_THREADS, env={"ARGUMENTS": arguments})
+    it in the next. So too if every call is the first of its function, and some compile."""
+    done = run_python(IN_THREADS, env={"ARGUMENTS": arguments, "CALLS": calls})
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
@@ -532,6 +537,53 @@ def test_function_that_is_traced_waits_for_another_thread():
         return x + made[0].sum()
 
     assert f(np.float32(1)) == 4
+
+
+def test_calls_take_the_fast_path_of_jax():
+    """Whatever was called in between: what has been called once goes through no Python of JAX's."""
+    f = fx.jit(lambda x: x + 1)
+    xs = [jnp.zeros(2), jax.device_put(jnp.zeros(2), jax.NamedSharding(_mesh(0, 1), P("x"))), jnp.zeros(3)]
+    for x in 2 * xs:
+        f(x)
+    called = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        for x in xs:
+            f(x)
+    finally:
+        sys.setprofile(None)
+    assert any("dispatch" in name for name in called) and not any("pjit" in name for name in called)
+
+
+def test_order_that_changes_while_a_call_has_its_turn(lines):
+    """A call that has waited for its turn with `order="process"` keeps it, though it compiles after the change."""
+    tracing, go = threading.Event(), threading.Event()
+
+    @fx.jit
+    def first(x):
+        tracing.set()
+        assert go.wait(60)
+        fx.print("first {}", x)
+
+    second = fx.jit(lambda x: (fx.print("second {}", x), x + 1)[1])
+    results = []
+
+    def call():
+        with fx.config.override(order="process"):
+            threads = [threading.Thread(target=first, args=(1,), daemon=True)]
+            threads[0].start()
+            assert tracing.wait(60)
+            threads.append(threading.Thread(target=lambda: results.append(int(second(2))), daemon=True))
+            threads[1].start()
+            while sys._current_frames()[threads[1].ident].f_code.co_name != "__call__":
+                pass
+        go.set()
+        for thread in threads:
+            thread.join(60)
+        fx.effects_barrier(all_threads=True, timeout=60)
+
+    assert sorted(lines(call)) == ["first 1", "second 2"]
+    assert results == [3]
 
 
 def test_tokens_of_threads_that_are_gone(lines):
@@ -646,6 +698,46 @@ def test_callback_that_raises_on_every_device(lines):
         assert lines(goes_on, x) == shown
         assert calls == [0, 1, 2, 3]
         calls.clear()
+
+
+def _shows(x, scale):
+    fx.print("{} {}", x[0], scale)
+    return fx.callback(lambda x: 2 * x, jax.ShapeDtypeStruct((1,), F32), x) + scale
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("region", ["shard_map", "mesh of two axes", "pmap"])
+def test_regions_outside_of_jit(region, check_vma, lines):
+    """Devices have their effects one by one, each its own, as inside of jit."""
+    if region == "pmap":
+        f = jax.pmap(_shows, in_axes=(0, None))
+    else:
+        axes, shape = ("x", (4,)) if region == "shard_map" else (("x", "y"), (2, 2))
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(shape), axes)
+        f = jax.shard_map(_shows, mesh=mesh, in_specs=(P(axes), P()), out_specs=P(axes), check_vma=check_vma)
+    x = jnp.arange(4, dtype=F32).reshape((4, 1) if region == "pmap" else (4,))
+    results = []
+    text = [f"{i}.0 10.0" for i in range(4)]
+    assert lines(lambda: results.append(fx.jit(f)(x, 10.0))) == text
+    with fx.capture() as records, jax.disable_jit():
+        results.append(fx.jit(f)(x, 10.0))
+    shown = [(record.effect, record.device) for record in records]
+    assert shown == [*zip(4 * ["print"], range(4), strict=True), *zip(4 * ["callback"], range(4), strict=True)]
+    assert [record.text for record in records][:4] == text
+    assert [result.reshape(-1).tolist() for result in results] == 2 * [[10, 12, 14, 16]]
+
+
+def test_nan_that_a_region_makes(lines):
+    """With `jax_debug_nans` the error is JAX's own, whatever the region shows."""
+    f = fx.jit(_by_device(lambda x: (fx.print("{}", x[0]), jnp.log(x))[1]))
+
+    def call():
+        with jax.debug_nans(True), pytest.raises(FloatingPointError):
+            f(jnp.arange(4, dtype=F32) - 2)
+
+    text = ["-2.0", "-1.0", "0.0", "1.0"]
+    shown = lines(call)  # JAX says so, and runs the function again by hand
+    assert [line for line in shown if line in text] == 2 * text
 
 
 def test_plain_jit_is_refused_over_several_devices():

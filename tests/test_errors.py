@@ -441,3 +441,39 @@ def test_call_raises_what_it_waited_for_whoever_else_waits(order):
                 thread.join()
     assert others == []
     fx.effects_barrier(timeout=60)
+
+
+@pytest.mark.parametrize("order", ["thread", "process"])
+def test_error_is_raised_in_the_thread_that_called(order):
+    """By its own barrier, not by that of a thread which called another program."""
+    good, raised = fx.jit(lambda: fx.print("good")), []
+
+    def fail(x):
+        raise ValueError(f"of {x}")
+
+    @fx.jit
+    def bad(x):
+        fx.callback(fail, None, x)
+
+    called, done = threading.Barrier(3), threading.Barrier(3)
+
+    def call(x):
+        bad(x)
+        called.wait(60)
+        done.wait(60)
+        with pytest.raises(fx.EffectError) as caught:
+            fx.effects_barrier(timeout=60)
+        raised.append((x, str(caught.value.__cause__)))
+        fx.effects_barrier(timeout=60)
+
+    with fx.config.override(order=order):
+        threads = [threading.Thread(target=call, args=(x,)) for x in (1, 2)]
+        for thread in threads:
+            thread.start()
+        called.wait(60)
+        good()
+        fx.effects_barrier(timeout=60)
+        done.wait(60)
+        for thread in threads:
+            thread.join(60)
+    assert sorted(raised) == [(1, "of 1"), (2, "of 2")]

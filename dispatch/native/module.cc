@@ -198,7 +198,7 @@ private:
 
 NB_MODULE(_token_effects, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
-  m.attr("ABI") = 9;
+  m.attr("ABI") = 10;
   m.attr("PLAIN_THREAD") = kPlainThread;
   m.attr("ALL_DEVICES") = kAllDevices;
 
@@ -238,7 +238,7 @@ NB_MODULE(_token_effects, m) {
   nb::class_<Pool>(m, "Pool").def(nb::init<nb::object>());
   const auto stream = [](nb::handle self) -> Stream & { return *nb::inst_ptr<Stream>(self); };
   nb::class_<Stream>(m, "Stream")
-      .def(nb::init<uint32_t, nb::handle, nb::handle>(), nb::arg(), nb::arg(), nb::arg().none())
+      .def(nb::init<uint32_t, nb::handle, nb::handle, nb::handle>(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def_ro("thread", &Stream::thread)
       .def_ro("calls", &Stream::calls)
       .def_ro("running", &Stream::running)
@@ -252,6 +252,7 @@ NB_MODULE(_token_effects, m) {
             return stream(self).call(self, number, caller, dispatching, threaded, args, kwargs, given);
           },
           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg() = nb::none());
+  m.def("untraced_raises", &UntracedRaises::here);
   m.def("abandon", &AbandonCalls);
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });

@@ -25,7 +25,9 @@ struct Caller {
 
   const std::string name;
   nb::object issued = nb::none(); // by the newest of its programs that has returned
-  bool several = false;           // whether one of them ran on several devices
+  bool compiled = false;          // whether one of them is
+  bool several = false;           // whether one of them is for several devices
+  int compiling = 0;              // how many threads compile one of them
 };
 
 // Fields of Python's `Issued`.
@@ -102,12 +104,36 @@ public:
   Held(const Held &) = delete;
   ~Held() {
     if (lock_.is_none()) return;
-    // Who was called may have given it back; see `others_launch`. Then there is nothing to release.
+    // Who was called may have given it back; see `begin_trace`. Then there is nothing to release.
     if (!nb::steal(PyObject_CallMethod(lock_.ptr(), "release", nullptr)).is_valid()) PyErr_Clear();
   }
 
 private:
   const nb::object lock_;
+};
+
+// While one lives, the calling thread's calls of programs raise `Untraced` where they would trace the user's function.
+class UntracedRaises {
+public:
+  UntracedRaises() { here_ = true; }
+  UntracedRaises(const UntracedRaises &) = delete;
+  ~UntracedRaises() { here_ = before_; }
+  static bool here() { return here_; }
+
+private:
+  inline static thread_local bool here_ = false;
+  const bool before_ = here_;
+};
+
+// While one lives, a thread compiles a program of a caller's.
+class Compiling {
+public:
+  explicit Compiling(Caller &caller) : caller_(caller) { ++caller_.compiling; }
+  Compiling(const Compiling &) = delete;
+  ~Compiling() { --caller_.compiling; }
+
+private:
+  Caller &caller_;
 };
 
 // Whether two contexts hold the same values, by identity: equal ones may show differently, or not compare.
@@ -145,9 +171,10 @@ class Stream {
 public:
   // `array_type`: that of JAX's arrays. `launching` is held while a program is put on several devices, else they might
   // get it and that of another thread in different orders, and each wait for the other; None: not by this stream.
-  Stream(uint32_t thread, nb::handle array_type, nb::handle launching)
+  // `untraced`: the type of what a call raises that may not trace.
+  Stream(uint32_t thread, nb::handle array_type, nb::handle launching, nb::handle untraced)
       : thread(thread), newest_(nb::make_tuple(nb::none(), nb::none(), nb::none())),
-        array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)) {}
+        array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)), untraced_(nb::borrow(untraced)) {}
 
   const uint32_t thread;
   nb::dict calls;              // by epoch
@@ -192,12 +219,9 @@ public:
     const nb::object runtime_token = pool != nullptr   ? placed.array
                                      : given.is_none() ? token(self, number)
                                                        : nb::borrow(given);
-    nb::object returned;
-    {
-      // A function that nobody has called yet is compiled first, and others are not to wait for that.
-      const Held held(several && caller.several ? launching_ : nb::none());
-      returned = CallWithToken(threaded, runtime_token, args, kwargs);
-    }
+    const nb::object returned = several && !launching_.is_none()
+                                    ? launch(self, caller, pool != nullptr, threaded, runtime_token, args, kwargs)
+                                    : CallWithToken(threaded, runtime_token, args, kwargs);
     forget_closed();
     nb::object awaited = nb::none();
     const bool closed = publisher().has_closed(thread, number);
@@ -220,7 +244,6 @@ public:
       if (pool != nullptr) pool->give(std::move(placed));
     }
     nb::del(dispatching[nb::len(dispatching) - 1]);
-    if (several && !caller.several) caller.several = is_over_several(self, returned);
     return nb::make_tuple(returned[0], awaited);
   }
 
@@ -232,13 +255,33 @@ private:
     return *several_;
   }
 
-  // Whether a program ran on several devices, by what it returned.
-  static bool is_over_several(nb::handle self, nb::handle returned) {
-    PyObject *issued, *output_token;
-    Py_ssize_t at = 0;
-    if (PyDict_Next(nb::object(returned[1]).ptr(), &at, &issued, &output_token))
-      return nb::cast<int>(nb::handle(output_token).attr("sharding").attr("num_devices")) > 1;
-    return nb::cast<bool>(self.attr("_are_over_several")(returned[0]));
+  // Calls a program of which `over_several` says whether its arguments lie on several devices. One that is not compiled
+  // is compiled first, and put on devices then. Nobody waits for the former: the function may wait for another thread.
+  nb::object launch(nb::handle self, Caller &caller, bool over_several, nb::handle threaded, nb::handle token,
+                    nb::handle args, nb::handle kwargs) {
+    const auto hold = [&] { return caller.several || over_several ? launching_ : nb::none(); };
+    std::optional<Compiling> compiling;
+    bool gave_up = false;
+    if (caller.compiled) {
+      const Held held(hold());
+      if (caller.compiling == 0) { // else JAX may let us wait for who does that
+        const UntracedRaises raises;
+        try {
+          return CallWithToken(threaded, token, args, kwargs);
+        } catch (nb::python_error &error) {
+          if (!error.matches(untraced_)) throw;
+          gave_up = true;
+        }
+      }
+      compiling.emplace(caller); // before others call it
+    } else {
+      compiling.emplace(caller);
+    }
+    if (nb::cast<bool>(self.attr("_compile")(threaded, token, args, kwargs, gave_up))) caller.several = true;
+    caller.compiled = true;
+    compiling.reset();
+    const Held held(hold());
+    return CallWithToken(threaded, token, args, kwargs);
   }
 
   // The pool of the devices that run the program, which are those of its arguments; None if that is one device.
@@ -274,7 +317,7 @@ private:
   std::deque<uint32_t> unclosed_; // those of `running`, in turn, as their thread knows
   std::optional<bool> several_;   // whether programs may run on several devices
   nb::object sharding_, pool_;    // those of the newest program on several devices
-  nb::object array_type_, launching_;
+  nb::object array_type_, launching_, untraced_;
 };
 
 // A call was left by an exception: fails what it opened, down to so many epochs. Here too no signal is seen, so that a
