@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ class Dispatcher:
 
     def __init__(self, name: str, plain: Any, threaded: Any):
         self._name = name
-        self._caller = native.Caller(name)
+        self._caller = native.Caller(name, threading.Lock())
         self._plain = plain  # the function without tokens: what it is under another trace, and without jit
         self._threaded = threaded  # (runtime token, *args) -> (results, {Issued: output token})
 

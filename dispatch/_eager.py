@@ -35,6 +35,11 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
     else:
         values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
         records = [(_device_of(operands), values)]
+    return _publish(site, records)[-1]
+
+
+def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
+    """Publishes (device, operands) of each as an effect, in a program of their own. Returns the results of each."""
     wait_for_plain_programs()
     settle_order()
     drain.start()
@@ -44,13 +49,14 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
         number = stream.open(_EAGER, stream.dispatching)
         stream.eager[number] = site
         stream_of_token, epoch, phase, index = map(int, stream.token(number))
-        results = []
+        results: list[list[Any]] = []
         for device, values in records:
             token = (stream_of_token, epoch, phase, index)
             if site.results is None:
                 publish(site, token, values, device)
+                results.append([])
             else:
-                results = _call(site, token, values, device, stream, number)
+                results.append(_call(site, token, values, device, stream, number))
             index += bool(site.effect.ordered)
         native.close([(stream_of_token, epoch, phase, index)], 0)
         stream.dispatching.pop()
@@ -123,35 +129,32 @@ def _program_of(**params: Any) -> Callable[..., Any]:
     return jit(eager_call)
 
 
-def _on_each_device(primitive: Any, mesh: Any, *values: Any, **params: Any) -> list[Any]:
-    """In a `jax.shard_map` that is evaluated outside of jit, where JAX makes a program of each operation."""
+def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
+    """In a `jax.shard_map` that is evaluated outside of jit, where JAX gives us what the devices have as rows of one
+    array, or one row for all."""
+    manual = [axis for axis in mesh.axis_names if axis in jax.sharding.get_abstract_mesh().manual_axes]
+    first = tuple(slice(None) if axis in manual else 0 for axis in mesh.axis_names)
+    devices = list(mesh.devices[first].flat)
+    in_turn = sorted(devices, key=lambda device: device.id)
     with compat.outside_of_traces():
-        rows = [_row_on_each_device(x, mesh) for x in values]
-        return _program_on_each_device(primitive, mesh, **params)(*rows)
+        operands, site = site.without_idle_mask(given)
+        stored = [operand.stored for operand in site.operands]
+        records = [
+            (device.id, [np.asarray(_row_on(x, device), kind) for x, kind in zip(operands, stored, strict=True)])
+            for device in in_turn
+        ]
+        results = dict(zip(in_turn, _publish(site, records), strict=True))
+        sharding = jax.NamedSharding(mesh, jax.P(tuple(manual)))
+        return [
+            jax.device_put(np.stack(rows), sharding)
+            for rows in zip(*(results[device] for device in devices), strict=True)
+        ]
 
 
-def _row_on_each_device(x: Any, mesh: Any) -> Any:
-    """Where devices hold the same, JAX has one row for them."""
-    sharding = jax.NamedSharding(mesh, jax.P(mesh.axis_names))
-    parts = [shard.data for shard in x.addressable_shards]
-    return jax.make_array_from_single_device_arrays((mesh.size, *x.shape[1:]), sharding, parts)
+compat.rules_in_eager_regions[effect_p] = _effect_on_each_device
 
 
-@functools.lru_cache(maxsize=256)
-def _program_on_each_device(primitive: Any, mesh: Any, **params: Any) -> Callable[..., list[Any]]:
-    rows = jax.P(mesh.axis_names)
-
-    def eager_call(*operands: Any) -> list[Any]:
-        def on_device(*operands: Any) -> list[Any]:
-            outs = primitive.bind(*(x[0] for x in operands), **params)
-            return [out[None] for out in outs]
-
-        specs = (rows,) * len(operands)
-        return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)(*operands)
-
-    eager_call.__qualname__ = eager_call.__name__ = _EAGER.name
-    return jit(eager_call)
-
-
-for _primitive in (effect_p, custom_call_p):
-    compat.rules_in_eager_regions[_primitive] = functools.partial(_on_each_device, _primitive)
+def _row_on(x: Any, device: Any) -> Any:
+    (shard,) = [shard for shard in x.addressable_shards if shard.device == device]
+    # Along axes of the mesh that are not the region's, a row may lie on several devices.
+    return shard.data[0] if shard.data.shape[1:] == x.shape[1:] else x[shard.index[0].start or 0]

@@ -196,10 +196,10 @@ def _threaded_function(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
 def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options: dict[str, Any]) -> Any:
     @functools.wraps(fun, updated=())
     def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(token, compat.Tracer):
-            # JAX runs the function by hand, to find where a NaN came from: effects happen as they do without jit.
+        by_hand = not isinstance(token, compat.Tracer)
+        begin_trace(by_hand)
+        if by_hand:  # JAX does that to find where a NaN came from: effects happen as they do without jit
             return find_fun()(*args, **kwargs), {}
-        begin_trace()
         traced = jax.jit(find_fun(), **options).trace(*args, **kwargs)
         return _run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
 

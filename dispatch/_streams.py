@@ -105,12 +105,16 @@ class Stream(native.Stream):
     def _several_devices(self) -> bool:
         return several_devices()
 
-    def _compile(self, threaded: Any, token: Any, args: Any, kwargs: Any, gave_up: bool) -> bool:
+    def _compile(self, turn: Any, threaded: Any, token: Any, args: Any, kwargs: Any, gave_up: bool) -> bool:
         """Compiles the program, which JAX keeps for the call. Returns whether it is for several devices.
 
         `gave_up`: a call has, instead of tracing the function.
         """
-        compiled = threaded.lower(token, *args, **kwargs).compile() if hasattr(threaded, "lower") else threaded
+        compiled = threaded
+        if hasattr(threaded, "lower"):
+            threaded.lower(token, *args, **kwargs)  # traces, for which nobody waits
+            with turn:  # of several threads that were there at one time, one compiles: JAX has kept one lowering
+                compiled = threaded.lower(token, *args, **kwargs).compile()
         if gave_up:
             forget_fast_paths(threaded)  # the next call would take none where one has failed
         if not isinstance(compiled, jax.stages.Compiled):
@@ -215,11 +219,11 @@ def own_streams() -> list[Stream]:
     return [*({_shared, vars(_local).get("stream", _shared)} - {current}), current]
 
 
-def begin_trace() -> None:
-    """The user's function is about to be traced, which others do not wait for: it may wait for them."""
-    if native.untraced_raises():
+def begin_trace(by_hand: bool = False) -> None:
+    """The user's function is about to be traced, or run by hand. Others do not wait for that: it may wait for them."""
+    if native.untraced_raises() and not by_hand:
         raise Untraced
-    if launching._is_owned() and not _shared.dispatching:  # JAX did not keep what it had compiled
+    if launching._is_owned() and not _shared.dispatching:  # JAX has not kept what was compiled
         launching._release_save()  # as `threading.Condition` does
 
 

@@ -145,7 +145,7 @@ MSG_PER_SHARD_HERE = (
 MSG_PLAIN_SHARDED = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. JAX keeps the order "
     "of effects on one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of "
-    "`jax.jit`, or around `jax.pmap`."
+    "`jax.jit`, or around `jax.pmap`; where jit is disabled, or JAX looks for a NaN, do without."
 )
 MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "

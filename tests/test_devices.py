@@ -706,18 +706,19 @@ def _shows(x, scale):
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("region", ["shard_map", "mesh of two axes", "pmap"])
+@pytest.mark.parametrize("region", ["shard_map", "mesh of two axes", "devices in another order", "pmap"])
 def test_regions_outside_of_jit(region, check_vma, lines):
     """Devices have their effects one by one, each its own, as inside of jit."""
     if region == "pmap":
         f = jax.pmap(_shows, in_axes=(0, None))
     else:
-        axes, shape = ("x", (4,)) if region == "shard_map" else (("x", "y"), (2, 2))
-        mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(shape), axes)
+        axes, shape = (("x", "y"), (2, 2)) if region == "mesh of two axes" else ("x", (4,))
+        devices = [jax.devices()[number] for number in (2, 0, 3, 1)] if "order" in region else jax.devices()[:4]
+        mesh = jax.sharding.Mesh(np.array(devices).reshape(shape), axes)
         f = jax.shard_map(_shows, mesh=mesh, in_specs=(P(axes), P()), out_specs=P(axes), check_vma=check_vma)
     x = jnp.arange(4, dtype=F32).reshape((4, 1) if region == "pmap" else (4,))
     results = []
-    text = [f"{i}.0 10.0" for i in range(4)]
+    text = [f"{i}.0 10.0" for i in ([1, 3, 0, 2] if "order" in region else range(4))]
     assert lines(lambda: results.append(fx.jit(f)(x, 10.0))) == text
     with fx.capture() as records, jax.disable_jit():
         results.append(fx.jit(f)(x, 10.0))
@@ -727,17 +728,66 @@ def test_regions_outside_of_jit(region, check_vma, lines):
     assert [result.reshape(-1).tolist() for result in results] == 2 * [[10, 12, 14, 16]]
 
 
+@pytest.mark.parametrize("kind", ["print", "callback"])
+def test_region_over_one_axis_outside_of_jit(kind):
+    """Each part has one effect, from the first of its devices, on the whole of the part."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+
+    def body(x):
+        if kind == "print":
+            return (fx.print("{}", x), x)[1]
+        return fx.callback(lambda x: 2 * x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    f = jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    x = jax.device_put(jnp.arange(8, dtype=F32), jax.NamedSharding(mesh, P(("x", "y"))))
+    shown = []
+    for context in (contextlib.nullcontext(), jax.disable_jit()):
+        with fx.capture() as records, context:
+            result = fx.jit(f)(x)
+        shown.append((result.tolist(), [(record.device, record.text) for record in records]))
+    assert shown[0] == shown[1]
+    assert [device for device, _ in shown[0][1]] == [0, 2]
+
+
 def test_nan_that_a_region_makes(lines):
-    """With `jax_debug_nans` the error is JAX's own, whatever the region shows."""
-    f = fx.jit(_by_device(lambda x: (fx.print("{}", x[0]), jnp.log(x))[1]))
+    """With `jax_debug_nans` the error is JAX's own, whatever the function shows, and whether it has been called."""
+
+    @fx.jit
+    def f(x):
+        fx.print("whole")
+        return _by_device(lambda x: (fx.print("{}", x[0]), jnp.log(x))[1])(x)
 
     def call():
-        with jax.debug_nans(True), pytest.raises(FloatingPointError):
-            f(jnp.arange(4, dtype=F32) - 2)
+        with jax.debug_nans(True):
+            f(jnp.arange(4, dtype=F32) + 1)
+            with pytest.raises(FloatingPointError):
+                f(jnp.arange(4, dtype=F32) - 2)
 
-    text = ["-2.0", "-1.0", "0.0", "1.0"]
+    good, bad = ["whole", "1.0", "2.0", "3.0", "4.0"], ["whole", "-2.0", "-1.0", "0.0", "1.0"]
     shown = lines(call)  # JAX says so, and runs the function again by hand
-    assert [line for line in shown if line in text] == 2 * text
+    assert [line for line in shown if line in good + bad] == good + 2 * bad
+
+
+def test_program_that_a_call_needs_for_its_arguments(lines):
+    """Though it is traced inside of that call, which is not to be begun anew for it."""
+
+    class Static:
+        def __init__(self, function):
+            self.function = function
+
+        def __hash__(self):
+            function, self.function = self.function, int
+            function()
+            return 1
+
+        def __eq__(self, other):
+            return type(self) is type(other)
+
+    around = fx.jit(lambda x, static: (fx.print("around"), x)[1], static_argnums=1)
+    inside = fx.jit(lambda: fx.print("inside"))
+    x = jax.device_put(jnp.zeros(2), jax.NamedSharding(_mesh(0, 1), P("x")))
+    assert lines(lambda: around(x, Static(int))) == ["around"]
+    assert lines(lambda: around(x, Static(inside))) == ["around", "inside"]
 
 
 def test_plain_jit_is_refused_over_several_devices():

@@ -232,7 +232,7 @@ NB_MODULE(_token_effects, m) {
 
   nb::set_leak_warnings(false); // the streams that are left when the process ends are left for good
   nb::class_<Caller>(m, "Caller")
-      .def(nb::init<std::string>())
+      .def(nb::init<std::string, nb::object>(), nb::arg(), nb::arg() = nb::none())
       .def_ro("name", &Caller::name)
       .def_ro("issued", &Caller::issued);
   nb::class_<Pool>(m, "Pool").def(nb::init<nb::object>());
@@ -252,7 +252,8 @@ NB_MODULE(_token_effects, m) {
             return stream(self).call(self, number, caller, dispatching, threaded, args, kwargs, given);
           },
           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg() = nb::none());
-  m.def("untraced_raises", &UntracedRaises::here);
+  // Whether tracing is to raise; afterwards it is not to.
+  m.def("untraced_raises", [] { return std::exchange(UntracedRaises::here, false); });
   m.def("abandon", &AbandonCalls);
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });

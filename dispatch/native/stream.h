@@ -21,13 +21,14 @@ namespace nb = nanobind;
 
 // A jitted function, as far as its calls are concerned.
 struct Caller {
-  explicit Caller(std::string name) : name(std::move(name)) {}
+  explicit Caller(std::string name, nb::object turn = nb::none()) : name(std::move(name)), turn(std::move(turn)) {}
 
   const std::string name;
   nb::object issued = nb::none(); // by the newest of its programs that has returned
   bool compiled = false;          // whether one of them is
   bool several = false;           // whether one of them is for several devices
   int compiling = 0;              // how many threads compile one of them
+  const nb::object turn;          // a lock: one of these at a time
 };
 
 // Fields of Python's `Issued`.
@@ -112,17 +113,17 @@ private:
   const nb::object lock_;
 };
 
-// While one lives, the calling thread's calls of programs raise `Untraced` where they would trace the user's function.
+// While one lives, tracing a function of the user's raises `Untraced` in the calling thread, or does not.
 class UntracedRaises {
 public:
-  UntracedRaises() { here_ = true; }
+  explicit UntracedRaises(bool does) { here = does; }
   UntracedRaises(const UntracedRaises &) = delete;
-  ~UntracedRaises() { here_ = before_; }
-  static bool here() { return here_; }
+  ~UntracedRaises() { here = before_; }
+
+  inline static thread_local bool here = false;
 
 private:
-  inline static thread_local bool here_ = false;
-  const bool before_ = here_;
+  const bool before_ = here;
 };
 
 // While one lives, a thread compiles a program of a caller's.
@@ -219,6 +220,7 @@ public:
     const nb::object runtime_token = pool != nullptr   ? placed.array
                                      : given.is_none() ? token(self, number)
                                                        : nb::borrow(given);
+    const UntracedRaises no(false); // we may be inside of another call
     const nb::object returned = several && !launching_.is_none()
                                     ? launch(self, caller, pool != nullptr, threaded, runtime_token, args, kwargs)
                                     : CallWithToken(threaded, runtime_token, args, kwargs);
@@ -255,17 +257,17 @@ private:
     return *several_;
   }
 
-  // Calls a program of which `over_several` says whether its arguments lie on several devices. One that is not compiled
-  // is compiled first, and put on devices then. Nobody waits for the former: the function may wait for another thread.
+  // Calls a program of which `over_several` says whether its arguments lie on several devices. One for several devices
+  // is compiled first, and then put on them: nobody waits for a trace, since the function may wait for another thread.
   nb::object launch(nb::handle self, Caller &caller, bool over_several, nb::handle threaded, nb::handle token,
                     nb::handle args, nb::handle kwargs) {
-    const auto hold = [&] { return caller.several || over_several ? launching_ : nb::none(); };
+    const auto waits = [&] { return caller.several || over_several; };
     std::optional<Compiling> compiling;
     bool gave_up = false;
-    if (caller.compiled) {
-      const Held held(hold());
+    if (caller.compiled && waits()) {
+      const Held held(launching_);
       if (caller.compiling == 0) { // else JAX may let us wait for who does that
-        const UntracedRaises raises;
+        const UntracedRaises yes(true);
         try {
           return CallWithToken(threaded, token, args, kwargs);
         } catch (nb::python_error &error) {
@@ -274,13 +276,15 @@ private:
         }
       }
       compiling.emplace(caller); // before others call it
-    } else {
-      compiling.emplace(caller);
     }
-    if (nb::cast<bool>(self.attr("_compile")(threaded, token, args, kwargs, gave_up))) caller.several = true;
-    caller.compiled = true;
-    compiling.reset();
-    const Held held(hold());
+    if (!caller.compiled) compiling.emplace(caller);
+    if (compiling) {
+      const nb::object several = self.attr("_compile")(caller.turn, threaded, token, args, kwargs, gave_up);
+      caller.several = caller.several || nb::cast<bool>(several);
+      caller.compiled = true;
+      compiling.reset();
+    }
+    const Held held(waits() ? launching_ : nb::none());
     return CallWithToken(threaded, token, args, kwargs);
   }
 
