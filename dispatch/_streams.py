@@ -127,21 +127,21 @@ class _SharedStream(Stream):
 
     def __init__(self, thread: int):
         self._dispatching: dict[int, list[int]] = {}  # by the thread's identity
-        self._callers: dict[int, object] = {}  # by epoch number, those that have not ended: what stands for the thread
+        self._threads: dict[int, object] = {}  # by epoch number, those that have not ended: what stands for the thread
         super().__init__(thread)
 
     def open(self, caller: Any, dispatching: list[int]) -> int:
         number = super().open(caller, dispatching)
-        self._callers[number] = this_thread()
+        self._threads[number] = this_thread()
         return number
 
     def drop(self, first: int, count: int) -> None:
         super().drop(first, count)
         for number in range(first, first + count):
-            self._callers.pop(number & 0xFFFFFFFF, None)
+            self._threads.pop(number & 0xFFFFFFFF, None)
 
     def thread_of(self, number: int) -> object:
-        return self._callers.get(number)
+        return self._threads.get(number)
 
     @property
     def turn(self) -> Any:  # type: ignore[override]
