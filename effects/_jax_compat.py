@@ -391,8 +391,20 @@ def open_jaxpr(jaxpr: Any) -> Any:
 
 
 def evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
-    """Evaluates a jaxpr with constants, as it is."""
+    """Evaluates a jaxpr with constants, as it is.
+
+    Its arguments may vary over more axes of a region than its types say, as JAX itself gives them to loops and branches.
+    Then it is a function of its own, inside of which its types hold.
+    """
+    if any(_varying(typeof(x)) != _varying(aval) for x, aval in zip(args, jaxpr.in_avals, strict=True)):
+        inside = jax.jit(lambda *args: core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args))
+        jaxpr = trace_to_jaxpr(inside, jaxpr.in_avals, like=jaxpr)
     return core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)
+
+
+def _varying(aval: Any) -> frozenset[Any]:
+    """The axes of a region over which values of this type vary."""
+    return aval.manual_axis_type.varying if isinstance(aval, core.ShapedArray) else frozenset()
 
 
 def jaxprs_in(params: dict[str, Any]) -> Iterator[Any]:

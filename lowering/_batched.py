@@ -81,18 +81,31 @@ def _batch_while(batch: _Rule) -> _Rule:
         cond, _ = compat.batched(masked(cond_jaxpr), axis_data, [True, *in_cond, *each], True)
         body, _ = compat.batched(masked(body_jaxpr), axis_data, [True, *in_body, *each], True)
 
-        def asks(running: Any, carry: Sequence[Any]) -> Any:
+        def goes_on(*flat: Any) -> list[Any]:
+            return [flat[0].any()]
+
+        def asks(running: Any, consts: Sequence[Any], carry: Sequence[Any]) -> Any:
             """Which lanes go on. Those that are through are not asked again."""
             return running & compat.evaluate(cond, [running, *consts[:cond_nconsts], *carry])[0]
 
-        def step(state: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
-            running, carry = state
+        def step(*flat: Any) -> list[Any]:
+            consts, running, carry = flat[:split], flat[split], flat[split + 1 :]
             stepped = compat.evaluate(body, [running, *consts[cond_nconsts:], *carry])
             carry = [compat.select(running, new, old) for new, old in zip(stepped, carry, strict=True)]
-            return asks(running, carry), carry
+            return [asks(running, consts, carry), *carry]
 
+        running, *in_carry = (body.in_avals[0], *body.in_avals[1 + body_nconsts :])
+        consts_avals = [*cond.in_avals[1 : 1 + cond_nconsts], *body.in_avals[1 : 1 + body_nconsts]]
         every = jax.numpy.ones(axis_data.size, bool)
-        _, outs = jax.lax.while_loop(lambda state: state[0].any(), step, (asks(every, carry), carry))
+        _, *outs = compat.while_p.bind(
+            *consts,
+            asks(every, consts, carry),
+            *carry,
+            cond_jaxpr=compat.trace_to_jaxpr(goes_on, [running, *in_carry], like=cond),
+            body_jaxpr=compat.trace_to_jaxpr(step, [*consts_avals, running, *in_carry], like=body),
+            cond_nconsts=0,
+            body_nconsts=split,
+        )
         return outs, [0] * len(outs)
 
     return rule

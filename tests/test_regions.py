@@ -275,6 +275,38 @@ def test_region_under_a_predicate_that_differs_between_lanes(check_vma, lines):
     ]
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("around", ["nothing", "branch", "loop with an asking condition"])
+def test_lanes_whose_turns_differ_between_devices(around, check_vma, lines):
+    """What a loop carries is the same on all devices to JAX, though not all devices leave it at the same turn."""
+
+    def lane(turns, same):
+        def turn(i, total):
+            fx.print("{device} {} of {}", i, turns)
+            return total + 1
+
+        if around == "nothing":
+            return lax.fori_loop(0, turns, turn, same)
+        if around == "branch":
+            return lax.cond(turns > 0, lambda same: lax.fori_loop(0, turns, turn, same), lambda same: same, same)
+
+        def goes_on(state):
+            fx.print("{device} {} of {}", state[0], turns)
+            return state[0] < turns
+
+        return lax.while_loop(goes_on, lambda state: (state[0] + 1, state[1] + 1), (same * 0, same))[1]
+
+    def body(x, same):
+        return jax.vmap(lane, (0, None))(lax.rem(x[0] + jnp.arange(3), 4), same)[None]
+
+    f = jax.shard_map(body, mesh=_mesh(4), in_specs=(P("x"), P()), out_specs=P("x"), check_vma=check_vma)
+    turns = [[(device + lane) % 4 for lane in range(3)] for device in range(4)]
+    more = around.startswith("loop")  # a condition is asked once more than there are turns
+    shown = [f"{device} {i} of {n}" for i in range(4) for device in range(4) for n in turns[device] if i < n + more]
+    assert lines(fx.jit(f), jnp.arange(4), jnp.int32(5)) == shown
+    assert fx.jit(f)(jnp.arange(4), jnp.int32(5)).tolist() == [[5 + n for n in of] for of in turns]
+
+
 def test_meshes(lines):
     """Two axes, regions inside regions, some of the devices, one device, and axes whose sharding types say."""
 
