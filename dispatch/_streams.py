@@ -20,7 +20,7 @@ import numpy as np
 from dispatch._placed import PlacedTokens, token_memory
 from dispatch._sink import native
 from effects._config import Config, config
-from effects._jax_compat import Array, forget_fast_paths
+from effects._jax_compat import Array, forget_fast_paths, launches_take_threads
 from effects._sites import Site
 
 
@@ -104,6 +104,9 @@ class Stream(native.Stream):
 
     def _several_devices(self) -> bool:
         return several_devices()
+
+    def _most_in_flight(self) -> int:
+        return _most_in_flight()
 
     def _compile(self, turn: Any, threaded: Any, token: Any, args: Any, kwargs: Any, gave_up: bool) -> bool:
         """Compiles the program, which JAX keeps for the call. Returns whether it is for several devices.
@@ -244,6 +247,12 @@ def nest_this_thread() -> Stream:
 def several_devices() -> bool:
     """Whether programs may run on several devices."""
     return jax.device_count() > 1
+
+
+@functools.cache
+def _most_in_flight() -> int:
+    """How many programs with effects may run over several devices at a time; 0: any number."""
+    return 16 if launches_take_threads and jax.default_backend() == "cpu" else 0
 
 
 @contextlib.contextmanager

@@ -112,6 +112,7 @@ __all__ = [
     "jaxprs_in",
     "jit_p",
     "keep_with_program",
+    "launches_take_threads",
     "linear_solve_p",
     "log_callback",
     "lower_as_callback",
@@ -182,6 +183,11 @@ run_state_p = discharge.run_state_p
 def runs_now() -> bool:
     """Whether a call of a jitted function is compiled and runs now: no trace is under way, and jit is not disabled."""
     return _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env and not jax_config.disable_jit.value
+
+
+launches_take_threads = jax.__version_info__ < (0, 12)
+"""Whether XLA launches programs over several CPU devices with the threads that compute. Who brings a device the 33rd
+waits, and may have the thread that one of these needs."""
 
 
 def forget_fast_paths(jitted: Any) -> None:
@@ -393,8 +399,8 @@ def open_jaxpr(jaxpr: Any) -> Any:
 def evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
     """Evaluates a jaxpr with constants, as it is.
 
-    Its arguments may vary over more axes of a region than its types say, as JAX itself gives them to loops and branches.
-    Then it is a function of its own, inside of which its types hold.
+    Its arguments may vary over more axes of a region than its types say: JAX gives such to loops and branches, too.
+    Then it becomes a function of its own, inside of which its types hold.
     """
     if any(_varying(typeof(x)) != _varying(aval) for x, aval in zip(args, jaxpr.in_avals, strict=True)):
         inside = jax.jit(lambda *args: core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args))

@@ -524,6 +524,47 @@ def test_threads_whose_programs_have_collectives(arguments, calls):
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
+UNAWAITED = """
+import contextlib, faulthandler, io, os, threading
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+os.environ["PJRT_NPROC"] = "2"
+faulthandler.dump_traceback_later(200, exit=True)
+import jax, effects as fx, numpy as np
+from jax import lax, P
+mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.device_put(np.zeros(2, np.float32), jax.NamedSharding(mesh, P("x")))
+
+def talks(x):
+    fx.print("talks")
+    return x + lax.psum(x, "x")
+
+def asks(x):
+    return x + fx.callback(lambda: np.float32(1), jax.ShapeDtypeStruct((), x.dtype))
+
+def calls(f):
+    for _ in range(1000):
+        f(x)
+
+fs = [fx.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))) for body in (talks, talks, asks)]
+with contextlib.redirect_stdout(io.StringIO()) as out:
+    threads = [threading.Thread(target=calls, args=(f,), daemon=True) for f in fs[: int(os.environ["THREADS"])]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    fx.effects_barrier(all_threads=True)
+assert out.getvalue() == "talks\\n" * (2 * 1000 * min(len(threads), 2))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_programs_with_collectives_that_nobody_waits_for(threads):
+    """XLA has as many threads here as devices. JAX before 0.12 stops for ever at the 33rd, without effects too."""
+    done = run_python(UNAWAITED, env={"THREADS": str(threads)})
+    assert done.stdout == "done\n", done.stderr[-2000:]
+
+
 def test_function_that_is_traced_waits_for_another_thread():
     """Such as one that has a lock of the user's, and calls a program for the first time."""
     ones = fx.jit(lambda: jnp.ones(3))

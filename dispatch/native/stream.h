@@ -137,6 +137,33 @@ private:
   Caller &caller_;
 };
 
+// The output tokens of programs over several devices that may run, of all threads, the oldest first.
+class InFlight {
+public:
+  void add(nb::handle output_token) { tokens_.push_back(nb::borrow(output_token)); }
+
+  // Waits until there are fewer than `most`.
+  void make_room(size_t most) {
+    while (tokens_.size() >= most) {
+      const nb::object oldest = std::move(tokens_.front()); // first: other threads look, too
+      tokens_.pop_front();
+      if (nb::cast<bool>(oldest.attr("is_ready")())) continue;
+      try {
+        oldest.attr("block_until_ready")();
+      } catch (nb::python_error &error) { // that the program failed is said elsewhere
+        if (!error.matches(PyExc_Exception)) throw;
+      }
+    }
+  }
+
+private:
+  std::deque<nb::object> tokens_;
+};
+inline InFlight &in_flight() {
+  static InFlight &all = *new InFlight; // for ever: Python may be gone before what is static
+  return all;
+}
+
 // Whether two contexts hold the same values, by identity: equal ones may show differently, or not compare.
 inline bool SameContext(nb::handle a, nb::handle b) {
   if (nb::len(a) != nb::len(b)) return false;
@@ -237,6 +264,7 @@ public:
       if (const nb::int_ key(number); !closed && calls.contains(key)) { // else the drain has seen its end
         running[key] = both;
         unclosed_.push_back(number);
+        if (limits(self) && waits(caller, pool != nullptr)) in_flight().add(output_token);
       }
       if (may_fail || (!closed && Says(issued, kAwaits))) awaited = both;
       if (pool != nullptr)
@@ -257,14 +285,25 @@ private:
     return *several_;
   }
 
+  // Whether only so many programs over several devices may run at a time.
+  bool limits(nb::handle self) {
+    if (!most_in_flight_) most_in_flight_ = nb::cast<size_t>(self.attr("_most_in_flight")());
+    return *most_in_flight_ != 0;
+  }
+
+  // Whether a call waits for its turn to put a program on several devices.
+  bool waits(const Caller &caller, bool over_several) const {
+    return !launching_.is_none() && (caller.several || over_several);
+  }
+
   // Calls a program of which `over_several` says whether its arguments lie on several devices. One for several devices
   // is compiled first, and then put on them: nobody waits for a trace, since the function may wait for another thread.
   nb::object launch(nb::handle self, Caller &caller, bool over_several, nb::handle threaded, nb::handle token,
                     nb::handle args, nb::handle kwargs) {
-    const auto waits = [&] { return caller.several || over_several; };
     std::optional<Compiling> compiling;
     bool gave_up = false;
-    if (caller.compiled && waits()) {
+    if (caller.compiled && waits(caller, over_several)) {
+      if (limits(self)) in_flight().make_room(*most_in_flight_);
       const Held held(launching_);
       if (caller.compiling == 0) { // else JAX may let us wait for who does that
         const UntracedRaises yes(true);
@@ -284,7 +323,9 @@ private:
       caller.compiled = true;
       compiling.reset();
     }
-    const Held held(waits() ? launching_ : nb::none());
+    const bool turn = waits(caller, over_several);
+    if (turn && limits(self)) in_flight().make_room(*most_in_flight_);
+    const Held held(turn ? launching_ : nb::none());
     return CallWithToken(threaded, token, args, kwargs);
   }
 
@@ -320,6 +361,7 @@ private:
   int64_t block_ = -1;
   std::deque<uint32_t> unclosed_; // those of `running`, in turn, as their thread knows
   std::optional<bool> several_;   // whether programs may run on several devices
+  std::optional<size_t> most_in_flight_;
   nb::object sharding_, pool_;    // those of the newest program on several devices
   nb::object array_type_, launching_, untraced_;
 };
