@@ -403,8 +403,7 @@ def evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
     Then it becomes a function of its own, inside of which its types hold.
     """
     if any(_varying(typeof(x)) != _varying(aval) for x, aval in zip(args, jaxpr.in_avals, strict=True)):
-        inside = jax.jit(lambda *args: core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args))
-        jaxpr = trace_to_jaxpr(inside, jaxpr.in_avals, like=jaxpr)
+        jaxpr = trace_to_jaxpr(jax.jit(core.jaxpr_as_fun(jaxpr)), jaxpr.in_avals, like=jaxpr)
     return core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)
 
 

@@ -147,9 +147,8 @@ public:
     while (tokens_.size() >= most) {
       const nb::object oldest = std::move(tokens_.front()); // first: other threads look, too
       tokens_.pop_front();
-      if (nb::cast<bool>(oldest.attr("is_ready")())) continue;
       try {
-        oldest.attr("block_until_ready")();
+        if (!nb::cast<bool>(oldest.attr("is_ready")())) oldest.attr("block_until_ready")();
       } catch (nb::python_error &error) { // that the program failed is said elsewhere
         if (!error.matches(PyExc_Exception)) throw;
       }
