@@ -275,7 +275,11 @@ def _merge(options: argparse.Namespace) -> int:
     encode = text_of if options.text else json.JSONEncoder().encode
     lines = (encode(record) + "\n" for record in records)
     if options.output is None:
-        sys.stdout.writelines(lines)
+        try:
+            sys.stdout.writelines(lines)
+            sys.stdout.flush()
+        except BrokenPipeError:  # who reads has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     try:
         if any(os.path.samefile(options.output, log) for log in options.logs if os.path.exists(options.output)):

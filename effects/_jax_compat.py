@@ -781,11 +781,23 @@ def lanes_at_front(x: Any, dim: int | None, axis_data: Any) -> Any:
     return batching.bdim_at_front(x, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis)
 
 
-select = conditionals._bcast_select
-"""`select(predicate, x, y)`, with a predicate for the leading axes."""
+def select(predicate: Any, x: Any, y: Any) -> Any:
+    """`x` where the predicate, which is for the leading axes, holds, else `y`."""
+    return jax.lax.select(_for_all_axes(predicate, x), x, y)
 
-select_n = conditionals._bcast_select_n
-"""`select_n(index, *cases)`, with an index for the leading axes."""
+
+def select_n(index: Any, *cases: Any) -> Any:
+    """The case of that number, which is for the leading axes."""
+    return jax.lax.select_n(_for_all_axes(index, cases[0]), *cases)
+
+
+def _for_all_axes(leading: Any, like: Any) -> Any:
+    """Values for the leading axes as values for all, which lie on devices as those do if the types say how."""
+    if leading.ndim == like.ndim:
+        return leading
+    sharding = typeof(like).sharding
+    out_sharding = sharding if any(sharding.spec) else None
+    return jax.lax.broadcast_in_dim(leading, like.shape, range(leading.ndim), out_sharding=out_sharding)
 
 
 # `checkify`

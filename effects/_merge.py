@@ -79,6 +79,7 @@ class Log:
     lines: list[Line] = dataclasses.field(default_factory=list)
     placed: dict[Place, Line] = dataclasses.field(default_factory=dict)
     behind: dict[Place, list[Line]] = dataclasses.field(default_factory=dict)  # by the place that they come behind
+    epochs: dict[int, set[int]] = dataclasses.field(default_factory=dict)  # of which there is something, by thread
 
 
 def merge(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
@@ -141,7 +142,7 @@ def _read(path: str) -> Log:
 def _add(log: Log, number: int, text: str) -> None:
     try:
         record = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why="is not JSON")) from None
     if not _is_record(record):
         raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why="is not a record"))
@@ -194,6 +195,7 @@ def _find_places(log: Log) -> None:
         stream, epoch, phase, index = record["token"]
         thread, domain = stream >> _DOMAIN_BITS, stream & ((1 << _DOMAIN_BITS) - 1)
         is_whole = len(record.get("processes", ())) > (log.process_count > 1)
+        log.epochs.setdefault(thread, set()).add(epoch)
         line.kind = "device" if phase % 2 else "whole" if is_whole else "process"
         if record.get("ordered", True) and thread < _NESTED:
             device = record["device"] if line.kind == "device" else _START
@@ -243,9 +245,18 @@ def _check_that_they_agree(logs: Sequence[Log], place: Place, lines: dict[int, L
     for process in expected:
         line = lines.get(process)
         if line is None:
+            if first.kind == "process" and _goes_on(logs[process], place):
+                continue  # a program on one device of another process
             raise _lack(first, logs[process], place)
         if _said_by(line) != _said_by(first) or (first.kind == "whole" and not _are_alike([first, line])):
             raise _difference(first, line)
+
+
+def _goes_on(log: Log, place: Place) -> bool:
+    """Whether a log has nothing of a dispatch, but of a later one: its process has counted it."""
+    thread, epoch, *_ = place
+    epochs = log.epochs.get(thread, {epoch})
+    return epoch not in epochs and epoch < max(epochs)
 
 
 def _processes_of(line: Line) -> list[int]:

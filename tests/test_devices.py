@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import io
 import random
@@ -395,6 +396,28 @@ def test_explicit_shardings_of_results(lines):
             lines(lambda jitted=jitted: facts.append(jax.tree.map(_facts, jitted(x))))
             facts[-1] = (types, facts[-1])
         assert facts[0] == facts[1]
+
+
+@pytest.mark.parametrize("control", ["loop", "branch"])
+def test_lanes_that_differ_and_are_sharded(control, lines):
+    """Where types say how the lanes' values are sharded, they do so still. JAX refuses the branch without effects."""
+
+    def lane(n, x):
+        def doubled(i, x):
+            fx.print("{} of {}", i, n)
+            return x * 2
+
+        if control == "loop":
+            return lax.fori_loop(0, n, doubled, x)
+        return lax.cond(n > 1, functools.partial(doubled, 0), lambda x: x, x)
+
+    with jax.set_mesh(_mesh(kind=AxisType.Explicit)):
+        x = jax.device_put(jnp.ones((3, 4)), P(None, "x"))
+        results = []
+        shown = lines(lambda: results.append(fx.jit(jax.vmap(lane))(jnp.arange(3), x)))
+        assert shown == (["0 of 1", "0 of 2", "1 of 2"] if control == "loop" else ["0 of 2"])
+        assert results[0].sharding == x.sharding
+        assert np.asarray(results[0])[:, 0].tolist() == ([1, 2, 4] if control == "loop" else [1, 1, 2])
 
 
 def test_result_of_a_callback_goes_anywhere(lines):

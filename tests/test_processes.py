@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -88,6 +90,7 @@ report["elsewhere"] = [record.text for record in records]
 # Without an order: where these come among the others nobody says
 token = fx.add_handler(fx.JsonLinesHandler(FOLDER / f"unordered-{{jax.process_index()}}.jsonl"))
 fx.jit(lambda x: [fx.print("unordered {{}} {{}}", i, x, ordered=False) for i in range(3)])(x)
+fx.jit(lambda x: fx.print("elsewhere {{}}", x))(elsewhere)
 fx.jit(lambda: fx.print("after"))()
 fx.effects_barrier(scope="global", timeout=60)
 fx.remove_handler(token)
@@ -186,8 +189,12 @@ def test_merged_log_has_unordered_records(folder, one, two, four):
     for count in (1, 2, 4):
         records = merge(_logs(folder, count, "unordered-"))
         texts = [record["text"] for record in records]
-        assert texts.count("after") == 1
-        assert sorted(re.sub(r" \[.*", "", text) for text in texts) == ["after", *(f"unordered {i}" for i in range(3))]
+        assert texts[-2:] == ["elsewhere [0]", "after"]
+        assert sorted(re.sub(r" \[.*", "", text) for text in texts) == [
+            "after",
+            "elsewhere",
+            *(f"unordered {i}" for i in range(3)),
+        ]
 
 
 def _merge(output, logs, *options):
@@ -481,6 +488,28 @@ def test_devices_that_a_process_has_for_itself(tmp_path):
     assert [record["text"] for record in merge(paths)] == ["own 0", "own 1", "of the first", "all"]
 
 
+def test_device_that_a_process_has_for_all(tmp_path):
+    """A program on one device is called by all processes, and runs in one. The others have counted it."""
+    texts = [["all", "of the first", None, "all"], ["all", None, "of the second", "all"]]
+    logs = [
+        [
+            _record((256, epoch, 0, 0), text, process, **({"processes": [0, 1]} if text == "all" else {}))
+            for epoch, text in enumerate(each)
+            if text is not None
+        ]
+        for process, each in enumerate(texts)
+    ]
+    paths = [_write(tmp_path / f"{process}.jsonl", _of_run(log, process, 2)) for process, log in enumerate(logs)]
+    assert [record["text"] for record in merge(paths)] == ["all", "of the first", "of the second", "all"]
+    _write(paths[1], _of_run(logs[1][:2], 1, 2))  # the last of the first is lacking
+    with pytest.raises(LogError, match="line 3 .* where the second ends"):
+        merge(paths)
+    more = _record((256, 1, 0, 1), "another", 1)  # of the program that has something else in the first
+    _write(paths[1], _of_run([logs[1][0], more, *logs[1][1:]], 1, 2))
+    with pytest.raises(LogError, match="line 2 .* where the second goes on with line 2"):
+        merge(paths)
+
+
 def test_what_has_no_place_stays_behind_what_it_came_behind(tmp_path):
     def change(logs):
         for process, log in enumerate(logs):
@@ -541,6 +570,10 @@ REFUSED = {
         r"Line 3 of the log .*1.jsonl is cut off",
     ),
     "not JSON": (lambda paths: _change_text(paths[0], lambda text: text + "{\n"), r"Line 4 of .*0.jsonl is not JSON"),
+    "JSON without end": (
+        lambda paths: _change_text(paths[0], lambda _: "[" * 10**5 + "\n"),
+        r"Line 1 of .* is not JSON",
+    ),
     "not ours": (lambda paths: _change_text(paths[0], lambda text: '{"a": 1}\n'), r"Line 1 of .* is not a record"),
     "a wrong token": (
         lambda paths: _change_text(paths[0], lambda text: text.replace('"token": [256', '"token": ["x"')),
@@ -600,6 +633,17 @@ def test_command(tmp_path, capsys):
     with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as out:
         _cli.main(["merge", "--help"])
     assert "program order" in out.getvalue()
+
+
+def test_merged_log_of_which_the_beginning_is_read(tmp_path):
+    """As by `head`."""
+    path = _write(tmp_path / "run.jsonl", [_record((256, epoch, 0, 0), "x" * 1000) for epoch in range(1000)])
+    command = [sys.executable, "-m", "effects", "merge", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as merging:
+        merging.stdout.read(10)
+        merging.stdout.close()
+        assert merging.stderr.read() == b""
+    assert merging.returncode == 0
 
 
 def test_log_of_one_process_stays_as_it_is(tmp_path):
