@@ -252,7 +252,7 @@ def several_devices() -> bool:
 @functools.cache
 def _most_in_flight() -> int:
     """How many programs with effects may run over several devices at a time; 0: any number."""
-    return 16 if launches_take_threads and jax.default_backend() == "cpu" else 0
+    return 24 if launches_take_threads and jax.default_backend() == "cpu" else 0
 
 
 @contextlib.contextmanager

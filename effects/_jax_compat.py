@@ -92,6 +92,7 @@ __all__ = [
     "discharge_state",
     "element_type",
     "evaluate",
+    "evaluate_as_typed",
     "forget_failed_tokens",
     "forget_fast_paths",
     "hide_frames_in",
@@ -397,14 +398,17 @@ def open_jaxpr(jaxpr: Any) -> Any:
 
 
 def evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
-    """Evaluates a jaxpr with constants, as it is.
+    """Evaluates a jaxpr with constants, as it is."""
+    return core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)
 
-    Its arguments may vary over more axes of a region than its types say: JAX gives such to loops and branches, too.
-    Then it becomes a function of its own, inside of which its types hold.
-    """
+
+def evaluate_as_typed(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    """The same where arguments may vary over more axes of a region than their types in the jaxpr say, as JAX itself
+    gives them to loops. Such a jaxpr becomes a function of its own, inside of which its types hold. It cannot be
+    transposed: it would sum what is not to be."""
     if any(_varying(typeof(x)) != _varying(aval) for x, aval in zip(args, jaxpr.in_avals, strict=True)):
         jaxpr = trace_to_jaxpr(jax.jit(core.jaxpr_as_fun(jaxpr)), jaxpr.in_avals, like=jaxpr)
-    return core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)
+    return evaluate(jaxpr, args)
 
 
 def _varying(aval: Any) -> frozenset[Any]:
@@ -669,7 +673,7 @@ def custom_vmap_arguments(count: int) -> Any:
 
 
 def _changed(fun: Any, change: Callable[..., Any]) -> Any:
-    return lu.wrap_init(change(fun.call_wrapped), debug_info=fun.debug_info)
+    return lu.wrap_init(change(fun.call_wrapped), debug_info=fun.debug_info.with_unknown_names())
 
 
 custom_partial_eval_rules = pe.custom_partial_eval_rules

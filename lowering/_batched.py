@@ -86,7 +86,7 @@ def _batch_while(batch: _Rule) -> _Rule:
 
         def asks(running: Any, consts: Sequence[Any], carry: Sequence[Any]) -> Any:
             """Which lanes go on. Those that are through are not asked again."""
-            return running & compat.evaluate(cond, [running, *consts[:cond_nconsts], *carry])[0]
+            return running & compat.evaluate_as_typed(cond, [running, *consts[:cond_nconsts], *carry])[0]
 
         def step(*flat: Any) -> list[Any]:
             consts, running, carry = flat[:split], flat[split], flat[split + 1 :]

@@ -142,16 +142,18 @@ class InFlight {
 public:
   void add(nb::handle output_token) { tokens_.push_back(nb::borrow(output_token)); }
 
-  // Waits until there are fewer than `most`.
+  bool has_room(size_t most) const { return tokens_.size() < most; }
+
+  // Waits until there is room. Other threads may do so too, for the same program.
   void make_room(size_t most) {
-    while (tokens_.size() >= most) {
-      const nb::object oldest = std::move(tokens_.front()); // first: other threads look, too
-      tokens_.pop_front();
+    while (!has_room(most)) {
+      const nb::object oldest = tokens_.front();
       try {
         if (!nb::cast<bool>(oldest.attr("is_ready")())) oldest.attr("block_until_ready")();
       } catch (nb::python_error &error) { // that the program failed is said elsewhere
         if (!error.matches(PyExc_Exception)) throw;
       }
+      if (!tokens_.empty() && tokens_.front().is(oldest)) tokens_.pop_front();
     }
   }
 
@@ -263,7 +265,6 @@ public:
       if (const nb::int_ key(number); !closed && calls.contains(key)) { // else the drain has seen its end
         running[key] = both;
         unclosed_.push_back(number);
-        if (limits(self) && waits(caller, pool != nullptr)) in_flight().add(output_token);
       }
       if (may_fail || (!closed && Says(issued, kAwaits))) awaited = both;
       if (pool != nullptr)
@@ -284,30 +285,20 @@ private:
     return *several_;
   }
 
-  // Whether only so many programs over several devices may run at a time.
-  bool limits(nb::handle self) {
-    if (!most_in_flight_) most_in_flight_ = nb::cast<size_t>(self.attr("_most_in_flight")());
-    return *most_in_flight_ != 0;
-  }
-
-  // Whether a call waits for its turn to put a program on several devices.
-  bool waits(const Caller &caller, bool over_several) const {
-    return !launching_.is_none() && (caller.several || over_several);
-  }
-
   // Calls a program of which `over_several` says whether its arguments lie on several devices. One for several devices
   // is compiled first, and then put on them: nobody waits for a trace, since the function may wait for another thread.
   nb::object launch(nb::handle self, Caller &caller, bool over_several, nb::handle threaded, nb::handle token,
                     nb::handle args, nb::handle kwargs) {
+    const auto waits = [&] { return caller.several || over_several; };
     std::optional<Compiling> compiling;
     bool gave_up = false;
-    if (caller.compiled && waits(caller, over_several)) {
-      if (limits(self)) in_flight().make_room(*most_in_flight_);
-      const Held held(launching_);
+    if (caller.compiled && waits()) {
+      std::optional<Held> held;
+      take_turn(self, held);
       if (caller.compiling == 0) { // else JAX may let us wait for who does that
         const UntracedRaises yes(true);
         try {
-          return CallWithToken(threaded, token, args, kwargs);
+          return put(self, threaded, token, args, kwargs);
         } catch (nb::python_error &error) {
           if (!error.matches(untraced_)) throw;
           gave_up = true;
@@ -322,10 +313,36 @@ private:
       caller.compiled = true;
       compiling.reset();
     }
-    const bool turn = waits(caller, over_several);
-    if (turn && limits(self)) in_flight().make_room(*most_in_flight_);
-    const Held held(turn ? launching_ : nb::none());
-    return CallWithToken(threaded, token, args, kwargs);
+    if (!waits()) return CallWithToken(threaded, token, args, kwargs);
+    std::optional<Held> held;
+    take_turn(self, held);
+    return put(self, threaded, token, args, kwargs);
+  }
+
+  // Whether only so many programs may run over several devices at a time.
+  bool limits(nb::handle self) {
+    if (!most_in_flight_) most_in_flight_ = nb::cast<size_t>(self.attr("_most_in_flight")());
+    return *most_in_flight_ != 0;
+  }
+
+  // Waits until a program may be put on several devices, and keeps others from that.
+  void take_turn(nb::handle self, std::optional<Held> &held) {
+    for (;;) {
+      if (limits(self)) in_flight().make_room(*most_in_flight_);
+      held.emplace(launching_);
+      if (!limits(self) || in_flight().has_room(*most_in_flight_)) return;
+      held.reset(); // while we wait for room, others may have their turn
+    }
+  }
+
+  // Puts a program on several devices.
+  nb::object put(nb::handle self, nb::handle threaded, nb::handle token, nb::handle args, nb::handle kwargs) {
+    nb::object returned = CallWithToken(threaded, token, args, kwargs);
+    PyObject *issued, *output_token;
+    Py_ssize_t at = 0;
+    if (limits(self) && PyDict_Next(nb::object(returned[1]).ptr(), &at, &issued, &output_token))
+      in_flight().add(output_token);
+    return returned;
   }
 
   // The pool of the devices that run the program, which are those of its arguments; None if that is one device.
