@@ -73,6 +73,7 @@ __all__ = [
     "batching",
     "bind",
     "block_until_token",
+    "boolean",
     "call_handler",
     "call_partitioned",
     "callback_context",
@@ -822,6 +823,11 @@ def change_checkified_while(change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 # Lowering
+
+
+def boolean() -> Any:
+    """The type of a predicate, alike on all devices of the mesh that is in force, if one is."""
+    return ShapedArray((), bool, sharding=core.get_cur_mesh_sharding(jax.sharding.PartitionSpec()))
 
 
 def per_device(aval: Any) -> Any:

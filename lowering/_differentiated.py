@@ -44,7 +44,7 @@ def _anchored_jaxpr(jaxpr: Any, num_consts: int) -> Any:
         return [mask, *mask_effects(chosen, mask, [mask, *consts, *others])]
 
     avals = jaxpr.in_avals
-    boolean = compat.ShapedArray((), bool)
+    boolean = compat.boolean()
     chosen = compat.trace_to_jaxpr(with_indices, [boolean, *avals], like=jaxpr)
     return compat.trace_to_jaxpr(body, [*avals[:num_consts], boolean, *avals[num_consts:]], like=jaxpr)
 

@@ -73,7 +73,7 @@ def _is_masked(eqn: Any) -> bool:
 @compat.weakref_lru_cache
 def masked_jaxpr(jaxpr: Any) -> Any:
     """The jaxpr with the predicate ahead of its inputs. Cached, so that one function stays one function."""
-    avals = [compat.ShapedArray((), bool), *jaxpr.in_avals]
+    avals = [compat.boolean(), *jaxpr.in_avals]
     return compat.trace_to_jaxpr(lambda active, *args: mask_effects(jaxpr, active, args), avals, like=jaxpr)
 
 

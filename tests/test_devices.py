@@ -398,26 +398,39 @@ def test_explicit_shardings_of_results(lines):
         assert facts[0] == facts[1]
 
 
-@pytest.mark.parametrize("control", ["loop", "branch"])
-def test_lanes_that_differ_and_are_sharded(control, lines):
-    """Where types say how the lanes' values are sharded, they do so still. JAX refuses the branch without effects."""
+@pytest.mark.parametrize(
+    ("control", "lanes"),
+    [("loop", "whole"), ("asking", "whole"), ("branch", "whole"), ("asking", "sharded"), ("branch", "sharded")],
+)
+def test_lanes_that_differ_and_are_sharded(control, lanes, lines):
+    """Where types say how the lanes' values are sharded, they do so still. JAX refuses the first branch without effects,
+    and a `fori_loop` of lanes that are sharded."""
 
     def lane(n, x):
         def doubled(i, x):
             fx.print("{} of {}", i, n)
             return x * 2
 
+        def goes_on(state):
+            fx.print("{} of {}", state[0], n)
+            return state[0] < n
+
         if control == "loop":
             return lax.fori_loop(0, n, doubled, x)
-        return lax.cond(n > 1, functools.partial(doubled, 0), lambda x: x, x)
+        if control == "branch":
+            return lax.cond(n > 0, functools.partial(doubled, 0), lambda x: x, x)
+        return lax.while_loop(goes_on, lambda state: (state[0] + 1, state[1] * 2), (n * 0, x))[1]
 
+    of_n, of_x = (P("x"), P("x", None)) if lanes == "sharded" else (P(), P(None, "x"))
     with jax.set_mesh(_mesh(kind=AxisType.Explicit)):
-        x = jax.device_put(jnp.ones((3, 4)), P(None, "x"))
+        n, x = jax.device_put(jnp.arange(4), of_n), jax.device_put(jnp.ones((4, 4)), of_x)
         results = []
-        shown = lines(lambda: results.append(fx.jit(jax.vmap(lane))(jnp.arange(3), x)))
-        assert shown == (["0 of 1", "0 of 2", "1 of 2"] if control == "loop" else ["0 of 2"])
+        shown = lines(lambda: results.append(fx.jit(jax.vmap(lane))(n, x)))
+        turns = {"loop": lambda n: n, "asking": lambda n: n + 1, "branch": lambda n: min(n, 1)}[control]
+        assert shown == [f"{i} of {n}" for i in range(4) for n in range(4) if i < turns(n)]
         assert results[0].sharding == x.sharding
-        assert np.asarray(results[0])[:, 0].tolist() == ([1, 2, 4] if control == "loop" else [1, 1, 2])
+        doubled = [min(n, 1) if control == "branch" else n for n in range(4)]
+        assert np.asarray(results[0])[:, 0].tolist() == [2**n for n in doubled]
 
 
 def test_result_of_a_callback_goes_anywhere(lines):
