@@ -301,8 +301,8 @@ class Drain:
             for number in list(stream.running):
                 # What waits behind one that has not failed waits for it.
                 _, output_token = stream.running.get(number, (None, None))
-                if output_token is None or not output_token.is_ready():
-                    break
+                if output_token is None or output_token.is_deleted() or not output_token.is_ready():
+                    break  # if the user has deleted all arrays of JAX's, nobody knows
                 if runs_here(output_token) and failure_of(output_token) is None:
                     break  # it has ended, and its end is on its way
                 stream.running.pop(number, None)

@@ -403,8 +403,8 @@ def test_explicit_shardings_of_results(lines):
     [("loop", "whole"), ("asking", "whole"), ("branch", "whole"), ("asking", "sharded"), ("branch", "sharded")],
 )
 def test_lanes_that_differ_and_are_sharded(control, lanes, lines):
-    """Where types say how the lanes' values are sharded, they do so still. JAX refuses the first branch without effects,
-    and a `fori_loop` of lanes that are sharded."""
+    """Where types say how the lanes' values are sharded, they do so still. Without effects JAX refuses the first branch
+    and any `fori_loop` of lanes that are sharded."""
 
     def lane(n, x):
         def doubled(i, x):
@@ -599,6 +599,30 @@ def test_programs_with_collectives_that_nobody_waits_for(threads):
     """XLA has as many threads here as devices. JAX before 0.12 stops for ever at the 33rd, without effects too."""
     done = run_python(UNAWAITED, env={"THREADS": str(threads)})
     assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+DELETED = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+import jax, effects as fx, numpy as np
+from jax import P
+mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+body = lambda x: fx.print("{}", x[0])
+f = fx.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P()))
+for _ in range(2):
+    x = jax.device_put(np.arange(4), jax.NamedSharding(mesh, P("x")))
+    for _ in range(50):
+        f(x)
+    fx.effects_barrier()
+    for array in jax.live_arrays():
+        array.delete()
+"""
+
+
+def test_tokens_that_the_user_deletes():
+    """With all other arrays of JAX's. The next programs get new ones."""
+    done = run_python(DELETED)
+    assert (done.stdout, done.returncode) == ("0\n1\n2\n3\n" * 100, 0), done.stderr[-2000:]
 
 
 def test_function_that_is_traced_waits_for_another_thread():

@@ -44,6 +44,9 @@ struct Placed {
   nb::object output_token; // of the program that has it
 };
 
+// By the user, who may delete all arrays of JAX's.
+inline bool IsDeleted(const nb::object &array) { return nb::cast<bool>(array.attr("is_deleted")()); }
+
 // Those on the devices of one sharding. To put an array on devices takes longer than to call a small program. But
 // devices that use the host's memory read a token where it lies: once a program is over, its token is written anew for
 // another.
@@ -53,14 +56,15 @@ public:
   explicit Pool(nb::object make) : make_(std::move(make)) {}
 
   Placed take(uint32_t number) {
-    if (free_.empty() && !find_over()) {
-      const nb::object made = make_(number);
-      return {made[0], made[1], {}};
+    while (!free_.empty() || find_over()) {
+      Placed placed = std::move(free_.back());
+      free_.pop_back();
+      if (IsDeleted(placed.array)) continue; // and its memory is no more
+      placed.memory[nb::int_(kEpoch)] = number;
+      return placed;
     }
-    Placed placed = std::move(free_.back());
-    free_.pop_back();
-    placed.memory[nb::int_(kEpoch)] = number;
-    return placed;
+    const nb::object made = make_(number);
+    return {made[0], made[1], {}};
   }
 
   // The program that had it is over.
@@ -83,6 +87,7 @@ private:
     if (in_use_.empty()) return false;
     Placed oldest = std::move(in_use_.front()); // first: another thread may look meanwhile
     in_use_.pop_front();
+    if (IsDeleted(oldest.output_token)) return false; // nobody knows when it may be written
     if (nb::cast<bool>(oldest.output_token.attr("is_ready")())) {
       give(std::move(oldest));
       return !free_.empty();
@@ -149,7 +154,7 @@ public:
     while (!has_room(most)) {
       const nb::object oldest = tokens_.front();
       try {
-        if (!nb::cast<bool>(oldest.attr("is_ready")())) oldest.attr("block_until_ready")();
+        if (!IsDeleted(oldest) && !nb::cast<bool>(oldest.attr("is_ready")())) oldest.attr("block_until_ready")();
       } catch (nb::python_error &error) { // that the program failed is said elsewhere
         if (!error.matches(PyExc_Exception)) throw;
       }
