@@ -23,6 +23,7 @@ import numpy as np
 from jax._src import (
     ad_checkpoint,
     ad_util,
+    api_util,
     checkify,
     compute_on,
     core,
@@ -590,7 +591,22 @@ def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:
         custom_derivatives.remat_opt_p: lambda params: params["fwd_jaxpr"],
         custom_vmap_p: lambda params: params["call"],
     }
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src import hijax  # since 0.12 the primitive of `custom_root`
+
+        calls[hijax.call_hi_primitive_p] = lambda params: _expanded(params["_prim"])
     return calls
+
+
+def _expanded(primitive: Any) -> Any:
+    """What a primitive of the higher level means in others."""
+
+    def expand(*args: Any) -> Any:
+        return primitive.out_tree.flatten_up_to(primitive.expand(*primitive.in_tree.unflatten(args)))
+
+    debug_info = api_util.debug_info("expand", expand, primitive.in_avals_flat, {})
+    jaxpr, _, consts = pe.trace_to_jaxpr_dynamic(lu.wrap_init(expand, debug_info=debug_info), primitive.in_avals_flat)
+    return closed_jaxpr(jaxpr, consts)
 
 
 def annotated_calls() -> list[Primitive]:

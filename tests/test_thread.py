@@ -47,6 +47,13 @@ def _linear_solve(x):
     return jax.lax.custom_linear_solve(lambda v: v * 2, x, lambda _, b: _show("solving", b) / 2, symmetric=True)
 
 
+def _root(x):
+    def solve(f, y):
+        return jax.lax.fori_loop(0, 2, lambda i, y: y - f(_show("at", y)) / 4, y)
+
+    return jax.lax.custom_root(lambda y: y * y - x * 4, x + 1, solve, lambda g, y: y / g(1.0))
+
+
 def _references(x):
     ref = jax.new_ref(x)
 
@@ -103,6 +110,12 @@ PROGRAMS = {  # name -> program of a float, the lines for 1.0
     "grad of custom_vjp": (jax.grad(_custom_vjp), ["forward 1.0", "backward 1.0"]),
     "custom_vmap": (_custom_vmap, ["inside 1.0"]),
     "custom_linear_solve": (_linear_solve, ["solving 1.0"]),
+    "custom_root": (_root, ["at 2.0", "at 2.0"]),
+    "grad of custom_root": (jax.grad(_root), ["at 2.0", "at 2.0"]),
+    "custom_root in lanes that differ": (
+        lambda x: jax.vmap(lambda y: jax.lax.cond(y > x, _root, lambda y: y, y))(x + jnp.arange(2.0)).sum(),
+        ["at 3.0", "at 2.75"],
+    ),
     "references": (_references, ["ref 2.0", "ref 3.0"]),
     "optimization_barrier": (
         lambda x: _show("after", jax.lax.optimization_barrier(_show("before", x))),
@@ -272,7 +285,7 @@ NO_EFFECTS_INSIDE = {
     "dot_product_attention_fwd", "dot_product_attention_bwd",
     # small functions that XLA applies as often and in the order it likes
     "reduce", "reduce_window", "select_and_scatter", "scatter", "scatter-add", "scatter-sub", "scatter-mul",
-    "scatter-min", "scatter-max", "composite", "custom_partitioning", "call_hi_primitive",
+    "scatter-min", "scatter-max", "composite", "custom_partitioning",
     "call_hi_primitive_linearized",
     # JAX shows no effect on the equation, and may drop it
     "linear_call",
