@@ -79,7 +79,8 @@ class Log:
     lines: list[Line] = dataclasses.field(default_factory=list)
     placed: dict[Place, Line] = dataclasses.field(default_factory=dict)
     behind: dict[Place, list[Line]] = dataclasses.field(default_factory=dict)  # by the place that they come behind
-    epochs: dict[int, set[int]] = dataclasses.field(default_factory=dict)  # of which there is something, by thread
+    epochs: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # (thread, epoch) of which there is something
+    newest: dict[int, int] = dataclasses.field(default_factory=dict)  # of these epochs, by thread
 
 
 def merge(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
@@ -195,7 +196,8 @@ def _find_places(log: Log) -> None:
         stream, epoch, phase, index = record["token"]
         thread, domain = stream >> _DOMAIN_BITS, stream & ((1 << _DOMAIN_BITS) - 1)
         is_whole = len(record.get("processes", ())) > (log.process_count > 1)
-        log.epochs.setdefault(thread, set()).add(epoch)
+        log.epochs.add((thread, epoch))
+        log.newest[thread] = max(epoch, log.newest.get(thread, epoch))
         line.kind = "device" if phase % 2 else "whole" if is_whole else "process"
         if record.get("ordered", True) and thread < _NESTED:
             device = record["device"] if line.kind == "device" else _START
@@ -255,8 +257,7 @@ def _check_that_they_agree(logs: Sequence[Log], place: Place, lines: dict[int, L
 def _goes_on(log: Log, place: Place) -> bool:
     """Whether a log has nothing of a dispatch, but of a later one: its process has counted it."""
     thread, epoch, *_ = place
-    epochs = log.epochs.get(thread, {epoch})
-    return epoch not in epochs and epoch < max(epochs)
+    return (thread, epoch) not in log.epochs and epoch < log.newest.get(thread, epoch)
 
 
 def _processes_of(line: Line) -> list[int]:
