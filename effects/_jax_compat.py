@@ -32,6 +32,7 @@ from jax._src import (
     debugging,
     dispatch,
     distributed,
+    hijax,
     pjit,
     shard_map,
     sharding_impls,
@@ -590,11 +591,8 @@ def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:
         custom_vjp_call_p: lambda params: params["call_jaxpr"],
         custom_derivatives.remat_opt_p: lambda params: params["fwd_jaxpr"],
         custom_vmap_p: lambda params: params["call"],
+        hijax.call_hi_primitive_p: lambda params: _expanded(params["_prim"]),  # since 0.12 `custom_root` is one
     }
-    with contextlib.suppress(ImportError, AttributeError):
-        from jax._src import hijax  # since 0.12 the primitive of `custom_root`
-
-        calls[hijax.call_hi_primitive_p] = lambda params: _expanded(params["_prim"])
     return calls
 
 
