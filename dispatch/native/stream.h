@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -149,16 +150,21 @@ public:
 
   bool has_room(size_t most) const { return tokens_.size() < most; }
 
-  // Waits until there is room. Other threads may do so too, for the same program.
+  // Waits until there is room, and then for half of them, since whoever waits has to be woken. XLA runs them one after
+  // the other. Other threads may wait too, for the same program.
   void make_room(size_t most) {
     while (!has_room(most)) {
-      const nb::object oldest = tokens_.front();
+      const nb::object middle = tokens_[tokens_.size() / 2];
       try {
-        if (!IsDeleted(oldest) && !nb::cast<bool>(oldest.attr("is_ready")())) oldest.attr("block_until_ready")();
+        if (!IsDeleted(middle) && !nb::cast<bool>(middle.attr("is_ready")())) middle.attr("block_until_ready")();
       } catch (nb::python_error &error) { // that the program failed is said elsewhere
         if (!error.matches(PyExc_Exception)) throw;
       }
-      if (!tokens_.empty() && tokens_.front().is(oldest)) tokens_.pop_front();
+      const auto at = std::find_if(tokens_.begin(), tokens_.end(), [&](const auto &token) { return token.is(middle); });
+      for (auto over = at == tokens_.end() ? 0 : at - tokens_.begin() + 1; over > 0 && !tokens_.empty(); --over) {
+        const nb::object token = std::move(tokens_.front()); // freed when it is out of here
+        tokens_.pop_front();
+      }
     }
   }
 
