@@ -25,7 +25,8 @@ from effects._registry import register_effect, registered_effects
 from effects._sites import Site, nodes_unknown_elsewhere, site_from
 from effects._types import Effect, describe_effect, jax_effects
 from lowering._emit import NATIVE_PLATFORMS
-from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule, sites_in, token_keys
+from lowering._rules import TokenContext, Tokens, register_token_rule, token_keys
+from lowering._summary import summarize
 
 _TARGETS = (
     "effects_record",
@@ -78,8 +79,9 @@ def export(
 
     def do_export(*args: Any, **kwargs: Any) -> Exported:
         jaxpr = function._plain.trace(*args, **kwargs).jaxpr
-        effects = effects_of(jaxpr.effects)
-        sites = sorted({site.portable for site in sites_in(jaxpr)}, key=lambda site: site.id)
+        summary = summarize(jaxpr)
+        effects = summary.effects
+        sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
         name = function._name
         if effects:
             _check_platforms(name, platforms or (jax.export.default_export_platform(),))

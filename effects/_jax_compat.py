@@ -7,15 +7,12 @@ does one thing on every supported version.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import math
 import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 from typing import Any
 
 import jax
@@ -23,6 +20,7 @@ import numpy as np
 from jax._src import (
     ad_checkpoint,
     ad_util,
+    api,
     api_util,
     checkify,
     compute_on,
@@ -157,7 +155,8 @@ __all__ = [
     "weakref_lru_cache",
     "while_p",
     "with_jaxprs",
-    "with_scan_tokens",
+    "with_scan_values",
+    "without_results",
     "write_sharding",
     "zero_tangent",
 ]
@@ -405,6 +404,14 @@ def evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
     return core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)
 
 
+@weakref_lru_cache
+def without_results(jaxpr: Any, count: int) -> Any:
+    """A jaxpr with constants, without the first `count` of its results."""
+    inner = jaxpr.jaxpr
+    debug_info = inner.debug_info.with_unknown_names()
+    return closed_jaxpr(inner.replace(outvars=inner.outvars[count:], debug_info=debug_info), jaxpr.consts)
+
+
 def evaluate_as_typed(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
     """The same where arguments may vary over more axes of a region than their types in the jaxpr say, as JAX itself
     gives them to loops. Such a jaxpr becomes a function of its own, inside of which its types hold. It cannot be
@@ -545,30 +552,20 @@ def read_scan(params: dict[str, Any]) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
-def with_scan_tokens(params: dict[str, Any], jaxpr: Any, tokens: int) -> dict[str, Any]:
-    """A scan's parameters for a body that carries this many tokens more, ahead of everything else it carries."""
+def with_scan_values(params: dict[str, Any], *, consts: int, carry: int) -> dict[str, Any]:
+    """A scan's parameters for a body that takes so many constants more, and carries so many values more, each ahead of
+    what it has."""
     if "num_consts" in params:
-        return {**params, "jaxpr": jaxpr, "num_carry": params["num_carry"] + tokens}
+        return {**params, "num_consts": params["num_consts"] + consts, "num_carry": params["num_carry"] + carry}
     from jax._src import flattree as ft  # since 0.12
 
-    consts, carry, xs = params["ft_in"].unpack()
+    old_consts, old_carry, xs = params["ft_in"].unpack()
     carry_out, ys = params["ft_out"].unpack()
     return {
         **params,
-        "jaxpr": jaxpr,
-        "ft_in": ft.pack((consts, (ft.nones(tokens), carry), xs)),
-        "ft_out": ft.pack(((ft.nones(tokens), carry_out), ys)),
+        "ft_in": ft.pack(((ft.nones(consts), old_consts), (ft.nones(carry), old_carry), xs)),
+        "ft_out": ft.pack(((ft.nones(carry), carry_out), ys)),
     }
-
-
-def with_scan_const(params: dict[str, Any], jaxpr: Any) -> dict[str, Any]:
-    """A scan's parameters for a body that takes one more constant, ahead of everything else."""
-    if "num_consts" in params:
-        return {**params, "jaxpr": jaxpr, "num_consts": params["num_consts"] + 1}
-    from jax._src import flattree as ft  # since 0.12
-
-    consts, carry, xs = params["ft_in"].unpack()
-    return {**params, "jaxpr": jaxpr, "ft_in": ft.pack(((ft.nones(1), consts), carry, xs))}
 
 
 def discharge_state(jaxpr: Any, args: Sequence[Any], is_initialized: Sequence[bool]) -> tuple[Any, list[Any]]:
@@ -731,50 +728,56 @@ def with_jaxprs(eqn: Any, change: Callable[[Any], Any]) -> Any:
     return eqn.replace(params=params, effects=effects & frozenset(eqn.effects))
 
 
-def with_carry(eqn: Any, at: int, value: Any, params: dict[str, Any]) -> Any:
-    """A loop's equation with a constant more that is carried, ahead of all others; what comes of it is not used."""
-    aval = typeof(value)
-    carried = core.Literal(value, aval)
-    invars = [*eqn.invars[:at], carried, *eqn.invars[at:]]
-    return eqn.replace(invars=invars, outvars=[core.DropVar(aval), *eqn.outvars], params=params)
+def literal(value: Any) -> Any:
+    """A value as an operand of an equation."""
+    return core.Literal(value, typeof(value))
+
+
+def with_more_outputs(eqn: Any, invars: Sequence[Any], params: dict[str, Any]) -> Any:
+    """An equation with other operands and parameters, and one result more, ahead of all others, that is not used. It is
+    of the type of a predicate."""
+    return eqn.replace(invars=list(invars), outvars=[core.DropVar(boolean()), *eqn.outvars], params=params)
 
 
 # `vmap`
 
 
+class _Tangents:
+    """The name of an axis along which a function's tangents are mapped."""
+
+    def __repr__(self) -> str:
+        return "<tangents>"
+
+
+_TANGENTS = _Tangents()
+
+
 def is_axis_of_tangents(axis_data: Any) -> bool:
-    """Whether `jax.jacfwd` maps a function's tangents along this axis. What is primal is there once.
+    """Whether tangents are mapped along this axis, by `jax.jacfwd` or by the derivative of a `custom_vmap`. What is
+    primal there is evaluated once, and so its effects happen once."""
+    return axis_data.name is _TANGENTS
 
-    The same goes for the axis along which the derivative of a `custom_vmap` has what is not mapped in all it takes.
 
-    It is an axis as any other to JAX, so we look who made it: its maker is still at work when the rules for it are.
+def name_axes_of_tangents() -> None:
+    """Lets JAX name the axes along which it maps tangents itself, which else have no name.
+
+    The name is part of what JAX's caches compare, so that a jaxpr with effects that was batched for `jacfwd` is not
+    taken for one that was batched for a user's `vmap`.
     """
-    if isinstance(axis_data, _AxisOfTangents):
-        return True
-    frame: FrameType | None = sys._getframe(1)
-    maker = None
-    while frame is not None:
-        if frame.f_locals.get("axis_data") is axis_data:
-            maker = frame
-        frame = frame.f_back
-    frame = maker.f_back if maker is not None else None
-    while frame is not None and frame.f_code.co_filename == traceback_util.__file__:
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_qualname in (
-        "jacfwd.<locals>.jacfun",
-        "custom_vmap_jvp.<locals>.jvp_of_rule_rule",
-    )
+    vmap, vmap_of_rule = api.vmap, custom_batching.vmap_unrestricted
 
+    @functools.wraps(vmap)
+    def vmap_of_pushforward(fun: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(fun, functools.partial) and fun.func is api._jvp:  # function and primals are bound
+            options["axis_name"] = _TANGENTS
+        return vmap(fun, *args, **options)
 
-class _AxisOfTangents(batching.AxisData):
-    """One that is known to be so. It is equal to no other axis, so that JAX's caches tell them apart."""
+    @functools.wraps(vmap_of_rule)
+    def vmap_of_jvp_of_rule(fun: Any, *args: Any, axis_name: Any, **options: Any) -> Any:
+        return vmap_of_rule(fun, *args, axis_name=_TANGENTS, **options)
 
-
-def axis_that_tells(axis_data: Any) -> Any:
-    """The axis, such that what is cached for it is not taken for another."""
-    if isinstance(axis_data, _AxisOfTangents) or not is_axis_of_tangents(axis_data):
-        return axis_data
-    return _AxisOfTangents(*(getattr(axis_data, field.name) for field in dataclasses.fields(axis_data)))
+    api.vmap = vmap_of_pushforward
+    custom_batching.vmap_unrestricted = vmap_of_jvp_of_rule
 
 
 def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequence[bool]) -> tuple[Any, list[bool]]:

@@ -14,6 +14,7 @@ import jax
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from lowering._masks import masked, needs_masks
+from lowering.holders import Extra, Holder, on_holder
 
 _Rule = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 
@@ -165,12 +166,14 @@ def _differs(
     return differs
 
 
-def _telling(primitive: Any, batch: _Rule) -> _Rule:
-    """JAX batches a jaxpr once for each kind of axis. Effects are not the same along an axis of tangents."""
+compat.name_axes_of_tangents()
+
+
+def _with_own_lanes(primitive: Any, batch: _Rule) -> _Rule:
+    """What a region closes over has, with `spmd_axis_name`, the lanes of all devices, which effects must not show."""
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         if primitive is compat.linear_solve_p or any(map(needs_masks, compat.jaxprs_in(params))):
-            axis_data = compat.axis_that_tells(axis_data)
             args = [compat.own_lanes(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
         return batch(axis_data, args, dims, **params)
 
@@ -189,4 +192,37 @@ for _primitive in (
     *compat.inlined_calls(),
 ):
     if (_batch := compat.batching.fancy_primitive_batchers.get(_primitive)) is not None:
-        compat.batching.fancy_primitive_batchers[_primitive] = _telling(_primitive, _batch)
+        compat.batching.fancy_primitive_batchers[_primitive] = _with_own_lanes(_primitive, _batch)
+
+
+def _batch_held(primitive: Any, holder: Holder) -> None:
+    """Gives lanes to what a user describes without a batching rule, and to its effects even if no value differs."""
+    rules = compat.batching.fancy_primitive_batchers
+    own = rules.get(primitive)  # which takes what is not mapped for what happens once
+
+    def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
+        is_mapped = any(dim is not None for dim in dims)
+        if not is_mapped and not any(map(needs_masks, compat.jaxprs_in(params))):
+            outs = primitive.bind(*args, **params)
+            return (outs, [None] * len(outs)) if primitive.multiple_results else (outs, None)
+        if is_mapped and own is not None:
+            return own(axis_data, args, dims, **params)
+
+        def rewrite(body: Any, _: int) -> Any:
+            return compat.batched(body, axis_data, [True] * len(body.in_avals), True)[0]
+
+        def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> Any:
+            return state, compat.evaluate(rewrite(body, 0), args)
+
+        def bind(*operands: Any, **params: Any) -> Sequence[Any]:
+            outs = primitive.bind(*operands, **params)
+            return outs if primitive.multiple_results else [outs]
+
+        values = [compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
+        outs = holder(Extra(bind, rewrite, run), *values, **params)
+        return (outs, [0] * len(outs)) if primitive.multiple_results else (outs[0], 0)
+
+    rules[primitive] = rule
+
+
+on_holder(_batch_held)

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from effects import _jax_compat as compat
-from effects._content import Message
 from effects._custom_call import Attributes, by_lane, custom_call_p, unknown_target
 from effects._sites import Site
-from effects._targets import PLATFORMS, platforms_of, target_names
+from effects._targets import PLATFORMS, platforms_of
 from effects._types import Order
 from lowering._emit import emit_call, meet, of_processes, own_devices, refuse_several_devices
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
@@ -56,20 +55,6 @@ def _of_lanes(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: params[name] for name in names} | {"unroll": unroll}, {
         name: value for name, value in params.items() if name == "results" or name not in names
     }
-
-
-@compat.weakref_lru_cache
-def has_custom_calls(jaxpr: Any) -> bool:
-    """Whether a jaxpr, or one inside it, calls handlers of the user's."""
-    return bool(target_names()) and any(map(_is_custom_call, jaxpr.eqns))
-
-
-def _is_custom_call(eqn: Any) -> bool:
-    return (
-        eqn.primitive is custom_call_p
-        or any(map(has_custom_calls, compat.jaxprs_in(eqn.params)))
-        or any(isinstance(site.content, Message) for site in eqn.params.get("sites", ()))  # of an exported program
-    )
 
 
 _HAS_TOKEN, _COUNTS, _ORDERED, _HAS_MORE, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 8, 32

@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 
 import effects as fx
 import lowering
-from lowering._rules import find_rule
+from lowering._thread import find_rule
 
 
 def _show(label, x):
