@@ -1,0 +1,97 @@
+"""Loops and their parameters: `jax._src.lax.control_flow`, `jax._src.state` and `jax._src.checkify`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax._src import checkify, core
+from jax._src.lax.control_flow import loops
+from jax._src.state import discharge
+
+from effects._jax.core import typeof
+from effects._jax.jaxprs import closed_jaxpr
+from effects._jax.primitives import while_p
+
+
+def read_scan(params: dict[str, Any]) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are carried."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def with_scan_tokens(params: dict[str, Any], jaxpr: Any, tokens: int) -> dict[str, Any]:
+    """A scan's parameters for a body that carries this many tokens more, ahead of everything else it carries."""
+    if "num_consts" in params:
+        return {**params, "jaxpr": jaxpr, "num_carry": params["num_carry"] + tokens}
+    from jax._src import flattree as ft  # since 0.12
+
+    consts, carry, xs = params["ft_in"].unpack()
+    carry_out, ys = params["ft_out"].unpack()
+    return {
+        **params,
+        "jaxpr": jaxpr,
+        "ft_in": ft.pack((consts, (ft.nones(tokens), carry), xs)),
+        "ft_out": ft.pack(((ft.nones(tokens), carry_out), ys)),
+    }
+
+
+def with_scan_const(params: dict[str, Any], jaxpr: Any) -> dict[str, Any]:
+    """A scan's parameters for a body that takes one more constant, ahead of everything else."""
+    if "num_consts" in params:
+        return {**params, "jaxpr": jaxpr, "num_consts": params["num_consts"] + 1}
+    from jax._src import flattree as ft  # since 0.12
+
+    consts, carry, xs = params["ft_in"].unpack()
+    return {**params, "jaxpr": jaxpr, "ft_in": ft.pack(((ft.nones(1), consts), carry, xs))}
+
+
+def with_carry(eqn: Any, at: int, value: Any, params: dict[str, Any]) -> Any:
+    """A loop's equation with a constant more that is carried, ahead of all others; what comes of it is not used."""
+    aval = typeof(value)
+    carried = core.Literal(value, aval)
+    invars = [*eqn.invars[:at], carried, *eqn.invars[at:]]
+    return eqn.replace(invars=invars, outvars=[core.DropVar(aval), *eqn.outvars], params=params)
+
+
+def keep_in_scans(has_effects: Callable[[Any], bool]) -> None:
+    """Lets nothing be moved out of a `scan` whose body has effects when it is divided like that elsewhere.
+
+    JAX looks for values that are the same in every turn, and finds effects too.
+    """
+    hoist = loops._scan_known_hoisting
+
+    def hoist_no_effects(jaxpr: Any, consts: Any, num_residuals: int, *others: Any) -> Any:
+        if has_effects(jaxpr):
+            return jaxpr, consts, [False] * num_residuals, []
+        return hoist(jaxpr, consts, num_residuals, *others)
+
+    loops._scan_known_hoisting = hoist_no_effects
+
+
+def change_checkified_while(change: Callable[[dict[str, Any]], Any]) -> None:
+    """Lets `checkify` take another jaxpr in place of a loop: `change(params)` gives it, or None to leave the loop."""
+    check = checkify.error_checks[while_p]
+    context = list(inspect.signature(check).parameters).index("error")  # since 0.11 there is one
+
+    def rule(*args: Any, **params: Any) -> Any:
+        if (jaxpr := change(params)) is None:
+            return check(*args, **params)
+        error, enabled_errors, *operands = args[context:]
+        return checkify.checkify_jaxpr(*args[:context], jaxpr, enabled_errors, error, *operands)
+
+    checkify.error_checks[while_p] = rule
+
+
+def discharge_state(jaxpr: Any, args: Sequence[Any], is_initialized: Sequence[bool]) -> tuple[Any, list[Any]]:
+    """The pure jaxpr of a `run_state`, and its arguments, with the references that come uninitialized made up."""
+    discharged = discharge.discharge_state(closed_jaxpr(jaxpr))
+    given = iter(args)
+    filled = [
+        next(given) if initialized else discharge._default_initialization(var.aval)
+        for initialized, var in zip(is_initialized, discharged.jaxpr.invars, strict=True)
+    ]
+    return discharged, filled
