@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax as compat
+from effects._jax import patches
 from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule
 from lowering._signature import consts_first
 
@@ -143,4 +144,4 @@ def _asked_once(params: dict[str, Any]) -> Any:
     return compat.trace_to_jaxpr(loop, avals, like=body)
 
 
-compat.change_checkified_while(_asked_once)
+patches.implements("while in checkify")(compat.checkifying_instead(_asked_once))

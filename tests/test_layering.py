@@ -71,7 +71,7 @@ def test_seam_offers_what_is_used():
                 used.update(alias.name for alias in node.names)
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
                 used.add(node.attr)
-    assert used == offered
+    assert used - {"patches"} == offered  # a module of it
 
 
 def _aliases(path):

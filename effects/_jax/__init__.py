@@ -23,9 +23,9 @@ from effects._jax.callbacks import log_callback as log_callback
 from effects._jax.callbacks import lower_as_callback as lower_as_callback
 from effects._jax.callbacks import merge_arguments as merge_arguments
 from effects._jax.callbacks import user_function as user_function
-from effects._jax.control_flow import change_checkified_while as change_checkified_while
+from effects._jax.control_flow import checkifying_instead as checkifying_instead
 from effects._jax.control_flow import discharge_state as discharge_state
-from effects._jax.control_flow import keep_in_scans as keep_in_scans
+from effects._jax.control_flow import hoisting_unless as hoisting_unless
 from effects._jax.control_flow import read_scan as read_scan
 from effects._jax.control_flow import with_carry as with_carry
 from effects._jax.control_flow import with_scan_const as with_scan_const
@@ -72,8 +72,6 @@ from effects._jax.lowering import call_handler as call_handler
 from effects._jax.lowering import keep_with_program as keep_with_program
 from effects._jax.lowering import mark_replicated as mark_replicated
 from effects._jax.lowering import owner_of as owner_of
-from effects._jax.partial_eval import custom_partial_eval_rules as custom_partial_eval_rules
-from effects._jax.partial_eval import partial_eval_rules as partial_eval_rules
 from effects._jax.partitioner import call_partitioned as call_partitioned
 from effects._jax.partitioner import element_type as element_type
 from effects._jax.partitioner import is_tiled as is_tiled
@@ -120,7 +118,6 @@ from effects._jax.runtime_tokens import devices_of as devices_of
 from effects._jax.runtime_tokens import forget_failed_tokens as forget_failed_tokens
 from effects._jax.runtime_tokens import is_token_ready as is_token_ready
 from effects._jax.runtime_tokens import jax_tokens as jax_tokens
-from effects._jax.runtime_tokens import on_barrier as on_barrier
 from effects._jax.runtime_tokens import unordered_tokens as unordered_tokens
 from effects._jax.source_info import source_of as source_of
 from effects._jax.source_info import user_frame as user_frame

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax._src import checkify, core
-from jax._src.lax.control_flow import loops
 from jax._src.state import discharge
 
 from effects._jax.core import typeof
 from effects._jax.jaxprs import closed_jaxpr
-from effects._jax.primitives import while_p
 
 
 def read_scan(params: dict[str, Any]) -> tuple[int, int]:
@@ -57,33 +55,36 @@ def with_carry(eqn: Any, at: int, value: Any, params: dict[str, Any]) -> Any:
     return eqn.replace(invars=invars, outvars=[core.DropVar(aval), *eqn.outvars], params=params)
 
 
-def keep_in_scans(has_effects: Callable[[Any], bool]) -> None:
-    """Lets nothing be moved out of a `scan` whose body has effects when it is divided like that elsewhere.
+def hoisting_unless(has_effects: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """Makes of JAX's function that moves values out of a `scan` one that moves nothing if the body has effects."""
 
-    JAX looks for values that are the same in every turn, and finds effects too.
-    """
-    hoist = loops._scan_known_hoisting
+    def make(hoist: Any) -> Any:
+        def rule(jaxpr: Any, consts: Any, num_residuals: int, *others: Any) -> Any:
+            if has_effects(jaxpr):
+                return jaxpr, consts, [False] * num_residuals, []
+            return hoist(jaxpr, consts, num_residuals, *others)
 
-    def hoist_no_effects(jaxpr: Any, consts: Any, num_residuals: int, *others: Any) -> Any:
-        if has_effects(jaxpr):
-            return jaxpr, consts, [False] * num_residuals, []
-        return hoist(jaxpr, consts, num_residuals, *others)
+        return rule
 
-    loops._scan_known_hoisting = hoist_no_effects
+    return make
 
 
-def change_checkified_while(change: Callable[[dict[str, Any]], Any]) -> None:
-    """Lets `checkify` take another jaxpr in place of a loop: `change(params)` gives it, or None to leave the loop."""
-    check = checkify.error_checks[while_p]
-    context = list(inspect.signature(check).parameters).index("error")  # since 0.11 there is one
+def checkifying_instead(other: Callable[[dict[str, Any]], Any]) -> Callable[[Any], Any]:
+    """Makes of a rule of `checkify` one that takes another jaxpr in place of the equation: `other(params)` gives it, or
+    None to leave the equation."""
 
-    def rule(*args: Any, **params: Any) -> Any:
-        if (jaxpr := change(params)) is None:
-            return check(*args, **params)
-        error, enabled_errors, *operands = args[context:]
-        return checkify.checkify_jaxpr(*args[:context], jaxpr, enabled_errors, error, *operands)
+    def make(check: Any) -> Any:
+        context = list(inspect.signature(check).parameters).index("error")  # since 0.11 there is one
 
-    checkify.error_checks[while_p] = rule
+        def rule(*args: Any, **params: Any) -> Any:
+            if (jaxpr := other(params)) is None:
+                return check(*args, **params)
+            error, enabled_errors, *operands = args[context:]
+            return checkify.checkify_jaxpr(*args[:context], jaxpr, enabled_errors, error, *operands)
+
+        return rule
+
+    return make
 
 
 def discharge_state(jaxpr: Any, args: Sequence[Any], is_initialized: Sequence[bool]) -> tuple[Any, list[Any]]:

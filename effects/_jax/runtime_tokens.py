@@ -55,17 +55,3 @@ def array_of(value: Any) -> Any:
 def devices_of(value: Any) -> list[Any]:
     """The devices of what JAX's Python code dispatches a program with; none if the value is something else."""
     return list(value._local_devices) if isinstance(value, pxla.ExecuteReplicated) else []
-
-
-def on_barrier(wait: Callable[[], None]) -> None:
-    """Calls `wait` at the end of every `jax.effects_barrier`, also when that raises."""
-    tokens = type(jax_tokens)
-    block = tokens.block_until_ready
-
-    def block_until_ready(self: Any) -> None:
-        try:
-            block(self)
-        finally:
-            wait()
-
-    tokens.block_until_ready = block_until_ready  # type: ignore[method-assign]
