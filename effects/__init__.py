@@ -4,7 +4,7 @@ import effects as fx
 """
 
 # The two packages below, through their public faces. Whichever of the three is imported first, this file runs first.
-import lowering as _lowering  # noqa: F401
+import lowering._rulebook as _rulebook  # noqa: F401
 from dispatch._barrier import effects_barrier as effects_barrier
 from dispatch._drain import stats as stats
 from dispatch._export import Exported as Exported
@@ -15,7 +15,7 @@ from dispatch._observe import add_handler as add_handler
 from dispatch._observe import capture as capture
 from dispatch._observe import remove_handler as remove_handler
 from dispatch.testing import assert_order as assert_order
-from effects import _jax_compat
+from effects import _jax
 from effects._callback import callback as callback
 from effects._config import Config as Config
 from effects._config import config as config
@@ -32,6 +32,8 @@ from effects._handlers import CsvHandler as CsvHandler
 from effects._handlers import JsonLinesHandler as JsonLinesHandler
 from effects._handlers import ListHandler as ListHandler
 from effects._handlers import NpzHandler as NpzHandler
+from effects._jax import patches as _patches
+from effects._jax.patches import patches as patches
 from effects._log import log as log
 from effects._paths import cmake_dir as cmake_dir
 from effects._paths import include_dir as include_dir
@@ -43,7 +45,8 @@ from effects._registry import registered_effects as registered_effects
 from effects._targets import register_custom_call as register_custom_call
 from effects._types import Effect as Effect
 
-_jax_compat.hide_frames_in(__path__[0])
+_jax.hide_frames_in(__path__[0])
+_patches.apply()  # all that is changed in JAX
 
 __all__ = [
     "BarrierTimeout",
@@ -74,6 +77,7 @@ __all__ = [
     "include_dir",
     "jit",
     "log",
+    "patches",
     "print",
     "print_grad",
     "register_callback",

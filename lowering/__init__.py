@@ -9,15 +9,8 @@ def _my_primitive(extra, *args, body, **params):
 
 import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch
 
-from effects import _jax_compat
-from lowering import _batched as _batched
-from lowering import _call as _call
-from lowering import _custom_call as _custom_call
-from lowering import _differentiated as _differentiated
-from lowering import _emit as _emit
-from lowering import _jax_callbacks as _jax_callbacks
-from lowering import _region as _region
-from lowering import _while as _while
+from effects import _jax
+from lowering import _rulebook as _rulebook
 from lowering._masks import MaskContext as MaskContext
 from lowering._masks import MaskRule as MaskRule
 from lowering._masks import register_mask_rule as register_mask_rule
@@ -29,4 +22,4 @@ from lowering.holders import Extra as Extra
 from lowering.holders import Holder as Holder
 from lowering.holders import holds as holds
 
-_jax_compat.hide_frames_in(__path__[0])
+_jax.hide_frames_in(__path__[0])

@@ -12,24 +12,15 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
+from effects._jax import patches
 from lowering._masks import masked, needs_masks
 from lowering.holders import Extra, Holder, on_holder
 
 _Rule = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 
 
-def _batches(primitive: Any) -> Callable[[Callable[[Any], _Rule]], None]:
-    """Replaces the rule by which JAX batches a primitive with one that is made from it."""
-    rules = compat.batching.fancy_primitive_batchers
-
-    def replace(make: Callable[[Any], _Rule]) -> None:
-        rules[primitive] = make(rules.get(primitive))
-
-    return replace
-
-
-@_batches(compat.cond_p)
+@patches.implements("vmap of cond")
 def _batch_cond(batch: _Rule) -> _Rule:
     def rule(axis_data: Any, args: Any, dims: Any, *, branches: Any, **params: Any) -> Any:
         differs = dims[0] is not None and "branches_platforms" not in params
@@ -51,7 +42,7 @@ def _batch_cond(batch: _Rule) -> _Rule:
     return rule
 
 
-@_batches(compat.while_p)
+@patches.implements("vmap of while")
 def _batch_while(batch: _Rule) -> _Rule:
     def rule(
         axis_data: Any, args: Any, dims: Any, *, cond_nconsts: int, cond_jaxpr: Any, body_nconsts: int, body_jaxpr: Any
@@ -112,7 +103,7 @@ def _batch_while(batch: _Rule) -> _Rule:
     return rule
 
 
-@_batches(compat.custom_vmap_p)
+@patches.implements("vmap of custom_vmap")
 def _batch_custom_vmap(batch: _Rule) -> _Rule:
     """The user's rule is for values that differ. Where none does, every lane calls the function."""
 
@@ -124,7 +115,7 @@ def _batch_custom_vmap(batch: _Rule) -> _Rule:
     return rule
 
 
-@_batches(compat.run_state_p)
+@patches.implements("vmap of run_state")
 def _batch_run_state(_: None) -> _Rule:
     """JAX has no rule. With effects there must be one, since they are the lanes' even if no value is: references become
     values, as when JAX lowers it."""
@@ -166,33 +157,21 @@ def _differs(
     return differs
 
 
-compat.name_axes_of_tangents()
-
-
-def _with_own_lanes(primitive: Any, batch: _Rule) -> _Rule:
+@patches.implements("lanes of a device")
+def _with_own_lanes(batch: _Rule, *, always: bool = False) -> _Rule:
     """What a region closes over has, with `spmd_axis_name`, the lanes of all devices, which effects must not show."""
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
-        if primitive is compat.linear_solve_p or any(map(needs_masks, compat.jaxprs_in(params))):
+        if always or any(map(needs_masks, compat.jaxprs_in(params))):
             args = [compat.own_lanes(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
         return batch(axis_data, args, dims, **params)
 
     return rule
 
 
-for _primitive in (
-    compat.jit_p,
-    compat.cond_p,
-    compat.while_p,
-    compat.scan_p,
-    compat.remat_p,
-    compat.linear_solve_p,
-    compat.run_state_p,
-    *compat.annotated_calls(),
-    *compat.inlined_calls(),
-):
-    if (_batch := compat.batching.fancy_primitive_batchers.get(_primitive)) is not None:
-        compat.batching.fancy_primitive_batchers[_primitive] = _with_own_lanes(_primitive, _batch)
+@patches.implements("lanes of a device in linear solves")
+def _with_own_lanes_always(batch: _Rule) -> _Rule:
+    return _with_own_lanes(batch, always=True)
 
 
 def _batch_held(primitive: Any, holder: Holder) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import HostCall, Message
 from effects._custom_call import custom_call_p
+from effects._jax import patches
 from effects._primitive import effect_p
 from effects._sites import Site
 from lowering._masks import mask_effects
@@ -46,6 +47,7 @@ def _anchored_jaxpr(jaxpr: Any, after: int) -> Any:
     return compat.trace_to_jaxpr(body, [*avals[:after], boolean, *avals[after:]], like=jaxpr)
 
 
+@patches.implements("scan in remat")
 def _anchors(divide: Callable[..., Any]) -> Callable[..., Any]:
     """In a rematerialized region, effects get a mask that always holds. As the loop carries it, JAX takes them for
     different in every iteration. Where there are no lanes the mask goes when the program is lowered."""
@@ -71,8 +73,7 @@ def _anchors(divide: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-compat.keep_in_scans(has_effects)
-compat.partial_eval_rules[compat.scan_p] = _anchors(compat.partial_eval_rules[compat.scan_p])
+patches.implements("hoisting from scans")(compat.hoisting_unless(has_effects))
 
 
 again_p = compat.Primitive("again")
@@ -128,6 +129,7 @@ class _Silencing:
         return self.outs
 
 
+@patches.implements("linearized while")
 def _runs_again_silently(divide: Callable[..., Any]) -> Callable[..., Any]:
     """When a loop is linearized."""
 
@@ -142,6 +144,7 @@ def _runs_again_silently(divide: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
+@patches.implements("while in remat")
 def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., Any]:
     """The same in a rematerialized region."""
 
@@ -158,9 +161,3 @@ def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., A
         return known, staged, *others
 
     return rule
-
-
-compat.custom_partial_eval_rules[compat.while_p] = _runs_again_silently(
-    compat.custom_partial_eval_rules[compat.while_p]
-)
-compat.partial_eval_rules[compat.while_p] = _runs_again_silently_in_remat(compat.partial_eval_rules[compat.while_p])

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import HostCall, Message
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p

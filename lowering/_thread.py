@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._registry import registered_effects
 from lowering._after import after, collectives_come_after, communicates, do_collectives_come_after
 from lowering._record import NO_EDGES, Edges

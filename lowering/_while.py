@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
+from effects._jax import patches
 from lowering._rules import TokenContext, Tokens, register_token_rule
 from lowering._summary import effects_of
 
@@ -135,4 +136,4 @@ def _asked_once(params: dict[str, Any]) -> Any:
     return compat.trace_to_jaxpr(loop, avals, like=body)
 
 
-compat.change_checkified_while(_asked_once)
+patches.implements("while in checkify")(compat.checkifying_instead(_asked_once))

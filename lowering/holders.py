@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 
 
 class Extra:
@@ -266,3 +266,16 @@ def _run_state(extra: Extra, *args: Any, jaxpr: Any, is_initialized: Any, **para
         if compat.is_reference(x):
             x[...] = final
     return outs
+
+
+def _inlined(body_in: Callable[[Any], Any]) -> Holder:
+    """What by the time of lowering means no more than its body. What else it meant was for transformations."""
+
+    def run(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
+        return extra.run(body_in(params), args)
+
+    return run
+
+
+for _primitive, _body_in in compat.inlined_calls().items():
+    holds(_primitive)(_inlined(_body_in))
