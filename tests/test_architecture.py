@@ -14,6 +14,7 @@ from tests.architecture.measure import (
     PATHS,
     changes_of_package,
     files_entered,
+    functions_called,
     measure_path,
     measure_runs,
     measure_sources,
@@ -69,6 +70,7 @@ def test_changes_of_package_are_between_calls():
     calls = [("a/x.py", "f"), ("a/y.py", "g"), ("b/x.py", "f"), ("a/x.py", "f")]
     assert changes_of_package(calls) == 2
     assert files_entered(calls) == ["a/x.py", "a/y.py", "b/x.py"]
+    assert functions_called(calls) == 3
 
 
 def test_figure_has_a_line_for_each_stay():
@@ -76,6 +78,8 @@ def test_figure_has_a_line_for_each_stay():
     caller = [("effects/_print.py", "f"), ("effects/_a/b.py", "f"), ("lowering/x.py", "f"), ("effects/_print.py", "g")]
     drain = [("lowering/x.py", "f"), ("dispatch/_drain.py", "f")]
     assert document.make_figure(caller, drain).splitlines() == [
+        "4 calls of 4 functions in the caller's thread",
+        "",
         "caller  effects   _print, _a/b",
         "        lowering  x",
         "drain   dispatch  _drain",

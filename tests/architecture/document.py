@@ -10,7 +10,15 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.architecture.measure import OF_RUNS, OF_SOURCES, PATHS, Measured, files_entered, package_of
+from tests.architecture.measure import (
+    OF_RUNS,
+    OF_SOURCES,
+    PATHS,
+    Measured,
+    files_entered,
+    functions_called,
+    package_of,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "architecture.md"
 COLUMNS = ("before", "after")
@@ -64,7 +72,7 @@ def with_column(cells: Mapping[str, tuple[str, str]], column: str, measured: Mea
 def make_figure(caller: Sequence[Sequence[str]], drain: Sequence[Sequence[str]]) -> str:
     """The files of a path, in the order in which the caller's thread enters them first, a line for each stay in a
     package; then those that only the drain's threads enter."""
-    lines = []
+    lines = [f"{len(caller)} calls of {functions_called(caller)} functions in the caller's thread", ""]
     entered = files_entered(caller)
     for thread, files in (("caller", entered), ("drain", sorted(set(files_entered(drain)) - set(entered)))):
         stays: list[tuple[str, list[str]]] = []

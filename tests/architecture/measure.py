@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import itertools
 import json
@@ -24,7 +25,8 @@ PATHS = {
 }
 """By scenario of `paths.py`: what the table calls it."""
 
-FILES, CHANGES, LATER = "files entered", "changes of package", "the same, a later call"
+FILES, FUNCTIONS, CHANGES = "files entered", "functions called", "changes of package"
+LATER = "the same, a later call"
 
 WALKS = "walks over the outermost jaxpr of a program"
 TRACES = "jaxprs that the passes trace for one scan"
@@ -70,6 +72,11 @@ def files_entered(calls: Sequence[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(file for file, _ in calls))
 
 
+def functions_called(calls: Sequence[Sequence[str]]) -> int:
+    """How many functions are called, each counted once."""
+    return len(set(map(tuple, calls)))
+
+
 def changes_of_package(calls: Sequence[Sequence[str]]) -> int:
     """How often a call is of a function in another package than the call before it."""
     packages = list(map(package_of, calls))
@@ -78,10 +85,8 @@ def changes_of_package(calls: Sequence[Sequence[str]]) -> int:
 
 def path_rows(scenario: str) -> list[str]:
     """The rows of a scenario."""
-    rows = [f"{PATHS[scenario]}: {FILES}", f"{PATHS[scenario]}: {CHANGES}"]
-    if scenario == "scan_print":
-        rows += [f"{LATER}: {FILES}", f"{LATER}: {CHANGES}"]
-    return rows
+    calls = [PATHS[scenario], *([LATER] if scenario == "scan_print" else [])]
+    return [f"{call}: {what}" for call in calls for what in (FILES, FUNCTIONS, CHANGES)]
 
 
 OF_PATHS = [row for scenario in PATHS for row in path_rows(scenario)]
@@ -120,7 +125,11 @@ def measure_path(tree: Path, scenario: str, python: str = sys.executable) -> Mea
     """Measures one path."""
     result = run_script("paths.py", tree, python, scenario)
     calls = [result["first"], *([result["again"]] if "again" in result else [])]
-    figures = [figure for some in calls for figure in (len(files_entered(some)), changes_of_package(some))]
+    figures = [
+        figure
+        for some in calls
+        for figure in (len(files_entered(some)), functions_called(some), changes_of_package(some))
+    ]
     measured = Measured(dict(zip(path_rows(scenario), figures, strict=True)), jax=result["jax"])
     measured.paths[scenario] = result["first"], result["drain"]
     return measured
@@ -129,12 +138,13 @@ def measure_path(tree: Path, scenario: str, python: str = sys.executable) -> Mea
 def measure_runs(tree: Path, python: str = sys.executable) -> Measured:
     """Measures what the tree does when it runs."""
     measured = Measured()
-    for scenario in PATHS:
-        of_path = measure_path(tree, scenario, python)
-        measured.rows |= of_path.rows
-        measured.paths |= of_path.paths
-    walks = run_script("paths.py", tree, python, "walks")
-    changes = run_script("patches.py", tree, python)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # each process waits for one thread or another
+        of_walks = pool.submit(run_script, "paths.py", tree, python, "walks")
+        of_changes = pool.submit(run_script, "patches.py", tree, python)
+        for of_path in pool.map(lambda scenario: measure_path(tree, scenario, python), PATHS):
+            measured.rows |= of_path.rows
+            measured.paths |= of_path.paths
+        walks, changes = of_walks.result(), of_changes.result()
     measured.jax = changes["jax"]
     measured.rows |= {
         WALKS: len(walks["walks"]),

@@ -6,6 +6,8 @@ package, so that it measures whichever tree it is given, also one from before th
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -34,6 +36,7 @@ class Recorder:
         self._files: dict[str, str | None] = {}  # by the name in the code object
         self.caller: list[Call] = []
         self.others: list[Call] = []
+        self._caller_waits = threading.Event()
 
     def file_of(self, name: str) -> str | None:
         """The file's path in the tree, through symbolic links; None if it is not one of the three packages' files."""
@@ -44,26 +47,42 @@ class Recorder:
             found = self._files[name] = path if path.split("/")[0] in PACKAGES else None
             return found
 
-    def _profile_into(self, calls: list[Call]) -> Callable[[FrameType, str, Any], None]:
+    def _profile_into(self, calls: list[Call], caller_waits: threading.Event | None) -> Any:
         def profile(frame: FrameType, event: str, arg: Any) -> None:
-            if event != "call" or (file := self.file_of(frame.f_code.co_filename)) is None:
+            if event != "call":
                 return
-            name = frame.f_code.co_qualname
-            if not name.rpartition(".")[2].startswith("<"):
-                calls.append((file, name))
+            if (file := self.file_of(frame.f_code.co_filename)) is not None:
+                name = frame.f_code.co_qualname
+                if not name.rpartition(".")[2].startswith("<"):
+                    calls.append((file, name))
+            elif caller_waits is not None and self._is_wait_of_ours(frame):
+                caller_waits.set()
 
         return profile
+
+    def _is_wait_of_ours(self, frame: FrameType) -> bool:
+        """Whether a function of the project's calls one that waits for another thread."""
+        is_wait = frame.f_code.co_filename == threading.__file__ and "wait" in frame.f_code.co_name
+        return is_wait and frame.f_back is not None and self.file_of(frame.f_back.f_code.co_filename) is not None
 
     def record(self, run: Callable[[], object]) -> list[Call]:
         """Runs a function. Returns the calls that the calling thread made meanwhile."""
         before = len(self.caller)
-        threading.setprofile(self._profile_into(self.others))
-        sys.setprofile(self._profile_into(self.caller))
+        self._caller_waits.clear()
+        threading.setprofile(self._profile_into(self.others, None))
+        sys.setprofile(self._profile_into(self.caller, self._caller_waits))
         try:
             run()
         finally:
             sys.setprofile(None)
         return self.caller[before:]
+
+    def until_caller_waits(self) -> None:
+        """Returns when the calling thread waits in a function of the project's for what this thread is about to do.
+
+        Else the path would depend on which thread is faster. The limit is for a tree that waits in native code.
+        """
+        self._caller_waits.wait(timeout=5)
 
 
 def scan_print(recorder: Recorder) -> dict[str, Any]:
@@ -77,12 +96,19 @@ def scan_print(recorder: Recorder) -> dict[str, Any]:
         fx.print("x = {}", x)
         return total + x, None
 
+    class Output(io.StringIO):
+        def write(self, text: str) -> int:
+            recorder.until_caller_waits()
+            return super().write(text)
+
     function = fx.jit(lambda xs: jax.lax.scan(body, 0.0, xs)[0])
     xs = jax.block_until_ready(jnp.arange(3.0))
 
     def call() -> None:
-        function(xs)
-        fx.effects_barrier()
+        with contextlib.redirect_stdout(Output()) as out:
+            function(xs)
+            fx.effects_barrier()
+        assert out.getvalue() == "x = 0.0\nx = 1.0\nx = 2.0\n"
 
     first = recorder.record(call)
     drain = list(recorder.others)
@@ -97,6 +123,7 @@ def callback_result(recorder: Recorder) -> dict[str, Any]:
     import effects as fx
 
     def double(x: Any) -> Any:
+        recorder.until_caller_waits()
         return 2 * x
 
     function = fx.jit(lambda x: fx.callback(double, jax.ShapeDtypeStruct((), "float32"), x))
@@ -113,6 +140,7 @@ def error_in_call(recorder: Recorder) -> dict[str, Any]:
     import effects as fx
 
     def fail(x: Any) -> Any:
+        recorder.until_caller_waits()
         raise ValueError("no")
 
     function = fx.jit(lambda x: fx.callback(fail, jax.ShapeDtypeStruct((), "float32"), x))
@@ -136,6 +164,7 @@ def error_at_barrier(recorder: Recorder) -> dict[str, Any]:
     import effects as fx
 
     def fail(x: Any) -> None:
+        recorder.until_caller_waits()
         raise ValueError("no")
 
     function = fx.jit(lambda x: fx.callback(fail, None, x))
