@@ -49,8 +49,10 @@ def test_document_counts_sources():
 
 
 def test_searches_still_find_something():
-    """Each fact of the wire is found in both languages, and so are kinds of contents and changes of JAX: a name that has
-    changed must not pass for a place that has gone. If one has gone for good, leave it out of `WIRE`."""
+    """Each fact of the wire is found in both languages, and so are kinds of contents and changes of JAX.
+
+    A name that has changed must not pass for a place that has gone. If one has gone for good, leave it out of `WIRE`.
+    """
     found = {(place.what, place.file.endswith(".py")) for place in wire_places(ROOT)}
     assert found == {(fact, is_python) for fact in WIRE for is_python in (False, True)}
     assert kinds(ROOT) and changes_of_jax(ROOT)

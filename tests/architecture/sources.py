@@ -95,7 +95,11 @@ WIRE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     "record header": (
-        (r"Struct\(\s*[\"']<", r"\b_?[A-Z]+_(AT|OFFSET)\s*=\s*\d", r"= \w*HEADER\.unpack"),
+        (
+            r"Struct\(\s*[\"']<|\bHEADER\s*=\s*np\.dtype\(|\bclass Header\(",
+            r"\b_?[A-Z]+_(AT|OFFSET)\s*=\s*\d",
+            r"= \w*HEADER\.unpack",
+        ),
         (r"\bstruct RecordHeader \{", r"sizeof\(RecordHeader\) =="),
     ),
     "traits of a call": (
@@ -109,7 +113,7 @@ WIRE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "items of a batch": (
         (
-            r"\b_?TEXT, _?RECORDS, _?LARGE\b",
+            r"\b_?TEXT, _?RECORDS, _?LARGE\b|\bclass (Batch|Item|ItemKind)\(",
             r"^_?(CALLS|REPLY)\s*=\s*\d",
             r"\blen\(part\) == \d",
             r"_, thread, number, _,|kind, thread, number,",
@@ -121,7 +125,7 @@ WIRE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (rf'"effects_({_TARGETS})"',),
     ),
     "settings of a full ring": (
-        (r"""["']wait["'], ["']drop_newest["'], ["']drop_oldest["']\)\.index""",),
+        (r"""\bWHEN_FULL\s*=|["']drop_newest["'], ["']drop_oldest["']\)\.index""",),
         (r"\benum( class)? WhenFull\b",),
     ),
 }
