@@ -24,7 +24,6 @@ from dispatch._options import jit_with_tokens
 from dispatch._streams import Issued, begin_trace
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._content import HostCall
 from lowering._custom_call import has_custom_calls
 from lowering._jax_callbacks import jax_calls_in
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p
@@ -251,7 +250,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     names = tuple(sorted({effect.name for effect in effects}))
     sites = sites_in(jaxpr)
     calls, awaits = jax_calls_in(jaxpr)
-    calls = calls or any(isinstance(site.content, HostCall) for site in sites)
+    calls = calls or any(site.content.call is not None for site in sites)
     awaits = awaits or any(site.results is not None for site in sites)
     issued = Issued(names, calls, awaits, custom_calls)
     return outs, {issued: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}

@@ -63,7 +63,7 @@ class Running(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.site.content.function.name  # type: ignore[union-attr]
+        return self.site.content.title
 
     def __str__(self) -> str:
         return f"the callback `{self.name}` at {self.site.where}, which runs"

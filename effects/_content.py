@@ -1,157 +1,129 @@
-"""What the records of a site are, by kind of effect: a line, an event, a call of a function, or a message
-of a custom call's."""
+"""What the records of a site mean: one protocol, which every kind of effect implements for itself.
+
+Whoever describes, reads, shows or exports records asks the content of their site, and never which class it is of. So a
+new effect is one module, with its content and the function that users call, beside the public names and its test.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import json
-import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-import jax
-import numpy as np
+from effects import _errors as errors
 
-from effects._functions import HostFunction
+if TYPE_CHECKING:
+    from effects._host_call import HostCall
+    from effects._record import Record
+    from effects._sites import Operand, Site
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """A line of `fx.print`, or of `jax.debug.print`, which knows NumPy's print options when it is traced."""
+class Content(Protocol):
+    """The content of a site.
 
-    fmt: str
-    options: tuple[tuple[str, Any], ...] | None = None  # NumPy's print options; None: those in force at the call
-    of_record: tuple[str, ...] = ()  # fields that are filled with what the record says: `device`, `index`
+    Implementations are frozen dataclasses that derive from this class, under `described_by`. They bring `title`,
+    `describe`, `from_description` and `text`; everything else has a default.
+    """
 
-    def describe(self) -> dict[str, Any]:
-        described: dict[str, Any] = {"line": self.fmt}
-        if self.options is not None:
-            described["options"] = self.options
-        if self.of_record:
-            described["of_record"] = self.of_record
-        return described
-
-    def text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        return self.fmt.format(*args, **kwargs) if self.options is None else fill(self.fmt, self._options, args, kwargs)
-
-    @functools.cached_property
-    def _options(self) -> dict[str, Any]:
-        return dict(self.options or ())
-
-
-def fill(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """The text of a format under NumPy's print options."""
-    if options == np.get_printoptions():  # setting them takes longer than asking
-        return fmt.format(*args, **kwargs)
-    with np.printoptions(**options):
-        return fmt.format(*args, **kwargs)
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """An event of `fx.log`."""
-
-    event: str
-    level: int
-    fields: tuple[str, ...]  # their names, in the order in which they were written
-
-    def describe(self) -> dict[str, Any]:
-        return {"event": self.event, "level": self.level, "fields": self.fields}
+    # What it is, while a program is traced and lowered.
 
     @property
-    def level_name(self) -> str:
-        return logging.getLevelName(self.level)
-
-    def text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        return " ".join([self.event, *(f"{name}={value}" for name, value in kwargs.items())])
-
-
-@dataclasses.dataclass(frozen=True)
-class HostCall:
-    """A call of `fx.callback`, or of a callback of JAX's."""
-
-    function: HostFunction
-    results: tuple[Any, ...] | None = None  # types of the results in one lane; None: nobody waits for any
-    tree: Any = None  # their treedef, or its text in a process that has no more
-    pass_record: bool = False
-    vmap_method: str | None = None  # as for `jax.pure_callback`; None: lane by lane
-    prints: bool = False  # whether the function returns text to print
-    otherwise: Callable[..., Any] | None = None  # JAX's own way from operands to results, where there is none of ours
-
-    @functools.cached_property
-    def is_one(self) -> bool:
-        """Whether it returns one array by itself."""
-        return self.has_structure(_ONE)
-
-    def has_structure(self, tree: Any) -> bool:
-        """Whether results are of this structure."""
-        return tree == self.tree or str(tree) == self.tree
+    def title(self) -> str:
+        """What messages call it: a function's name, an event, a format."""
+        ...
 
     @property
-    def is_vectorized(self) -> bool:
-        """Whether it is called once for all lanes."""
-        return self.vmap_method is not None and not self.vmap_method.startswith("sequential")
+    def call(self) -> HostCall | None:
+        """The function of the user's that replaying a record calls; None if it calls none."""
+        return None
+
+    @property
+    def calls_handler(self) -> bool:
+        """Whether the records are published by the handler of a custom call, which is part of the program."""
+        return False
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether another process can rebuild it from its description. A site whose content it cannot rebuild stays
+        known only for as long as a program has it."""
+        return self.call is None or self.call.function.registered
+
+    @property
+    def is_available(self) -> bool:
+        """Whether this process has all that replaying a record needs."""
+        return self.call is None or self.call.function.fn is not None
+
+    def resized(self, resize: Callable[[Operand], Operand]) -> Self:
+        """The content with other sizes in place of those that are symbols."""
+        return self
+
+    # As a description, which travels with a program.
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "function": self.function.key,
-            "name": self.function.name,
-            "registered": self.function.registered,
-            "results": None if self.results is None else [result.describe() for result in self.results],
-            "structure": str(self.tree),
-            "pass_record": self.pass_record,
-        }
+        """All of it, as JSON has it. The first key is that of `described_by`."""
+        ...
 
-    def text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        given = [*map(str, args), *(f"{name}={value}" for name, value in kwargs.items())]
-        return f"{self.function.name}({', '.join(given)})"
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> Self:
+        """The content that describes itself so."""
+        ...
+
+    # When its records are read.
+
+    def read(self, site: Site, payload: Any) -> Site:
+        """The site of one record, where the record itself says what it means."""
+        return site
+
+    def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The named arguments in the order in which the user wrote them. Pytrees sort them by name."""
+        return fields
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        """What is the same in all its records, by the names that handlers know it by, such as `event`."""
+        return {}
+
+    def text(self, record: Record) -> str:
+        """A record as text."""
+        ...
+
+    def to_json(self, record: Record) -> dict[str, Any]:
+        """What a record's JSON object says besides fields, arguments and place."""
+        return {**self.labels, "text": record.text}
+
+    # When its records are replayed.
+
+    def native_plan(self, site: Site) -> list[tuple[str, int | None, int, str, int]] | None:
+        """How native code shows the records without Python, see `effects._format.native_plan`; None if it cannot."""
+        return None
+
+    def is_shown(self, suppressed: bool) -> bool:
+        """Whether `show` has anything to do. `suppressed`: a capture keeps prints and logs from the output."""
+        return not suppressed
+
+    def show(self, records: Iterable[Record], write: Callable[[str], None]) -> None:
+        """What becomes of records beside what handlers and captures make of them: the lanes of one effect, in order.
+        Runs in a thread of the drain, in program order. `write` takes text for the output of the program's call."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Message:
-    """What the handler of a custom call publishes: a level and a text. It says itself whether it is a line or an event,
-    so each record becomes one or the other when it is read."""
+_C = TypeVar("_C", bound=type[Content])
 
-    target: str
-    has_effect: bool  # whether the call has an effect of its own, and is not only there for its results
-
-    def describe(self) -> dict[str, Any]:
-        return {"target": self.target, "has_effect": self.has_effect}
-
-    def text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        return bytes(args[1]).decode(errors="replace")
-
-    def read(self, level: Any, text: Any) -> tuple[Line | Event, tuple[Any, ...], dict[str, Any]]:
-        """A record's content proper, and its arguments."""
-        said = bytes(text).decode(errors="replace")
-        if level < 0:
-            return Line("{}"), (said,), {}
-        event = json.loads(said)
-        fields = event["fields"]
-        return Event(event["event"], int(level), tuple(fields)), (), fields
+_kinds: dict[str, type[Content]] = {}
+"""By the first key of their descriptions. Filled when modules are imported, and only read afterwards."""
 
 
-_ONE = jax.tree.structure(0)
+def described_by(key: str) -> Callable[[_C], _C]:
+    """Makes a class of contents known: a description whose first key is this one is of that class."""
 
-Content = Line | Event | HostCall | Message
+    def register(kind: _C) -> _C:
+        assert _kinds.setdefault(key, kind) is kind, f"contents described by {key!r} are known already"
+        return kind
+
+    return register
 
 
-def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], Any]) -> Content:
+def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> Content:
     """The content that describes itself so. A function is known by its name only."""
-    if "line" in description:
-        options = description.get("options")
-        options = options and tuple((name, value) for name, value in options)
-        return Line(description["line"], options, tuple(description.get("of_record", ())))
-    if "event" in description:
-        return Event(description["event"], description["level"], tuple(description["fields"]))
-    if "target" in description:
-        return Message(description["target"], description["has_effect"])
-    function = HostFunction(None, description["function"], description["name"], description["registered"])
-    results = description["results"]
-    return HostCall(
-        function,
-        None if results is None else tuple(map(read_operand, results)),
-        description["structure"],
-        description["pass_record"],
-    )
+    key = next(iter(description))
+    if key not in _kinds:
+        raise ValueError(errors.MSG_UNKNOWN_CONTENT.format(kind=key, known=", ".join(sorted(_kinds))))
+    return _kinds[key].from_description(description, read_operand)

@@ -13,7 +13,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._content import Message
+from effects._message import Message, message_of
 from effects._registry import PRINT, registered_effects
 from effects._sites import Operand, Site, Where, flat_arguments, where_called
 from effects._targets import platforms_of, target_names
@@ -282,7 +282,7 @@ def _key_of(value: Any) -> Any:
 def _custom_call_abstract_eval(
     *operands: Any, site: Site, results: Any, lanes: tuple[int, ...], **_: Any
 ) -> tuple[list[Any], set[Any]]:
-    effects = jax_effects(site.effect) if site.content.has_effect else set()  # type: ignore[union-attr]
+    effects = jax_effects(site.effect) if message_of(site).has_effect else set()
     return [compat.per_device(_mapped(result, lanes)) for result in results], effects
 
 
@@ -302,9 +302,7 @@ def _custom_call_transpose(cotangents: Any, *operands: Any, **params: Any) -> An
 
 
 def _not_differentiable(site: Site) -> errors.NotDifferentiable:
-    return errors.NotDifferentiable(
-        errors.MSG_CUSTOM_DERIVATIVE.format(target=site.content.target, where=site.where)  # type: ignore[union-attr]
-    )
+    return errors.NotDifferentiable(errors.MSG_CUSTOM_DERIVATIVE.format(target=site.content.title, where=site.where))
 
 
 def _custom_call_batch(
@@ -321,11 +319,11 @@ def _custom_call_batch(
     site, method, size, masked = params["site"], params["vmap_method"], axis_data.size, params["masked"]
     mapped = [dim is not None for dim in dims]
     bind = functools.partial(custom_call_p.bind, **params)
-    if not any(mapped) and (not site.content.has_effect or compat.is_axis_of_tangents(axis_data)):
+    if not any(mapped) and (not message_of(site).has_effect or compat.is_axis_of_tangents(axis_data)):
         outs = bind(*operands, results=results, layouts=layouts, lanes=lanes, lanes_of=lanes_of)
         return outs, [None] * len(outs)
     if method is None:
-        raise NotImplementedError(errors.MSG_CUSTOM_VMAP.format(target=site.content.target, where=site.where))
+        raise NotImplementedError(errors.MSG_CUSTOM_VMAP.format(target=site.content.title, where=site.where))
     moved = [
         x if dim is None else compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
     ]

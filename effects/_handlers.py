@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax_compat as compat
-from effects._content import Event
 from effects._record import Record, Records
 from effects._sites import Site, Static
 
@@ -359,7 +358,8 @@ def _pieces(records: Sequence[Record]) -> dict[str, list[_Piece]]:
     if isinstance(records, Records) and (columns := records.columns()) is not None:
         site = cast(Site, records.only_site)
         columns["token"] = records._column((4,), np.dtype(np.uint32), _TOKEN_AT, site)
-        return {site.content.event: [_Piece(site, columns)]} if isinstance(site.content, Event) else {}
+        event = site.content.labels.get("event")
+        return {} if event is None else {event: [_Piece(site, columns)]}
     of_site: dict[Site, tuple[list[int], list[Record]]] = {}
     for position, record in enumerate(records):
         if record.event is not None:
@@ -370,7 +370,7 @@ def _pieces(records: Sequence[Record]) -> dict[str, list[_Piece]]:
     for site, (positions, some) in of_site.items():
         columns = _columns(site, some)
         columns["token"] = np.array([record.token for record in some], np.uint32)
-        pieces.setdefault(cast(Event, site.content).event, []).append(_Piece(site, columns, positions))
+        pieces.setdefault(site.content.labels["event"], []).append(_Piece(site, columns, positions))
     return pieces
 
 
@@ -443,15 +443,9 @@ _encode = json.JSONEncoder(allow_nan=False).encode
 
 def _json_object(record: Record) -> dict[str, Any]:
     where = record.where
-    if record.event is not None:
-        what = {"event": record.event, "level": record.level}
-    elif record.fmt is not None:
-        what = {"fmt": record.fmt, "text": record.text}
-    else:
-        what = {"text": record.text}
     return {
         "effect": record.effect,
-        **what,
+        **record._site.content.to_json(record),
         "fields": _plain(record.fields),
         "args": _plain(record.args),
         "where": {"file": where.file, "line": where.line, "function": where.function},

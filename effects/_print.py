@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from effects._content import Line
 from effects._format import check_format
+from effects._line import Line
 from effects._primitive import effect_p
 from effects._registry import PRINT
 from effects._sites import Site, take_arguments, where_called

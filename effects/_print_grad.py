@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from effects import _jax_compat as compat
-from effects._content import Line
 from effects._format import check_format
+from effects._line import Line
 from effects._primitive import effect_p
 from effects._registry import PRINT
 from effects._sites import Site, take_arguments, where_called

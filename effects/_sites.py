@@ -25,7 +25,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._content import Content, HostCall, Message, content_from
+from effects._content import Content, content_from
 from effects._types import Effect, describe_effect
 
 
@@ -144,12 +144,11 @@ class Site:
     @functools.cached_property
     def results(self) -> tuple[Operand, ...] | None:
         """Types of the results that a program waits for, all lanes together; None if it waits for nothing."""
-        if not isinstance(self.content, HostCall) or self.content.results is None:
+        if (call := self.content.call) is None or call.results is None:
             return None
         lanes = tuple(True for _ in self.lanes)
         return tuple(
-            dataclasses.replace(result, shape=(*self.lanes, *result.shape), lanes=lanes)
-            for result in self.content.results
+            dataclasses.replace(result, shape=(*self.lanes, *result.shape), lanes=lanes) for result in call.results
         )
 
     @functools.cached_property
@@ -229,7 +228,7 @@ class Site:
     @functools.cached_property
     def symbols(self) -> tuple[Any, ...]:
         """The sizes that are not numbers, while a program is traced for symbolic shapes."""
-        results = self.content.results or () if isinstance(self.content, HostCall) else ()
+        results = (call.results or ()) if (call := self.content.call) is not None else ()
         sizes = list(self.lanes)
         for operand in (self.mask, *self.leaves, *results):
             if isinstance(operand, Operand):
@@ -291,12 +290,12 @@ class Site:
         """The site with the sizes that a record has, and with what it says itself."""
         if not self.unknown:
             return self
-        site = self._sized(*np.ndarray((self.unknown,), SIZE, payload).tolist())
-        if not isinstance(self.content, Message):
-            return site
-        content, args, kwargs = self.content.read(*site.read(payload))
+        return self.content.read(self._sized(*np.ndarray((self.unknown,), SIZE, payload).tolist()), payload)
+
+    def saying(self, content: Content, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site:
+        """The site of one record that says itself what it means, and of what."""
         leaves, tree = jax.tree.flatten((args, kwargs))
-        return dataclasses.replace(site, content=content, leaves=tuple(map(Static, leaves)), tree=tree, unknown=0)
+        return dataclasses.replace(self, content=content, leaves=tuple(map(Static, leaves)), tree=tree, unknown=0)
 
     @functools.cached_property
     def _sized(self) -> Callable[..., Site]:
@@ -311,9 +310,7 @@ class Site:
         def of(operand: Operand) -> Operand:
             return dataclasses.replace(operand, shape=tuple(map(resize, operand.shape)))
 
-        content = self.content
-        if isinstance(content, HostCall) and content.results:
-            content = dataclasses.replace(content, results=tuple(map(of, content.results)))
+        content = self.content.resized(of)
         leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
         lanes = tuple(map(resize, self.lanes))
         mask = None if self.mask is None else of(self.mask)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from effects import _jax_compat as compat
-from effects._content import Message
 from effects._custom_call import Attributes, by_lane, custom_call_p, unknown_target
+from effects._message import message_of
 from effects._sites import Site
 from effects._targets import PLATFORMS, platforms_of, target_names
 from effects._types import Order
@@ -68,7 +68,7 @@ def _is_custom_call(eqn: Any) -> bool:
     return (
         eqn.primitive is custom_call_p
         or any(map(has_custom_calls, compat.jaxprs_in(eqn.params)))
-        or any(isinstance(site.content, Message) for site in eqn.params.get("sites", ()))  # of an exported program
+        or any(site.content.calls_handler for site in eqn.params.get("sites", ()))  # of an exported program
     )
 
 
@@ -92,7 +92,7 @@ def _call(
     **_: Any,
 ) -> Sequence[Any]:
     """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours."""
-    target = site.content.target  # type: ignore[union-attr]
+    target = message_of(site).target
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
     devices = compat.automatic_devices(ctx)
@@ -151,7 +151,7 @@ def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, *
 
         return compat.mlir.lower_fun(lambda *operands: by_lane(make, None, operands, **of_lanes)[1])(ctx, *operands)
     operands, avals = operands[masked:], ctx.avals_in[masked:]
-    has_effect = site.content.has_effect  # type: ignore[union-attr]
+    has_effect = message_of(site).has_effect
     if has_effect:
         refuse_several_devices(ctx, site)
     if not has_effect or not site.effect.ordered:
@@ -167,7 +167,7 @@ def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, *
 
 
 def _refuse(ctx: Any, *operands: Any, site: Site, **params: Any) -> Any:
-    raise unknown_target(site.content.target, site.where, "this platform")  # type: ignore[union-attr]
+    raise unknown_target(message_of(site).target, site.where, "this platform")
 
 
 for _primitive, _rule in ((threaded_call_p, _threaded_call_lowering), (custom_call_p, _custom_call_lowering)):
