@@ -9,8 +9,9 @@ from typing import Any
 
 from dispatch._sink import native
 from effects import _errors as errors
+from effects._callback import CALLBACK
+from effects._log import LOG
 from effects._record import Record, Records
-from effects._registry import CALLBACK, LOG
 
 
 class Capture:

@@ -14,8 +14,11 @@ from effects import _errors as errors
 from effects._functions import HostFunction
 from effects._host_call import HostCall
 from effects._primitive import effect_p
-from effects._registry import CALLBACK
+from effects._registry import register_effect
 from effects._sites import Operand, Site, Where, stored_dtype, take_arguments, where_called
+from effects._types import PROGRAM, Effect
+
+CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 

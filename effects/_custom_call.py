@@ -14,7 +14,8 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._message import Message, message_of
-from effects._registry import PRINT, registered_effects
+from effects._print import PRINT
+from effects._registry import registered_effects
 from effects._sites import Operand, Site, Where, flat_arguments, where_called
 from effects._targets import platforms_of, target_names
 from effects._types import Effect, jax_effects

@@ -11,8 +11,11 @@ from effects import _errors as errors
 from effects._content import Content, described_by
 from effects._primitive import effect_p
 from effects._record import Record, after_shard
-from effects._registry import LOG
+from effects._registry import register_effect
 from effects._sites import Site, take_arguments, where_called
+from effects._types import PROGRAM, Effect
+
+LOG = register_effect(Effect("log", domain=PROGRAM))
 
 LOGGER = logging.getLogger("effects")
 """Where events go by default. Its own level, if it has one, is the threshold below which nothing is recorded."""

@@ -7,8 +7,11 @@ from typing import Any
 from effects._format import check_format
 from effects._line import Line
 from effects._primitive import effect_p
-from effects._registry import PRINT
+from effects._registry import register_effect
 from effects._sites import Site, take_arguments, where_called
+from effects._types import PROGRAM, Effect
+
+PRINT = register_effect(Effect("print", domain=PROGRAM))
 
 
 def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False, **kwargs: Any) -> None:

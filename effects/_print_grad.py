@@ -12,7 +12,7 @@ from effects import _jax_compat as compat
 from effects._format import check_format
 from effects._line import Line
 from effects._primitive import effect_p
-from effects._registry import PRINT
+from effects._print import PRINT
 from effects._sites import Site, take_arguments, where_called
 
 print_grad_p = compat.Primitive("print_grad")

@@ -73,9 +73,6 @@ def effect_names(effects: object) -> frozenset[str]:
     return frozenset(names)
 
 
-PRINT = register_effect(Effect("print", domain=PROGRAM))
-LOG = register_effect(Effect("log", domain=PROGRAM))
-CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 JAX_DEBUG = register_effect(Effect("jax.debug", domain=PROGRAM))
 JAX_IO = register_effect(Effect("jax.io_callback", domain=PROGRAM))
 
