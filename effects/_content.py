@@ -13,8 +13,9 @@ from effects import _errors as errors
 
 if TYPE_CHECKING:
     from effects._host_call import HostCall
+    from effects._operand import Operand
     from effects._record import Record
-    from effects._sites import Operand, Site
+    from effects._sites import Site
 
 
 class Content(Protocol):

@@ -13,12 +13,15 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
+from effects._arguments import flat_arguments
 from effects._message import Message, message_of
+from effects._operand import Operand
 from effects._print import PRINT
 from effects._registry import registered_effects
-from effects._sites import Operand, Site, Where, flat_arguments, where_called
+from effects._sites import Site
 from effects._targets import platforms_of, target_names
 from effects._types import Effect, jax_effects
+from effects._where import Where, where_called
 
 custom_call_p = compat.Primitive("custom_call")
 custom_call_p.multiple_results = True

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax_compat as compat
+from effects._operand import Static
 from effects._record import Record, Records
-from effects._sites import Site, Static
+from effects._sites import Site
 
 MSG_NO_EVENT = (
     "No record of the event {event!r} has come; events that have: {known}. Records come when their program has run and "

@@ -16,8 +16,9 @@ from effects._content import Content, described_by
 from effects._functions import HostFunction
 
 if TYPE_CHECKING:
+    from effects._operand import Operand
     from effects._record import Record
-    from effects._sites import Operand, Where
+    from effects._where import Where
 
 
 @described_by("function")

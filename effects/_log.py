@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from effects import _errors as errors
+from effects._arguments import take_arguments
 from effects._content import Content, described_by
 from effects._primitive import effect_p
 from effects._record import Record, after_shard
 from effects._registry import register_effect
-from effects._sites import Site, take_arguments, where_called
+from effects._sites import Site
 from effects._types import PROGRAM, Effect
+from effects._where import where_called
 
 LOG = register_effect(Effect("log", domain=PROGRAM))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from effects._arguments import take_arguments
 from effects._format import check_format
 from effects._line import Line
 from effects._primitive import effect_p
 from effects._registry import register_effect
-from effects._sites import Site, take_arguments, where_called
+from effects._sites import Site
 from effects._types import PROGRAM, Effect
+from effects._where import where_called
 
 PRINT = register_effect(Effect("print", domain=PROGRAM))
 

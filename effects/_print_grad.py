@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from effects import _jax_compat as compat
+from effects._arguments import take_arguments
 from effects._format import check_format
 from effects._line import Line
 from effects._primitive import effect_p
 from effects._print import PRINT
-from effects._sites import Site, take_arguments, where_called
+from effects._sites import Site
+from effects._where import where_called
 
 print_grad_p = compat.Primitive("print_grad")
 print_grad_p.multiple_results = True

@@ -11,7 +11,9 @@ import jax
 import numpy as np
 
 from effects import _jax_compat as compat
-from effects._sites import Site, Static, Where
+from effects._operand import Static
+from effects._sites import Site
+from effects._where import Where
 
 
 class Record:
