@@ -27,11 +27,6 @@ from effects._errors import FormatError as FormatError
 from effects._errors import MissingTokenRule as MissingTokenRule
 from effects._errors import NotDifferentiable as NotDifferentiable
 from effects._functions import register_callback as register_callback
-from effects._handlers import ConsoleHandler as ConsoleHandler
-from effects._handlers import CsvHandler as CsvHandler
-from effects._handlers import JsonLinesHandler as JsonLinesHandler
-from effects._handlers import ListHandler as ListHandler
-from effects._handlers import NpzHandler as NpzHandler
 from effects._log import log as log
 from effects._paths import cmake_dir as cmake_dir
 from effects._paths import include_dir as include_dir
@@ -42,6 +37,11 @@ from effects._registry import register_effect as register_effect
 from effects._registry import registered_effects as registered_effects
 from effects._targets import register_custom_call as register_custom_call
 from effects._types import Effect as Effect
+from effects.handlers import ConsoleHandler as ConsoleHandler
+from effects.handlers import CsvHandler as CsvHandler
+from effects.handlers import JsonLinesHandler as JsonLinesHandler
+from effects.handlers import ListHandler as ListHandler
+from effects.handlers import NpzHandler as NpzHandler
 
 _jax_compat.hide_frames_in(__path__[0])
 
