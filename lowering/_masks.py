@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._custom_call import custom_call_p
+from effects._custom_call_primitive import custom_call_p
 from effects._primitive import effect_p
 from effects._print_grad import print_grad_p
 from effects._sites import Site
