@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatch._sink import native
 from effects import _errors as errors
-from effects._sites import Site, site_from
+from effects._model.site import Site, site_from
 
 _sites: dict[int, Site] = {}
 """By hash. Lowering adds a site before its program is loaded. What others can rebuild from its description stays for

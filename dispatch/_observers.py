@@ -11,7 +11,7 @@ from dispatch._sink import native
 from effects import _errors as errors
 from effects._callback import CALLBACK
 from effects._log import LOG
-from effects._record import Record, Records
+from effects._model.record import Record, Records
 
 
 class Capture:

@@ -18,9 +18,9 @@ from dispatch._failures import Place, failures
 from dispatch._observers import Capture, captures, observers
 from dispatch._sink import native
 from effects import _errors as errors
-from effects._host_call import HostCall, take_results
-from effects._record import Record, Records, records_of
-from effects._sites import Site
+from effects._model.host_call import HostCall, take_results
+from effects._model.record import Record, Records, records_of
+from effects._model.site import Site
 
 _ONCE = ((),)
 """The lanes of what has none."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from effects import _errors as errors
-from effects._where import Where
+from effects._model.where import Where
 
 
 class Attributes:

@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects._arguments import take_arguments
-from effects._functions import HostFunction
-from effects._host_call import HostCall
-from effects._operand import Operand, stored_dtype
-from effects._primitive import effect_p
+from effects._model.arguments import take_arguments
+from effects._model.effect import PROGRAM, Effect
+from effects._model.functions import HostFunction
+from effects._model.host_call import HostCall
+from effects._model.operand import Operand, stored_dtype
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import Where, where_called
 from effects._registry import register_effect
-from effects._sites import Site
-from effects._types import PROGRAM, Effect
-from effects._where import Where, where_called
 
 CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._message import message_of
-from effects._sites import Site
-from effects._types import jax_effects
+from effects._model.effect import jax_effects
+from effects._model.site import Site
 
 custom_call_p = compat.Primitive("custom_call")
 custom_call_p.multiple_results = True

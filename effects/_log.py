@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from effects import _errors as errors
-from effects._arguments import take_arguments
-from effects._content import Content, described_by
-from effects._primitive import effect_p
-from effects._record import Record, after_shard
+from effects._model.arguments import take_arguments
+from effects._model.content import Content, described_by
+from effects._model.effect import PROGRAM, Effect
+from effects._model.primitive import effect_p
+from effects._model.record import Record, after_shard
+from effects._model.site import Site
+from effects._model.where import where_called
 from effects._registry import register_effect
-from effects._sites import Site
-from effects._types import PROGRAM, Effect
-from effects._where import where_called
 
 LOG = register_effect(Effect("log", domain=PROGRAM))
 

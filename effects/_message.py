@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from effects._content import Content, described_by
-from effects._line import Line
 from effects._log import Event
-from effects._record import Record
-from effects._sites import Site
+from effects._model.content import Content, described_by
+from effects._model.line import Line
+from effects._model.record import Record
+from effects._model.site import Site
 
 
 @described_by("target")

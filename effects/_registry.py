@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._types import PROGRAM, Effect
+from effects._model.effect import PROGRAM, Effect
 
 _effects: dict[str, Effect] = {}  # by name; written under the lock, never removed from
 _lock = threading.Lock()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from effects import _errors as errors
-from effects._where import Where
+from effects._model.where import Where
 
 PLATFORMS = ("cpu", "cuda", "rocm")
 """Where handlers may run, as JAX names them."""

@@ -14,8 +14,8 @@ import jax
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._custom_call_primitive import custom_call_p
-from effects._primitive import effect_p
-from effects._sites import Site
+from effects._model.primitive import effect_p
+from effects._model.site import Site
 from lowering._masks import mask_effects
 from lowering._rules import own_effects, sites_in
 

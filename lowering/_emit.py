@@ -13,9 +13,9 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
-from effects._primitive import effect_p
-from effects._sites import Site
-from effects._types import Order
+from effects._model.effect import Order
+from effects._model.primitive import effect_p
+from effects._model.site import Site
 from lowering._after import after_p
 from lowering._record import NO_EDGES, TOKEN_LENGTH, Edges, close_p, host_sink, record_p
 from lowering._region import enter_p, leave_p, lower_meet_mesh, meet_mesh_p, rejoin_p

@@ -15,7 +15,7 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._primitive import effect_p
+from effects._model.primitive import effect_p
 from effects._registry import registered_effects
 from lowering._after import after, collectives_come_after, do_collectives_come_after, talks
 from lowering._jax_callbacks import is_ordered_record

@@ -19,11 +19,11 @@ from jax.experimental import serialize_executable
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import effects as fx
-from effects._arguments import take_arguments
-from effects._line import Line
-from effects._primitive import effect_p
-from effects._sites import Site, site_from
-from effects._where import where_called
+from effects._model.arguments import take_arguments
+from effects._model.line import Line
+from effects._model.primitive import effect_p
+from effects._model.site import Site, site_from
+from effects._model.where import where_called
 from tests.helpers import ROOT, run_python
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")

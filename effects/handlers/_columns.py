@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects._operand import Static
-from effects._record import Record, Records
-from effects._sites import Site
+from effects._model.operand import Static
+from effects._model.record import Record, Records
+from effects._model.site import Site
 
 MSG_COLUMNS = (
     "The event {event!r} was logged with the fields {expected}, and at {where} with {got}. The records of an event are "

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax_compat as compat
-from effects._record import Record
+from effects._model.record import Record
 from effects.handlers._columns import is_number
 
 encode = json.JSONEncoder(allow_nan=False).encode

@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Any
 
-from effects._record import Record
+from effects._model.record import Record
 
 
 class ConsoleHandler:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 
-from effects._record import Record
+from effects._model.record import Record
 from effects.handlers._batches import each
 from effects.handlers._values import csv_cell, encode, plain
 

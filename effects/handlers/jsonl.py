@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from effects._record import Record
+from effects._model.record import Record
 from effects.handlers._batches import each
 from effects.handlers._values import encode, json_object
 

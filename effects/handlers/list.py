@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from effects._record import Record
+from effects._model.record import Record
 from effects.handlers._columns import Table, pieces_of
 
 MSG_NO_EVENT = (

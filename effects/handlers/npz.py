@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from effects._record import Record
+from effects._model.record import Record
 from effects.handlers._batches import each
 from effects.handlers._columns import Table, native, pieces_of
 

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
-from effects._arguments import flat_arguments
-from effects._operand import Operand, Static, dtype_name
-from effects._sites import Site
-from effects._where import Where
+from effects._model.arguments import flat_arguments
+from effects._model.operand import Operand, Static, dtype_name
+from effects._model.site import Site
+from effects._model.where import Where
 
 # How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
 _TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")

@@ -11,8 +11,8 @@ from typing import Any
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._sites import Site
-from effects._types import jax_effects
+from effects._model.effect import jax_effects
+from effects._model.site import Site
 
 effect_p = compat.Primitive("effect")
 effect_p.multiple_results = True

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from effects import _errors as errors
 
 if TYPE_CHECKING:
-    from effects._host_call import HostCall
-    from effects._operand import Operand
-    from effects._record import Record
-    from effects._sites import Site
+    from effects._model.host_call import HostCall
+    from effects._model.operand import Operand
+    from effects._model.record import Record
+    from effects._model.site import Site
 
 
 class Content(Protocol):
@@ -94,7 +94,7 @@ class Content(Protocol):
     # When its records are replayed.
 
     def native_plan(self, site: Site) -> list[tuple[str, int | None, int, str, int]] | None:
-        """How native code shows the records without Python, see `effects._format.native_plan`; None if it cannot."""
+        """How native code shows the records without Python, see `_model/format.py`; None if it cannot."""
         return None
 
     def is_shown(self, suppressed: bool) -> bool:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from effects._content import Content, described_by
-from effects._format import native_plan
-from effects._record import Record, after_shard, shown_index
-from effects._sites import Site
+from effects._model.content import Content, described_by
+from effects._model.format import native_plan
+from effects._model.record import Record, after_shard, shown_index
+from effects._model.site import Site
 
 
 @described_by("line")

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from effects import _jax_compat as compat
-from effects._operand import Static
-from effects._sites import Site
-from effects._where import Where
+from effects._model.operand import Static
+from effects._model.site import Site
+from effects._model.where import Where
 
 
 class Record:

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects._content import Content, described_by
-from effects._functions import HostFunction
+from effects._model.content import Content, described_by
+from effects._model.functions import HostFunction
 
 if TYPE_CHECKING:
-    from effects._operand import Operand
-    from effects._record import Record
-    from effects._where import Where
+    from effects._model.operand import Operand
+    from effects._model.record import Record
+    from effects._model.where import Where
 
 
 @described_by("function")

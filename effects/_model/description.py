@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from effects._arguments import flat_arguments
-from effects._content import content_from
-from effects._operand import Operand, Static, read_operand
-from effects._types import Effect, describe_effect
-from effects._where import Where
+from effects._model.arguments import flat_arguments
+from effects._model.content import content_from
+from effects._model.effect import Effect, describe_effect
+from effects._model.operand import Operand, Static, read_operand
+from effects._model.where import Where
 
 if TYPE_CHECKING:
-    from effects._sites import Site
+    from effects._model.site import Site
 
 
 def describe_site(site: Site) -> str:

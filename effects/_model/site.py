@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax_compat as compat
-from effects._arguments import flat_arguments
-from effects._content import Content
-from effects._description import describe_site, read_site
-from effects._operand import Operand, Static
-from effects._types import Effect
-from effects._where import Where
+from effects._model.arguments import flat_arguments
+from effects._model.content import Content
+from effects._model.description import describe_site, read_site
+from effects._model.effect import Effect
+from effects._model.operand import Operand, Static
+from effects._model.where import Where
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._operand import Operand, Static, stored_dtype
-from effects._where import Where
+from effects._model.operand import Operand, Static, stored_dtype
+from effects._model.where import Where
 
 
 @functools.cache
