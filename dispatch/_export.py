@@ -19,11 +19,11 @@ from dispatch._jit import RUNTIME_TOKEN, JitFunction, jit, jit_with_all_tokens
 from dispatch._known_sites import meet
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._config import config
+from effects._api.config import config
+from effects._api.registry import register_effect, registered_effects
 from effects._model.description import nodes_unknown_elsewhere
 from effects._model.effect import Effect, describe_effect, jax_effects
 from effects._model.site import Site, site_from
-from effects._registry import register_effect, registered_effects
 from lowering._emit import NATIVE_PLATFORMS
 from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule, sites_in, token_keys
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from dispatch._sink import native
 from effects import _errors as errors
-from effects._callback import CALLBACK
-from effects._log import LOG
+from effects._api.callback import CALLBACK
+from effects._api.log import LOG
 from effects._model.record import Record, Records
 
 

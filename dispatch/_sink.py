@@ -10,7 +10,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._config import Config, config
+from effects._api.config import Config, config
 from effects._model.site import Site
 
 _ABI = 10

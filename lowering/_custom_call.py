@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from effects import _jax_compat as compat
-from effects._attributes import Attributes
-from effects._custom_call_primitive import by_lane, custom_call_p
-from effects._message import message_of
+from effects._api.attributes import Attributes
+from effects._api.custom_call_primitive import by_lane, custom_call_p
+from effects._api.message import message_of
+from effects._api.targets import PLATFORMS, platforms_of, target_names, unknown_target
 from effects._model.effect import Order
 from effects._model.site import Site
-from effects._targets import PLATFORMS, platforms_of, target_names, unknown_target
 from lowering._emit import emit_call, meet, of_processes, own_devices, refuse_several_devices
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 

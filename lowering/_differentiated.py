@@ -13,7 +13,7 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._custom_call_primitive import custom_call_p
+from effects._api.custom_call_primitive import custom_call_p
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from lowering._masks import mask_effects

@@ -12,7 +12,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._config import config
+from effects._api.config import config
 from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site

@@ -16,10 +16,10 @@ from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._custom_call_primitive import custom_call_p
+from effects._api.custom_call_primitive import custom_call_p
+from effects._api.print_grad import print_grad_p
 from effects._model.primitive import effect_p
 from effects._model.site import Site
-from effects._print_grad import print_grad_p
 from lowering._rules import effects_inside, own_effects
 from lowering._signature import with_mask
 from lowering._state import run_discharged

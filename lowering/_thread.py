@@ -15,8 +15,8 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
+from effects._api.registry import registered_effects
 from effects._model.primitive import effect_p
-from effects._registry import registered_effects
 from lowering._after import after, collectives_come_after, do_collectives_come_after, talks
 from lowering._jax_callbacks import is_ordered_record
 from lowering._record import NO_EDGES, Edges

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
+from effects._api.registry import register_effect
 from effects._model.arguments import take_arguments
 from effects._model.effect import PROGRAM, Effect
 from effects._model.functions import HostFunction
@@ -19,7 +20,6 @@ from effects._model.operand import Operand, stored_dtype
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where, where_called
-from effects._registry import register_effect
 
 CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 

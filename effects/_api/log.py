@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from effects import _errors as errors
+from effects._api.registry import register_effect
 from effects._model.arguments import take_arguments
 from effects._model.content import Content, described_by
 from effects._model.effect import PROGRAM, Effect
@@ -15,7 +16,6 @@ from effects._model.primitive import effect_p
 from effects._model.record import Record, after_shard
 from effects._model.site import Site
 from effects._model.where import where_called
-from effects._registry import register_effect
 
 LOG = register_effect(Effect("log", domain=PROGRAM))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from effects._api.registry import register_effect
 from effects._model.arguments import take_arguments
 from effects._model.effect import PROGRAM, Effect
 from effects._model.format import check_format
@@ -11,7 +12,6 @@ from effects._model.line import Line
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import where_called
-from effects._registry import register_effect
 
 PRINT = register_effect(Effect("print", domain=PROGRAM))
 

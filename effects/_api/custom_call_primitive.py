@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._message import message_of
+from effects._api.message import message_of
 from effects._model.effect import jax_effects
 from effects._model.site import Site
 

@@ -11,17 +11,17 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
-from effects._attributes import Attributes
-from effects._custom_call_primitive import custom_call_p
-from effects._message import Message
+from effects._api.attributes import Attributes
+from effects._api.custom_call_primitive import custom_call_p
+from effects._api.message import Message
+from effects._api.print import PRINT
+from effects._api.registry import registered_effects
+from effects._api.targets import platforms_of, unknown_target
 from effects._model.arguments import flat_arguments
 from effects._model.effect import Effect
 from effects._model.operand import Operand
 from effects._model.site import Site
 from effects._model.where import Where, where_called
-from effects._print import PRINT
-from effects._registry import registered_effects
-from effects._targets import platforms_of, unknown_target
 
 
 def custom_call(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from effects._log import Event
+from effects._api.log import Event
 from effects._model.content import Content, described_by
 from effects._model.line import Line
 from effects._model.record import Record
