@@ -46,5 +46,5 @@ def test_private_jax_in_one_module():
 def test_public_names():
     """What `effects` offers is what it says, and no more."""
     public = {name for name in vars(effects) if not name.startswith(("_", "@"))}  # @: pytest rewrites plugins' packages
-    submodules = {"lowering", "dispatch", "handlers"}
+    submodules = {"lowering", "dispatch", "handlers", "cli"}
     assert set(effects.__all__) == public - submodules

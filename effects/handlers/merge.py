@@ -94,7 +94,7 @@ def merge(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
 
     Example:
         >>> import effects as fx, pathlib, tempfile
-        >>> from effects._merge import merge
+        >>> from effects.handlers.merge import merge
         >>> path = pathlib.Path(tempfile.mkdtemp(), "run.jsonl")
         >>> token = fx.add_handler(fx.JsonLinesHandler(path))
         >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import effects as fx
 from effects import _errors as errors
 from effects._demo import demo
-from effects._merge import LogError, merge, text_of
+from effects.handlers.merge import LogError, merge, text_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
 
     Example:
-        >>> from effects._cli import main
+        >>> from effects.cli import main
         >>> main(["demo"])  # doctest: +SKIP
     """
     parser = argparse.ArgumentParser("effects", description=fx.__doc__ and fx.__doc__.splitlines()[0])
