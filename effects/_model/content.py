@@ -116,7 +116,8 @@ def described_by(key: str) -> Callable[[_C], _C]:
     """Makes a class of contents known: a description whose first key is this one is of that class."""
 
     def register(kind: _C) -> _C:
-        assert _kinds.setdefault(key, kind) is kind, f"contents described by {key!r} are known already"
+        known = _kinds.setdefault(key, kind)
+        assert known is kind, f"contents described by {key!r} are known already"
         return kind
 
     return register
