@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import jax
+from effects._jax import jax_tokens, runs_now
 
 from dispatch._barrier import effects_barrier, settle_order, wait_for_plain_programs
 from dispatch._custom_calls import failure_in
@@ -14,7 +15,6 @@ from dispatch._failures import failures
 from dispatch._sink import native
 from dispatch._streams import Issued, Stream, current_stream, orders, several_devices
 from effects._api.config import config
-from effects._jax_compat import jax_tokens, runs_now
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME
 
 

@@ -23,7 +23,7 @@ from dispatch._executable import Executable
 from dispatch._options import jit_with_tokens
 from dispatch._streams import Issued, begin_trace
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from lowering._custom_call import has_custom_calls
 from lowering._jax_callbacks import jax_calls_in
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p

@@ -10,9 +10,9 @@ import functools
 from typing import Any
 
 import numpy as np
+from effects._jax import Placing, sharding_of_call
 
 from dispatch._sink import native
-from effects._jax_compat import Placing, sharding_of_call
 from lowering._record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
 
 

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from effects._jax import Array, forget_fast_paths, launches_take_threads
 
 from dispatch._placed import PlacedTokens, token_memory
 from dispatch._sink import native
 from effects._api.config import Config, config
-from effects._jax_compat import Array, forget_fast_paths, launches_take_threads
 from effects._model.site import Site
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._api.attributes import Attributes
 from effects._api.custom_call_primitive import by_lane, custom_call_p
 from effects._api.message import message_of

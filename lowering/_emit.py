@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._api.config import config
 from effects._model.effect import Order
 from effects._model.primitive import effect_p

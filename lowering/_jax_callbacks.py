@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._model.arguments import take_array
 from effects._model.content import Content
 from effects._model.functions import HostFunction, function_name

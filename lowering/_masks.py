@@ -15,7 +15,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print_grad import print_grad_p
 from effects._model.primitive import effect_p

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._api.attributes import Attributes
 from effects._api.custom_call_primitive import custom_call_p
 from effects._api.message import Message

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._api.message import message_of
 from effects._model.effect import jax_effects
 from effects._model.site import Site

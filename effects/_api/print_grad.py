@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._api.print import PRINT
 from effects._model.arguments import take_arguments
 from effects._model.format import check_format

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._model.operand import Operand, Static, stored_dtype
 from effects._model.where import Where
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._model.effect import jax_effects
 from effects._model.site import Site
 

@@ -10,7 +10,7 @@ from typing import Any, overload
 import jax
 import numpy as np
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._model.operand import Static
 from effects._model.site import Site
 from effects._model.where import Where

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._model.arguments import flat_arguments
 from effects._model.content import Content
 from effects._model.description import describe_site, read_site

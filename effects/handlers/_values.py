@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._model.record import Record
 from effects.handlers._columns import is_number
 
