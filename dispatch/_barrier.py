@@ -15,9 +15,9 @@ from dispatch._sink import native
 from dispatch._streams import Stream, is_nested, own_streams, streams
 from effects import _errors as errors
 from effects import _jax as compat
+from effects._api.registry import OF_JAX, effect_names
 from effects._jax import patches
-from effects._registry import OF_JAX, effect_names
-from effects._types import Order
+from effects._model.effect import Order
 
 
 def effects_barrier(

@@ -13,11 +13,10 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax as compat
-from effects._content import HostCall, Message
-from effects._custom_call import custom_call_p
+from effects._api.custom_call_primitive import custom_call_p
 from effects._jax import patches
-from effects._primitive import effect_p
-from effects._sites import Site
+from effects._model.primitive import effect_p
+from effects._model.site import Site
 from lowering._masks import mask_effects
 from lowering._summary import has_effects, summarize
 from lowering.holders import describe, find_holder
@@ -84,12 +83,7 @@ dropped. `avals`: types of the results."""
 
 @again_p.def_impl
 def _refuse_again(*ctx: Any, site: Site, avals: Any = ()) -> Any:
-    raise errors.NotDifferentiable(errors.MSG_AGAIN.format(name=_name_of(site), where=site.where))
-
-
-def _name_of(site: Site) -> str:
-    content: Any = site.content
-    return content.function.name if isinstance(content, HostCall) else content.target
+    raise errors.NotDifferentiable(errors.MSG_AGAIN.format(name=site.content.title, where=site.where))
 
 
 again_p.def_abstract_eval(lambda *, site, avals: list(avals))
@@ -153,7 +147,7 @@ def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., A
             known, staged, *others = divide(saveable, unknown, instantiated, eqn)
         except AssertionError:  # of JAX, which can save no results in a loop, and would have to
             for site in set[Site]().union(*(summarize(inner).sites for inner in compat.jaxprs_in(eqn.params))):
-                if site.results is not None or isinstance(site.content, Message):
+                if site.results is not None or site.content.calls_handler:
                     _refuse_again(site=site)
             raise
         if known is not None and staged is not None and has_effects(eqn):

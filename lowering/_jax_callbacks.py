@@ -22,9 +22,14 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax as compat
-from effects._content import Content, HostCall, Line, fill
-from effects._functions import HostFunction, function_name
-from effects._sites import Operand, Site, Static, Where, stored_dtype, take_array
+from effects._model.arguments import take_array
+from effects._model.content import Content
+from effects._model.functions import HostFunction, function_name
+from effects._model.host_call import HostCall
+from effects._model.line import Line, fill
+from effects._model.operand import Operand, Static, stored_dtype
+from effects._model.site import Site
+from effects._model.where import Where
 from lowering._record import bind_record
 from lowering._rules import TokenContext, Tokens, register_token_rule
 from lowering._summary import Leaf, effects_of, summarizes

@@ -17,10 +17,10 @@ from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
 from effects import _jax as compat
-from effects._custom_call import custom_call_p
-from effects._primitive import effect_p
-from effects._print_grad import print_grad_p
-from effects._sites import Site
+from effects._api.custom_call_primitive import custom_call_p
+from effects._api.print_grad import print_grad_p
+from effects._model.primitive import effect_p
+from effects._model.site import Site
 from lowering._summary import has_effects, summarize
 from lowering.holders import Extra, Holder, find_holder
 

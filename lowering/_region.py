@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
 from effects import _jax as compat
-from effects._config import config
+from effects._api.config import config
 from lowering._after import after, collectives_come_after, do_collectives_come_after
 from lowering._record import TOKEN_LENGTH, Edges, close_p
 from lowering._rules import UNORDERED, TokenContext, Tokens, register_token_rule

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from effects import _jax as compat
-from effects._types import Effect
+from effects._model.effect import Effect
 
 Tokens = dict[str, Any]
 

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from effects import _jax as compat
-from effects._content import HostCall, Message
-from effects._custom_call import custom_call_p
-from effects._primitive import effect_p
-from effects._print_grad import print_grad_p
-from effects._registry import OF_JAX
-from effects._sites import Site
-from effects._types import Effect
+from effects._api.custom_call_primitive import custom_call_p
+from effects._api.print_grad import print_grad_p
+from effects._api.registry import OF_JAX
+from effects._model.effect import Effect
+from effects._model.primitive import effect_p
+from effects._model.site import Site
 
 
 def own_effects(effects: Any) -> frozenset[Effect]:
@@ -103,9 +102,9 @@ def _summarize(jaxpr: Any) -> Summary:
         if eqn.effects:
             found = _sites_of(eqn)
             sites.update(found)
-            has_callbacks |= any(isinstance(site.content, HostCall) for site in found)
+            has_callbacks |= any(site.content.call is not None for site in found)
             awaits_results |= any(site.results is not None for site in found)
-            has_custom_calls |= any(isinstance(site.content, Message) for site in found)
+            has_custom_calls |= any(site.content.calls_handler for site in found)
         for inner in map(summarize, compat.jaxprs_in(eqn.params)):
             own |= inner.own_effects
             has_custom_calls |= inner.has_custom_calls

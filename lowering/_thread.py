@@ -15,7 +15,7 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax as compat
-from effects._registry import registered_effects
+from effects._api.registry import registered_effects
 from lowering._after import after, collectives_come_after, communicates, do_collectives_come_after
 from lowering._record import NO_EDGES, Edges
 from lowering._rules import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys

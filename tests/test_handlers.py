@@ -18,7 +18,8 @@ import pytest
 from rich.console import Console
 
 import effects as fx
-from effects import _handlers
+from effects.handlers import _columns, jsonl
+from effects.handlers import list as list_handler
 from tests.helpers import run_python
 
 MILLION = 1_000_000
@@ -367,7 +368,7 @@ def test_json_lines_are_in_the_file_after_a_barrier(tmp_path):
 def test_json_lines_are_synced_on_request_only(handled, tmp_path, monkeypatch, fsync):
     """With `fsync` every batch is put on the disk after it has been written."""
     synced = []
-    monkeypatch.setattr(_handlers.os, "fsync", lambda file: synced.append(len(_read_lines(path))))
+    monkeypatch.setattr(jsonl.os, "fsync", lambda file: synced.append(len(_read_lines(path))))
     path = tmp_path / "run.jsonl"
     handled(fx.JsonLinesHandler(path, fsync=fsync), fx.jit(lambda x: fx.log("step", x=x)), 1)
     assert synced == ([1] if fsync else [])
@@ -487,7 +488,7 @@ def test_npz_is_written_by_flush_too(handled, tmp_path):
 
 def test_npz_of_many_small_parts(tmp_path, monkeypatch):
     """Records that come one by one are gathered into larger parts, and stay in order."""
-    monkeypatch.setattr(_handlers, "_SMALL", 4)
+    monkeypatch.setattr(_columns, "_SMALL", 4)
     path = tmp_path / "run.npz"
     handler = fx.NpzHandler(path)
     with fx.capture() as records:
@@ -808,7 +809,7 @@ def test_handler_is_removed_once():
 
 def test_texts_of_handlers_have_three_sentences():
     """What happened, which rule it broke, what to do."""
-    for text in (_handlers.MSG_NO_EVENT, _handlers.MSG_COLUMNS):
+    for text in (list_handler.MSG_NO_EVENT, _columns.MSG_COLUMNS):
         assert len(re.findall(r"\.(?: [A-Z]|$)", text.replace("fx.", ""))) == 3, text
 
 

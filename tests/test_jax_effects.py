@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
-from effects._sites import site_from
+from effects._model.site import site_from
 from lowering import _jax_callbacks
 from tests.helpers import run_python
 

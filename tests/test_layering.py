@@ -32,6 +32,18 @@ def test_imports_go_down(layer):
             assert name.split(".")[0] not in above, f"{path} imports {name}"
 
 
+def test_imports_go_down_inside_effects():
+    """The public face imports handlers and functions, functions import the model, and the model none of these."""
+    rooms = ["_model", "_api", "handlers", "cli"]
+    for room in rooms[:3]:
+        above = {f"effects.{name}" for name in rooms[rooms.index(room) + 1 :]}
+        if room == "handlers":
+            above.add("effects._api")
+        for path in (ROOT / "effects" / room).rglob("*.py"):
+            for name in _imports(path):
+                assert ".".join(name.split(".")[:2]) not in above, f"{path} imports {name}"
+
+
 def test_private_jax_in_one_package():
     """`jax._src` is imported in `effects/_jax/` and nowhere else."""
     users = {
@@ -83,5 +95,5 @@ def _aliases(path):
 def test_public_names():
     """What `effects` offers is what it says, and no more."""
     public = {name for name in vars(effects) if not name.startswith(("_", "@"))}  # @: pytest rewrites plugins' packages
-    submodules = {"lowering", "dispatch"}
+    submodules = {"lowering", "dispatch", "handlers", "cli"}
     assert set(effects.__all__) == public - submodules

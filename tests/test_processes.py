@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from jax import lax
 
 import effects as fx
-from effects import _cli
-from effects._merge import LogError, merge, text_of
+from effects import cli as _cli
+from effects.handlers.merge import LogError, merge, text_of
 from tests.helpers import run_processes
 
 # Programs over the devices of all processes

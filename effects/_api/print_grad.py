@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from effects import _jax as compat
-from effects._content import Line
-from effects._format import check_format
-from effects._primitive import effect_p
-from effects._registry import PRINT
-from effects._sites import Site, take_arguments, where_called
+from effects._api.print import PRINT
+from effects._model.arguments import take_arguments
+from effects._model.format import check_format
+from effects._model.line import Line
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import where_called
 
 print_grad_p = compat.Primitive("print_grad")
 print_grad_p.multiple_results = True

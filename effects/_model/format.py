@@ -13,8 +13,10 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
-from effects._content import Line
-from effects._sites import Operand, Site, Static, Where, dtype_name, flat_arguments
+from effects._model.arguments import flat_arguments
+from effects._model.operand import Operand, Static, dtype_name
+from effects._model.site import Site
+from effects._model.where import Where
 
 # How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
 _TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
@@ -123,19 +125,19 @@ _SCALARS = {
 _FIXED = re.compile(r"\.(\d{1,2})([efg])")
 
 
-def native_plan(site: Site, end: str) -> list[tuple[str, int | None, int, str, int]] | None:
-    """How native code fills this format: pieces of (literal, scalar type, offset, conversion, precision).
+def native_plan(fmt: str, site: Site, end: str) -> list[tuple[str, int | None, int, str, int]] | None:
+    """How native code fills the format of this site: pieces of (literal, scalar type, offset, conversion, precision).
 
     Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
     precision. None where Python must do it.
     """
-    if site.lanes or site.unknown or site.per_shard or not isinstance(site.content, Line) or site.content.of_record:
+    if site.lanes or site.unknown or site.per_shard:
         return None
     index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
     args, kwargs = site.arguments(site.operands)
     pieces: list[tuple[str, int | None, int, str, int]] = []
     literal, automatic = "", 0
-    for text, name, spec, conversion in string.Formatter().parse(site.content.fmt):
+    for text, name, spec, conversion in string.Formatter().parse(fmt):
         literal += text
         if name is None:
             continue

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from effects import _errors as errors
+from effects._model.where import Where
 
 PLATFORMS = ("cpu", "cuda", "rocm")
 """Where handlers may run, as JAX names them."""
@@ -97,6 +98,13 @@ def platforms_of(name: str) -> tuple[str, ...]:
 def target_names() -> list[str]:
     """The names that are taken."""
     return sorted(_targets)
+
+
+def unknown_target(target: str, where: Where, platform: str = "any platform") -> errors.CustomCallError:
+    """An error for a target that has no handler."""
+    known = ", ".join(f"`{name}` ({', '.join(platforms_of(name))})" for name in target_names()) or "none"
+    message = errors.MSG_UNKNOWN_TARGET.format(target=target, where=where, platform=platform, known=known)
+    return errors.CustomCallError(message, target, str(where), "NOT_FOUND", message)
 
 
 def listen(listener: Callable[[str, str, int], None]) -> None:

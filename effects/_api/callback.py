@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,11 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects._content import HostCall
-from effects._functions import HostFunction
-from effects._primitive import effect_p
-from effects._registry import CALLBACK
-from effects._sites import Operand, Site, Where, stored_dtype, take_arguments, where_called
+from effects._api.registry import register_effect
+from effects._model.arguments import take_arguments
+from effects._model.effect import PROGRAM, Effect
+from effects._model.functions import HostFunction
+from effects._model.host_call import HostCall
+from effects._model.operand import Operand, stored_dtype
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import Where, where_called
+
+CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 
@@ -109,70 +115,3 @@ def _result_type(shape: Any, name: str, where: Where) -> Operand:
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise TypeError(errors.MSG_RESULT_64.format(where=where, name=name, dtype=dtype))
     return Operand(dims, dtype, stored_dtype(dtype))
-
-
-def take_results(site: Site, returned: Any, types: Sequence[Operand]) -> list[np.ndarray]:
-    """What a callback returned, for one lane or for all, as arrays of these types as they travel.
-
-    Raises:
-        TypeError: if structure, shapes or dtypes are not those that were asked for.
-    """
-    content: Any = site.content
-    if content.is_one and isinstance(returned, _ARRAY):
-        return [_take_result(returned, types[0], site)]
-    leaves, tree = jax.tree.flatten(returned)
-    if not content.has_structure(tree):
-        raise _wrong_return(site, f"the structure {tree}", f"the structure {content.tree}")
-    return [_take_result(leaf, result, site) for leaf, result in zip(leaves, types, strict=True)]
-
-
-_ARRAY = np.ndarray, np.generic
-
-
-def _take_result(leaf: Any, result: Operand, site: Site) -> np.ndarray:
-    if type(leaf) is np.ndarray and leaf.dtype is result.stored and leaf.shape == result.shape:
-        return leaf  # all the tests below, for what is most common
-    if type(leaf) in (bool, int, float, complex):
-        # A Python number has no type of its own: it takes the result's, if that can hold it.
-        kinds = {bool: "b", int: "biufc", float: "fc", complex: "c"}[type(leaf)]
-        kind = result.dtype.kind if result.dtype.kind in "biufc" else ("f" if _is_float(result.dtype) else "i")
-        if result.shape or kind not in kinds or (kind == "b" and leaf not in (0, 1)):
-            raise _wrong_return(site, f"the Python number {leaf!r}", _describe(result))
-        if kind in "iu":
-            bounds = jnp.iinfo(result.dtype)
-            fits = bounds.min <= leaf <= bounds.max
-        else:
-            fits = _fits_float(leaf, result.dtype)
-        if not fits:
-            raise _wrong_return(site, f"the Python number {leaf!r}", _describe(result))
-        return np.asarray(leaf, result.dtype).astype(result.stored)
-    if not isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
-        raise _wrong_return(site, f"{leaf!r} of type `{type(leaf).__name__}`", _describe(result))
-    if leaf.shape != result.shape or leaf.dtype != result.dtype:
-        raise _wrong_return(site, f"an array of {leaf.dtype}{list(leaf.shape)}", _describe(result))
-    value = np.asarray(leaf)
-    return value if result.stored == result.dtype else value.astype(result.stored)
-
-
-def _fits_float(number: Any, dtype: np.dtype) -> bool:
-    """Whether a number that is finite stays so."""
-    try:
-        with np.errstate(all="ignore"):
-            value = np.asarray(number, dtype).astype(np.complex128)
-        return bool(np.isfinite(value)) or not np.isfinite(complex(number))
-    except OverflowError:
-        return False
-
-
-def _is_float(dtype: np.dtype) -> bool:
-    return bool(jnp.issubdtype(dtype, np.floating))
-
-
-def _describe(result: Operand) -> str:
-    return f"an array of {result.dtype}{list(result.shape)}"
-
-
-def _wrong_return(site: Site, got: str, expected: str) -> TypeError:
-    assert isinstance(site.content, HostCall)
-    name = site.content.function.name
-    return TypeError(errors.MSG_RETURNED.format(name=name, got=got, expected=expected, where=site.where))

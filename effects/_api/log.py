@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from effects import _errors as errors
-from effects._content import Event
-from effects._primitive import effect_p
-from effects._registry import LOG
-from effects._sites import Site, take_arguments, where_called
+from effects._api.registry import register_effect
+from effects._model.arguments import take_arguments
+from effects._model.content import Content, described_by
+from effects._model.effect import PROGRAM, Effect
+from effects._model.primitive import effect_p
+from effects._model.record import Record, after_shard
+from effects._model.site import Site
+from effects._model.where import where_called
+
+LOG = register_effect(Effect("log", domain=PROGRAM))
 
 LOGGER = logging.getLogger("effects")
 """Where events go by default. Its own level, if it has one, is the threshold below which nothing is recorded."""
@@ -33,6 +41,56 @@ RESERVED = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "where",
 }
 """Names that a log record of Python's, or a `Record`, has for itself."""
+
+
+@described_by("event")
+@dataclasses.dataclass(frozen=True)
+class Event(Content):
+    """An event of `fx.log`."""
+
+    event: str
+    level: int
+    fields: tuple[str, ...]  # their names, in the order in which they were written
+
+    @property
+    def title(self) -> str:
+        return self.event
+
+    def describe(self) -> dict[str, Any]:
+        return {"event": self.event, "level": self.level, "fields": self.fields}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Event:
+        return cls(description["event"], description["level"], tuple(description["fields"]))
+
+    def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: fields[name] for name in self.fields}
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        return {"event": self.event, "level": self.level}
+
+    def text(self, record: Record) -> str:
+        shown = " ".join([self.event, *(f"{name}={value}" for name, value in record.fields.items())])
+        return after_shard(record, shown)
+
+    def to_json(self, record: Record) -> dict[str, Any]:
+        return dict(self.labels)
+
+    def is_shown(self, suppressed: bool) -> bool:
+        return not suppressed and LOGGER.isEnabledFor(self.level)
+
+    def show(self, records: Iterable[Record], write: Callable[[str], None]) -> None:
+        for record in records:
+            self._log(record)
+
+    def _log(self, record: Record) -> None:
+        """Hands a record to Python's logging, as if the user's line had."""
+        where, name = record.where, LOGGER.name
+        function = where.function.rpartition(".")[2]  # as Python's logging has it
+        extra = {**record.fields, "event": self.event, "effects_record": record}
+        made = LOGGER.makeRecord(name, self.level, where.file, where.line, record.text, (), None, function, extra)
+        LOGGER.handle(made)
 
 
 def log(

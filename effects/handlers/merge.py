@@ -94,7 +94,7 @@ def merge(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
 
     Example:
         >>> import effects as fx, pathlib, tempfile
-        >>> from effects._merge import merge
+        >>> from effects.handlers.merge import merge
         >>> path = pathlib.Path(tempfile.mkdtemp(), "run.jsonl")
         >>> token = fx.add_handler(fx.JsonLinesHandler(path))
         >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
@@ -266,12 +266,13 @@ def _processes_of(line: Line) -> list[int]:
 
 
 def _said_by(line: Line) -> Any:
-    """What all processes say alike, whatever their values."""
-    return [line.record.get(name) for name in ("effect", "event", "level", "fmt", "where")]
+    """What all processes say alike, whatever their values: the effect, where it is, and what its content says."""
+    return _content(line, _WITHOUT_VALUES)
 
 
 _PLACED_BY_DEVICE = ("device", *_OF_PROCESS)
 _WITHOUT_PLACE = ("device", "thread", "token", *_OF_PROCESS)
+_WITHOUT_VALUES = (*_WITHOUT_PLACE, "lane", "ordered", "fields", "args", "text")
 
 
 def _are_alike(lines: Iterable[Line], without: Sequence[str] = _PLACED_BY_DEVICE) -> bool:

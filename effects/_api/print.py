@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from effects._content import Line
-from effects._format import check_format
-from effects._primitive import effect_p
-from effects._registry import PRINT
-from effects._sites import Site, take_arguments, where_called
+from effects._api.registry import register_effect
+from effects._model.arguments import take_arguments
+from effects._model.effect import PROGRAM, Effect
+from effects._model.format import check_format
+from effects._model.line import Line
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import where_called
+
+PRINT = register_effect(Effect("print", domain=PROGRAM))
 
 
 def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False, **kwargs: Any) -> None:

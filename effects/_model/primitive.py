@@ -11,9 +11,8 @@ from typing import Any
 
 from effects import _errors as errors
 from effects import _jax as compat
-from effects._content import HostCall
-from effects._sites import Site
-from effects._types import jax_effects
+from effects._model.effect import jax_effects
+from effects._model.site import Site
 
 effect_p = compat.Primitive("effect")
 effect_p.multiple_results = True
@@ -22,7 +21,7 @@ effect_p.multiple_results = True
 def result_avals(site: Site) -> list[Any]:
     """Types of what a program waits for at this site. In a per-device region a user's function may return another
     thing to each device; JAX takes what its own callbacks return to be the same on all."""
-    of_jax = isinstance(site.content, HostCall) and site.content.otherwise is not None
+    of_jax = (call := site.content.call) is not None and call.otherwise is not None
     avals = [compat.ShapedArray(result.shape, result.stored) for result in site.results or ()]
     return avals if of_jax else [compat.per_device(aval) for aval in avals]
 
@@ -38,9 +37,8 @@ compat.infer_types_each_time(effect_p)
 def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], list[Any]]:
     """The primal program has the effect; tangents have none. A function of the user's has no derivative."""
     if site.results and any(type(tangent) is not compat.ad.Zero for tangent in tangents):
-        assert isinstance(site.content, HostCall)
         raise errors.NotDifferentiable(
-            errors.MSG_NOT_DIFFERENTIABLE.format(function=site.content.function.name, where=site.where)
+            errors.MSG_NOT_DIFFERENTIABLE.format(function=site.content.title, where=site.where)
         )
     outs = effect_p.bind(*primals, site=site)
     return outs, [compat.zero_tangent(out) for out in outs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parent.parent
 
 
 def include_dir() -> str:

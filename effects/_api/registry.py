@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from effects import _errors as errors
 from effects import _jax as compat
-from effects._types import PROGRAM, Effect
+from effects._model.effect import PROGRAM, Effect
 
 _effects: dict[str, Effect] = {}  # by name; written under the lock, never removed from
 _lock = threading.Lock()
@@ -73,9 +73,6 @@ def effect_names(effects: object) -> frozenset[str]:
     return frozenset(names)
 
 
-PRINT = register_effect(Effect("print", domain=PROGRAM))
-LOG = register_effect(Effect("log", domain=PROGRAM))
-CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 JAX_DEBUG = register_effect(Effect("jax.debug", domain=PROGRAM))
 JAX_IO = register_effect(Effect("jax.io_callback", domain=PROGRAM))
 

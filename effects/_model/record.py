@@ -11,8 +11,9 @@ import jax
 import numpy as np
 
 from effects import _jax as compat
-from effects._content import Event, Line
-from effects._sites import Site, Static, Where
+from effects._model.operand import Static
+from effects._model.site import Site
+from effects._model.where import Where
 
 
 class Record:
@@ -52,20 +53,17 @@ class Record:
     @property
     def fmt(self) -> str | None:
         """The format of a print."""
-        content = self._site.content
-        return content.fmt if isinstance(content, Line) else None
+        return self._site.content.labels.get("fmt")
 
     @property
     def event(self) -> str | None:
         """The event of a log."""
-        content = self._site.content
-        return content.event if isinstance(content, Event) else None
+        return self._site.content.labels.get("event")
 
     @property
     def level(self) -> int | None:
         """The level of a log."""
-        content = self._site.content
-        return content.level if isinstance(content, Event) else None
+        return self._site.content.labels.get("level")
 
     @property
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -74,9 +72,7 @@ class Record:
             if self.lane:
                 values = self._site.of_lane(values, self.lane)
             args, kwargs = self._site.arguments(values)
-            if isinstance(content := self._site.content, Event):
-                kwargs = {name: kwargs[name] for name in content.fields}  # as they were written
-            self._values = args, kwargs
+            self._values = args, self._site.content.in_order(kwargs)
         return self._values
 
     @property
@@ -92,15 +88,7 @@ class Record:
     @property
     def text(self) -> str:
         """The record as one line, or as its format says."""
-        content, (args, kwargs) = self._site.content, self._arguments
-        own = content.of_record if isinstance(content, Line) else ()
-        if own:
-            says = {"device": self.device, "index": _show_index(self.index)}
-            kwargs = {**kwargs, **{name: says[name] for name in own}}
-        text = content.text(args, kwargs)
-        if own or self.index is None or not isinstance(content, (Line, Event)):
-            return text
-        return f"device {self.device} {_show_index(self.index)}: {text}"
+        return self._site.content.text(self)
 
     @property
     def index(self) -> tuple[slice, ...] | None:
@@ -152,9 +140,14 @@ class Record:
         return f"<Record {self.effect} {shown} at {self.where} token={self.token} device={self.device}{lane}>"
 
 
-def _show_index(index: tuple[slice, ...] | None) -> str:
-    """An index as Python writes it."""
-    return f"[{', '.join(f'{part.start}:{part.stop}' for part in index or ())}]"
+def after_shard(record: Record, text: str) -> str:
+    """A record's text, with `per_shard=True` behind device and index."""
+    return text if record.index is None else f"device {record.device} {shown_index(record)}: {text}"
+
+
+def shown_index(record: Record) -> str:
+    """A record's index as Python writes it."""
+    return f"[{', '.join(f'{part.start}:{part.stop}' for part in record.index or ())}]"
 
 
 def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> Iterator[Record]:
