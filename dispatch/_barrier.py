@@ -10,12 +10,12 @@ from typing import Any
 from dispatch._drain import drain
 from dispatch._failures import failures
 from dispatch._processes import next_meeting
-from dispatch._sink import native
 from dispatch._streams import Stream, is_nested, own_streams, streams
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._registry import OF_JAX, effect_names
 from effects._types import Order
+from lowering._native import native
 
 
 def effects_barrier(

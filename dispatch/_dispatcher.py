@@ -11,10 +11,10 @@ from dispatch._barrier import effects_barrier, settle_order, wait_for_plain_prog
 from dispatch._custom_calls import failure_in
 from dispatch._drain import drain, failure_of
 from dispatch._failures import failures
-from dispatch._sink import native
 from dispatch._streams import Issued, Stream, current_stream, orders, several_devices
 from effects._config import config
 from effects._jax_compat import jax_tokens, runs_now
+from lowering._native import native
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME
 
 

@@ -15,14 +15,15 @@ from typing import Any
 
 from dispatch import _streams
 from dispatch._failures import Place, failures
-from dispatch._known_sites import find_site, forget
 from dispatch._replay import Replay, Settle, outside_epochs
-from dispatch._sink import native, to_bytes
 from dispatch._streams import Stream, is_nested, nest_this_thread, nested_here, streams
 from dispatch._stuck import Running, Watch
 from effects import _errors as errors
 from effects._record import HEADER, Records
 from effects._sites import Site
+from lowering._known_sites import known_sites
+from lowering._native import native
+from lowering._publish import to_bytes
 from lowering._record import PHASE
 
 _PATIENCE = 0.005
@@ -156,7 +157,7 @@ class Drain:
             if finished or plain_released != self.plain_released:
                 self._end_epochs(finished, plain_released)
             if forgotten:
-                forget(forgotten)
+                known_sites.forget(forgotten)
         else:
             if finished or plain_released != self.plain_released:
                 self._end_epochs([each for each in finished if each[0] != run], plain_released)
@@ -226,10 +227,10 @@ class Drain:
         if kind == _TEXT:
             replay.text(data)
         elif kind == _RECORDS:
-            replay.records(Records(data, count, find_site if site is None else lambda _: site))
+            replay.records(Records(data, count, known_sites.find if site is None else lambda _: site))
         else:
             _, _, _, site_id, *token, device, _, _ = HEADER.unpack(data)
-            replay.records(Records.of_one(site or find_site(site_id), tuple(token), device, block))
+            replay.records(Records.of_one(site or known_sites.find(site_id), tuple(token), device, block))
 
     def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
         """Runs the functions of an item, and replays what stands between them.
@@ -240,7 +241,7 @@ class Drain:
         _, thread, number, _, parts, _, _, failed = item
         place = thread, number
         replay = Replay(call or outside_epochs(), place, settle)
-        find = find_site if eager_site is None else lambda _: eager_site
+        find = known_sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
         for part in parts:
             if len(part) == 2:  # records that call nothing, and how many
@@ -338,6 +339,7 @@ def answer_with(reply: int, result: Any) -> None:
 
 
 drain = Drain()
+known_sites.listen(drain.start)  # of whatever program that is lowered, also by those whom JAX dispatches
 
 
 def stats() -> dict[str, int]:

@@ -13,14 +13,14 @@ import numpy as np
 from dispatch._barrier import settle_order, wait_for_plain_programs
 from dispatch._drain import drain
 from dispatch._failures import failures
-from dispatch._host_sink import publish_and_wait
 from dispatch._jit import jit
-from dispatch._sink import native, publish
 from dispatch._streams import Stream, current_stream
 from effects import _jax_compat as compat
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p
 from effects._sites import SIZE, Site
+from lowering._native import native
+from lowering._publish import publish, publish_and_wait
 
 _EAGER = native.Caller("an eager call")
 

@@ -9,8 +9,8 @@ from dispatch._barrier import forget_plain_failures, wait_for_all
 from dispatch._drain import drain
 from dispatch._failures import failures
 from dispatch._observers import observers
-from dispatch._sink import native
 from effects._config import config
+from lowering._native import native
 
 
 @atexit.register

@@ -6,9 +6,9 @@ import dataclasses
 import threading
 from collections.abc import Collection
 
-from dispatch._sink import native
 from dispatch._streams import streams, this_thread
 from effects import _errors as errors
+from lowering._native import native
 
 Place = tuple[int, int]
 """A program: the number of the thread that called it, and of its epoch."""

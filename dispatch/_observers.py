@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dispatch._sink import native
 from effects import _errors as errors
 from effects._record import Record, Records
+from lowering._native import native
 
 
 class Capture:

@@ -14,13 +14,13 @@ import numpy as np
 
 from dispatch._failures import Place, failures
 from dispatch._observers import Capture, captures, observers
-from dispatch._sink import native
 from effects import _errors as errors
 from effects._callback import take_results
 from effects._content import Event, HostCall, Line
 from effects._log import LOGGER
 from effects._record import Record, Records, records_of
 from effects._sites import Site
+from lowering._native import native
 
 _ONCE = ((),)
 """The lanes of what has none."""

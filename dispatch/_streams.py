@@ -18,10 +18,11 @@ import jax
 import numpy as np
 
 from dispatch._placed import PlacedTokens, token_memory
-from dispatch._sink import native
 from effects._config import Config, config
 from effects._jax_compat import Array, forget_fast_paths, launches_take_threads
 from effects._sites import Site
+from lowering._native import native
+from lowering._publish import this_thread as this_thread_state
 
 
 class Issued(NamedTuple):
@@ -232,12 +233,12 @@ def begin_trace(by_hand: bool = False) -> None:
 
 def is_nested() -> bool:
     """Whether the calling thread is one of the drain's: what it dispatches is part of an effect."""
-    return getattr(_local, "nested", False)
+    return this_thread_state.is_nested
 
 
 def nest_this_thread() -> Stream:
     """The calling thread is one of the drain's. Its programs wait for no others, since an effect may wait for them."""
-    _local.nested = True
+    this_thread_state.is_nested = True
     stream = current_stream()
     native.nest(stream.thread)
     return stream
@@ -258,11 +259,12 @@ def _most_in_flight() -> int:
 @contextlib.contextmanager
 def nested_here() -> Iterator[Stream]:
     """The calling thread does the drain's work for a while."""
-    before = dict(vars(_local))
+    before, was_nested = dict(vars(_local)), is_nested()
     vars(_local).pop("stream", None)
     try:
         yield nest_this_thread()
     finally:
+        this_thread_state.is_nested = was_nested
         vars(_local).clear()
         vars(_local).update(before)
 

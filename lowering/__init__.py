@@ -8,9 +8,7 @@ def _my_primitive_token_rule(ctx, tokens, *args, **params):
     return tokens, outs
 """
 
-import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch
-
-from effects import _jax_compat
+import effects._jax_compat as _jax_compat  # first: whoever comes first, `effects` loads all three from the bottom up
 from lowering import _batched as _batched
 from lowering import _call as _call
 from lowering import _cond as _cond

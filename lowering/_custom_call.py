@@ -19,7 +19,7 @@ from effects._custom_call import Attributes, by_lane, custom_call_p, unknown_tar
 from effects._sites import Site
 from effects._targets import PLATFORMS, platforms_of, target_names
 from effects._types import Order
-from lowering._emit import emit_call, meet, of_processes, own_devices, refuse_several_devices
+from lowering._emit import emit_call, of_processes, own_devices, refuse_several_devices, register_site
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 
 threaded_call_p = compat.Primitive("threaded_custom_call")
@@ -97,7 +97,7 @@ def _call(
         raise unknown_target(target, site.where, f"the platform `{platform}`")
     devices = compat.automatic_devices(ctx)
     site = of_processes(ctx, site, devices)
-    meet(ctx, site)
+    register_site(ctx, site)
     inputs, outputs = layouts
     more = token or (_NOTHING,) * (len(outputs) > 1)
     traits = (

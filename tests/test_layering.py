@@ -11,25 +11,64 @@ from tests.helpers import ROOT
 
 LAYERS = ["effects", "lowering", "dispatch"]
 
+FACE = "effects"
+"""`effects/__init__.py`. It offers what users call from all three packages, so it stands above them."""
+
+USERS = {"effects._cli", "effects.__main__"}
+"""Modules of ours that use the library as everybody else does, through its face."""
+
 
 def _imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_imports_go_down(layer):
-    """A package imports nothing that stands above it; `effects/__init__.py` alone re-exports."""
-    above = LAYERS[LAYERS.index(layer) + 1 :]
-    for path in (ROOT / layer).rglob("*.py"):
-        if path == ROOT / "effects" / "__init__.py":
-            continue
-        for name in _imports(path):
-            assert name.split(".")[0] not in above, f"{path} imports {name}"
+def _module(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {_module(path): path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")}
+
+
+def _modules_of(path):
+    """The modules of ours that a file names in its imports."""
+    for name in _imports(path):
+        while name and name not in MODULES:
+            name = name.rpartition(".")[0]
+        if name:
+            yield name
+
+
+def _height(module):
+    if module in USERS:
+        return len(LAYERS) + 1
+    return len(LAYERS) if module == FACE else LAYERS.index(module.split(".")[0])
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_down(module):
+    """A module imports nothing that stands above it. The face of `effects` stands above all, so no module of the three
+    packages imports a public name from there."""
+    for imported in _modules_of(MODULES[module]):
+        assert _height(imported) <= _height(module), f"{module} imports {imported}"
+
+
+def test_imports_make_no_circle():
+    """No module imports one that imports it again, by whatever way."""
+    done = set()
+
+    def visit(module, path):
+        assert module not in path, " imports ".join([*path[path.index(module) :], module])
+        if module not in done:
+            for imported in _modules_of(MODULES[module]):
+                visit(imported, [*path, module])
+            done.add(module)
+
+    for module in MODULES:
+        visit(module, [])
 
 
 def test_private_jax_in_one_module():
