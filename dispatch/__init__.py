@@ -2,7 +2,6 @@
 
 import effects._jax_compat as _jax_compat  # first: whoever comes first, `effects` loads all three from the bottom up
 from dispatch import _eager as _eager
-from dispatch import _exit as _exit
 from dispatch._barrier import effects_barrier as effects_barrier
 from dispatch._drain import stats as stats
 from dispatch._export import deserialize as deserialize

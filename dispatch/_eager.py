@@ -10,11 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dispatch._barrier import settle_order, wait_for_plain_programs
-from dispatch._drain import drain
-from dispatch._failures import failures
 from dispatch._jit import jit
-from dispatch._streams import Stream, current_stream
+from dispatch._runtime import runtime
+from dispatch._stream import Stream
 from effects import _jax_compat as compat
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p
@@ -40,10 +38,10 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
 
 def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
     """Publishes (device, operands) of each as an effect, in a program of their own. Returns the results of each."""
-    wait_for_plain_programs()
-    settle_order()
-    drain.start()
-    stream = current_stream()
+    runtime.waiting.for_untracked_programs()
+    runtime.waiting.settle_order()
+    runtime.start()
+    stream = runtime.streams.current()
     depth = len(stream.dispatching)
     try:
         number = stream.open(_EAGER, stream.dispatching)
@@ -106,7 +104,7 @@ def _call(site: Site, token: tuple[int, ...], values: list[Any], device: int, st
     try:
         results = publish_and_wait(site, token, values, device)
     except RuntimeError:
-        if (failure := failures.take_awaited((stream.thread, number))) is not None:
+        if (failure := runtime.failures.take_awaited((stream.thread, number))) is not None:
             raise failure from failure.__cause__
         raise
     return [jnp.asarray(result) for result in results]

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 
 from dispatch._dispatcher import Dispatcher
-from dispatch._drain import drain
-from dispatch._streams import Issued
+from dispatch._runtime import runtime
+from dispatch._stream import Issued
 from effects import _errors as errors
 
 
@@ -73,5 +73,5 @@ class Unloaded:
         return self._threaded.mut
 
     def load(self) -> Executable:
-        drain.start()
+        runtime.start()
         return Executable(self._threaded.load(), *self._made_with)

@@ -16,6 +16,7 @@ import jax
 import jax.export
 
 from dispatch._jit import RUNTIME_TOKEN, JitFunction, jit, jit_with_all_tokens
+from dispatch._runtime import runtime
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
@@ -24,7 +25,6 @@ from effects._registry import register_effect, registered_effects
 from effects._sites import Site, nodes_unknown_elsewhere, site_from
 from effects._types import Effect, describe_effect, jax_effects
 from lowering._emit import NATIVE_PLATFORMS
-from lowering._known_sites import known_sites
 from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule, sites_in, token_keys
 
 _TARGETS = (
@@ -276,7 +276,7 @@ def deserialize(data: bytes | bytearray) -> Exported:
         known = registered_effects().get(effect.name)
         register_effect(Effect(**{**vars(effect), "ordered": known.ordered if known else effect.ordered}))
     for site in sites:
-        known_sites.register(site)
+        runtime.sites.register(site)
     return Exported(threaded, effects, sites)
 
 

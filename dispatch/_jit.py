@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 from dispatch._dispatcher import Dispatcher
-from dispatch._drain import drain
 from dispatch._executable import Executable
 from dispatch._options import jit_with_tokens
-from dispatch._streams import Issued, begin_trace
+from dispatch._runtime import runtime
+from dispatch._stream import Issued
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
@@ -197,7 +197,7 @@ def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options
     @functools.wraps(fun, updated=())
     def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
         by_hand = not isinstance(token, compat.Tracer)
-        begin_trace(by_hand)
+        runtime.streams.begin_trace(by_hand)
         if by_hand:  # JAX does that to find where a NaN came from: effects happen as they do without jit
             return find_fun()(*args, **kwargs), {}
         traced = jax.jit(find_fun(), **options).trace(*args, **kwargs)
@@ -243,7 +243,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
     closes = bool(keys) and ends_with_record(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes))
-    drain.start()
+    runtime.start()
     custom_calls = has_custom_calls(jaxpr.jaxpr)
     if not tokens:
         issued = Issued((), False, False, custom_calls)

@@ -109,6 +109,3 @@ class Observers:
 
     def _tell_native(self) -> None:
         native.show_python(bool(self.captures) or any(handler.wants_lines() for handler in self.handlers))
-
-
-observers = Observers()

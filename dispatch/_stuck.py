@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from dispatch._failures import Place
-from dispatch._streams import Stream
+from dispatch._stream import Stream
 from effects import _errors as errors
 from effects._jax_compat import array_of, devices_of
 from effects._sites import Site
@@ -43,8 +43,9 @@ _HOLD_PATIENCE = 60.0
 _IDLE = 0.1
 """The share of a processor's time below which nothing is computed."""
 
-_OURS, *_OTHERS = (str(Path(module).parent) + os.sep for module in (__file__, jax.__file__, np.__file__))
-_WAITING = (_OURS, *_OTHERS)
+_ROOT = Path(__file__).parents[1]
+_OURS = tuple(str(_ROOT / package) + os.sep for package in ("dispatch", "lowering"))
+_WAITING = (*_OURS, *(str(Path(module).parent) + os.sep for module in (jax.__file__, np.__file__)))
 """Where code lies that may wait for arrays."""
 
 _JITTED = type(jax.jit(lambda: None))

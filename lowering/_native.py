@@ -12,7 +12,7 @@ from effects import _jax_compat as compat
 from effects import _targets
 from effects._config import Config, config
 
-_ABI = 10
+_ABI = 11
 
 try:
     import _token_effects as native
