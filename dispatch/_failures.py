@@ -37,7 +37,7 @@ class Failures:
         self._lock = threading.Lock()
         self.programs: dict[Place, _OfProgram] = {}  # by program, in the order of their first failure
         self.calls: set[Place] = set()  # programs whose calls have not returned, and raise what ends them
-        self.untracked_ended = False  # whether a callback has ended a program that JAX dispatched,
+        self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
         self.any_ended = False  # whether a callback has ended a program that may still have records to replay
 
     def __bool__(self) -> bool:

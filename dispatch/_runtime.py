@@ -42,8 +42,10 @@ class Runtime:
         self.drain.start()
 
     def stop(self) -> None:
-        """Shows all effects, ends the drain, closes handlers, and reports what effects raised and nobody has seen. At the
-        end of the process: effects of exit handlers that come later are replayed by whoever waits for them."""
+        """Shows all effects, ends the drain, closes handlers, and reports what effects raised and nobody has seen.
+
+        At the end of the process. Effects of exit handlers that come later are replayed by whoever waits for them.
+        """
         unseen: list[BaseException] = []
         try:
             self.waiting.for_all()

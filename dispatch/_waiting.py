@@ -57,9 +57,8 @@ class Waiting:
                 continue  # it goes on when the effects that are being replayed are done, and we may be one of them
             numbers = list(stream.calls)
             # Such a call is ours or may never return: what it opened and what came after waits for it.
-            ignored = (
-                stream.unreturned() if returned or self._drain.ended else stream.dispatching if stream in own else []
-            )
+            all_unreturned = returned or self._drain.ended
+            ignored = stream.unreturned() if all_unreturned else stream.dispatching if stream in own else []
             numbers = _before(numbers, ignored)
             for number in reversed(numbers):
                 effects = _effects_of(stream, number)
