@@ -11,7 +11,7 @@ from dispatch._barrier import effects_barrier
 from dispatch._custom_calls import failure_in
 from dispatch._drain import failure_of
 from dispatch._runtime import runtime
-from dispatch._stream import Issued, Stream, several_devices
+from dispatch._stream import ProgramTraits, Stream, several_devices
 from effects._config import config
 from effects._jax_compat import jax_tokens, runs_now
 from lowering._native import native
@@ -21,16 +21,16 @@ from lowering._record import TOKEN_LENGTH, TOKEN_NAME
 class Dispatcher:
     """What calls a threaded function: supplies its runtime token and keeps its output token for the drain."""
 
-    def __init__(self, name: str, plain: Any, threaded: Any):
+    def __init__(self, name: str, without_tokens: Any, threaded: Any):
         self._name = name
         self._caller = native.Caller(name, threading.Lock())
-        self._plain = plain  # the function without tokens: what it is under another trace, and without jit
-        self._threaded = threaded  # (runtime token, *args) -> (results, {Issued: output token})
+        self._without_tokens = without_tokens  # what it is under another trace, and without jit
+        self._threaded = threaded  # (runtime token, *args) -> (results, {ProgramTraits: output token})
 
     # This is the path of every dispatch, hence one function and few helpers.
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
-            return self._plain(*args, **kwargs)
+            return self._without_tokens(*args, **kwargs)
         if jax_tokens.current_tokens:
             runtime.waiting.for_untracked_programs()
         streams = runtime.streams
@@ -40,7 +40,7 @@ class Dispatcher:
         caller = self._caller
         dispatching = stream.dispatching
         depth = len(dispatching)
-        awaits = (issued := caller.issued) is None or issued.awaits  # or may
+        awaits = (traits := caller.issued) is None or traits.awaits_results  # or may, as far as we know
         number = -1
         try:
             with stream.dispatch_lock:
@@ -95,14 +95,14 @@ def _wait_for_callbacks(stream: Stream) -> None:
         runtime.drain.wait(lambda: newest not in stream.calls)
 
 
-def _wait_for_answers(stream: Stream, number: int, awaited: tuple[Issued, Any], name: str) -> None:
+def _wait_for_answers(stream: Stream, number: int, awaited: tuple[ProgramTraits, Any], name: str) -> None:
     """Waits until a program has got what it waits for. What is only recorded may still be to come."""
-    issued, output_token = awaited
+    traits, output_token = awaited
     # The drain tells when epochs end. A program may be over long before, if its last effects take their time.
     wait = runtime.drain.wait
-    while issued.awaits and not wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
+    while traits.awaits_results and not wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
         pass
-    if (issued.custom_calls or output_token.is_ready()) and (error := failure_of(output_token)) is not None:
+    if (traits.has_custom_calls or output_token.is_ready()) and (error := failure_of(output_token)) is not None:
         _raise_what_ended(stream, number)
         if (failure := failure_in(error, name)) is not None:
             runtime.drain.wait(lambda: number not in stream.calls)  # until its other effects are done

@@ -219,7 +219,7 @@ class Drain:
         if answer is not None:
             reply, result, by_device = answer
             if by_device:
-                native.hurry()  # the device may go on to where it waits for others, whose turn is to come
+                native.hurry()  # the device may go on to where it waits for others, whose records come later
             answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes
         return native.reclaim()
 

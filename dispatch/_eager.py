@@ -1,4 +1,4 @@
-"""Effects outside of any program: each is an epoch of its own and waits its turn behind programs still running."""
+"""Effects outside of any program: each is an epoch of its own, which ends after those of programs still running."""
 
 from __future__ import annotations
 
@@ -133,15 +133,15 @@ def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
     manual = [axis for axis in mesh.axis_names if axis in jax.sharding.get_abstract_mesh().manual_axes]
     first = tuple(slice(None) if axis in manual else 0 for axis in mesh.axis_names)
     devices = list(mesh.devices[first].flat)
-    in_turn = sorted(devices, key=lambda device: device.id)
+    in_order = sorted(devices, key=lambda device: device.id)
     with compat.outside_of_traces():
         operands, site = site.without_idle_mask(given)
         stored = [operand.stored for operand in site.operands]
         records = [
             (device.id, [np.asarray(_row_on(x, device), kind) for x, kind in zip(operands, stored, strict=True)])
-            for device in in_turn
+            for device in in_order
         ]
-        results = dict(zip(in_turn, _publish(site, records), strict=True))
+        results = dict(zip(in_order, _publish(site, records), strict=True))
         sharding = jax.NamedSharding(mesh, jax.P(tuple(manual)))
         return [
             jax.device_put(np.stack(rows), sharding)

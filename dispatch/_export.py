@@ -77,7 +77,7 @@ def export(
     function = fun if isinstance(fun, JitFunction) else jit(fun)
 
     def do_export(*args: Any, **kwargs: Any) -> Exported:
-        jaxpr = function._plain.trace(*args, **kwargs).jaxpr
+        jaxpr = function._without_tokens.trace(*args, **kwargs).jaxpr
         effects = effects_of(jaxpr.effects)
         sites = sorted({site.portable for site in sites_in(jaxpr)}, key=lambda site: site.id)
         name = function._name

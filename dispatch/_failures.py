@@ -15,7 +15,7 @@ Place = tuple[int, int]
 """A program: the number of the thread that called it, and of its epoch."""
 
 _KEPT = 100
-"""How many failures of one program are kept; the others are counted. A loop may fail at every turn."""
+"""How many failures of one program are kept; the others are counted. A loop may fail in every iteration."""
 
 
 @dataclasses.dataclass

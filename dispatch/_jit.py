@@ -21,7 +21,7 @@ from dispatch._dispatcher import Dispatcher
 from dispatch._executable import Executable
 from dispatch._options import jit_with_tokens
 from dispatch._runtime import runtime
-from dispatch._stream import Issued
+from dispatch._stream import ProgramTraits
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
@@ -73,8 +73,7 @@ class JitFunction(Dispatcher):
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
         functools.update_wrapper(self, fun, updated=())  # what a callable object holds is not ours
         name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
-        plain = jax.jit(fun, **options)
-        super().__init__(name, plain, _jit_threaded(fun, options))
+        super().__init__(name, jax.jit(fun, **options), _jit_threaded(fun, options))
         self._fun, self._options = fun, options
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -89,15 +88,15 @@ class JitFunction(Dispatcher):
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         """As `jax.jit(f).trace`: the function's jaxpr for these arguments, as the user wrote it."""
-        return Traced(self, self._plain.trace(*args, **kwargs), args, kwargs)
+        return Traced(self, self._without_tokens.trace(*args, **kwargs), args, kwargs)
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(f).eval_shape`: shapes and types of the results. No effect happens."""
-        return self._plain.eval_shape(*args, **kwargs)
+        return self._without_tokens.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """As `jax.jit(f).clear_cache`: forgets what was compiled."""
-        self._plain.clear_cache()
+        self._without_tokens.clear_cache()
         self._threaded.clear_cache()
 
 
@@ -161,17 +160,17 @@ class Compiled(_ThreadedStage, Dispatcher):
 
     def __init__(self, function: JitFunction, stage: Any):
         _Stage.__init__(self, function, stage)
-        Dispatcher.__init__(self, function._name, function._plain, stage)
+        Dispatcher.__init__(self, function._name, function._without_tokens, stage)
 
     @functools.cached_property
     def _executable(self) -> Executable:
         """What `jax.experimental.serialize_executable` takes."""
-        issued = tuple(self._stage.out_info[1])
-        return Executable(self._stage._executable, issued, self._function._name, self._stage.in_tree.num_leaves)
+        traits = tuple(self._stage.out_info[1])
+        return Executable(self._stage._executable, traits, self._function._name, self._stage.in_tree.num_leaves)
 
 
 def _jit_threaded(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """The jitted function of (runtime token, *args) that returns (results, {Issued: output token})."""
+    """The jitted function of (runtime token, *args) that returns (results, {ProgramTraits: output token})."""
     return jit_with_tokens(_threaded_function(fun, options), _signature(fun), options)
 
 
@@ -228,13 +227,13 @@ def jit_with_all_tokens(function: JitFunction, keys: tuple[str, ...]) -> Any:
             after, outs = thread_tokens(jaxpr, dict(zip(keys, tokens, strict=True)), flat)
             return outs, tuple(after[key] for key in keys)
 
-        return _run_traced(function._plain.trace(*args, **kwargs), args, kwargs, run)
+        return _run_traced(function._without_tokens.trace(*args, **kwargs), args, kwargs, run)
 
     _hide_token(fun, threaded)
     return jit_with_tokens(threaded, _signature(fun), options)
 
 
-def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[Issued, Any]]:
+def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[ProgramTraits, Any]]:
     """Evaluates a whole program with tokens that begin at the runtime token."""
     effects = effects_of(jaxpr.effects)
     keys = token_keys(effects)
@@ -246,14 +245,14 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     runtime.start()
     custom_calls = has_custom_calls(jaxpr.jaxpr)
     if not tokens:
-        issued = Issued((), False, False, custom_calls)
+        issued = ProgramTraits((), False, False, custom_calls)
         return outs, {issued: close_p.bind(token)} if custom_calls else {}
     names = tuple(sorted({effect.name for effect in effects}))
     sites = sites_in(jaxpr)
     calls, awaits = jax_calls_in(jaxpr)
     calls = calls or any(isinstance(site.content, HostCall) for site in sites)
     awaits = awaits or any(site.results is not None for site in sites)
-    issued = Issued(names, calls, awaits, custom_calls)
+    issued = ProgramTraits(names, calls, awaits, custom_calls)
     return outs, {issued: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
 
 

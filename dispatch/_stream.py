@@ -21,13 +21,13 @@ from effects._sites import Site
 from lowering._native import native
 
 
-class Issued(NamedTuple):
+class ProgramTraits(NamedTuple):
     """What is known of a program's effects. Every call returns it, beside the output token."""
 
     effects: tuple[str, ...]  # their names
-    calls: bool  # whether it calls back
-    awaits: bool  # whether it waits for what callbacks return
-    custom_calls: bool = False  # whether it calls handlers of the user's
+    has_callbacks: bool
+    awaits_results: bool  # of callbacks
+    has_custom_calls: bool = False
 
 
 class WouldTrace(Exception):
@@ -46,9 +46,9 @@ class Stream:
     context). Who dispatches adds, drain threads remove. A number is not met again while it is a key, since numbers are
     handed out one after the other and wrap around after four billion.
 
-    `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail, as (`Issued`,
-    output token); the token is ready when the program is over, and failed if it failed. Who dispatches adds after the
-    call has returned; both it and drain threads remove.
+    `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail, as
+    (`ProgramTraits`, output token); the token is ready when the program is over, and failed if it failed. Who
+    dispatches adds after the call has returned; both it and drain threads remove.
 
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
@@ -70,7 +70,7 @@ class Stream:
         self._native = native.Stream(thread, StreamHost(thread), Array, launching, WouldTrace)
         self.open, self.token, self.call = self._native.open, self._native.token, self._native.call
         self.calls: dict[int, Any] = self._native.calls
-        self.running: dict[int, tuple[Issued, Any]] = self._native.running
+        self.running: dict[int, tuple[ProgramTraits, Any]] = self._native.running
         self.eager: dict[int, Site] = {}
         self.dispatching: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Finding callbacks that wait for ever: for what cannot come before their own program ends.
+"""Finding callbacks that deadlock: they wait for what cannot come before their own program ends.
 
 Devices run one program over several of them at a time. If such a program waits for a callback, and the callback for a
 computation over several devices, neither goes on. And XLA computes on so many threads, on CPUs: if programs that wait
@@ -166,7 +166,7 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
     names = _names(innermost.f_code, innermost.f_lasti, innermost.f_lineno)
     called = list(_values_of(names, innermost))
     dispatches = any(each is jax.jit or isinstance(each, _JITTED) for each in called)
-    if held and dispatches:  # only so many may wait for their turn
+    if held and dispatches:  # only so many programs are queued
         return wait(held, True)
     if "block_until_ready" in names and (awaited := _unready(jax.live_arrays())):
         return wait(awaited, all(map(_is_over_several, awaited)))

@@ -126,8 +126,8 @@ def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:
     if (site := stream.eager.get(number)) is not None:
         return (site.effect.name,)
     call = stream.calls.get(number)
-    issued = call[0].issued if call is not None else None
-    return issued.effects if issued is not None else None
+    traits = call[0].issued if call is not None else None
+    return traits.effects if traits is not None else None
 
 
 _OF_JAX = frozenset(effect.name for effect in OF_JAX.values())

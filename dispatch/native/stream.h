@@ -32,7 +32,7 @@ struct Caller {
   const nb::object turn;          // a lock: one of these at a time
 };
 
-// Fields of Python's `Issued`.
+// Fields of Python's `ProgramTraits`.
 enum IssuedField { kCalls = 1, kAwaits, kCustomCalls };
 inline bool Says(nb::handle issued, IssuedField field) {
   return PyTuple_GET_ITEM(issued.ptr(), static_cast<Py_ssize_t>(field)) == Py_True;
