@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import jax.export
 
-from dispatch._jit import RUNTIME_TOKEN, JitFunction, jit, jit_with_all_tokens
+from dispatch._jit import JitFunction, jit
 from dispatch._runtime import runtime
+from dispatch._threaded import RUNTIME_TOKEN, jit_with_all_tokens
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
@@ -89,7 +90,9 @@ def export(
             raise NotImplementedError(errors.MSG_EXPORT_REFERENCE.format(program=name))
         keys = token_keys(effects)
         do_export = jax.export.export(
-            jit_with_all_tokens(function, keys), platforms=platforms, disabled_checks=(*disabled_checks, *_CHECKS)
+            jit_with_all_tokens(function._fun, function._options, keys),
+            platforms=platforms,
+            disabled_checks=(*disabled_checks, *_CHECKS),
         )
         exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
         if keys and exported.nr_devices > 1 and jax.process_count() > 1:
