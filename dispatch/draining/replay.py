@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from dispatch._failures import Failures, Place
-from dispatch._observers import Capture, Observers, captures
+from dispatch.draining.failures import Failures, Place
+from dispatch.draining.observers import Capture, Observers, captures
 from effects import _errors as errors
 from effects._callback import take_results
 from effects._content import Event, HostCall, Line

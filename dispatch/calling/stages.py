@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from dispatch._dispatcher import Dispatcher
-from dispatch._executable import Executable
-from dispatch._threaded import RUNTIME_TOKEN
+from dispatch.calling.dispatcher import Dispatcher
+from dispatch.calling.executable import Executable
+from dispatch.calling.threaded import RUNTIME_TOKEN
 from effects import _errors as errors
 
 

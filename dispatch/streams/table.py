@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from dispatch._stream import SharedStream, Stream, WouldTrace
+from dispatch.streams.stream import SharedStream, Stream, WouldTrace
 from effects._config import Config, config
 from lowering._native import native
 from lowering._publish import this_thread

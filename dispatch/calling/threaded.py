@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from dispatch._options import jit_with_tokens
-from dispatch._runtime import runtime
-from dispatch._stream import ProgramTraits
+from dispatch.calling.options import jit_with_tokens
+from dispatch.draining.runtime import runtime
+from dispatch.streams.stream import ProgramTraits
 from effects import _jax_compat as compat
 from effects._content import HostCall
 from lowering._custom_call import has_custom_calls

@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 
-from dispatch._dispatcher import Dispatcher
-from dispatch._runtime import runtime
-from dispatch._stream import ProgramTraits
+from dispatch.calling.dispatcher import Dispatcher
+from dispatch.draining.runtime import runtime
+from dispatch.streams.stream import ProgramTraits
 from effects import _errors as errors
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from dispatch._barrier import effects_barrier
-from dispatch._custom_calls import failure_in
-from dispatch._drain import failure_of
-from dispatch._runtime import runtime
-from dispatch._stream import ProgramTraits, Stream, several_devices
+from dispatch.calling.custom_call_failures import failure_in
+from dispatch.draining.barrier import effects_barrier
+from dispatch.draining.drain import failure_of
+from dispatch.draining.runtime import runtime
+from dispatch.streams.stream import ProgramTraits, Stream, several_devices
 from effects._config import config
 from effects._jax_compat import jax_tokens, runs_now
 from lowering._native import native

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from dispatch._runtime import runtime
+from dispatch.draining.runtime import runtime
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._registry import effect_names

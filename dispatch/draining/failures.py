@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Collection
 
-from dispatch._streams import Streams
+from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from lowering._native import native

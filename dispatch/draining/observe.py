@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from dispatch._barrier import effects_barrier
-from dispatch._observers import Capture, Handler, captures
-from dispatch._runtime import runtime
+from dispatch.draining.barrier import effects_barrier
+from dispatch.draining.observers import Capture, Handler, captures
+from dispatch.draining.runtime import runtime
 from effects import _errors as errors
 from effects._record import Record
 from effects._registry import effect_names

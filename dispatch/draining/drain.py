@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dispatch._failures import Failures, Place
-from dispatch._observers import Observers
-from dispatch._replay import Replay, Settle, outside_epochs
-from dispatch._stream import Stream
-from dispatch._streams import Streams
-from dispatch._stuck import Running, Watch
+from dispatch.draining.failures import Failures, Place
+from dispatch.draining.observers import Observers
+from dispatch.draining.replay import Replay, Settle, outside_epochs
+from dispatch.draining.watchdog import Running, Watch
+from dispatch.streams.stream import Stream
+from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects._record import HEADER, Records
 from effects._sites import Site

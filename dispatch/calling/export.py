@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import jax.export
 
-from dispatch._jit import JitFunction, jit
-from dispatch._runtime import runtime
-from dispatch._threaded import RUNTIME_TOKEN, jit_with_all_tokens
+from dispatch.calling.jit import JitFunction, jit
+from dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens
+from dispatch.draining.runtime import runtime
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config

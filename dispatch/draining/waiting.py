@@ -6,9 +6,9 @@ import itertools
 import threading
 import time
 
-from dispatch._drain import Drain
-from dispatch._stream import Stream
-from dispatch._streams import Streams
+from dispatch.draining.drain import Drain
+from dispatch.streams.stream import Stream
+from dispatch.streams.table import Streams
 from effects import _jax_compat as compat
 from effects._registry import OF_JAX
 from effects._types import Order

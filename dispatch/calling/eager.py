@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dispatch._jit import jit
-from dispatch._runtime import runtime
-from dispatch._stream import Stream
+from dispatch.calling.jit import jit
+from dispatch.draining.runtime import runtime
+from dispatch.streams.stream import Stream
 from effects import _jax_compat as compat
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p

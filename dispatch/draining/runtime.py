@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import sys
 
-from dispatch._drain import Drain
-from dispatch._failures import Failures
-from dispatch._observers import Observers
-from dispatch._processes import Meetings
-from dispatch._streams import Streams
-from dispatch._waiting import Waiting
+from dispatch.draining.drain import Drain
+from dispatch.draining.failures import Failures
+from dispatch.draining.observers import Observers
+from dispatch.draining.processes import Meetings
+from dispatch.draining.waiting import Waiting
+from dispatch.streams.table import Streams
 from effects._config import config
 from lowering._known_sites import KnownSites, known_sites
 from lowering._native import native

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
-from dispatch._dispatcher import Dispatcher
-from dispatch._stages import Lowered, Traced
-from dispatch._threaded import RUNTIME_TOKEN, jit_threaded
+from dispatch.calling.dispatcher import Dispatcher
+from dispatch.calling.stages import Lowered, Traced
+from dispatch.calling.threaded import RUNTIME_TOKEN, jit_threaded
 from effects import _errors as errors
 
 

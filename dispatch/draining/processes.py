@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from dispatch._drain import Drain
-from dispatch._streams import Streams
+from dispatch.draining.drain import Drain
+from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from lowering._publish import this_thread

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dispatch._failures import Place
-from dispatch._stream import Stream
+from dispatch.draining.failures import Place
+from dispatch.streams.stream import Stream
 from effects import _errors as errors
 from effects._jax_compat import array_of, devices_of
 from effects._sites import Site
@@ -43,7 +43,7 @@ _HOLD_PATIENCE = 60.0
 _IDLE = 0.1
 """The share of a processor's time below which nothing is computed."""
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _OURS = tuple(str(_ROOT / package) + os.sep for package in ("dispatch", "lowering"))
 _WAITING = (*_OURS, *(str(Path(module).parent) + os.sep for module in (jax.__file__, np.__file__)))
 """Where code lies that may wait for arrays."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dispatch._placed import PlacedTokens, token_memory
+from dispatch.streams.tokens import PlacedTokens, token_memory
 from effects._jax_compat import Array, forget_fast_paths, launches_take_threads
 from effects._sites import Site
 from lowering._native import native
