@@ -1,6 +1,7 @@
 """Running threaded programs: runtime tokens in, records and output tokens out, replay on the host."""
 
-import effects._jax_compat as _jax_compat  # first: whoever comes first, `effects` loads all three from the bottom up
+import effects._jax as _jax_compat  # first: whoever comes first, `effects` loads all three from the bottom up
+
 from dispatch.calling import eager as eager
 from dispatch.calling.export import deserialize as deserialize
 from dispatch.calling.export import export as export
@@ -8,4 +9,4 @@ from dispatch.calling.jit import jit as jit
 from dispatch.draining.barrier import effects_barrier as effects_barrier
 from dispatch.draining.drain import stats as stats
 
-_jax_compat.hide_frames_in(__path__[0])
+_jax.hide_frames_in(__path__[0])

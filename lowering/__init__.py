@@ -8,7 +8,8 @@ def _my_primitive_token_rule(ctx, tokens, *args, **params):
     return tokens, outs
 """
 
-import effects._jax_compat as _jax_compat  # first: whoever comes first, `effects` loads all three from the bottom up
+import effects._jax as _jax_compat  # first: whoever comes first, `effects` loads all three from the bottom up
+
 from lowering import _batched as _batched
 from lowering import _call as _call
 from lowering import _cond as _cond
@@ -24,4 +25,4 @@ from lowering._rules import TokenRule as TokenRule
 from lowering._rules import register_token_rule as register_token_rule
 from lowering._thread import thread_tokens as thread_tokens
 
-_jax_compat.hide_frames_in(__path__[0])
+_jax.hide_frames_in(__path__[0])

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects import _targets
 from effects._config import Config, config
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import HostCall
 from effects._sites import Site
 from lowering._native import native

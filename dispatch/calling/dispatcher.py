@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import jax
+from effects._jax import jax_tokens, runs_now
 
 from dispatch.calling.custom_call_failures import failure_in
 from dispatch.draining.barrier import effects_barrier
@@ -13,7 +14,6 @@ from dispatch.draining.drain import failure_of
 from dispatch.draining.runtime import runtime
 from dispatch.streams.stream import ProgramTraits, Stream, several_devices
 from effects._config import config
-from effects._jax_compat import jax_tokens, runs_now
 from lowering._native import native
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME
 

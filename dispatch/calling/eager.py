@@ -13,7 +13,7 @@ import numpy as np
 from dispatch.calling.jit import jit
 from dispatch.draining.runtime import runtime
 from dispatch.streams.stream import Stream
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p
 from effects._sites import SIZE, Site

@@ -19,7 +19,7 @@ from dispatch.calling.jit import JitFunction, jit
 from dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens
 from dispatch.draining.runtime import runtime
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._config import config
 from effects._content import HostCall
 from effects._registry import register_effect, registered_effects

@@ -18,7 +18,7 @@ import numpy as np
 from dispatch.calling.options import jit_with_tokens
 from dispatch.draining.runtime import runtime
 from dispatch.streams.stream import ProgramTraits
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import HostCall
 from lowering._custom_call import has_custom_calls
 from lowering._jax_callbacks import jax_calls_in

@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatch.draining.runtime import runtime
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._registry import effect_names
 from lowering._native import native
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from dispatch.streams.table import Streams
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from lowering._native import native
 
 Place = tuple[int, int]

@@ -14,7 +14,7 @@ import jax
 from dispatch.draining.drain import Drain
 from dispatch.streams.table import Streams
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from lowering._publish import this_thread
 
 _LONGEST = 2**31 - 1

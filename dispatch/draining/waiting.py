@@ -9,7 +9,7 @@ import time
 from dispatch.draining.drain import Drain
 from dispatch.streams.stream import Stream
 from dispatch.streams.table import Streams
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._registry import OF_JAX
 from effects._types import Order
 from lowering._native import native

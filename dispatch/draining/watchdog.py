@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from effects._jax import array_of, devices_of
 
 from dispatch.draining.failures import Place
 from dispatch.streams.stream import Stream
 from effects import _errors as errors
-from effects._jax_compat import array_of, devices_of
 from effects._sites import Site
 
 _LOOK = 0.2

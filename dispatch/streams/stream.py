@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from effects._jax import Array, forget_fast_paths, launches_take_threads
 
 from dispatch.streams.tokens import PlacedTokens, token_memory
-from effects._jax_compat import Array, forget_fast_paths, launches_take_threads
 from effects._sites import Site
 from lowering._native import native
 

@@ -10,8 +10,8 @@ import functools
 from typing import Any
 
 import numpy as np
+from effects._jax import Placing, sharding_of_call
 
-from effects._jax_compat import Placing, sharding_of_call
 from lowering._native import native
 from lowering._record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
 
