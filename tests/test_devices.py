@@ -689,9 +689,8 @@ def test_order_that_changes_while_a_call_has_its_turn(lines):
 
 def test_tokens_of_threads_that_are_gone(lines):
     """Their memory, on several devices, is given back."""
-    from dispatch._drain import drain
-    from dispatch._placed import PlacedTokens
-    from dispatch._streams import streams
+    from dispatch.draining.runtime import runtime
+    from dispatch.streams.tokens import PlacedTokens
 
     def count():
         gc.collect()
@@ -700,7 +699,7 @@ def test_tokens_of_threads_that_are_gone(lines):
     f = fx.jit(lambda x: fx.print("{}", x[0]))
     x = jax.device_put(jnp.zeros(2), jax.NamedSharding(_mesh(0, 1), P("x")))
     lines(lambda: f(x))
-    before, tokens = len(streams), count()
+    before, tokens = len(runtime.streams), count()
 
     def call():
         for _ in range(5):
@@ -709,7 +708,7 @@ def test_tokens_of_threads_that_are_gone(lines):
             thread.join()
         fx.effects_barrier(all_threads=True, timeout=60)
         f(x)  # the drain looks after them while programs run
-        assert drain.wait(lambda: len(streams) <= before, timeout=60)
+        assert runtime.drain.wait(lambda: len(runtime.streams) <= before, timeout=60)
 
     lines(call)
     assert count() <= tokens
