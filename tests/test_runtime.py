@@ -13,7 +13,7 @@ import effects as fx
 from dispatch.draining.failures import Failures
 from dispatch.draining.runtime import runtime
 from dispatch.streams.table import Streams
-from lowering._known_sites import KnownSites
+from lowering.host.sites import KnownSites
 
 
 def test_one_object_has_the_state():

@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 
 import effects as fx
 import lowering
-from lowering._thread import find_rule
+from lowering.passes.thread import find_rule
 
 
 def _show(label, x):
@@ -178,7 +178,7 @@ STABLEHLO = {  # name -> what carries the token, as text
 
 
 def _closes(text):
-    """Whether each record of a program says that it is the last; see the traits in `lowering/_emit.py`."""
+    """Whether each record of a program says that it is the last; see the traits in `lowering/emit/native.py`."""
     return [bool(int(traits) & 2) for traits in re.findall(r"traits = (\d+)", text)]
 
 
