@@ -24,7 +24,7 @@ def assert_order(seen: Iterable[Any], template: Iterable[Any]) -> None:
         AssertionError: at the first value that no allowed order has there; it names the values that were expected.
 
     Example:
-        >>> from dispatch.testing import assert_order
+        >>> from effects.dispatch.testing import assert_order
         >>> assert_order(["a", "c", "b", "d"], ["a", {"b", "c"}, "d"])
         >>> assert_order(["a1", "b1", "b2", "a2", "end"], [{("a1", "a2"), ("b1", "b2")}, "end"])
         >>> assert_order(["a1", "b", "a3"], [{("a1", "a2"), "b"}])

@@ -3,18 +3,10 @@
 import effects as fx
 """
 
-# The two packages below, through their public faces. Whichever of the three is imported first, this file runs first.
-import lowering.rules as _rulebook  # noqa: F401
-from dispatch.calling.export import Exported as Exported
-from dispatch.calling.export import deserialize as deserialize
-from dispatch.calling.export import export as export
-from dispatch.calling.jit import jit as jit
-from dispatch.draining.barrier import effects_barrier as effects_barrier
-from dispatch.draining.drain import stats as stats
-from dispatch.draining.observe import add_handler as add_handler
-from dispatch.draining.observe import capture as capture
-from dispatch.draining.observe import remove_handler as remove_handler
-from dispatch.testing import assert_order as assert_order
+import pkgutil as _pkgutil
+
+__path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
+
 from effects import _jax
 from effects._api.callback import callback as callback
 from effects._api.config import Config as Config
@@ -39,6 +31,16 @@ from effects._jax.patches import patches as patches
 from effects._model.effect import Effect as Effect
 from effects._model.functions import register_callback as register_callback
 from effects._model.record import Record as Record
+from effects.dispatch.calling.export import Exported as Exported
+from effects.dispatch.calling.export import deserialize as deserialize
+from effects.dispatch.calling.export import export as export
+from effects.dispatch.calling.jit import jit as jit
+from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
+from effects.dispatch.draining.drain import stats as stats
+from effects.dispatch.draining.observe import add_handler as add_handler
+from effects.dispatch.draining.observe import capture as capture
+from effects.dispatch.draining.observe import remove_handler as remove_handler
+from effects.dispatch.testing import assert_order as assert_order
 from effects.handlers import ConsoleHandler as ConsoleHandler
 from effects.handlers import CsvHandler as CsvHandler
 from effects.handlers import JsonLinesHandler as JsonLinesHandler

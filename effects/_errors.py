@@ -506,7 +506,7 @@ MSG_MERGE_OUTPUT = (
 )
 
 MSG_NATIVE_MISSING = (
-    "The native module `_token_effects` is not there. It is built when the package is installed. Install the package "
+    "The native module `effects._native` is not there. It is built when the package is installed. Install the package "
     "with `pip install .` in its folder."
 )
 MSG_NATIVE_VERSION = (

@@ -10,7 +10,7 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad
 
 import effects as fx
-import lowering
+from effects import lowering
 
 repeat_p = Primitive("repeat")
 repeat_p.multiple_results = True

@@ -113,7 +113,8 @@ def holds(*primitives: Any) -> Callable[[Holder], Holder]:
     Example:
         A primitive that runs its body twice.
 
-        >>> import jax, lowering, effects as fx
+        >>> import jax, effects as fx
+        >>> from effects import lowering
         >>> from jax.extend.core import Primitive
         >>> twice_p = Primitive("twice")
         >>> twice_p.multiple_results = True

@@ -689,8 +689,8 @@ def test_order_that_changes_while_a_call_has_its_turn(lines):
 
 def test_tokens_of_threads_that_are_gone(lines):
     """Their memory, on several devices, is given back."""
-    from dispatch.draining.runtime import runtime
-    from dispatch.streams.tokens import PlacedTokens
+    from effects.dispatch.draining.runtime import runtime
+    from effects.dispatch.streams.tokens import PlacedTokens
 
     def count():
         gc.collect()

@@ -10,7 +10,7 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching
 
 import effects as fx
-import lowering
+from effects import lowering
 
 X = jnp.arange(3)
 _names = itertools.count()

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 import effects as fx
 from effects._model.site import site_from
-from lowering.rules import jax_callbacks
+from effects.lowering.rules import jax_callbacks
 from tests.helpers import run_python
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)

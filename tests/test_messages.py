@@ -12,8 +12,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 import effects as fx
-import lowering
-from effects import _errors
+from effects import _errors, lowering
 from tests.helpers import run_python
 
 

@@ -312,7 +312,7 @@ def test_order_is_left_while_a_callback_runs(lines):
 
 def test_ended_threads_are_forgotten():
     """A thread that is gone leaves nothing behind."""
-    from dispatch.draining.runtime import runtime
+    from effects.dispatch.draining.runtime import runtime
 
     program = _count("x")
     program(0)
@@ -520,7 +520,7 @@ def test_process_order_begins_with_a_program_without_effects():
 def test_programs_without_effects_leave_nothing_behind():
     """A process that calls only programs without effects keeps nothing of them."""
     done = run_python(
-        "import effects as fx\nfrom dispatch.draining.runtime import runtime\nf = fx.jit(lambda x: x + 1)\n"
+        "import effects as fx\nfrom effects.dispatch.draining.runtime import runtime\nf = fx.jit(lambda x: x + 1)\n"
         "for i in range(5000): f(i)\nfx.effects_barrier(timeout=60)\nprint(len(runtime.streams.current().calls))"
     )
     assert done.stdout == "0\n", done.stderr

@@ -280,7 +280,7 @@ def test_print_of_a_lone_surrogate_is_pythons_affair(lines):
 
 def test_eager_prints_leave_nothing_behind():
     """An eager print whose text is new at every call is forgotten once it is out."""
-    from lowering.host.sites import known_sites
+    from effects.lowering.host.sites import known_sites
 
     before = len(known_sites)
     with contextlib.redirect_stdout(io.StringIO()):

@@ -15,18 +15,37 @@ import traceback
 
 import pytest
 
-import dispatch
 import effects
-import lowering
+from effects import dispatch, lowering
 from tests.helpers import ROOT, run_python
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(["effects", "lowering", "dispatch"])))
+@pytest.mark.parametrize("order", list(itertools.permutations(["effects", "effects.lowering", "effects.dispatch"])))
 def test_any_package_may_be_imported_first(order):
     """Importing any one of the three packages first works."""
     code = "; ".join(f"import {name}" for name in order) + "; import effects as fx; fx.print('{}', 1)"
     done = run_python(code)
     assert done.returncode == 0 and done.stdout == "1\n", done.stderr
+
+
+def test_a_scripts_own_modules_are_left_alone(tmp_path):
+    """A script may have a `lowering.py` and a `dispatch.py` beside it: one top-level name is ours."""
+    for name in ("lowering", "dispatch"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError\n")
+    done = run_python(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import effects as fx\nfx.jit(lambda x: fx.print('{}', x))(1)\nassert fx.lowering.holds"
+    )
+    assert done.returncode == 0 and done.stdout == "1\n", done.stderr
+
+
+def test_folders_of_the_source_tree_are_the_packages():
+    """Where the source tree is on the path, its folders give what `effects.lowering` and `effects.dispatch` give."""
+    done = run_python(
+        "import lowering, dispatch, effects\n"
+        "assert lowering.holds is effects.lowering.holds and dispatch.jit is effects.jit"
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_is_lost_at_exit():

@@ -73,7 +73,7 @@ def test_unregistered_effect_in_a_program():
     """A program with an effect that nobody registered is refused."""
     from jax.extend.core import Primitive
 
-    import lowering
+    from effects import lowering
 
     ghost_p = Primitive("ghost")
     ghost_p.multiple_results = True

@@ -8,20 +8,20 @@ import pkgutil
 import threading
 import weakref
 
-import dispatch
 import effects as fx
-from dispatch.draining.failures import Failures
-from dispatch.draining.runtime import runtime
-from dispatch.streams.table import Streams
-from lowering.host.sites import KnownSites
+from effects import dispatch
+from effects.dispatch.draining.failures import Failures
+from effects.dispatch.draining.runtime import runtime
+from effects.dispatch.streams.table import Streams
+from effects.lowering.host.sites import KnownSites
 
 
 def test_one_object_has_the_state():
     """No module of `dispatch` has an object of its classes but `runtime`."""
     found = set()
-    for info in pkgutil.walk_packages(dispatch.__path__, "dispatch."):
+    for info in pkgutil.walk_packages(dispatch.__path__, "effects.dispatch."):
         for name, value in vars(importlib.import_module(info.name)).items():
-            if type(value).__module__.startswith("dispatch."):
+            if type(value).__module__.startswith("effects.dispatch."):
                 found.add((name, type(value).__name__))
     assert found == {("runtime", "Runtime")}
 

@@ -16,8 +16,8 @@ import pytest
 from jax.extend.core import Primitive
 
 import effects as fx
-import lowering
-from lowering.passes.thread import find_rule
+from effects import lowering
+from effects.lowering.passes.thread import find_rule
 
 
 def _show(label, x):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from effects import _errors as errors
-from lowering.host.native import native
+from effects.lowering.host.native import native
 
 
 def failure_in(error: BaseException, function: str) -> errors.CustomCallError | None:

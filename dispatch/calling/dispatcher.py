@@ -7,15 +7,15 @@ from typing import Any
 
 import jax
 
-from dispatch.calling.custom_call_failures import failure_in
-from dispatch.draining.barrier import effects_barrier
-from dispatch.draining.drain import failure_of
-from dispatch.draining.runtime import runtime
-from dispatch.streams.stream import ProgramTraits, Stream, several_devices
 from effects._api.config import config
 from effects._jax import jax_tokens, runs_now
-from lowering.emit.record import TOKEN_LENGTH, TOKEN_NAME
-from lowering.host.native import native
+from effects.dispatch.calling.custom_call_failures import failure_in
+from effects.dispatch.draining.barrier import effects_barrier
+from effects.dispatch.draining.drain import failure_of
+from effects.dispatch.draining.runtime import runtime
+from effects.dispatch.streams.stream import ProgramTraits, Stream, several_devices
+from effects.lowering.emit.record import TOKEN_LENGTH, TOKEN_NAME
+from effects.lowering.host.native import native
 
 
 class Dispatcher:

@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dispatch.calling.jit import jit
-from dispatch.draining.runtime import runtime
-from dispatch.streams.stream import Stream
 from effects import _jax as compat
 from effects._api.custom_call_primitive import custom_call_p
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
-from lowering.host.native import native
-from lowering.host.publish import publish, publish_and_wait
+from effects.dispatch.calling.jit import jit
+from effects.dispatch.draining.runtime import runtime
+from effects.dispatch.streams.stream import Stream
+from effects.lowering.host.native import native
+from effects.lowering.host.publish import publish, publish_and_wait
 
 _EAGER = native.Caller("an eager call")
 

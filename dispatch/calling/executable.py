@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 
-from dispatch.calling.dispatcher import Dispatcher
-from dispatch.draining.runtime import runtime
-from dispatch.streams.stream import ProgramTraits
 from effects import _errors as errors
+from effects.dispatch.calling.dispatcher import Dispatcher
+from effects.dispatch.draining.runtime import runtime
+from effects.dispatch.streams.stream import ProgramTraits
 
 
 class Executable:

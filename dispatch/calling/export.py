@@ -15,9 +15,6 @@ from typing import Any
 import jax
 import jax.export
 
-from dispatch.calling.jit import JitFunction, jit
-from dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens
-from dispatch.draining.runtime import runtime
 from effects import _errors as errors
 from effects import _jax as compat
 from effects._api.config import config
@@ -25,9 +22,12 @@ from effects._api.registry import register_effect, registered_effects
 from effects._model.description import nodes_unknown_elsewhere
 from effects._model.effect import Effect, describe_effect, jax_effects
 from effects._model.site import Site, site_from
-from lowering.emit.native import NATIVE_PLATFORMS
-from lowering.passes.summary import summarize
-from lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
+from effects.dispatch.calling.jit import JitFunction, jit
+from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens
+from effects.dispatch.draining.runtime import runtime
+from effects.lowering.emit.native import NATIVE_PLATFORMS
+from effects.lowering.passes.summary import summarize
+from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
 
 _TARGETS = (
     "effects_record",

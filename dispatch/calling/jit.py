@@ -9,10 +9,10 @@ from typing import Any
 
 import jax
 
-from dispatch.calling.dispatcher import Dispatcher
-from dispatch.calling.stages import Lowered, Traced
-from dispatch.calling.threaded import RUNTIME_TOKEN, jit_threaded
 from effects import _errors as errors
+from effects.dispatch.calling.dispatcher import Dispatcher
+from effects.dispatch.calling.stages import Lowered, Traced
+from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_threaded
 
 
 def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from dispatch.calling.dispatcher import Dispatcher
-from dispatch.calling.executable import Executable
-from dispatch.calling.threaded import RUNTIME_TOKEN
 from effects import _errors as errors
+from effects.dispatch.calling.dispatcher import Dispatcher
+from effects.dispatch.calling.executable import Executable
+from effects.dispatch.calling.threaded import RUNTIME_TOKEN
 
 
 class _Stage:

@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from dispatch.calling.options import jit_with_tokens
-from dispatch.draining.runtime import runtime
-from dispatch.streams.stream import ProgramTraits
 from effects import _jax as compat
-from lowering.emit.record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p
-from lowering.passes.summary import summarize
-from lowering.passes.thread import last_record_closes, thread_tokens
-from lowering.passes.tokens import token_keys
+from effects.dispatch.calling.options import jit_with_tokens
+from effects.dispatch.draining.runtime import runtime
+from effects.dispatch.streams.stream import ProgramTraits
+from effects.lowering.emit.record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p
+from effects.lowering.passes.summary import summarize
+from effects.lowering.passes.thread import last_record_closes, thread_tokens
+from effects.lowering.passes.tokens import token_keys
 
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
 

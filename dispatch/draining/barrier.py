@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dispatch.draining.runtime import runtime
 from effects import _errors as errors
 from effects._api.registry import effect_names
 from effects._jax import patches
-from lowering.host.native import native
+from effects.dispatch.draining.runtime import runtime
+from effects.lowering.host.native import native
 
 
 def effects_barrier(

@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dispatch.draining.failures import Failures, Place
-from dispatch.draining.observers import Observers
-from dispatch.draining.replay import Replay, Settle, outside_epochs
-from dispatch.draining.watchdog import Running, Watch
-from dispatch.streams.stream import Stream
-from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects._model.record import HEADER, Records
 from effects._model.site import Site
-from lowering.emit.record import PHASE
-from lowering.host.native import native
-from lowering.host.publish import this_thread, to_bytes
-from lowering.host.sites import KnownSites
+from effects.dispatch.draining.failures import Failures, Place
+from effects.dispatch.draining.observers import Observers
+from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
+from effects.dispatch.draining.watchdog import Running, Watch
+from effects.dispatch.streams.stream import Stream
+from effects.dispatch.streams.table import Streams
+from effects.lowering.emit.record import PHASE
+from effects.lowering.host.native import native
+from effects.lowering.host.publish import this_thread, to_bytes
+from effects.lowering.host.sites import KnownSites
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""

@@ -6,10 +6,10 @@ import dataclasses
 import threading
 from collections.abc import Collection
 
-from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects import _jax as compat
-from lowering.host.native import native
+from effects.dispatch.streams.table import Streams
+from effects.lowering.host.native import native
 
 Place = tuple[int, int]
 """A program: the number of the thread that called it, and of its epoch."""

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from dispatch.draining.barrier import effects_barrier
-from dispatch.draining.observers import Capture, Handler, captures
-from dispatch.draining.runtime import runtime
 from effects import _errors as errors
 from effects._api.registry import effect_names
 from effects._model.record import Record
+from effects.dispatch.draining.barrier import effects_barrier
+from effects.dispatch.draining.observers import Capture, Handler, captures
+from effects.dispatch.draining.runtime import runtime
 
 
 @contextlib.contextmanager

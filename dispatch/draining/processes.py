@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 
-from dispatch.draining.drain import Drain
-from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects import _jax as compat
-from lowering.host.publish import this_thread
+from effects.dispatch.draining.drain import Drain
+from effects.dispatch.streams.table import Streams
+from effects.lowering.host.publish import this_thread
 
 _LONGEST = 2**31 - 1
 """The milliseconds for which the service waits if no limit is given: some weeks."""

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, TextIO, cast
 
 import numpy as np
 
-from dispatch.draining.failures import Failures, Place
-from dispatch.draining.observers import Capture, Observers, captures
 from effects import _errors as errors
 from effects._model.host_call import HostCall, take_results
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
-from lowering.host.native import native
+from effects.dispatch.draining.failures import Failures, Place
+from effects.dispatch.draining.observers import Capture, Observers, captures
+from effects.lowering.host.native import native
 
 _ONCE = ((),)
 """The lanes of what has none."""
@@ -193,7 +193,7 @@ def _failure(message: str, error: BaseException, function: str, site: Site | Non
     return failure
 
 
-_OURS = tuple(str(Path(module).parent) + os.sep for module in (__file__, errors.__file__))
+_OURS = str(Path(errors.__file__).parent) + os.sep
 """Where our own code lies."""
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import atexit
 import sys
 
-from dispatch.draining.drain import Drain
-from dispatch.draining.failures import Failures
-from dispatch.draining.observers import Observers
-from dispatch.draining.processes import Meetings
-from dispatch.draining.waiting import Waiting
-from dispatch.streams.table import Streams
 from effects._api.config import config
-from lowering.host.native import native
-from lowering.host.sites import KnownSites, known_sites
+from effects.dispatch.draining.drain import Drain
+from effects.dispatch.draining.failures import Failures
+from effects.dispatch.draining.observers import Observers
+from effects.dispatch.draining.processes import Meetings
+from effects.dispatch.draining.waiting import Waiting
+from effects.dispatch.streams.table import Streams
+from effects.lowering.host.native import native
+from effects.lowering.host.sites import KnownSites, known_sites
 
 
 class Runtime:

@@ -6,14 +6,14 @@ import itertools
 import threading
 import time
 
-from dispatch.draining.drain import Drain
-from dispatch.streams.stream import Stream
-from dispatch.streams.table import Streams
 from effects import _jax as compat
 from effects._api.registry import OF_JAX
 from effects._model.effect import Order
-from lowering.host.native import native
-from lowering.host.publish import this_thread
+from effects.dispatch.draining.drain import Drain
+from effects.dispatch.streams.stream import Stream
+from effects.dispatch.streams.table import Streams
+from effects.lowering.host.native import native
+from effects.lowering.host.publish import this_thread
 
 
 class Waiting:

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dispatch.draining.failures import Place
-from dispatch.streams.stream import Stream
 from effects import _errors as errors
 from effects._jax import array_of, devices_of
 from effects._model.site import Site
+from effects.dispatch.draining.failures import Place
+from effects.dispatch.streams.stream import Stream
 
 _LOOK = 0.2
 """Seconds between two looks, and for which a function must have been running before anybody looks."""

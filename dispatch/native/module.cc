@@ -196,7 +196,7 @@ private:
   std::shared_ptr<State> state_;
 };
 
-NB_MODULE(_token_effects, m) {
+NB_MODULE(_native, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
   m.attr("ABI") = 11;
   m.attr("PLAIN_THREAD") = kPlainThread;

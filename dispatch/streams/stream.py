@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dispatch.streams.tokens import PlacedTokens, token_memory
 from effects._jax import Array, forget_fast_paths, launches_take_threads
 from effects._model.site import Site
-from lowering.host.native import native
+from effects.dispatch.streams.tokens import PlacedTokens, token_memory
+from effects.lowering.host.native import native
 
 
 class ProgramTraits(NamedTuple):

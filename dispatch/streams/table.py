@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from dispatch.streams.stream import SharedStream, Stream, WouldTrace
 from effects._api.config import Config, config
-from lowering.host.native import native
-from lowering.host.publish import this_thread
+from effects.dispatch.streams.stream import SharedStream, Stream, WouldTrace
+from effects.lowering.host.native import native
+from effects.lowering.host.publish import this_thread
 
 
 class Streams:

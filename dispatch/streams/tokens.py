@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from effects._jax import Placing, sharding_of_call
-from lowering.emit.record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
-from lowering.host.native import native
+from effects.lowering.emit.record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
+from effects.lowering.host.native import native
 
 
 class PlacedTokens:

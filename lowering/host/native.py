@@ -15,7 +15,7 @@ from effects._api.config import Config, config
 _ABI = 11
 
 try:
-    import _token_effects as native
+    from effects import _native as native
 except ImportError as _error:
     raise ImportError(errors.MSG_NATIVE_MISSING) from _error
 if native.ABI != _ABI:

@@ -11,8 +11,8 @@ import numpy as np
 
 from effects import _jax as compat
 from effects._model.site import Site
-from lowering.emit.record import INDEX
-from lowering.host.native import native
+from effects.lowering.emit.record import INDEX
+from effects.lowering.host.native import native
 
 
 class _ThisThread(threading.local):

@@ -17,8 +17,8 @@ import jax
 from effects import _errors as errors
 from effects import _jax as compat
 from effects._api.print_grad import print_grad_p
-from lowering.holders import Extra, Holder, find_holder
-from lowering.passes.summary import has_effects, summarize
+from effects.lowering.holders import Extra, Holder, find_holder
+from effects.lowering.passes.summary import has_effects, summarize
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,7 +80,8 @@ def register_mask_rule(*primitives: Any) -> Callable[[MaskRule], MaskRule]:
     Example:
         A primitive that runs its body, which costs too much for lanes that are not there.
 
-        >>> import jax, lowering, effects as fx
+        >>> import jax, effects as fx
+        >>> from effects import lowering
         >>> from jax.extend.core import Primitive
         >>> costly_p = Primitive("costly")
         >>> costly_p.multiple_results = True

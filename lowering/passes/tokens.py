@@ -106,7 +106,8 @@ def register_token_rule(*primitives: Any) -> Callable[[TokenRule], TokenRule]:
     Example:
         A primitive that means no more than its body.
 
-        >>> import jax, lowering, effects as fx
+        >>> import jax, effects as fx
+        >>> from effects import lowering
         >>> from jax.extend.core import Primitive
         >>> once_p = Primitive("once")
         >>> once_p.multiple_results = True

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from effects import _jax as compat
-from lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
+from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
 
 
 def _mask_function(fun: Callable[..., Sequence[Any]], active: Any, args: Sequence[Any]) -> list[Any]:

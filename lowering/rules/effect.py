@@ -9,9 +9,9 @@ from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print_grad import print_grad_p
 from effects._model.primitive import effect_p
 from effects._model.site import Site, size_operands
-from lowering.emit.record import record_p
-from lowering.passes.masks import MaskContext, register_mask_rule
-from lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
+from effects.lowering.emit.record import record_p
+from effects.lowering.passes.masks import MaskContext, register_mask_rule
+from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
 
 
 @register_token_rule(effect_p)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import _jax as compat
-from lowering.passes.masks import MaskContext, register_mask_rule
-from lowering.passes.tokens import TokenContext, Tokens, register_token_rule
+from effects.lowering.passes.masks import MaskContext, register_mask_rule
+from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
 
 
 @register_token_rule(compat.linear_solve_p)

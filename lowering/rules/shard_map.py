@@ -20,11 +20,11 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax as compat
 from effects._api.config import config
-from lowering.emit.record import TOKEN_LENGTH, Edges, close_p
-from lowering.passes.collectives import after, collectives_come_after, do_collectives_come_after
-from lowering.passes.masks import MaskContext, register_mask_rule
-from lowering.passes.summary import begins_with_record, effects_of, ends_with_record, own_effects, summarize
-from lowering.passes.tokens import UNORDERED, TokenContext, Tokens, register_token_rule
+from effects.lowering.emit.record import TOKEN_LENGTH, Edges, close_p
+from effects.lowering.passes.collectives import after, collectives_come_after, do_collectives_come_after
+from effects.lowering.passes.masks import MaskContext, register_mask_rule
+from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, own_effects, summarize
+from effects.lowering.passes.tokens import UNORDERED, TokenContext, Tokens, register_token_rule
 
 enter_p = compat.Primitive("enter")
 enter_p.multiple_results = True
