@@ -12,31 +12,20 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests import oracle
-from tests.oracle import (
-    Assign,
-    Binary,
-    Call,
-    Callback,
-    Case,
-    Cond,
-    CustomRule,
-    Derivative,
-    Effect,
-    Fori,
-    Function,
-    Less,
-    Literal,
-    Log,
-    Name,
-    PrintGrad,
-    Program,
-    Run,
-    Scale,
-    Scan,
-    Vmap,
-    While,
-)
+from tests.oracle.cases import case_number, cases, generate
+from tests.oracle.compare import check
+from tests.oracle.expressions import Binary, Less, Literal, Name
+from tests.oracle.generator import KINDS
+from tests.oracle.language import PRINTS, Case, Function, Program, Run, statements
+from tests.oracle.python_ import interpret
+from tests.oracle.runners import library, library_after, plain_jax
+from tests.oracle.source import render
+from tests.oracle.statements.callback import Callback
+from tests.oracle.statements.calls import Call, Vmap
+from tests.oracle.statements.control import Cond, Fori, Scan, While
+from tests.oracle.statements.derivatives import CustomRule, Derivative, PrintGrad, Scale
+from tests.oracle.statements.effects import Effect, Log
+from tests.oracle.statements.state import Assign
 
 
 def test_jit_random_programs_keep_program_order() -> None:
@@ -49,11 +38,11 @@ def test_jit_random_programs_keep_program_order() -> None:
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )
-    @given(oracle.cases())
-    def holds(case: oracle.Case) -> None:
-        oracle.check(case, runner)
+    @given(cases())
+    def holds(case: Case) -> None:
+        check(case, runner)
 
-    runner = oracle.library()
+    runner = library()
     holds()
 
 
@@ -78,12 +67,12 @@ SMALL_LINES = [
 
 def test_interpret_small_program_gives_lines_written_by_hand() -> None:
     """`interpret` runs loops, branches, a reversed scan and calls as Python would."""
-    assert oracle.interpret(SMALL, (5, 2, 7)) == ((7, 2, 18), SMALL_LINES)
+    assert interpret(SMALL, (5, 2, 7)) == ((7, 2, 18), SMALL_LINES)
 
 
 def test_check_small_program_agrees_with_lines_written_by_hand() -> None:
     """The library keeps its promise for a program whose lines were written down by hand."""
-    outcome = oracle.check([Run(SMALL, (5, 2, 7))])
+    outcome = check([Run(SMALL, (5, 2, 7))])
     assert outcome.lines == SMALL_LINES
 
 
@@ -123,8 +112,8 @@ MIXED_LINES = [
 @pytest.mark.parametrize("capture", [False, True])
 def test_check_mixed_program_agrees_with_lines_written_by_hand(capture: bool) -> None:
     """Events, callbacks and lanes mean what was worked out by hand; the library and its records say the same."""
-    assert oracle.interpret(MIXED, (5, 2, 7)) == ((73, 2, 45), MIXED_LINES)
-    assert oracle.check(Case((Run(MIXED, (5, 2, 7)),), capture=capture)).lines == MIXED_LINES
+    assert interpret(MIXED, (5, 2, 7)) == ((73, 2, 45), MIXED_LINES)
+    assert check(Case((Run(MIXED, (5, 2, 7)),), capture=capture)).lines == MIXED_LINES
 
 
 LANES = Program(
@@ -151,8 +140,8 @@ LANES_LINES = [
 
 def test_check_lanes_agree_with_lines_written_by_hand() -> None:
     """Lanes of a `vmap` go where Python would, each at its turn: the branch that is false first, as in a `switch`."""
-    assert oracle.interpret(LANES, (1, 0, 0)) == ((1, 14, 0), LANES_LINES)
-    assert oracle.check([Run(LANES, (1, 0, 0))]).lines == LANES_LINES
+    assert interpret(LANES, (1, 0, 0)) == ((1, 14, 0), LANES_LINES)
+    assert check([Run(LANES, (1, 0, 0))]).lines == LANES_LINES
 
 
 def _differentiated(form: str) -> Program:
@@ -175,7 +164,7 @@ def _differentiated(form: str) -> Program:
 )
 def test_check_derivatives_agree_with_lines_written_by_hand(form: str, lines: list[str]) -> None:
     """What happens forward happens once; what happens backward, the last turn first, for each time one goes there."""
-    assert oracle.check([Run(_differentiated(form), (1, 0, 0))]).lines == ["turn 1", "turn 2", *lines]
+    assert check([Run(_differentiated(form), (1, 0, 0))]).lines == ["turn 1", "turn 2", *lines]
 
 
 def _failing(kind: str, **parameters: Any) -> Program:
@@ -191,7 +180,7 @@ FAILING_SYNC = _failing("sync", target="a", results=(("int32", 0),))
 
 def test_check_goes_on_after_queued_callback_that_raises() -> None:
     """What a queued callback raises is the barrier's, and nothing else changes."""
-    outcome = oracle.check([Run(FAILING, (1, 2, 3)), Run(SMALL, (5, 2, 7))])
+    outcome = check([Run(FAILING, (1, 2, 3)), Run(SMALL, (5, 2, 7))])
     turns = [line for i in range(3) for line in (f"before 0 {i}", "bad 1 @0")]
     assert outcome.lines == [*turns, "after", *(line.replace("start 0", "start 1") for line in SMALL_LINES)]
     assert outcome.errors == ["bad"]
@@ -199,7 +188,7 @@ def test_check_goes_on_after_queued_callback_that_raises() -> None:
 
 def test_check_ends_program_whose_callback_raises() -> None:
     """What a sync callback raises is the call's; the program ends there, and the next one goes on from before."""
-    outcome = oracle.check([Run(FAILING_SYNC, (1, 2, 3)), Run(FAILING_SYNC, None)])
+    outcome = check([Run(FAILING_SYNC, (1, 2, 3)), Run(FAILING_SYNC, None)])
     assert outcome.states == ["bad", (57, 2, 3)]
     assert outcome.lines[:4] == ["before 0 0", "bad 1 @0", "before 0 1", "bad 9 @0"]
     assert outcome.lines[4:6] == ["before 1 0", "bad 1 @0"] and outcome.lines[-1] == "after"
@@ -213,9 +202,9 @@ def test_check_reports_swallowed_error() -> None:
         with contextlib.suppress(right.error):
             right.barrier()
 
-    right = oracle.library()
+    right = library()
     with pytest.raises(AssertionError, match=r"raised what \[\] raised and should have raised \['bad'\]"):
-        oracle.check([Run(FAILING, (1, 2, 3))], dataclasses.replace(right, barrier=barrier))
+        check([Run(FAILING, (1, 2, 3))], dataclasses.replace(right, barrier=barrier))
 
 
 def test_check_reports_error_of_the_library() -> None:
@@ -224,17 +213,17 @@ def test_check_reports_error_of_the_library() -> None:
     def callback(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return right.callback(lambda *args, **kwargs: 1 / 0, *args, **kwargs)
 
-    right = oracle.library()
+    right = library()
     for program in (FAILING, FAILING_SYNC):
         with pytest.raises(AssertionError, match="ZeroDivisionError"):
-            oracle.check([Run(program, (1, 2, 3))], dataclasses.replace(right, callback=callback))
+            check([Run(program, (1, 2, 3))], dataclasses.replace(right, callback=callback))
 
 
 def test_check_agrees_with_ordered_effects_of_jax() -> None:
     """The oracle's reading of a program is JAX's reading of it, without our library in between."""
-    runner = oracle.plain_jax()
+    runner = plain_jax()
     for number in range(20):
-        oracle.check(oracle.case_number(0, number, runner.features), runner)
+        check(case_number(0, number, runner.features), runner)
 
 
 def _swap(lines: list[str], first: int, second: int) -> None:
@@ -255,9 +244,9 @@ def _swap(lines: list[str], first: int, second: int) -> None:
 def test_check_reports_changed_lines(change: Callable[[list[str]], None], complaint: str) -> None:
     """Lines that are swapped, lost, repeated or invented are reported, with the program's source."""
     with pytest.raises(AssertionError) as raised:
-        oracle.check([Run(SMALL, (5, 2, 7))], oracle.library_after(change))
+        check([Run(SMALL, (5, 2, 7))], library_after(change))
     assert complaint in str(raised.value)
-    assert oracle.render(SMALL) in str(raised.value)
+    assert render(SMALL) in str(raised.value)
 
 
 def test_check_lets_unordered_lines_stand_anywhere() -> None:
@@ -267,15 +256,13 @@ def test_check_lets_unordered_lines_stand_anywhere() -> None:
         lines.remove("aside 7")
         lines.insert(0, "aside 7")
 
-    oracle.check([Run(SMALL, (5, 2, 7))], oracle.library_after(move))
+    check([Run(SMALL, (5, 2, 7))], library_after(move))
 
 
 def test_check_reports_records_in_another_order() -> None:
     """What was captured must have the order of the output."""
     with pytest.raises(AssertionError, match="records captured"):
-        oracle.check(
-            Case((Run(SMALL, (5, 2, 7)),), capture=True), oracle.library_after(lambda lines: _swap(lines, 1, 2))
-        )
+        check(Case((Run(SMALL, (5, 2, 7)),), capture=True), library_after(lambda lines: _swap(lines, 1, 2)))
 
 
 def test_check_reports_programs_in_wrong_order() -> None:
@@ -285,31 +272,31 @@ def test_check_reports_programs_in_wrong_order() -> None:
         lines[:] = lines[len(lines) // 2 :] + lines[: len(lines) // 2]
 
     with pytest.raises(AssertionError, match="expected ordered lines"):
-        oracle.check([Run(SMALL, (5, 2, 7)), Run(SMALL, None)], oracle.library_after(rotate))
+        check([Run(SMALL, (5, 2, 7)), Run(SMALL, None)], library_after(rotate))
 
 
 def test_check_reports_wrong_state() -> None:
     """A wrong result is reported, even if every line is right."""
-    right = oracle.library()
+    right = library()
 
     def jit(fun: Callable[..., Any]) -> Callable[..., Any]:
         jitted = right.jit(fun)
         return lambda *args: tuple(value + 1 for value in jitted(*args))
 
     with pytest.raises(AssertionError, match=r"dispatch 0 returned \(8, 3, 19\) and should have returned \(7, 2, 18\)"):
-        oracle.check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, jit=jit))
+        check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, jit=jit))
 
 
 def test_check_reports_exceptions_with_source() -> None:
     """A program that does not compile is reported with its source, like one that is wrong."""
-    right = oracle.library()
+    right = library()
 
     def emit(label: str, operands: tuple[Any, ...]) -> None:
         raise NotImplementedError(f"cannot print {label}")
 
     with pytest.raises(AssertionError, match="cannot print start") as raised:
-        oracle.check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, emit=dict.fromkeys(oracle.PRINTS, emit)))
-    assert oracle.render(SMALL) in str(raised.value)
+        check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, emit=dict.fromkeys(PRINTS, emit)))
+    assert render(SMALL) in str(raised.value)
 
 
 def test_generate_reaches_every_statement_within_200_programs() -> None:
@@ -317,13 +304,13 @@ def test_generate_reaches_every_statement_within_200_programs() -> None:
     seen: collections.Counter[str] = collections.Counter()
     for number in range(200):
         failure = ("none", "exact", "loose")[number % 3]
-        for statement in oracle.statements(oracle.generate(random.Random(number), 10, failure)):
+        for statement in statements(generate(random.Random(number), 10, failure)):
             seen.update(statement.kinds())
-    assert set(seen) == oracle.KINDS
+    assert set(seen) == KINDS
 
 
 def test_case_number_depends_on_seed_and_number_only() -> None:
     """A failing sequence of a bulk run can be had again from its two numbers."""
-    again = [oracle.case_number(3, number) for number in (7, 5)]
-    assert again == [oracle.case_number(3, number) for number in range(8)][7:4:-2]
-    assert oracle.case_number(4, 7) != again[0]
+    again = [case_number(3, number) for number in (7, 5)]
+    assert again == [case_number(3, number) for number in range(8)][7:4:-2]
+    assert case_number(4, 7) != again[0]

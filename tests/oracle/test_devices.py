@@ -11,44 +11,46 @@ from typing import Any
 
 import pytest
 
-from tests import oracle, oracle_devices
 from tests.helpers import run_python
-from tests.oracle import (
-    Assign,
-    Binary,
-    Call,
-    Callback,
-    Cond,
-    Effect,
-    Fori,
-    Function,
-    Less,
-    Literal,
-    Name,
-    Program,
-    Scan,
-    Vmap,
-)
-from tests.oracle_devices import DeviceCase, MeshRun, Outside, Placing, Region, Talk, Whole
+from tests.oracle.devices.cases import case_number
+from tests.oracle.devices.compare import check, compare
+from tests.oracle.devices.language import DeviceCase, MeshRun, Outside
+from tests.oracle.devices.loose import loose_regions
+from tests.oracle.devices.observe import expect
+from tests.oracle.devices.placing import ENTRIES, Placing
+from tests.oracle.devices.region import MODES, REGIONS, Region
+from tests.oracle.devices.statements import TALKS, Talk, Whole
+from tests.oracle.expressions import Binary, Less, Literal, Name
+from tests.oracle.generator import KINDS
+from tests.oracle.language import Function, Program, Run, statements
+from tests.oracle.runners import library_after
+from tests.oracle.statements.callback import Callback
+from tests.oracle.statements.calls import Call, Vmap
+from tests.oracle.statements.control import Cond, Fori, Scan
+from tests.oracle.statements.effects import Effect
+from tests.oracle.statements.state import Assign
 
 SAMPLE = """
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 from hypothesis import HealthCheck, given, reject, settings
-from tests import oracle, oracle_devices
+from tests.oracle.devices.cases import case_number, cases
+from tests.oracle.devices.compare import check
+from tests.oracle.observe import NotInJax
+from tests.oracle.runners import library
 
 @settings(max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(oracle_devices.cases())
+@given(cases())
 def holds(case):
     try:
-        oracle_devices.check(case, runner)
-    except oracle_devices.NotInJax:
+        check(case, runner)
+    except NotInJax:
         reject()
 
-runner = oracle.library()
+runner = library()
 holds()
 for number in range(8):
-    oracle_devices.check(oracle_devices.case_number(1, number), runner)
+    check(case_number(1, number), runner)
 print("done")
 """
 
@@ -71,7 +73,7 @@ def _region(*body: Any, form: str = "one_axis", mode: str = "wide", turns: int =
 
 def _case(*body: Any, placing: Placing | None = None, functions: tuple[Function, ...] = ()) -> DeviceCase:
     run = MeshRun(Program(functions, body), (1, 2, 3), placing=placing or Placing((0, 1, 2, 3), 2))
-    loose = bool(oracle_devices.loose_regions(run.program))
+    loose = bool(loose_regions(run.program))
     return DeviceCase(((run,),), capture=loose)
 
 
@@ -91,7 +93,7 @@ def test_region_agrees_with_lines_written_by_hand(form: str, check_vma: bool) ->
     region = dataclasses.replace(WAYS, form=form, check_vma=check_vma)
     whole = Whole("whole", (1, 2, 3, 4, 5, 6, 7, 90), N, True, False, False, "b")
     case = _case(Effect("ordered", "start", (N,)), region, whole)
-    assert oracle_devices.check(case)[0].lines == [
+    assert check(case)[0].lines == [
         "start 0",
         *("end 0 12", "turn 1 0", "turn 2 0", "turn 3 0"),  # 1 + 5 + (0 + 1 + 2 + 3)
         *("end 1 13", "turn 2 1", "turn 3 1"),
@@ -104,7 +106,7 @@ def test_region_agrees_with_lines_written_by_hand(form: str, check_vma: bool) ->
 def test_region_on_devices_in_another_order_agrees_with_lines_written_by_hand() -> None:
     """The order is that of the devices, whatever their places in the mesh."""
     case = _case(_region(Effect("ordered", "at", (D, Y))), placing=Placing((3, 1), 1))
-    assert oracle_devices.check(case)[0].lines == ["at 1 6", "at 0 5"]
+    assert check(case)[0].lines == ["at 1 6", "at 0 5"]
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -112,7 +114,7 @@ def test_region_on_devices_in_another_order_agrees_with_lines_written_by_hand() 
 def test_parts_agree_with_lines_written_by_hand(form: str, check_vma: bool) -> None:
     """Two devices are as one."""
     case = _case(dataclasses.replace(WAYS, form=form, check_vma=check_vma))
-    assert oracle_devices.check(case)[0].lines == ["end 0 7", "turn 1 0", "end 1 8"]  # 1 + 5 + (0 + 1), and so on
+    assert check(case)[0].lines == ["end 0 7", "turn 1 0", "end 1 8"]  # 1 + 5 + (0 + 1), and so on
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -124,7 +126,7 @@ def test_region_in_a_part_agrees_with_lines_written_by_hand(check_vma: bool) -> 
     )
     body = (Effect("ordered", "before", (D,)), inner, Effect("ordered", "after", (D,)))
     case = _case(_region(*body, form="rows", check_vma=check_vma))
-    assert oracle_devices.check(case)[0].lines == [
+    assert check(case)[0].lines == [
         *("before 0", "before 1"),
         *("after 0", "turn 0 1"),  # devices 0 and 1 at their second effect,
         *("after 1", "turn 1 1"),  # 2 and 3
@@ -135,7 +137,7 @@ def test_shards_agree_with_lines_written_by_hand() -> None:
     """By device. What all have is shown by the first of the mesh."""
     shards = Whole("part", (1, 2, 3, 4, 5, 6, 7, 90), N, True, False, True, "b")
     case = _case(shards, dataclasses.replace(shards, sharded=False), placing=Placing((3, 1, 0, 2)))
-    assert oracle_devices.check(case)[0].lines == [
+    assert check(case)[0].lines == [
         "part 0 [4:6] [5 6]",
         "part 1 [2:4] [3 4]",
         "part 2 [6:8] [ 7 90]",
@@ -148,11 +150,11 @@ def test_region_again_and_in_lanes_agrees_with_lines_written_by_hand() -> None:
     """Each time all devices come anew. Lanes come at each place of each device."""
     shows = Effect("ordered", "at", (D, Y))
     case = _case(_region(shows, turns=2), placing=Placing((0, 1), 1))
-    assert oracle_devices.check(case)[0].lines == ["at 0 5", "at 1 6", "at 0 6", "at 1 7"]
+    assert check(case)[0].lines == ["at 0 5", "at 1 6", "at 0 6", "at 1 7"]
     here = _region(Effect("ordered", "at", (D, Name("l"))), Effect("ordered", "and", (D,)), closes=("n", "l"))
     case = _case(Vmap("l", (7, 9), Literal(0), (here,), A, "b"), placing=Placing((0, 1), 1))
     lines = ["at 0 7", "at 0 9", "at 1 7", "at 1 9", "and 0", "and 0", "and 1", "and 1"]
-    assert oracle_devices.check(case)[0].lines == lines
+    assert check(case)[0].lines == lines
 
 
 LOOSE = _region(
@@ -168,12 +170,12 @@ LOOSE = _region(
 def test_loose_region_is_compared_by_device() -> None:
     """Here device 2 counts what its lanes skip. Its own order is compared, with what was captured."""
     case = _case(LOOSE, placing=Placing((0, 1, 2), 1))
-    [outcome] = oracle_devices.check(case)
+    [outcome] = check(case)
     assert sorted(outcome.lines) == ["end 0", "end 1", "end 2", "small 0 0", "small 0 1", "small 1 1"]
-    [(want, places)] = [oracle_devices.expect(case.sequences[0])]
+    [(want, places)] = [expect(case.sequences[0])]
     records = [("end 0", 0), ("small 0 0", 0), ("small 0 1", 0), ("small 1 1", 1), ("end 1", 1), ("end 2", 2)]
     seen = dataclasses.replace(want)
-    complaints = oracle_devices._compare(case.sequences[0], want, places, seen, records)
+    complaints = compare(case.sequences[0], want, places, seen, records)
     assert len(complaints) == 1 and complaints[0].startswith("device 0: expected ['small 0 0', 'small 0 1', 'end 0']")
 
 
@@ -196,7 +198,7 @@ def test_loose_regions(mode: str, body: Any, loose: bool) -> None:
     """Which regions are known by each device's own order alone."""
     f0 = Function("f0", "jit", (Cond(Less(A, B), (Effect("ordered", "f", ()),), ()),))
     program = Program((f0,), (_region(*body, mode=mode),))
-    assert oracle_devices.loose_regions(program) == ({"r"} if loose else set())
+    assert loose_regions(program) == ({"r"} if loose else set())
 
 
 def test_sequence_on_changing_devices_agrees_with_lines_written_by_hand() -> None:
@@ -209,10 +211,10 @@ def test_sequence_on_changing_devices_agrees_with_lines_written_by_hand() -> Non
         Outside("print", 4),
         MeshRun(fails, None, placing=Placing((1, 0), 1, entry="sharded")),
         Outside(""),
-        oracle.Run(fails, None, 3),
+        Run(fails, None, 3),
         MeshRun(shows, None, placing=Placing((3, 0), 1)),
     )
-    [outcome] = oracle_devices.check(DeviceCase((sequence,), capture=True))
+    [outcome] = check(DeviceCase((sequence,), capture=True))
     first, second = ["before", "bad 1 @0"], ["before", "bad 1 @0", "after 9"]
     assert outcome.lines == ["at 0 5", "at 1 6", "print 4", *first, *second, "at 1 6", "at 0 5"]
     assert outcome.states[1] == "bad"
@@ -233,7 +235,7 @@ def _swap(lines: list[str]) -> None:
 def test_check_reports_changed_lines(change: Callable[[list[str]], None], complaint: str) -> None:
     """Lines of a region that are in another order, lost or repeated are reported, with the source and the devices."""
     with pytest.raises(AssertionError) as raised:
-        oracle_devices.check(_case(WAYS), oracle.library_after(change))
+        check(_case(WAYS), library_after(change))
     assert complaint in str(raised.value)
     assert "Placing(devices=(0, 1, 2, 3)" in str(raised.value) and "def device_1(d, y, a, b, c, x)" in str(raised.value)
 
@@ -244,27 +246,27 @@ def test_check_reports_lines_of_a_thread() -> None:
         Program((), (Scan("z", "q", A, (1, 2), B, False, 1, (Effect("ordered", f"t{t}A", (Name("z"),)),), A, "c"),))
         for t in (0, 1)
     ]
-    case = DeviceCase(tuple((oracle.Run(program, (1, 2, 3), t),) for t, program in enumerate(shows)))
-    assert [outcome.lines for outcome in oracle_devices.check(case)] == [[f"t{t}A 3", f"t{t}A 4"] for t in (0, 1)]
-    swap = oracle.library_after(lambda lines: lines.sort(key=lambda line: (line[:2], -int(line[-1]))))
+    case = DeviceCase(tuple((Run(program, (1, 2, 3), t),) for t, program in enumerate(shows)))
+    assert [outcome.lines for outcome in check(case)] == [[f"t{t}A 3", f"t{t}A 4"] for t in (0, 1)]
+    swap = library_after(lambda lines: lines.sort(key=lambda line: (line[:2], -int(line[-1]))))
     with pytest.raises(AssertionError, match=re.escape("+t0A 4\n t0A 3\n-t0A 4")):
-        oracle_devices.check(case, swap)
+        check(case, swap)
 
 
 def test_cases_reach_every_statement() -> None:
     """Every kind of statement, region, place and way to a program is generated early."""
-    statements: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     kinds: collections.Counter[str] = collections.Counter()
     for number in range(400):
-        case = oracle_devices.case_number(0, number)
+        case = case_number(0, number)
         kinds.update(case.kinds())
-        for statement in oracle.statements(tuple(run.program for run in case.runs)):
-            statements.update(statement.kinds())
-    more = {"region", *oracle_devices.REGIONS, *(f"region_{mode}" for mode in oracle_devices.MODES)}
-    more |= {"check_vma", "no_check_vma", "region_turns", *oracle_devices.TALKS, "whole", "whole_sharded", "shards"}
-    assert oracle.KINDS - {"fails_sync_unordered"} | more == set(statements)
+        for statement in statements(tuple(run.program for run in case.runs)):
+            counts.update(statement.kinds())
+    more = {"region", *REGIONS, *(f"region_{mode}" for mode in MODES)}
+    more |= {"check_vma", "no_check_vma", "region_turns", *TALKS, "whole", "whole_sharded", "shards"}
+    assert KINDS - {"fails_sync_unordered"} | more == set(counts)
     assert set(kinds) == {
-        *(f"entry_{entry}" for entry in oracle_devices.ENTRIES),
+        *(f"entry_{entry}" for entry in ENTRIES),
         *(f"devices_{count}" for count in (2, 4, 8)),
         *("threads_2", "threads_3", "explicit", "permuted", "changing_devices", "mixed", "loose"),
         *("outside", "barriers", "capture", "order_process"),
@@ -273,7 +275,7 @@ def test_cases_reach_every_statement() -> None:
 
 def test_case_number_depends_on_seed_and_number_only() -> None:
     """A failing case of a bulk run can be had again from its two numbers."""
-    again = [oracle_devices.case_number(3, number) for number in (7, 5)]
+    again = [case_number(3, number) for number in (7, 5)]
     random.seed(0)
-    assert again == [oracle_devices.case_number(3, number) for number in range(8)][7:4:-2]
-    assert oracle_devices.case_number(4, 7) != again[0]
+    assert again == [case_number(3, number) for number in range(8)][7:4:-2]
+    assert case_number(4, 7) != again[0]
