@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 import os
 import shlex
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,20 @@ import pytest
 import effects as fx
 
 ROOT = Path(__file__).parents[1]
+
+
+def meet_barrier() -> None:
+    """Waits for all effects of this thread, or fails."""
+    fx.effects_barrier(timeout=120)
+
+
+def output_of(jit: Callable[..., Any], f: Callable[..., Any], *args: Any) -> str:
+    """What a program prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        jit(f)(*args)
+        jax.effects_barrier()
+    return out.getvalue()
 
 
 def run_python(
