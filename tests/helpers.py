@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import io
@@ -70,9 +71,9 @@ def find_compiler() -> list[str]:
 def build_once(
     source: Path, flags: Sequence[str], includes: Sequence[str], others: Iterable[Path], more: str = ""
 ) -> Path:
-    """What the compiler makes of a source, once for all interpreters that have the same `others`, which it includes.
+    """What the compiler makes of a source, once for all workers and interpreters.
 
-    `more` is what else tells results apart. Warnings are errors.
+    `others` are the files that it includes, and `more` is what else tells results apart. Warnings are errors.
     """
     compiler = find_compiler()
     content = hashlib.blake2b(digest_size=8)
@@ -80,12 +81,14 @@ def build_once(
         content.update(path.read_bytes())
     content.update(repr((compiler, flags, more)).encode())
     result = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-{source.stem}-{content.hexdigest()}")
-    if not result.exists():
-        partial = result.with_suffix(f".{os.getpid()}")
-        command = [*compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", *flags, source, *includes, "-o", partial]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr[-3000:]}"
-        partial.replace(result)  # others see all of it or nothing
+    with open(result.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # workers that want the same wait for the first of them
+        if not result.exists():
+            partial = result.with_suffix(f".{os.getpid()}")
+            command = [*compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", *flags, source, *includes, "-o", partial]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr[-3000:]}"
+            partial.replace(result)  # others see all of it or nothing
     return result
 
 
@@ -98,6 +101,13 @@ def build_handlers() -> Path:
     return build_once(source, ["-O1", "-shared", "-fPIC"], includes, [header], jax.__version__)
 
 
+@functools.cache
+def build_gate() -> Path:
+    """The library of native/gate.cc."""
+    includes = ["-isystem", jax.ffi.include_dir()]
+    return build_once(ROOT / "tests/native/gate.cc", ["-O1", "-shared", "-fPIC"], includes, [], jax.__version__)
+
+
 @dataclasses.dataclass
 class Process:
     """One of several processes, after its end: what it reported, and what it wrote."""
@@ -107,7 +117,7 @@ class Process:
     output: str
 
 
-def run_processes(code: str, count: int, *, devices: int = 1, timeout: float = 100) -> list[Process]:
+def run_processes(code: str, count: int, *, devices: int = 1, timeout: float = 220) -> list[Process]:
     """Runs code in several processes of one `jax.distributed`, or in one by itself, each with so many CPU devices.
 
     What the code puts into the dictionary `report` comes back, if it gets to the end or calls `write_report()`. None is
@@ -147,7 +157,7 @@ def run_processes(code: str, count: int, *, devices: int = 1, timeout: float = 1
 
 _PROCESS = """
 import faulthandler, json
-faulthandler.dump_traceback_later(90, exit=True)
+faulthandler.dump_traceback_later(200, exit=True)
 import jax
 PROCESS, PROCESSES = {process}, {count}
 

@@ -80,7 +80,7 @@ token = fx.add_handler(fx.JsonLinesHandler(FOLDER / f"unordered-{{jax.process_in
 fx.jit(lambda x: [fx.print("unordered {{}} {{}}", i, x, ordered=False) for i in range(3)])(x)
 fx.jit(lambda x: fx.print("elsewhere {{}}", x))(elsewhere)
 fx.jit(lambda: fx.print("after"))()
-fx.effects_barrier(scope="global", timeout=20)
+fx.effects_barrier(scope="global", timeout=60)
 fx.remove_handler(token)
 report["done"] = True
 """
@@ -225,14 +225,14 @@ barrier("after raised")
 seen = []
 def work():
     for turn in range(30):
-        fx.effects_barrier(scope="global", timeout=20)
+        fx.effects_barrier(scope="global", timeout=60)
     seen.append(True)
 fx.print("this thread is the first")
 threads = [threading.Thread(target=work) for _ in range(2)]
 for thread in threads:
     thread.start()
 for _ in range(10):
-    fx.effects_barrier(scope="global", timeout=20)
+    fx.effects_barrier(scope="global", timeout=60)
 for thread in threads:
     thread.join()
 report["threads"] = len(seen)
@@ -247,7 +247,7 @@ for turn in range(2):
 
 # A slow callback
 gate = threading.Event()
-fx.jit(lambda x: fx.callback(lambda x: x == 1 and gate.wait(20), None, x))(PROCESS)
+fx.jit(lambda x: fx.callback(lambda x: x == 1 and gate.wait(60), None, x))(PROCESS)
 barrier("slow", timeout=1)
 gate.set()
 barrier("after slow")
@@ -370,4 +370,4 @@ fx.effects_barrier(scope="global")
 
 def test_global_barrier_of_one_process():
 
-    fx.effects_barrier(scope="global", timeout=20)
+    fx.effects_barrier(scope="global", timeout=60)

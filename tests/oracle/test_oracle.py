@@ -32,7 +32,7 @@ def test_jit_random_programs_keep_program_order() -> None:
     """Whatever is nested in whatever, effects appear in the order of a single-threaded Python program."""
 
     @settings(
-        max_examples=160,
+        max_examples=120,
         deadline=None,
         derandomize=True,
         database=None,
