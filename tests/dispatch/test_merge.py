@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 import effects as fx
-from effects import _cli
-from effects._merge import LogError, merge, text_of
+from tests.internals import LogError, _cli, merge, text_of
 
 
 def _record(token, text, device=0, process=0, **more):

@@ -304,7 +304,7 @@ def test_order_is_left_while_a_callback_runs(lines):
 
 def test_ended_threads_are_forgotten():
     """A thread that is gone leaves nothing behind."""
-    from dispatch._streams import streams
+    from tests.internals import streams
 
     program = count_lines("x")
     program(0)
@@ -315,7 +315,7 @@ def test_ended_threads_are_forgotten():
         thread.start()
         thread.join()
     fx.effects_barrier(all_threads=True, timeout=60)
-    from dispatch._drain import drain
+    from tests.internals import drain
 
     program(0)  # the drain looks after them while programs run
     assert drain.wait(lambda: len(streams) <= before, timeout=60)
@@ -368,7 +368,7 @@ def test_process_order_begins_with_a_program_without_effects():
 def test_programs_without_effects_leave_nothing_behind():
     """A process that calls only programs without effects keeps nothing of them."""
     done = run_python(
-        "import effects as fx\nfrom dispatch._streams import current_stream\nf = fx.jit(lambda x: x + 1)\n"
+        "import effects as fx\nfrom tests.internals import current_stream\nf = fx.jit(lambda x: x + 1)\n"
         "for i in range(5000): f(i)\nfx.effects_barrier(timeout=60)\nprint(len(current_stream().calls))"
     )
     assert done.stdout == "0\n", done.stderr

@@ -6,9 +6,8 @@ import re
 import pytest
 
 import effects as fx
-from effects import _cli
-from effects._merge import LogError, merge, text_of
 from tests.helpers import run_processes
+from tests.internals import LogError, _cli, merge, text_of
 
 PROGRAM = """
 start()
@@ -198,7 +197,7 @@ BARRIERS = """
 start(heartbeat_timeout_seconds=100)
 import os, signal, threading
 import numpy as np, effects as fx
-from effects import _jax_compat as compat
+from tests.internals import compat
 
 def barrier(name, **options):
     try:

@@ -13,8 +13,8 @@ from jax.experimental import pallas as pl
 
 import effects as fx
 import lowering
-from effects import _errors
 from tests.helpers import run_python
+from tests.internals import _errors
 
 
 def _here(offset=0):

@@ -280,7 +280,7 @@ def test_print_of_a_lone_surrogate_is_pythons_affair(lines):
 
 def test_eager_prints_leave_nothing_behind():
     """An eager print whose text is new at every call is forgotten once it is out."""
-    from dispatch import _known_sites
+    from tests.internals import _known_sites
 
     before = len(_known_sites._sites)
     with contextlib.redirect_stdout(io.StringIO()):

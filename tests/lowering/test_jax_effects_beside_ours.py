@@ -18,9 +18,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
-from effects._sites import site_from
-from lowering import _jax_callbacks
 from tests.helpers import output_of, run_python
+from tests.internals import _jax_callbacks, site_from
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 show = functools.partial(jax.debug.print, ordered=True)

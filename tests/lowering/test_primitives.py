@@ -11,7 +11,7 @@ import re
 
 from jax.extend.core import Primitive
 
-from lowering._rules import find_rule
+from tests.internals import find_rule
 
 NO_EFFECTS_INSIDE = {
     # kernels: JAX does not show their effects, `lowering` looks inside and refuses

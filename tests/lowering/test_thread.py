@@ -246,9 +246,7 @@ def test_equations_keep_their_source_and_names():
 
 def test_domains_of_one_program_are_apart(lines):
     """Effects of different order domains have tokens of their own; each domain keeps its order."""
-    from effects._content import Line
-    from effects._primitive import effect_p
-    from effects._sites import Site, take_arguments, where_called
+    from tests.internals import Line, Site, effect_p, take_arguments, where_called
 
     other = fx.register_effect(fx.Effect("test-other"))
 

@@ -258,9 +258,7 @@ def test_order_that_changes_while_a_call_has_its_turn(lines):
 
 def test_tokens_of_threads_that_are_gone(lines):
     """Their memory, on several devices, is given back."""
-    from dispatch._drain import drain
-    from dispatch._placed import PlacedTokens
-    from dispatch._streams import streams
+    from tests.internals import PlacedTokens, drain, streams
 
     def count():
         gc.collect()

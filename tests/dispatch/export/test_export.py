@@ -13,11 +13,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import effects as fx
-from effects._content import Line
-from effects._primitive import effect_p
-from effects._sites import Site, take_arguments, where_called
 from tests.dispatch.export.common import again, double, run_with, total
 from tests.helpers import ROOT, run_python
+from tests.internals import Line, Site, effect_p, take_arguments, where_called
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")
 X = jnp.arange(3.0)

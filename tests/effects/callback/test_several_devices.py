@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import effects as fx
-from dispatch import _stuck
 from tests.helpers import meet_barrier, run_python
+from tests.internals import _stuck
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -169,7 +169,7 @@ _FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 _OVER_FOUR_DEVICES = (
     "import faulthandler; faulthandler.dump_traceback_later(100, exit=True)\n"
     "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
-    "from dispatch import _stuck\n"
+    "from tests.internals import _stuck\n"
     "mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))\n"
     "x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P('x')))\n"
 )

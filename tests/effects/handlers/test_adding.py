@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import effects as fx
-from effects import _handlers
 from tests.effects.handlers.common import read_csv, read_lines
 from tests.helpers import run_python
+from tests.internals import _handlers
 
 
 def _take(x):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import effects as fx
-from effects import _handlers
 from tests.effects.handlers.common import Point, loop, read_csv
+from tests.internals import _handlers
 
 MILLION = 1_000_000
 

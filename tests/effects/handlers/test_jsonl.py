@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import effects as fx
-from effects import _handlers
 from tests.effects.handlers.common import Layer, Point, loop, read_lines
+from tests.internals import _handlers
 
 
 def test_json_lines_have_all_that_a_record_has(handled, tmp_path, capsys):

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _jax_compat as compat
+from tests.internals import compat
 from tests.oracle.devices.language import DeviceCase, Item, MeshRun, Outside
 from tests.oracle.devices.placing import DEVICES, P
 from tests.oracle.devices.reading import DeviceReading
