@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dispatch._drain import drain
@@ -13,9 +14,10 @@ from dispatch._processes import next_meeting
 from dispatch._sink import native
 from dispatch._streams import Stream, is_nested, own_streams, streams
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects._registry import OF_JAX, effect_names
-from effects._types import Order
+from effects import _jax as compat
+from effects._api.registry import OF_JAX, effect_names
+from effects._jax import patches
+from effects._model.effect import Order
 
 
 def effects_barrier(
@@ -206,4 +208,14 @@ def _wait_for_unordered(deadline: float | None) -> bool:
     return not waiting.is_alive()
 
 
-compat.on_barrier(effects_barrier)  # `jax.effects_barrier()` covers what went through us
+@patches.implements("effects_barrier")
+def _waiting_for_ours(block: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Waits for what went through us at the end of `jax.effects_barrier`, also when that raises."""
+
+    def block_until_ready(tokens: Any) -> None:
+        try:
+            block(tokens)
+        finally:
+            effects_barrier()
+
+    return block_until_ready

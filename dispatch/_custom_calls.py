@@ -8,8 +8,8 @@ import jax
 
 from dispatch._sink import native
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects import _targets
+from effects import _jax as compat
+from effects._api import targets as _targets
 
 _XLA = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
 """Platforms as XLA names them."""

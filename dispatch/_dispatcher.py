@@ -13,8 +13,8 @@ from dispatch._drain import drain, failure_of
 from dispatch._failures import failures
 from dispatch._sink import native
 from dispatch._streams import Issued, Stream, current_stream, orders, several_devices
-from effects._config import config
-from effects._jax_compat import jax_tokens, runs_now
+from effects._api.config import config
+from effects._jax import jax_tokens, runs_now
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME
 
 

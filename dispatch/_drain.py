@@ -21,8 +21,8 @@ from dispatch._sink import native, to_bytes
 from dispatch._streams import Stream, is_nested, nest_this_thread, nested_here, streams
 from dispatch._stuck import Running, Watch
 from effects import _errors as errors
-from effects._record import HEADER, Records
-from effects._sites import Site
+from effects._model.record import HEADER, Records
+from effects._model.site import Site
 from lowering._record import PHASE
 
 _PATIENCE = 0.005

@@ -17,10 +17,10 @@ from dispatch._host_sink import publish_and_wait
 from dispatch._jit import jit
 from dispatch._sink import native, publish
 from dispatch._streams import Stream, current_stream
-from effects import _jax_compat as compat
-from effects._custom_call import custom_call_p
-from effects._primitive import effect_p
-from effects._sites import SIZE, Site
+from effects import _jax as compat
+from effects._api.custom_call_primitive import custom_call_p
+from effects._model.primitive import effect_p
+from effects._model.site import SIZE, Site
 
 _EAGER = native.Caller("an eager call")
 

@@ -10,7 +10,7 @@ from dispatch._drain import drain
 from dispatch._failures import failures
 from dispatch._observers import observers
 from dispatch._sink import native
-from effects._config import config
+from effects._api.config import config
 
 
 @atexit.register

@@ -18,14 +18,15 @@ import jax.export
 from dispatch._jit import RUNTIME_TOKEN, JitFunction, jit, jit_with_all_tokens
 from dispatch._known_sites import meet
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects._config import config
-from effects._content import HostCall
-from effects._registry import register_effect, registered_effects
-from effects._sites import Site, nodes_unknown_elsewhere, site_from
-from effects._types import Effect, describe_effect, jax_effects
+from effects import _jax as compat
+from effects._api.config import config
+from effects._api.registry import register_effect, registered_effects
+from effects._model.description import nodes_unknown_elsewhere
+from effects._model.effect import Effect, describe_effect, jax_effects
+from effects._model.site import Site, site_from
 from lowering._emit import NATIVE_PLATFORMS
-from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule, sites_in, token_keys
+from lowering._rules import TokenContext, Tokens, register_token_rule, token_keys
+from lowering._summary import summarize
 
 _TARGETS = (
     "effects_record",
@@ -78,8 +79,9 @@ def export(
 
     def do_export(*args: Any, **kwargs: Any) -> Exported:
         jaxpr = function._plain.trace(*args, **kwargs).jaxpr
-        effects = effects_of(jaxpr.effects)
-        sites = sorted({site.portable for site in sites_in(jaxpr)}, key=lambda site: site.id)
+        summary = summarize(jaxpr)
+        effects = summary.effects
+        sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
         name = function._name
         if effects:
             _check_platforms(name, platforms or (jax.export.default_export_platform(),))
@@ -109,9 +111,8 @@ def _check_platforms(name: str, platforms: Sequence[str]) -> None:
 
 
 def _check_site(name: str, site: Site) -> None:
-    if isinstance(site.content, HostCall) and not site.content.function.registered:
-        function = site.content.function.name
-        raise ValueError(errors.MSG_EXPORT_CALLBACK.format(program=name, name=function, where=site.where))
+    if not site.content.is_portable:
+        raise ValueError(errors.MSG_EXPORT_CALLBACK.format(program=name, name=site.content.title, where=site.where))
     if types := nodes_unknown_elsewhere(site.tree):
         shown = ", ".join(f"`{type_}`" for type_ in sorted(types))
         raise ValueError(
@@ -265,9 +266,7 @@ def deserialize(data: bytes | bytearray) -> Exported:
     header = json.loads(data[start:end])
     threaded = jax.export.deserialize(bytearray(data[end:]))
     sites = list(map(site_from, header["sites"]))
-    contents = [site.content for site in sites]
-    functions = [content.function for content in contents if isinstance(content, HostCall)]
-    if missing := sorted({function.name for function in functions if function.fn is None}):
+    if missing := sorted({site.content.title for site in sites if not site.content.is_available}):
         names = ", ".join(map(repr, missing))
         raise ValueError(errors.MSG_MISSING_CALLBACKS.format(program=threaded.fun_name, names=names))
     effects = frozenset(Effect(**description) for description in header["effects"])

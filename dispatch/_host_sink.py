@@ -11,7 +11,7 @@ from dispatch._drain import drain
 from dispatch._known_sites import meet
 from dispatch._sink import PLAIN_TOKEN, native, publish
 from dispatch._streams import is_nested
-from effects._sites import Site
+from effects._model.site import Site
 from lowering._record import INDEX, set_host_sink
 
 

@@ -23,13 +23,11 @@ from dispatch._executable import Executable
 from dispatch._options import jit_with_tokens
 from dispatch._streams import Issued, begin_trace
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects._content import HostCall
-from lowering._custom_call import has_custom_calls
-from lowering._jax_callbacks import jax_calls_in
+from effects import _jax as compat
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p
-from lowering._rules import effects_of, sites_in, token_keys
-from lowering._thread import ends_with_record, thread_tokens
+from lowering._rules import token_keys
+from lowering._summary import summarize
+from lowering._thread import last_record_closes, thread_tokens
 
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
 
@@ -236,25 +234,19 @@ def jit_with_all_tokens(function: JitFunction, keys: tuple[str, ...]) -> Any:
 
 def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[Issued, Any]]:
     """Evaluates a whole program with tokens that begin at the runtime token."""
-    effects = effects_of(jaxpr.effects)
-    keys = token_keys(effects)
+    summary = summarize(jaxpr)
+    keys = token_keys(summary.effects)
     compat.need_devices([record_p, close_p])  # each process counts its own
     # The domains of one program are told apart by the lowest bits of the stream, in the order of their keys.
     tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
-    closes = bool(keys) and ends_with_record(jaxpr)
+    closes = bool(keys) and last_record_closes(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes))
     drain.start()
-    custom_calls = has_custom_calls(jaxpr.jaxpr)
-    if not tokens:
-        issued = Issued((), False, False, custom_calls)
-        return outs, {issued: close_p.bind(token)} if custom_calls else {}
-    names = tuple(sorted({effect.name for effect in effects}))
-    sites = sites_in(jaxpr)
-    calls, awaits = jax_calls_in(jaxpr)
-    calls = calls or any(isinstance(site.content, HostCall) for site in sites)
-    awaits = awaits or any(site.results is not None for site in sites)
-    issued = Issued(names, calls, awaits, custom_calls)
-    return outs, {issued: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
+    names = tuple(sorted({effect.name for effect in summary.effects}))
+    issued = Issued(names, summary.has_callbacks, summary.awaits_results, summary.has_custom_calls)
+    if tokens:
+        return outs, {issued: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
+    return outs, {issued: close_p.bind(token)} if summary.has_custom_calls else {}
 
 
 def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:

@@ -8,9 +8,7 @@ from typing import Any
 
 from dispatch._sink import native
 from effects import _errors as errors
-from effects._content import HostCall
-from effects._format import native_plan
-from effects._sites import Site, site_from
+from effects._model.site import Site, site_from
 
 _sites: dict[int, Site] = {}
 """By hash. Lowering adds a site before its program is loaded. What others can rebuild from its description stays for
@@ -35,8 +33,7 @@ class _Holder:
 
     def __reduce__(self) -> Any:
         site = _sites[self._site_id]
-        name = site.content.function.name  # type: ignore[union-attr]
-        raise pickle.PicklingError(errors.MSG_SERIALIZE_CALLBACK.format(name=name, where=site.where))
+        raise pickle.PicklingError(errors.MSG_SERIALIZE_CALLBACK.format(name=site.content.title, where=site.where))
 
 
 def meet(site: Site) -> object:
@@ -44,12 +41,12 @@ def meet(site: Site) -> object:
     with _lock:
         known = site.id in _sites
         _sites.setdefault(site.id, site)
-        if isinstance(site.content, HostCall) and not site.content.function.registered:
+        if not site.content.is_portable:
             native.retain_site(site.id, "")
             return _Holder(site.id)
         if not known:
             native.retain_site(site.id, site.description)
-            if (plan := native_plan(site, "\n")) is not None:
+            if (plan := site.content.native_plan(site)) is not None:
                 native.set_plan(site.id, plan)
         return None
 

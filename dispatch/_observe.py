@@ -9,8 +9,8 @@ from typing import Any
 from dispatch._barrier import effects_barrier, wait_for_thread
 from dispatch._observers import Capture, Handler, captures, observers
 from effects import _errors as errors
-from effects._record import Record
-from effects._registry import effect_names
+from effects._api.registry import effect_names
+from effects._model.record import Record
 
 
 @contextlib.contextmanager

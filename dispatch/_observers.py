@@ -9,7 +9,9 @@ from typing import Any
 
 from dispatch._sink import native
 from effects import _errors as errors
-from effects._record import Record, Records
+from effects._api.callback import CALLBACK
+from effects._api.log import LOG
+from effects._model.record import Record, Records
 
 
 class Capture:
@@ -36,7 +38,7 @@ class Handler:
 
     def wants_lines(self) -> bool:
         """Whether it is to see records that native code could show by itself."""
-        return self._effects is None or bool(self._effects - {"log", "callback"})
+        return self._effects is None or bool(self._effects - _NEVER_NATIVE)
 
     def take(self, records: Records | list[Record], report: Callable[[BaseException], None]) -> None:
         """Gives it the records that it is for. Its first error is reported."""
@@ -79,6 +81,10 @@ class Handler:
         """Lets the handler write what it has kept."""
         if callable(close := getattr(self.handler, "close", None)):
             close()
+
+
+_NEVER_NATIVE = {LOG.name, CALLBACK.name}
+"""Effects whose content has no native plan. Of others it is not known: it costs some speed to take them out of here."""
 
 
 class Observers:

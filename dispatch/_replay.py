@@ -6,9 +6,11 @@ Runs in a drain thread, in the context of the program's call.
 from __future__ import annotations
 
 import contextvars
+import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TextIO
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO, cast
 
 import numpy as np
 
@@ -16,11 +18,9 @@ from dispatch._failures import Place, failures
 from dispatch._observers import Capture, captures, observers
 from dispatch._sink import native
 from effects import _errors as errors
-from effects._callback import take_results
-from effects._content import Event, HostCall, Line
-from effects._log import LOGGER
-from effects._record import Record, Records, records_of
-from effects._sites import Site
+from effects._model.host_call import HostCall, take_results
+from effects._model.record import Record, Records, records_of
+from effects._model.site import Site
 
 _ONCE = ((),)
 """The lanes of what has none."""
@@ -92,44 +92,45 @@ class Replay:
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray]:
         if site.unknown:
             site = site.of_record(payload)
-        content: Any = site.content
-        fn = content.function.fn
+        call = cast(HostCall, site.content.call)  # the record says that it is of one
+        fn = call.function.fn
         if fn is None:
-            raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=content.function.name))
+            raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=call.function.name))
         observed = observers.handlers or observers.captures
         values = site.read(payload)
         lanes: Iterable[tuple[int, ...]] = _ONCE
         results: list[np.ndarray] = []
         calls_lanes = False
         if site.lanes:
-            if content.is_vectorized and site.active(payload) is None:
-                values = site.all_lanes(values, content.vmap_method)
+            if call.is_vectorized and site.active(payload) is None:
+                values = site.all_lanes(values, call.vmap_method or "")
             else:
                 calls_lanes = True
                 lanes = site.lanes_of(payload)
                 results = [np.zeros(result.shape, result.stored) for result in site.results or ()]
         for lane in lanes:
             args, kwargs = site.arguments(site.of_lane(values, lane) if calls_lanes else values)
-            if observed or content.pass_record:
+            if observed or call.pass_record:
                 record = Record(site, token, device, lane, payload)
                 if observed:
                     self._observe([record])
-                if content.pass_record:
+                if call.pass_record:
                     kwargs = {**kwargs, "record": record}
             try:
                 returned = fn(*args, **kwargs)
             except BaseException as error:
-                if content.results is not None:
+                if call.results is not None:
                     raise
                 self._fail(error, site)  # the other lanes go on
             else:
-                if content.prints:
+                if call.prints:
                     if not (observed and any(capture.suppress for capture in self._captures())):
                         self._write(returned)
-                elif content.results is not None and not calls_lanes:
-                    results = take_results(site, returned, site.results or ())
-                elif content.results is not None:  # at once: the function may have one array for all lanes
-                    for all_lanes, of_one in zip(results, take_results(site, returned, content.results), strict=True):
+                elif call.results is not None and not calls_lanes:
+                    results = take_results(call, site.where, returned, site.results or ())
+                elif call.results is not None:  # at once: the function may have one array for all lanes
+                    taken = take_results(call, site.where, returned, call.results)
+                    for all_lanes, of_one in zip(results, taken, strict=True):
                         all_lanes[lane] = of_one
             finally:
                 if self._settle is not None:
@@ -137,22 +138,16 @@ class Replay:
         return results
 
     def _show(self, records: Records) -> None:
+        suppressed = False
         if observers.handlers or observers.captures:
             self._observe(records)
-            if any(capture.suppress for capture in self._captures()):
-                return
-        if all(
-            isinstance(site.content, Event) and not LOGGER.isEnabledFor(site.content.level) for site in records.sites()
-        ):
+            suppressed = any(capture.suppress for capture in self._captures())
+        if not any(site.content.is_shown(suppressed) for site in records.sites()):
             return
         for site, token, device, payload in records.parts():
             try:
-                if isinstance(site.content, Line):
-                    lines = [record.text for record in records_of(site, token, device, payload)]
-                    self._write("".join(f"{line}\n" for line in lines))
-                elif isinstance(site.content, Event) and LOGGER.isEnabledFor(site.content.level):
-                    for record in records_of(site, token, device, payload):
-                        _log(record)
+                if site.content.is_shown(suppressed):
+                    site.content.show(records_of(site, token, device, payload), self._write)
             except Exception as error:
                 self._fail(error, site)
 
@@ -175,7 +170,7 @@ class Replay:
         return observers.captures if self._place[0] == native.PLAIN_THREAD else captures.get()
 
     def _fail(self, error: BaseException, site: Site | None) -> None:
-        is_call = site is not None and isinstance(site.content, HostCall)
+        is_call = site is not None and site.content.call is not None
         message = errors.MSG_CALLBACK if is_call else errors.MSG_REPLAY
         failures.add(self._place, _failure(message, error, self._call[0].name, site))
 
@@ -184,7 +179,7 @@ def _failure(message: str, error: BaseException, function: str, site: Site | Non
     failure = errors.EffectError(
         message.format(
             effect=site.effect.name if site else "print",
-            name=site.content.function.name if site and isinstance(site.content, HostCall) else "",
+            name=site.content.title if site else "",
             where=site.where if site else "its call",
             function=f"`{function}`",
             error=errors.shown(error),
@@ -194,18 +189,13 @@ def _failure(message: str, error: BaseException, function: str, site: Site | Non
     return failure
 
 
+_OURS = tuple(str(Path(module).parent) + os.sep for module in (__file__, errors.__file__))
+"""Where our own code lies."""
+
+
 def _from_user(error: BaseException) -> Any:
     """The traceback without our own frames, if the user's are in it."""
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
         traceback = traceback.tb_next
     return traceback or error.__traceback__
-
-
-def _log(record: Record) -> None:
-    """Hands an event to Python's logging, as if the user's line had."""
-    where = record.where
-    level: Any = record.level
-    name = where.function.rpartition(".")[2]  # as Python's logging has it
-    extra = {**record.fields, "event": record.event, "effects_record": record}
-    LOGGER.handle(LOGGER.makeRecord(LOGGER.name, level, where.file, where.line, record.text, (), None, name, extra))

@@ -9,10 +9,9 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects._config import Config, config
-from effects._content import HostCall
-from effects._sites import Site
+from effects import _jax as compat
+from effects._api.config import Config, config
+from effects._model.site import Site
 
 _ABI = 10
 
@@ -56,7 +55,7 @@ def publish(
         token,
         compat.host_device() if device is None else device,
         [to_bytes(np.asarray(x)) for x in operands],
-        isinstance(site.content, HostCall),
+        site.content.call is not None,
         0 if reply is None else reply.number,
     )
 

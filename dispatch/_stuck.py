@@ -25,8 +25,8 @@ import numpy as np
 from dispatch._failures import Place
 from dispatch._streams import Stream
 from effects import _errors as errors
-from effects._jax_compat import array_of, devices_of
-from effects._sites import Site
+from effects._jax import array_of, devices_of
+from effects._model.site import Site
 
 _LOOK = 0.2
 """Seconds between two looks, and for which a function must have been running before anybody looks."""
@@ -63,7 +63,7 @@ class Running(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.site.content.function.name  # type: ignore[union-attr]
+        return self.site.content.title
 
     def __str__(self) -> str:
         return f"the callback `{self.name}` at {self.site.where}, which runs"

@@ -4,7 +4,7 @@ import effects as fx
 """
 
 # The two packages below, through their public faces. Whichever of the three is imported first, this file runs first.
-import lowering as _lowering  # noqa: F401
+import lowering._rulebook as _rulebook  # noqa: F401
 from dispatch._barrier import effects_barrier as effects_barrier
 from dispatch._drain import stats as stats
 from dispatch._export import Exported as Exported
@@ -15,35 +15,38 @@ from dispatch._observe import add_handler as add_handler
 from dispatch._observe import capture as capture
 from dispatch._observe import remove_handler as remove_handler
 from dispatch.testing import assert_order as assert_order
-from effects import _jax_compat
-from effects._callback import callback as callback
-from effects._config import Config as Config
-from effects._config import config as config
-from effects._custom_call import custom_call as custom_call
+from effects import _jax
+from effects._api.callback import callback as callback
+from effects._api.config import Config as Config
+from effects._api.config import config as config
+from effects._api.custom_call import custom_call as custom_call
+from effects._api.log import log as log
+from effects._api.paths import cmake_dir as cmake_dir
+from effects._api.paths import include_dir as include_dir
+from effects._api.print import print as print
+from effects._api.print_grad import print_grad as print_grad
+from effects._api.registry import register_effect as register_effect
+from effects._api.registry import registered_effects as registered_effects
+from effects._api.targets import register_custom_call as register_custom_call
 from effects._errors import BarrierTimeout as BarrierTimeout
 from effects._errors import CustomCallError as CustomCallError
 from effects._errors import EffectError as EffectError
 from effects._errors import FormatError as FormatError
 from effects._errors import MissingTokenRule as MissingTokenRule
 from effects._errors import NotDifferentiable as NotDifferentiable
-from effects._functions import register_callback as register_callback
-from effects._handlers import ConsoleHandler as ConsoleHandler
-from effects._handlers import CsvHandler as CsvHandler
-from effects._handlers import JsonLinesHandler as JsonLinesHandler
-from effects._handlers import ListHandler as ListHandler
-from effects._handlers import NpzHandler as NpzHandler
-from effects._log import log as log
-from effects._paths import cmake_dir as cmake_dir
-from effects._paths import include_dir as include_dir
-from effects._print import print as print
-from effects._print_grad import print_grad as print_grad
-from effects._record import Record as Record
-from effects._registry import register_effect as register_effect
-from effects._registry import registered_effects as registered_effects
-from effects._targets import register_custom_call as register_custom_call
-from effects._types import Effect as Effect
+from effects._jax import patches as _patches
+from effects._jax.patches import patches as patches
+from effects._model.effect import Effect as Effect
+from effects._model.functions import register_callback as register_callback
+from effects._model.record import Record as Record
+from effects.handlers import ConsoleHandler as ConsoleHandler
+from effects.handlers import CsvHandler as CsvHandler
+from effects.handlers import JsonLinesHandler as JsonLinesHandler
+from effects.handlers import ListHandler as ListHandler
+from effects.handlers import NpzHandler as NpzHandler
 
-_jax_compat.hide_frames_in(__path__[0])
+_jax.hide_frames_in(__path__[0])
+_patches.apply()  # all that is changed in JAX
 
 __all__ = [
     "BarrierTimeout",
@@ -74,6 +77,7 @@ __all__ = [
     "include_dir",
     "jit",
     "log",
+    "patches",
     "print",
     "print_grad",
     "register_callback",

@@ -420,6 +420,11 @@ MSG_BARRIER_TIMEOUT = (
     "The barrier waited {timeout} s and these have not ended: {outstanding}. A barrier returns when all that was "
     "issued before it is visible on the host. Wait longer, or look at what keeps the device busy."
 )
+MSG_UNKNOWN_CONTENT = (
+    "A program has an effect whose records are described by {kind!r}, and this process knows those described by "
+    "{known}. A description can be read where the modules of all effects of the program are imported. Install the "
+    "version of token-effects that the program was made with, or import the module that declares the effect."
+)
 MSG_REPLAY = (
     "The effect `{effect}` at {where}, in {function}, could not be carried out on the host: {error}. It was replayed "
     "in its turn, and the effects after it went on. Correct what the cause below says."

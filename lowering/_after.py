@@ -12,7 +12,8 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
+from lowering._summary import summarize
 
 after_p = compat.Primitive("after")
 after_p.multiple_results = True
@@ -54,12 +55,6 @@ def do_collectives_come_after() -> bool:
     return getattr(_tracing, "is_so", False)
 
 
-def talks(eqn: Any) -> bool:
-    """Whether devices talk to each other in this equation, or inside it."""
-    return compat.is_collective(eqn) or any(any_talks(inner) for inner in compat.jaxprs_in(eqn.params))
-
-
-@compat.weakref_lru_cache
-def any_talks(jaxpr: Any) -> bool:
-    """Whether they do in any equation of this jaxpr."""
-    return any(map(talks, jaxpr.eqns))
+def communicates(eqn: Any) -> bool:
+    """Whether devices communicate in this equation, or inside it."""
+    return compat.is_collective(eqn) or any(summarize(inner).has_collectives for inner in compat.jaxprs_in(eqn.params))

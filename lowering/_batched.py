@@ -12,23 +12,15 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
+from effects._jax import patches
 from lowering._masks import masked, needs_masks
+from lowering.holders import Extra, Holder, on_holder
 
 _Rule = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 
 
-def _batches(primitive: Any) -> Callable[[Callable[[Any], _Rule]], None]:
-    """Replaces the rule by which JAX batches a primitive with one that is made from it."""
-    rules = compat.batching.fancy_primitive_batchers
-
-    def replace(make: Callable[[Any], _Rule]) -> None:
-        rules[primitive] = make(rules.get(primitive))
-
-    return replace
-
-
-@_batches(compat.cond_p)
+@patches.implements("vmap of cond")
 def _batch_cond(batch: _Rule) -> _Rule:
     def rule(axis_data: Any, args: Any, dims: Any, *, branches: Any, **params: Any) -> Any:
         differs = dims[0] is not None and "branches_platforms" not in params
@@ -50,7 +42,7 @@ def _batch_cond(batch: _Rule) -> _Rule:
     return rule
 
 
-@_batches(compat.while_p)
+@patches.implements("vmap of while")
 def _batch_while(batch: _Rule) -> _Rule:
     def rule(
         axis_data: Any, args: Any, dims: Any, *, cond_nconsts: int, cond_jaxpr: Any, body_nconsts: int, body_jaxpr: Any
@@ -111,7 +103,7 @@ def _batch_while(batch: _Rule) -> _Rule:
     return rule
 
 
-@_batches(compat.custom_vmap_p)
+@patches.implements("vmap of custom_vmap")
 def _batch_custom_vmap(batch: _Rule) -> _Rule:
     """The user's rule is for values that differ. Where none does, every lane calls the function."""
 
@@ -123,7 +115,7 @@ def _batch_custom_vmap(batch: _Rule) -> _Rule:
     return rule
 
 
-@_batches(compat.run_state_p)
+@patches.implements("vmap of run_state")
 def _batch_run_state(_: None) -> _Rule:
     """JAX has no rule. With effects there must be one, since they are the lanes' even if no value is: references become
     values, as when JAX lowers it."""
@@ -165,28 +157,51 @@ def _differs(
     return differs
 
 
-def _telling(primitive: Any, batch: _Rule) -> _Rule:
-    """JAX batches a jaxpr once for each kind of axis. Effects are not the same along an axis of tangents."""
+@patches.implements("lanes of a device")
+def _with_own_lanes(batch: _Rule, *, always: bool = False) -> _Rule:
+    """What a region closes over has, with `spmd_axis_name`, the lanes of all devices, which effects must not show."""
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
-        if primitive is compat.linear_solve_p or any(map(needs_masks, compat.jaxprs_in(params))):
-            axis_data = compat.axis_that_tells(axis_data)
+        if always or any(map(needs_masks, compat.jaxprs_in(params))):
             args = [compat.own_lanes(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
         return batch(axis_data, args, dims, **params)
 
     return rule
 
 
-for _primitive in (
-    compat.jit_p,
-    compat.cond_p,
-    compat.while_p,
-    compat.scan_p,
-    compat.remat_p,
-    compat.linear_solve_p,
-    compat.run_state_p,
-    *compat.annotated_calls(),
-    *compat.inlined_calls(),
-):
-    if (_batch := compat.batching.fancy_primitive_batchers.get(_primitive)) is not None:
-        compat.batching.fancy_primitive_batchers[_primitive] = _telling(_primitive, _batch)
+@patches.implements("lanes of a device in linear solves")
+def _with_own_lanes_always(batch: _Rule) -> _Rule:
+    return _with_own_lanes(batch, always=True)
+
+
+def _batch_held(primitive: Any, holder: Holder) -> None:
+    """Gives lanes to what a user describes without a batching rule, and to its effects even if no value differs."""
+    rules = compat.batching.fancy_primitive_batchers
+    own = rules.get(primitive)  # which takes what is not mapped for what happens once
+
+    def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
+        is_mapped = any(dim is not None for dim in dims)
+        if not is_mapped and not any(map(needs_masks, compat.jaxprs_in(params))):
+            outs = primitive.bind(*args, **params)
+            return (outs, [None] * len(outs)) if primitive.multiple_results else (outs, None)
+        if is_mapped and own is not None:
+            return own(axis_data, args, dims, **params)
+
+        def rewrite(body: Any, _: int) -> Any:
+            return compat.batched(body, axis_data, [True] * len(body.in_avals), True)[0]
+
+        def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> Any:
+            return state, compat.evaluate(rewrite(body, 0), args)
+
+        def bind(*operands: Any, **params: Any) -> Sequence[Any]:
+            outs = primitive.bind(*operands, **params)
+            return outs if primitive.multiple_results else [outs]
+
+        values = [compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
+        outs = holder(Extra(bind, rewrite, run), *values, **params)
+        return (outs, [0] * len(outs)) if primitive.multiple_results else (outs[0], 0)
+
+    rules[primitive] = rule
+
+
+on_holder(_batch_held)

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from effects import _jax_compat as compat
-from effects._content import Message
-from effects._custom_call import Attributes, by_lane, custom_call_p, unknown_target
-from effects._sites import Site
-from effects._targets import PLATFORMS, platforms_of, target_names
-from effects._types import Order
+from effects import _jax as compat
+from effects._api.attributes import Attributes
+from effects._api.custom_call_primitive import by_lane, custom_call_p
+from effects._api.message import message_of
+from effects._api.targets import PLATFORMS, platforms_of, unknown_target
+from effects._model.effect import Order
+from effects._model.site import Site
 from lowering._emit import emit_call, meet, of_processes, own_devices, refuse_several_devices
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 
@@ -58,20 +59,6 @@ def _of_lanes(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
-@compat.weakref_lru_cache
-def has_custom_calls(jaxpr: Any) -> bool:
-    """Whether a jaxpr, or one inside it, calls handlers of the user's."""
-    return bool(target_names()) and any(map(_is_custom_call, jaxpr.eqns))
-
-
-def _is_custom_call(eqn: Any) -> bool:
-    return (
-        eqn.primitive is custom_call_p
-        or any(map(has_custom_calls, compat.jaxprs_in(eqn.params)))
-        or any(isinstance(site.content, Message) for site in eqn.params.get("sites", ()))  # of an exported program
-    )
-
-
 _HAS_TOKEN, _COUNTS, _ORDERED, _HAS_MORE, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 8, 32
 """The traits of a call, in one number; see `dispatch/native/custom_call.cc`."""
 
@@ -92,7 +79,7 @@ def _call(
     **_: Any,
 ) -> Sequence[Any]:
     """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours."""
-    target = site.content.target  # type: ignore[union-attr]
+    target = message_of(site).target
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
     devices = compat.automatic_devices(ctx)
@@ -151,7 +138,7 @@ def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, *
 
         return compat.mlir.lower_fun(lambda *operands: by_lane(make, None, operands, **of_lanes)[1])(ctx, *operands)
     operands, avals = operands[masked:], ctx.avals_in[masked:]
-    has_effect = site.content.has_effect  # type: ignore[union-attr]
+    has_effect = message_of(site).has_effect
     if has_effect:
         refuse_several_devices(ctx, site)
     if not has_effect or not site.effect.ordered:
@@ -167,7 +154,7 @@ def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, *
 
 
 def _refuse(ctx: Any, *operands: Any, site: Site, **params: Any) -> Any:
-    raise unknown_target(site.content.target, site.where, "this platform")  # type: ignore[union-attr]
+    raise unknown_target(message_of(site).target, site.where, "this platform")
 
 
 for _primitive, _rule in ((threaded_call_p, _threaded_call_lowering), (custom_call_p, _custom_call_lowering)):

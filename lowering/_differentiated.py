@@ -12,65 +12,67 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects._content import HostCall, Message
-from effects._custom_call import custom_call_p
-from effects._primitive import effect_p
-from effects._sites import Site
+from effects import _jax as compat
+from effects._api.custom_call_primitive import custom_call_p
+from effects._jax import patches
+from effects._model.primitive import effect_p
+from effects._model.site import Site
 from lowering._masks import mask_effects
-from lowering._rules import own_effects, sites_in
-
-
-def _has_effects(holder: Any) -> bool:
-    return bool(own_effects(holder.effects))
+from lowering._summary import has_effects, summarize
+from lowering.holders import describe, find_holder
 
 
 @compat.weakref_lru_cache
-def _anchored_jaxpr(jaxpr: Any, num_consts: int) -> Any:
-    """A loop's body that carries a mask, ahead of all else."""
+def _anchored_jaxpr(jaxpr: Any, after: int) -> Any:
+    """A loop's body that carries a mask, behind the first `after` inputs."""
 
     def with_indices(mask: Any, *args: Any) -> list[Any]:
         """What chooses a branch seems to come of the mask, too: else JAX divides the branches, and forgets effects."""
 
         def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-            if eqn.primitive is compat.cond_p and _has_effects(eqn):
+            if eqn.primitive is compat.cond_p and has_effects(eqn):
                 operands = [jax.lax.select(mask, operands[0], operands[0]), *operands[1:]]
             return compat.bind(eqn, operands)
 
         return compat.interpret(jaxpr, args, apply)
 
     def body(*args: Any) -> list[Any]:
-        consts, mask, others = args[:num_consts], args[num_consts], args[num_consts + 1 :]
+        consts, mask, others = args[:after], args[after], args[after + 1 :]
         return [mask, *mask_effects(chosen, mask, [mask, *consts, *others])]
 
     avals = jaxpr.in_avals
     boolean = compat.boolean()
     chosen = compat.trace_to_jaxpr(with_indices, [boolean, *avals], like=jaxpr)
-    return compat.trace_to_jaxpr(body, [*avals[:num_consts], boolean, *avals[num_consts:]], like=jaxpr)
+    return compat.trace_to_jaxpr(body, [*avals[:after], boolean, *avals[after:]], like=jaxpr)
 
 
+@patches.implements("scan in remat")
 def _anchors(divide: Callable[..., Any]) -> Callable[..., Any]:
     """In a rematerialized region, effects get a mask that always holds. As the loop carries it, JAX takes them for
-    different in every turn. Where there are no lanes the mask goes when the program is lowered."""
+    different in every iteration. Where there are no lanes the mask goes when the program is lowered."""
+    holder = find_holder(compat.scan_p)
+    assert holder is not None
 
     def rule(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: Any) -> Any:
-        if not _has_effects(eqn.params["jaxpr"]):
+        if not has_effects(eqn.params["jaxpr"]):
             return divide(saveable, unknown, instantiated, eqn)
-        at, _ = compat.read_scan(eqn.params)
-        params = compat.with_scan_tokens(eqn.params, _anchored_jaxpr(eqn.params["jaxpr"], at), 1)
+
+        def carrying(value: Any, args: Sequence[Any]) -> Any:
+            return describe(holder, value, _anchored_jaxpr, args, eqn.params)
+
+        invars, params = carrying(compat.literal(True), eqn.invars)
         known, staged, unknown_outs, instantiated_outs, values = divide(
             saveable,
-            [*unknown[:at], False, *unknown[at:]],
-            [*instantiated[:at], True, *instantiated[at:]],
-            compat.with_carry(eqn, at, True, params),
+            carrying(False, unknown)[0],
+            carrying(True, instantiated)[0],
+            compat.with_more_outputs(eqn, invars, params),
         )
         return known, staged, unknown_outs[1:], instantiated_outs[1:], values
 
     return rule
 
 
-compat.keep_in_scans(_has_effects)
-compat.partial_eval_rules[compat.scan_p] = _anchors(compat.partial_eval_rules[compat.scan_p])
+patches.implements("hoisting from scans")(compat.hoisting_unless(has_effects))
 
 
 again_p = compat.Primitive("again")
@@ -81,12 +83,7 @@ dropped. `avals`: types of the results."""
 
 @again_p.def_impl
 def _refuse_again(*ctx: Any, site: Site, avals: Any = ()) -> Any:
-    raise errors.NotDifferentiable(errors.MSG_AGAIN.format(name=_name_of(site), where=site.where))
-
-
-def _name_of(site: Site) -> str:
-    content: Any = site.content
-    return content.function.name if isinstance(content, HostCall) else content.target
+    raise errors.NotDifferentiable(errors.MSG_AGAIN.format(name=site.content.title, where=site.where))
 
 
 again_p.def_abstract_eval(lambda *, site, avals: list(avals))
@@ -98,7 +95,7 @@ def _silent_jaxpr(jaxpr: Any) -> Any:
     """The jaxpr without its effects."""
 
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        if not _has_effects(eqn):
+        if not has_effects(eqn):
             return compat.bind(eqn, operands)
         if eqn.primitive in (effect_p, custom_call_p):
             avals = tuple(var.aval for var in eqn.outvars)
@@ -126,11 +123,12 @@ class _Silencing:
         return self.outs
 
 
+@patches.implements("linearized while")
 def _runs_again_silently(divide: Callable[..., Any]) -> Callable[..., Any]:
     """When a loop is linearized."""
 
     def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
-        if not (_has_effects(params["cond_jaxpr"]) or _has_effects(params["body_jaxpr"])):
+        if not (has_effects(params["cond_jaxpr"]) or has_effects(params["body_jaxpr"])):
             return divide(trace, *tracers, **params)
         silencing = _Silencing(trace)
         outs = divide(silencing, *tracers, **params)
@@ -140,6 +138,7 @@ def _runs_again_silently(divide: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
+@patches.implements("while in remat")
 def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., Any]:
     """The same in a rematerialized region."""
 
@@ -147,18 +146,12 @@ def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., A
         try:
             known, staged, *others = divide(saveable, unknown, instantiated, eqn)
         except AssertionError:  # of JAX, which can save no results in a loop, and would have to
-            for site in set[Site]().union(*map(sites_in, compat.jaxprs_in(eqn.params))):
-                if site.results is not None or isinstance(site.content, Message):
+            for site in set[Site]().union(*(summarize(inner).sites for inner in compat.jaxprs_in(eqn.params))):
+                if site.results is not None or site.content.calls_handler:
                     _refuse_again(site=site)
             raise
-        if known is not None and staged is not None and _has_effects(eqn):
+        if known is not None and staged is not None and has_effects(eqn):
             staged = compat.with_jaxprs(staged, _silent)
         return known, staged, *others
 
     return rule
-
-
-compat.custom_partial_eval_rules[compat.while_p] = _runs_again_silently(
-    compat.custom_partial_eval_rules[compat.while_p]
-)
-compat.partial_eval_rules[compat.while_p] = _runs_again_silently_in_remat(compat.partial_eval_rules[compat.while_p])

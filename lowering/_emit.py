@@ -11,12 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects._config import config
-from effects._content import HostCall
-from effects._primitive import effect_p
-from effects._sites import Site
-from effects._types import Order
+from effects import _jax as compat
+from effects._api.config import config
+from effects._model.effect import Order
+from effects._model.primitive import effect_p
+from effects._model.site import Site
 from lowering._after import after_p
 from lowering._record import NO_EDGES, TOKEN_LENGTH, Edges, close_p, host_sink, record_p
 from lowering._region import enter_p, leave_p, lower_meet_mesh, meet_mesh_p, rejoin_p
@@ -40,7 +39,7 @@ _DEVICES_SHIFT, _CALL_SHIFT = 8, 32
 def _site_attributes(
     site: Site, devices: int = 0, alike: bool = False, call: int = 0, edges: Edges = NO_EDGES, shards: bool = False
 ) -> dict[str, Any]:
-    traits = _ORDERED * site.effect.ordered | _CALLBACK * isinstance(site.content, HostCall)
+    traits = _ORDERED * site.effect.ordered | _CALLBACK * (site.content.call is not None)
     traits |= _ALIKE * alike | _SHARDS * shards
     traits |= _CLOSES * edges.closes | _ENTERS * edges.enters | _LEAVES * edges.leaves | _APART * edges.apart
     traits |= devices << _DEVICES_SHIFT | call << _CALL_SHIFT
@@ -76,10 +75,9 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
         return _record_callback_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
     if site.results is not None and not site.effect.ordered and (devices or copies):
         # Every device asks for itself, and which calls are copies of each other only their order tells.
-        if isinstance(site.content, HostCall) and (otherwise := site.content.otherwise) is not None:
-            return _otherwise(ctx, otherwise, token, operands)
-        name = site.content.function.name if isinstance(site.content, HostCall) else site.effect.name
-        raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=name, where=site.where))
+        if (call_of := site.content.call) is not None and call_of.otherwise is not None:
+            return _otherwise(ctx, call_of.otherwise, token, operands)
+        raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=site.content.title, where=site.where))
     if site.per_shard and devices:
         return _shards_native_lowering(ctx, token, operands, site, devices, call, edges)
     if site.per_shard and copies:

@@ -21,12 +21,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects._content import Content, HostCall, Line, fill
-from effects._functions import HostFunction, function_name
-from effects._sites import Operand, Site, Static, Where, stored_dtype, take_array
+from effects import _jax as compat
+from effects._model.arguments import take_array
+from effects._model.content import Content
+from effects._model.functions import HostFunction, function_name
+from effects._model.host_call import HostCall
+from effects._model.line import Line, fill
+from effects._model.operand import Operand, Static, stored_dtype
+from effects._model.site import Site
+from effects._model.where import Where
 from lowering._record import bind_record
-from lowering._rules import TokenContext, Tokens, effects_of, equations_with_effects, register_token_rule
+from lowering._rules import TokenContext, Tokens, register_token_rule
+from lowering._summary import Leaf, effects_of, summarizes
 
 
 @register_token_rule(compat.debug_print_p)
@@ -77,25 +83,14 @@ def _leave_to_jax(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) 
     return tokens, list(ctx.primitive.bind(*args, **params))
 
 
-def is_ordered_record(eqn: Any) -> bool:
-    """Whether an equation becomes one ordered record whose results nobody waits for."""
+@summarizes(compat.debug_print_p, compat.debug_callback_p, compat.io_callback_p)
+def _summarize_callback(eqn: Any) -> Leaf:
+    ordered = all(effect.ordered for effect in effects_of(eqn.effects))
     if eqn.primitive is compat.io_callback_p:
-        return eqn.params["ordered"] and not eqn.params["result_avals"]
-    is_debug = eqn.primitive is compat.debug_print_p or eqn.primitive is compat.debug_callback_p
-    return is_debug and all(effect.ordered for effect in effects_of(eqn.effects))
-
-
-def jax_calls_in(jaxpr: Any) -> tuple[bool, bool]:
-    """Whether JAX's callbacks in a jaxpr, and in those inside it, call functions, and whether it waits for results."""
-    calls = awaits = False
-    for eqn in equations_with_effects(jaxpr):
-        if eqn.primitive is compat.io_callback_p:
-            calls, awaits = True, awaits or bool(eqn.params["result_avals"])
-        elif eqn.primitive is compat.debug_callback_p:
-            calls = True
-        elif eqn.primitive is compat.debug_print_p:
-            calls = calls or _as_line(eqn.params) is None
-    return calls, awaits
+        awaits = bool(eqn.params["result_avals"])
+        return Leaf(True, awaits, ordered and not awaits)
+    calls = eqn.primitive is compat.debug_callback_p or _as_line(eqn.params) is None
+    return Leaf(calls, False, ordered)
 
 
 # Records

@@ -2,36 +2,111 @@
 
 Under `vmap`, a branch whose predicate differs between lanes runs for all of them, and so does a loop until the last is
 through. The pass gives every effect in there a mask, so that only the lanes that a Python program would have brought
-there have it. It is of the same shape as the token pass: a loop over the equations of a jaxpr, and a rule for each
-primitive that holds one.
+there have it. It is of the same shape as the token pass: a loop over the equations of a jaxpr, a rule for what needs
+one of its own, and the holders for the rest.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects._custom_call import custom_call_p
-from effects._primitive import effect_p
-from effects._print_grad import print_grad_p
-from effects._sites import Site
-from lowering._rules import effects_inside, own_effects
-from lowering._signature import with_mask
-from lowering._state import run_discharged
-
-_MaskRule = Callable[..., Sequence[Any]]
-"""`(primitive, active, *args, **params) -> outs`: binds an equation so that its effects happen where `active` holds."""
-
-_mask_rules: dict[Any, _MaskRule] = {}
+from effects import _jax as compat
+from effects._api.custom_call_primitive import custom_call_p
+from effects._api.print_grad import print_grad_p
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from lowering._summary import has_effects, summarize
+from lowering.holders import Extra, Holder, find_holder
 
 
-def _register(*primitives: Any) -> Callable[[_MaskRule], _MaskRule]:
-    def register(rule: _MaskRule) -> _MaskRule:
+@dataclasses.dataclass(slots=True)
+class MaskContext:
+    """What a mask rule may need to know of its equation.
+
+    Attributes:
+        eqn: The equation.
+        mask: `mask(jaxpr, active, args) -> outs` evaluates a jaxpr in place of the equation, with its effects only
+            where `active` holds.
+        masked: `masked(jaxpr)` is the jaxpr with the predicate ahead of its inputs. Made once and cached.
+    """
+
+    eqn: Any
+    mask: Callable[[Any, Any, Sequence[Any]], list[Any]]
+    masked: Callable[[Any], Any]
+
+    @property
+    def primitive(self) -> Any:
+        return self.eqn.primitive
+
+    @property
+    def where(self) -> str:
+        return compat.source_of(self.eqn)
+
+
+class MaskRule(Protocol):
+    def __call__(self, ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
+        """Binds an equation such that its effects happen where a predicate holds.
+
+        Args:
+            ctx: The equation's context.
+            active: The predicate, a boolean without dimensions: whether the lane is there.
+            *args: The equation's operands.
+            **params: The equation's parameters.
+
+        Returns:
+            The equation's results. Those of lanes that are not there are not used.
+        """
+        ...
+
+
+_mask_rules: dict[Any, MaskRule] = {}  # by primitive; written when modules are loaded
+
+
+def register_mask_rule(*primitives: Any) -> Callable[[MaskRule], MaskRule]:
+    """Registers how primitives have effects in some lanes only, where `lowering.holds` is not enough.
+
+    A branch or a loop whose predicate differs between the lanes of a `vmap` runs for all of them, and its effects are
+    for those that a Python program would have brought there. A rule takes `(ctx, active, *args, **params)` and returns
+    the equation's results. What has neither a rule nor a holder runs for one lane after the other.
+
+    Args:
+        *primitives: The primitives.
+
+    Returns:
+        A decorator for the rule.
+
+    Example:
+        A primitive that runs its body, which costs too much for lanes that are not there.
+
+        >>> import jax, lowering, effects as fx
+        >>> from jax.extend.core import Primitive
+        >>> costly_p = Primitive("costly")
+        >>> costly_p.multiple_results = True
+        >>> _ = costly_p.def_effectful_abstract_eval(lambda *avals, body: (body.out_avals, set(body.effects)))
+        >>> @lowering.holds(costly_p)
+        ... def _costly(extra, *args, body):
+        ...     return extra.run(body, args)
+        >>> @lowering.register_mask_rule(costly_p)
+        ... def _costly_mask_rule(ctx, active, *args, body):
+        ...     cheap = [jax.numpy.where(active, x, 0) for x in args]
+        ...     return ctx.mask(body, active, cheap)
+        >>> @fx.jit
+        ... def f(x):
+        ...     body = jax.make_jaxpr(lambda x: (fx.print("x = {}", x), x + 1)[1])(x)
+        ...     return costly_p.bind(x, body=body)[0]
+        >>> jax.vmap(lambda x: jax.lax.cond(x > 1, f, lambda x: x, x))(jax.numpy.arange(3))
+        Array([0, 1, 3], dtype=int32)
+        >>> fx.effects_barrier()
+        x = 2
+    """
+
+    def register(rule: MaskRule) -> MaskRule:
         for primitive in primitives:
             _mask_rules[primitive] = rule
         return rule
@@ -40,131 +115,94 @@ def _register(*primitives: Any) -> Callable[[_MaskRule], _MaskRule]:
 
 
 def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
-    """Evaluates a jaxpr with constants, with its effects only where `active` holds."""
+    """Evaluates a jaxpr with its effects only where `active` holds."""
 
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         if not _is_masked(eqn):
             return compat.bind(eqn, operands)
-        if (rule := _mask_rules.get(eqn.primitive)) is None:
-            effects = own_effects(eqn.effects).union(*map(effects_inside, compat.jaxprs_in(eqn.params)))
-            names = ", ".join(sorted(f"`{effect}`" for effect in effects)) or "of a backward pass"
-            raise errors.MissingTokenRule(
-                errors.MSG_MISSING_MASK.format(effects=names, primitive=eqn.primitive, where=compat.source_of(eqn))
-            )
-        return rule(eqn.primitive, active, *operands, **eqn.params)
+        if (rule := _mask_rules.get(eqn.primitive)) is not None:
+            return rule(MaskContext(eqn, mask_effects, masked), active, *operands, **eqn.params)
+        if (holder := find_holder(eqn.primitive)) is not None:
+            return _mask_held(holder, eqn, active, operands)
+        return _mask_lane_by_lane(eqn, active, operands)
 
-    return compat.interpret(jaxpr, args, apply)
-
-
-@compat.weakref_lru_cache
-def needs_masks(jaxpr: Any) -> bool:
-    """Whether a jaxpr has effects, or will have them when it is transposed."""
-    return any(map(_is_masked, jaxpr.eqns))
+    return compat.interpret(compat.closed_jaxpr(jaxpr), args, apply)
 
 
 def _is_masked(eqn: Any) -> bool:
     return (
         eqn.primitive is print_grad_p
-        or bool(own_effects(eqn.effects))
-        or any(needs_masks(inner) for inner in compat.jaxprs_in(eqn.params))
+        or has_effects(eqn)
+        or any(summarize(inner).needs_masks for inner in compat.jaxprs_in(eqn.params))
     )
 
 
+def needs_masks(jaxpr: Any) -> bool:
+    """Whether a jaxpr has effects, or will have them when it is transposed."""
+    return summarize(jaxpr).needs_masks
+
+
 @compat.weakref_lru_cache
-def masked_jaxpr(jaxpr: Any) -> Any:
-    """The jaxpr with the predicate ahead of its inputs. Cached, so that one function stays one function."""
+def _masked_jaxpr(jaxpr: Any) -> Any:
     avals = [compat.boolean(), *jaxpr.in_avals]
     return compat.trace_to_jaxpr(lambda active, *args: mask_effects(jaxpr, active, args), avals, like=jaxpr)
 
 
 def masked(jaxpr: Any) -> Any:
-    """The same, of a jaxpr that may hold constants or not."""
-    return masked_jaxpr(compat.closed_jaxpr(jaxpr))
+    """A jaxpr, with constants or without, with the predicate ahead of its inputs. Cached, so that one function stays
+    one function."""
+    return _masked_jaxpr(compat.closed_jaxpr(jaxpr))
 
 
-@_register(effect_p, print_grad_p)
-def _mask_site(primitive: Any, active: Any, *operands: Any, site: Site) -> Sequence[Any]:
+def _mask_held(holder: Holder, eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """The predicate is a constant to whatever holds a jaxpr."""
+
+    def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        return state, mask_effects(body, active, args)
+
+    extra = Extra(eqn.primitive.bind, lambda body, _: masked(body), run, consts=(active,))
+    return holder(extra, *operands, **eqn.params)
+
+
+def _mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """What neither a rule nor a holder describes is called for one lane after the other, if the lane is there."""
+    if any(map(compat.is_reference, operands)):
+        raise NotImplementedError(errors.MSG_MASKED_STATE.format(control=f"branch or loop with `{eqn.primitive}`"))
+
+    @jax.custom_batching.sequential_vmap
+    def call(active: Any, *operands: Any) -> list[Any]:
+        def skip(*operands: Any) -> list[Any]:
+            return [jax.lax.full(var.aval.shape, 0, var.aval.dtype) for var in eqn.outvars]
+
+        return jax.lax.cond(active, lambda *operands: list(compat.bind(eqn, operands)), skip, *operands)
+
+    return call(active, *operands)
+
+
+@register_mask_rule(effect_p, print_grad_p)
+def _mask_site(ctx: MaskContext, active: Any, *operands: Any, site: Site) -> Sequence[Any]:
     if site.mask is None:
-        return primitive.bind(active, *operands, site=site.with_mask())
+        return ctx.primitive.bind(active, *operands, site=site.with_mask())
     mask, *others = operands
-    return primitive.bind(mask & active, *others, site=site)
+    return ctx.primitive.bind(mask & active, *others, site=site)
 
 
-@_register(custom_call_p)
+@register_mask_rule(custom_call_p)
 def _mask_custom_call(
-    primitive: Any, active: Any, *operands: Any, masked: bool, lanes: Any, lanes_of: Any, **params: Any
+    ctx: MaskContext, active: Any, *operands: Any, masked: bool, lanes: Any, lanes_of: Any, **params: Any
 ) -> Sequence[Any]:
     if masked:
         first = operands[0] & active
-        return primitive.bind(first, *operands[1:], masked=True, lanes=lanes, lanes_of=lanes_of, **params)
+        return ctx.primitive.bind(first, *operands[1:], masked=True, lanes=lanes, lanes_of=lanes_of, **params)
     same = (False,) * len(lanes)
-    return primitive.bind(active, *operands, masked=True, lanes=lanes, lanes_of=(same, *lanes_of), **params)
+    return ctx.primitive.bind(active, *operands, masked=True, lanes=lanes, lanes_of=(same, *lanes_of), **params)
 
 
-@_register(compat.cond_p)
-def _mask_cond(primitive: Any, active: Any, index: Any, *args: Any, branches: Any, **params: Any) -> Sequence[Any]:
-    return primitive.bind(index, active, *args, branches=tuple(map(masked, branches)), **params)
-
-
-@_register(compat.while_p)
-def _mask_while(
-    primitive: Any,
-    active: Any,
-    *args: Any,
-    cond_jaxpr: Any,
-    body_jaxpr: Any,
-    cond_nconsts: int,
-    body_nconsts: int,
-    **params: Any,
-) -> Sequence[Any]:
-    return primitive.bind(
-        active,
-        *args[:cond_nconsts],
-        active,
-        *args[cond_nconsts:],
-        cond_jaxpr=masked(cond_jaxpr),
-        body_jaxpr=masked(body_jaxpr),
-        cond_nconsts=cond_nconsts + 1,
-        body_nconsts=body_nconsts + 1,
-        **params,
-    )
-
-
-@_register(compat.scan_p)
-def _mask_scan(primitive: Any, active: Any, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
-    return primitive.bind(active, *args, **compat.with_scan_const(params, masked(jaxpr)))
-
-
-@_register(compat.jit_p, *compat.annotated_calls())
-def _mask_call(primitive: Any, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    body = "jaxpr" if "jaxpr" in params else "call_jaxpr"
-    params[body] = masked(params[body])
-    return primitive.bind(active, *args, **with_mask(params))
-
-
-@_register(compat.remat_p)
-def _mask_remat(primitive: Any, active: Any, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
-    body = masked(jaxpr)
-    return primitive.bind(*body.consts, active, *args, jaxpr=compat.open_jaxpr(body), **params)
-
-
-@_register(*compat.inlined_calls())
-def _mask_inlined(primitive: Any, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    return mask_effects(compat.closed_jaxpr(compat.inlined_calls()[primitive](params)), active, args)
-
-
-@_register(compat.run_state_p)
-def _mask_run_state(
-    primitive: Any, active: Any, *args: Any, jaxpr: Any, is_initialized: Any, **params: Any
-) -> Sequence[Any]:
-    return run_discharged(lambda pure, values: mask_effects(pure, active, values), args, jaxpr, is_initialized)
-
-
-@_register(compat.linear_solve_p)
-def _mask_linear_solve(primitive: Any, active: Any, *args: Any, const_lengths: Any, jaxprs: Any) -> Sequence[Any]:
+@register_mask_rule(compat.linear_solve_p)
+def _mask_linear_solve(ctx: MaskContext, active: Any, *args: Any, const_lengths: Any, jaxprs: Any) -> Sequence[Any]:
     """What runs is `solve`."""
     at = const_lengths.matvec + const_lengths.vecmat
-    return primitive.bind(
+    return ctx.primitive.bind(
         *args[:at],
         active,
         *args[at:],
@@ -173,9 +211,9 @@ def _mask_linear_solve(primitive: Any, active: Any, *args: Any, const_lengths: A
     )
 
 
-@_register(compat.shard_map_p)
+@register_mask_rule(compat.shard_map_p)
 def _mask_shard_map(
-    primitive: Any,
+    ctx: MaskContext,
     active: Any,
     *args: Any,
     jaxpr: Any,
@@ -218,8 +256,8 @@ def _mask_first(fun: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any
     return lambda active, *args: _mask_function(fun, active, args)
 
 
-@_register(compat.custom_jvp_call_p)
-def _mask_custom_jvp(primitive: Any, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
+@register_mask_rule(compat.custom_jvp_call_p)
+def _mask_custom_jvp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
     """The function and its rule, each with the predicate ahead."""
 
     def masked_rule(rule: Any) -> Any:
@@ -232,8 +270,8 @@ def _mask_custom_jvp(primitive: Any, active: Any, *args: Any, **params: Any) -> 
     return compat.bind_custom_jvp(params, [active, *args], _mask_first, masked_rule)
 
 
-@_register(compat.custom_vjp_call_p)
-def _mask_custom_vjp(primitive: Any, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
+@register_mask_rule(compat.custom_vjp_call_p)
+def _mask_custom_vjp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
     """The function and its rules, each with the predicate ahead, which is a residual too."""
 
     def masked_forward(forward: Any) -> Any:
@@ -243,9 +281,9 @@ def _mask_custom_vjp(primitive: Any, active: Any, *args: Any, **params: Any) -> 
     return compat.bind_custom_vjp(params, [active, *args], _mask_first, masked_forward, _mask_first)
 
 
-@_register(compat.custom_vmap_p)
+@register_mask_rule(compat.custom_vmap_p)
 def _mask_custom_vmap(
-    primitive: Any, active: Any, *args: Any, call: Any, rule: Any, in_tree: Any, out_tree: Any
+    ctx: MaskContext, active: Any, *args: Any, call: Any, rule: Any, in_tree: Any, out_tree: Any
 ) -> Sequence[Any]:
     """The rule is for all lanes together: its effects happen if any lane is there."""
 
@@ -260,7 +298,7 @@ def _mask_custom_vmap(
         outs = _mask_function(flat, active.any(), args)
         return out_tree.unflatten(outs), outs_batched[0]
 
-    return primitive.bind(
+    return ctx.primitive.bind(
         active,
         *args,
         call=masked(call),

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from effects import _jax_compat as compat
-from effects._primitive import effect_p, result_avals
-from effects._sites import Site, size_operands
+from effects import _jax as compat
+from effects._model.primitive import effect_p, result_avals
+from effects._model.site import Site, size_operands
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 
 TOKEN_LENGTH = 4

@@ -18,12 +18,12 @@ import jax
 from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects._config import config
-from lowering._after import after, any_talks, collectives_come_after, do_collectives_come_after
+from effects import _jax as compat
+from effects._api.config import config
+from lowering._after import after, collectives_come_after, do_collectives_come_after
 from lowering._record import TOKEN_LENGTH, Edges, close_p
-from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, own_effects, register_token_rule, sites_in
-from lowering._thread import equations_at_edges, is_plain_record
+from lowering._rules import UNORDERED, TokenContext, Tokens, register_token_rule
+from lowering._summary import begins_with_record, effects_of, ends_with_record, own_effects, summarize
 
 enter_p = compat.Primitive("enter")
 enter_p.multiple_results = True
@@ -112,11 +112,11 @@ def _shard_map_token_rule(
     # A device that waits for its turn then waits for effects which others may never come to.
     apart = _may_part(jaxpr, check_vma) and any(map(_waits, _eqns_in(jaxpr)))
     apart = apart or (is_inside_whole and do_collectives_come_after())
-    may_be_stuck = apart and (skips or any_talks(jaxpr))  # XLA may gather between copies, too
+    may_be_stuck = apart and (skips or summarize(jaxpr).has_collectives)  # XLA may gather between copies, too
     edges = ctx.edges
     if counts and not copy_axes and ordered == len(keys) == 1:
-        first, last = map(is_plain_record, equations_at_edges(jaxpr))
-        edges = Edges(first, last, ctx.edges.closes, mesh.size, may_be_stuck)
+        begins, ends = begins_with_record(jaxpr), ends_with_record(jaxpr)
+        edges = Edges(begins, ends, ctx.edges.closes, mesh.size, may_be_stuck)
 
     def enter(tokens: Sequence[Any]) -> Sequence[Any]:
         devices = mesh.size if skips else math.prod(own_axes.values())
@@ -165,7 +165,7 @@ def _shard_map_token_rule(
 def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:
     """For an error: the effects of a region, and where the first of them is."""
     names = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
-    where = min((str(site.where) for site in sites_in(compat.open_jaxpr(jaxpr))), default=ctx.where)
+    where = min((str(site.where) for site in summarize(jaxpr).sites), default=ctx.where)
     return names, str(where)
 
 

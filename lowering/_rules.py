@@ -1,19 +1,17 @@
-"""The table of token rules, and what a rule is.
+"""Token rules: how an equation with effects carries tokens.
 
-A rule says how an equation with effects carries tokens. Tokens are arrays, one under each key: the name of an order
-domain, or `UNORDERED` for the effects that have no place in any.
+Tokens are arrays, one under each key: the name of an order domain, or `UNORDERED` for the effects that have no place in
+any. Most primitives need no rule, since their holder says enough (see `holders.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from effects import _jax_compat as compat
-from effects._registry import OF_JAX
-from effects._sites import Site
-from effects._types import Effect
+from effects import _jax as compat
+from effects._model.effect import Effect
 
 Tokens = dict[str, Any]
 
@@ -24,48 +22,6 @@ UNORDERED = "(unordered)"
 def token_key(effect: Effect) -> str:
     """Under which key the token of this effect is."""
     return effect.domain if effect.ordered else UNORDERED
-
-
-def own_effects(effects: Any) -> frozenset[Effect]:
-    """Ours among a jaxpr's or an equation's effects."""
-    return frozenset(effect for effect in effects if isinstance(effect, Effect))
-
-
-def effects_of(effects: Any) -> frozenset[Effect]:
-    """Those of a jaxpr's or an equation's effects that tokens are threaded for: ours, and JAX's own callbacks'."""
-    if not effects:
-        return frozenset()
-    threaded = [effect if isinstance(effect, Effect) else OF_JAX.get(type(effect)) for effect in effects]
-    return frozenset([effect for effect in threaded if effect is not None])
-
-
-@compat.weakref_lru_cache
-def effects_inside(jaxpr: Any) -> frozenset[Effect]:
-    """Ours in a jaxpr, and in those inside of it whose equations do not show them."""
-    found = own_effects(jaxpr.effects)
-    for eqn in jaxpr.eqns:
-        for inner in compat.jaxprs_in(eqn.params):
-            found |= effects_inside(inner)
-    return found
-
-
-def equations_with_effects(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a jaxpr, and of those inside it, that show effects."""
-    for eqn in jaxpr.eqns:
-        if eqn.effects:
-            yield eqn
-            for inner in compat.jaxprs_in(eqn.params):
-                yield from equations_with_effects(inner)
-
-
-def sites_in(jaxpr: Any) -> set[Site]:
-    """Every site of a jaxpr and of those inside it."""
-    found: set[Site] = set()
-    for eqn in equations_with_effects(jaxpr):
-        if isinstance(site := eqn.params.get("site"), Site):
-            found.add(site)
-        found.update(eqn.params.get("sites", ()))  # of an exported program
-    return found
 
 
 def token_keys(effects: Iterable[Effect]) -> tuple[str, ...]:
@@ -88,8 +44,10 @@ class TokenContext:
         around: The token around the region that ends with the equation, if its record takes one.
         thread: `thread(jaxpr, tokens, args) -> (tokens, outs)` evaluates a jaxpr in place of the equation, with tokens
             through it.
-        threaded: `threaded(jaxpr, tokens)` is the jaxpr with tokens, in the order of `tokens`, ahead of its inputs and
-            outputs. Made once and cached, so that one function stays one function.
+        threaded: `threaded(jaxpr, tokens, after=0)` is the jaxpr with tokens, in the order of `tokens`, ahead of its
+            outputs, and behind so many of its inputs. Made once and cached, so that one function stays one function.
+        carry: `carry(ctx, tokens, *args, **params) -> (tokens, outs)` is the rule that is made from the primitive's
+            holder.
     """
 
     eqn: Any
@@ -99,7 +57,8 @@ class TokenContext:
     edges: Any
     around: Any
     thread: Callable[..., tuple[Tokens, list[Any]]]
-    threaded: Callable[[Any, Tokens], Any]
+    threaded: Callable[..., Any]
+    carry: TokenRule
 
     @property
     def primitive(self) -> Any:
@@ -130,11 +89,13 @@ _token_rules: dict[Any, TokenRule] = {}  # by primitive; written when modules ar
 
 
 def register_token_rule(*primitives: Any) -> Callable[[TokenRule], TokenRule]:
-    """Says how tokens are carried through primitives.
+    """Registers how tokens are carried through primitives for which `lowering.holds` is not enough.
 
     A rule takes `(ctx, tokens, *args, **params)` and returns `(tokens, outs)`. For a primitive that holds a jaxpr,
     `ctx.thread(jaxpr, tokens, args)` evaluates the jaxpr with tokens through it, and `ctx.threaded(jaxpr, tokens)`
-    gives a jaxpr that takes and returns them first.
+    gives a jaxpr that takes and returns them first. A rule takes precedence over the primitive's holder. It says
+    nothing of masks: in a branch or a loop whose predicate differs between the lanes of a `vmap`, the primitive then
+    runs for one lane after the other unless it has a holder or a mask rule.
 
     Args:
         *primitives: The primitives.
@@ -143,26 +104,24 @@ def register_token_rule(*primitives: Any) -> Callable[[TokenRule], TokenRule]:
         A decorator for the rule.
 
     Example:
-        A primitive that runs its body twice.
+        A primitive that means no more than its body.
 
         >>> import jax, lowering, effects as fx
-        >>> from jax.extend.core import Primitive, jaxpr_as_fun
-        >>> twice_p = Primitive("twice")
-        >>> twice_p.multiple_results = True
-        >>> _ = twice_p.def_effectful_abstract_eval(lambda *avals, body: (list(avals), set(body.effects)))
-        >>> @lowering.register_token_rule(twice_p)
-        ... def _twice_token_rule(ctx, tokens, *args, body):
-        ...     tokens, args = ctx.thread(body, tokens, args)
+        >>> from jax.extend.core import Primitive
+        >>> once_p = Primitive("once")
+        >>> once_p.multiple_results = True
+        >>> _ = once_p.def_effectful_abstract_eval(lambda *avals, body: (body.out_avals, set(body.effects)))
+        >>> @lowering.register_token_rule(once_p)
+        ... def _once_token_rule(ctx, tokens, *args, body):
         ...     return ctx.thread(body, tokens, args)
         >>> @fx.jit
         ... def f(x):
         ...     body = jax.make_jaxpr(lambda x: (fx.print("x = {}", x), x + 1)[1])(x)
-        ...     return twice_p.bind(x, body=body)[0]
+        ...     return once_p.bind(x, body=body)[0]
         >>> f(1)
-        Array(3, dtype=int32, weak_type=True)
+        Array(2, dtype=int32, weak_type=True)
         >>> fx.effects_barrier()
         x = 1
-        x = 2
     """
 
     def register(rule: TokenRule) -> TokenRule:
@@ -173,6 +132,6 @@ def register_token_rule(*primitives: Any) -> Callable[[TokenRule], TokenRule]:
     return register
 
 
-def find_rule(primitive: Any) -> TokenRule | None:
-    """The rule for a primitive."""
+def registered_rule(primitive: Any) -> TokenRule | None:
+    """The rule that was registered for a primitive."""
     return _token_rules.get(primitive)

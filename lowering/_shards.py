@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from effects import _jax_compat as compat
-from effects._sites import SIZE, Site
+from effects import _jax as compat
+from effects._model.site import SIZE, Site
 from lowering._record import TOKEN_LENGTH
 
 _TARGET = "effects_shards"

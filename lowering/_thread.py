@@ -14,50 +14,27 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from effects._primitive import effect_p
-from effects._registry import registered_effects
-from lowering._after import after, collectives_come_after, do_collectives_come_after, talks
-from lowering._jax_callbacks import is_ordered_record
+from effects import _jax as compat
+from effects._api.registry import registered_effects
+from lowering._after import after, collectives_come_after, communicates, do_collectives_come_after
 from lowering._record import NO_EDGES, Edges
-from lowering._rules import (
-    UNORDERED,
-    TokenContext,
-    TokenRule,
-    Tokens,
-    effects_inside,
-    effects_of,
-    find_rule,
-    own_effects,
-    token_keys,
-)
+from lowering._rules import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
+from lowering._summary import effects_of, leaf_of, own_effects, summarize
+from lowering.holders import Extra, find_holder
 
 
-def ends_with_record(jaxpr: Any) -> bool:
-    """Whether the last thing that a program publishes is a record under its only token, of its outermost jaxpr or of a
-    region that stands there, in which no devices are copies of each other."""
-    if len(token_keys(effects_of(jaxpr.effects))) != 1:
+def last_record_closes(jaxpr: Any) -> bool:
+    """Whether a program's last record can say that it is the last. Its token must be the only one, and it must stand in
+    the outermost jaxpr, or in a region there in which no devices are copies of each other."""
+    summary = summarize(jaxpr)
+    if len(token_keys(summary.effects)) != 1:
         return False
-    last = equations_at_edges(jaxpr)[1]
+    last = summary.last
     if last.primitive is compat.shard_map_p:
         if compat.region_axes(last.params["mesh"], last.params["newly_manual_axes"])[1]:
             return False
-        last = equations_at_edges(compat.closed_jaxpr(last.params["jaxpr"]))[1]
-    return is_plain_record(last)
-
-
-def is_plain_record(eqn: Any) -> bool:
-    """Whether an equation becomes one ordered record whose results nobody waits for."""
-    if eqn.primitive is not effect_p:
-        return is_ordered_record(eqn)
-    site = eqn.params["site"]
-    return site.effect.ordered and site.results is None
-
-
-def equations_at_edges(jaxpr: Any) -> tuple[Any, Any]:
-    """The first and the last equation with effects."""
-    eqns = [eqn for eqn in jaxpr.jaxpr.eqns if effects_of(eqn.effects)]
-    return eqns[0], eqns[-1]
+        last = summarize(last.params["jaxpr"]).last
+    return leaf_of(last).is_ordered_record
 
 
 def thread_tokens(
@@ -77,7 +54,8 @@ def thread_tokens(
     """
     tokens = dict(tokens)
     joined: list[Any] = []
-    first, last = equations_at_edges(jaxpr) if edges != NO_EDGES else (None, None)
+    summary = summarize(jaxpr)
+    first, last = (summary.first, summary.last) if edges != NO_EDGES else (None, None)
     calls = itertools.count()
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
@@ -85,13 +63,13 @@ def thread_tokens(
         if not effects or (rule is None and not own_effects(eqn.effects)):
             # Nothing to order, or callbacks of JAX's own in a primitive without a rule, which JAX can lower.
             refuse_hidden_effects(eqn)
-            if do_collectives_come_after() and talks(eqn):
+            if do_collectives_come_after() and communicates(eqn):
                 operands = after(tokens.values(), operands)
             return compat.bind(eqn, operands)
         taken = {key: tokens[key] for key in token_keys(effects)}
         own = edges if first is last is eqn else _edges_of(edges, eqn is first, eqn is last)
         own_around = around if own.leaves and not own.enters else None
-        ctx = TokenContext(eqn, effects, len(eqn.outvars), call, own, own_around, _thread, _threaded)
+        ctx = TokenContext(eqn, effects, len(eqn.outvars), call, own, own_around, _thread, _threaded, _carry)
         returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
             # Unordered effects all take the token that came in: nothing orders them. But two calls of one function must
@@ -118,16 +96,20 @@ def _edges_of(edges: Edges, is_first: bool, is_last: bool) -> Edges:
 
 
 @compat.weakref_lru_cache
-def threaded_jaxpr(jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ...], collectives_after: bool) -> Any:
-    """The jaxpr with tokens ahead of its inputs and outputs. Cached, so that one function stays one function."""
+def threaded_jaxpr(
+    jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ...], after: int, collectives_after: bool
+) -> Any:
+    """The jaxpr with tokens ahead of its outputs, and behind its first `after` inputs. Cached, so that one function
+    stays one function."""
 
     def threaded(*flat: Any) -> list[Any]:
-        tokens = dict(zip(keys, flat[: len(keys)], strict=True))
+        taken, args = flat[after : after + len(keys)], [*flat[:after], *flat[after + len(keys) :]]
         with collectives_come_after(collectives_after):
-            tokens, outs = thread_tokens(jaxpr, tokens, flat[len(keys) :])
+            tokens, outs = thread_tokens(jaxpr, dict(zip(keys, taken, strict=True)), args)
         return [*(tokens[key] for key in keys), *outs]
 
-    return compat.trace_to_jaxpr(threaded, [*token_avals, *jaxpr.in_avals], like=jaxpr)
+    avals = jaxpr.in_avals
+    return compat.trace_to_jaxpr(threaded, [*avals[:after], *token_avals, *avals[after:]], like=jaxpr)
 
 
 def _thread(
@@ -136,10 +118,32 @@ def _thread(
     return thread_tokens(compat.closed_jaxpr(jaxpr), tokens, args, edges, around)
 
 
-def _threaded(jaxpr: Any, tokens: Tokens) -> Any:
+def _threaded(jaxpr: Any, tokens: Tokens, after: int = 0) -> Any:
     keys = tuple(tokens)
     avals = tuple(compat.typeof(tokens[key]) for key in keys)
-    return threaded_jaxpr(compat.closed_jaxpr(jaxpr), keys, avals, do_collectives_come_after())
+    return threaded_jaxpr(compat.closed_jaxpr(jaxpr), keys, avals, after, do_collectives_come_after())
+
+
+def find_rule(primitive: Any) -> TokenRule | None:
+    """The rule that was registered for a primitive, else the one that is made from its holder."""
+    return registered_rule(primitive) or (None if find_holder(primitive) is None else _carry)
+
+
+def _carry(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
+    """Tokens are state to whatever holds a jaxpr."""
+    keys = tuple(tokens)
+
+    def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        after, outs = _thread(body, dict(zip(keys, state, strict=True)), args)
+        return [after[key] for key in keys], outs
+
+    holder = find_holder(ctx.primitive)
+    assert holder is not None
+    extra = Extra(
+        ctx.primitive.bind, lambda body, after: _threaded(body, tokens, after), run, state=tuple(tokens.values())
+    )
+    outs = holder(extra, *args, **params)
+    return dict(zip(keys, extra.state, strict=True)), list(outs)
 
 
 def _apply_rule(
@@ -175,7 +179,7 @@ def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
 def refuse_hidden_effects(eqn: Any) -> None:
     """Raises if a jaxpr inside an equation has effects that the equation does not show."""
     for inner in compat.jaxprs_in(eqn.params):
-        if hidden := effects_inside(inner):
+        if hidden := summarize(inner).own_effects:
             raise _missing_rule(eqn, hidden)
 
 

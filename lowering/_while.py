@@ -1,7 +1,8 @@
-"""`while`: tokens join what is carried.
+"""`while` where its condition has effects.
 
-A condition with effects runs before the loop and at the end of the body, so that the loop's own condition is only the
-predicate that the body left behind. So does one that reads references, since JAX would give it their first values.
+Tokens join what is carried, as the holder says. A condition with effects runs before the loop and at the end of the
+body, so that the loop's own condition is only the predicate that the body left behind. So does one that reads
+references, since JAX would give it their first values.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
-from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule
-from lowering._signature import consts_first
+from effects import _jax as compat
+from effects._jax import patches
+from lowering._rules import TokenContext, Tokens, register_token_rule
+from lowering._summary import effects_of
 
 
 @register_token_rule(compat.while_p)
@@ -41,31 +43,22 @@ def _while_token_rule(
         cond_jaxpr, body_jaxpr = _without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
         body_consts, body_nconsts = [*cond_consts, *body_consts], cond_nconsts + body_nconsts
 
-    def keep(first: dict[str, Any], carried: Any) -> list[Any]:
-        return [*(first[key] for key in keys), *carried]
-
     if not effects_of(cond_jaxpr.effects) and not any(map(compat.is_reference, cond_consts)):
-        avals = [compat.typeof(x) for x in carry]
-        token_avals = [compat.typeof(tokens[key]) for key in keys]
-
-        def condition(*flat: Any) -> list[Any]:
-            return ctx.thread(cond_jaxpr, {}, [*flat[:cond_nconsts], *flat[cond_nconsts + len(keys) :]])[1]
-
-        cond_with_tokens = compat.trace_to_jaxpr(
-            condition, [*cond_jaxpr.in_avals[:cond_nconsts], *token_avals, *avals], like=cond_jaxpr
-        )
-        body_with_tokens = consts_first(ctx.threaded(body_jaxpr, tokens), len(keys), body_nconsts)
-        outs = compat.while_p.bind(
+        return ctx.carry(
+            ctx,
+            tokens,
             *cond_consts,
             *body_consts,
-            *keep(tokens, carry),
-            cond_jaxpr=cond_with_tokens,
-            body_jaxpr=body_with_tokens,
+            *carry,
+            cond_jaxpr=cond_jaxpr,
+            body_jaxpr=body_jaxpr,
             cond_nconsts=cond_nconsts,
             body_nconsts=body_nconsts,
             **params,
         )
-        return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
+
+    def keep(first: dict[str, Any], carried: Any) -> list[Any]:
+        return [*(first[key] for key in keys), *carried]
 
     tokens, [predicate] = ctx.thread(cond_jaxpr, tokens, [*cond_consts, *carry])
     # What both have is one constant: a reference that the body writes is the one that the condition reads.
@@ -143,4 +136,4 @@ def _asked_once(params: dict[str, Any]) -> Any:
     return compat.trace_to_jaxpr(loop, avals, like=body)
 
 
-compat.change_checkified_while(_asked_once)
+patches.implements("while in checkify")(compat.checkifying_instead(_asked_once))

@@ -6,20 +6,21 @@ from dispatch._drain import drain as drain
 from dispatch._placed import PlacedTokens as PlacedTokens
 from dispatch._streams import current_stream as current_stream
 from dispatch._streams import streams as streams
-from effects import _cli as _cli
 from effects import _errors as _errors
-from effects import _handlers as _handlers
-from effects import _jax_compat as _jax_compat
-from effects._content import Line as Line
-from effects._merge import LogError as LogError
-from effects._merge import merge as merge
-from effects._merge import text_of as text_of
-from effects._primitive import effect_p as effect_p
-from effects._sites import Site as Site
-from effects._sites import site_from as site_from
-from effects._sites import take_arguments as take_arguments
-from effects._sites import where_called as where_called
+from effects import _jax, cli
+from effects._model.arguments import take_arguments as take_arguments
+from effects._model.line import Line as Line
+from effects._model.primitive import effect_p as effect_p
+from effects._model.site import Site as Site
+from effects._model.site import site_from as site_from
+from effects._model.where import where_called as where_called
+from effects.handlers import _columns as _columns
+from effects.handlers import jsonl as jsonl
+from effects.handlers import list as list_handler
+from effects.handlers.merge import LogError as LogError
+from effects.handlers.merge import merge as merge
+from effects.handlers.merge import text_of as text_of
 from lowering import _jax_callbacks as _jax_callbacks
-from lowering._rules import find_rule as find_rule
+from lowering._thread import find_rule as find_rule
 
-compat = _jax_compat
+compat, _cli, handler_of_lists = _jax, cli, list_handler

@@ -5,10 +5,15 @@ import inspect
 import pytest
 
 import effects as fx
-from examples import callbacks, debugging
+from examples import callbacks, debugging, own_primitive
+
+MODULES = [debugging, callbacks, own_primitive]
+HELPERS = {"on_the_host", "repeat"}
 
 
-@pytest.mark.parametrize("example", [*debugging.EXAMPLES, *callbacks.EXAMPLES], ids=lambda example: example.__name__)
+@pytest.mark.parametrize(
+    "example", [example for module in MODULES for example in module.EXAMPLES], ids=lambda example: example.__name__
+)
 def test_example_prints_what_its_docstring_says(example, capsys):
     """The lines after the first paragraph of an example's docstring are its output."""
     _, _, printed = inspect.getdoc(example).partition("\n\n")
@@ -17,7 +22,7 @@ def test_example_prints_what_its_docstring_says(example, capsys):
     assert capsys.readouterr().out.splitlines() == printed.splitlines()
 
 
-@pytest.mark.parametrize("module", [debugging, callbacks])
+@pytest.mark.parametrize("module", MODULES)
 def test_every_example_is_run(module):
     """No example is left out of the list."""
     public = {
@@ -25,4 +30,4 @@ def test_every_example_is_run(module):
         for name, value in vars(module).items()
         if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
     }
-    assert public - {"on_the_host"} == {example.__name__ for example in module.EXAMPLES}
+    assert public - HELPERS == {example.__name__ for example in module.EXAMPLES}

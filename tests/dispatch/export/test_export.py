@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import effects as fx
 from tests.dispatch.export.common import again, double, run_with, total
 from tests.helpers import ROOT, run_python
-from tests.internals import Line, Site, effect_p, take_arguments, where_called
+from tests.internals import Line, Site, effect_p, site_from, take_arguments, where_called
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")
 X = jnp.arange(3.0)
@@ -160,6 +160,14 @@ def test_exported_program_inside_another(lines, read):
     assert lines(lambda: [inner.call(x) for x in (1.0, 2.0)]) == ["in 1.0", "out", "in 2.0", "out"]
     with jax.disable_jit():
         assert lines(outer, 1.0) == expected
+
+
+def test_program_with_an_effect_of_an_unknown_kind():
+    """A description that no effect of this process reads is refused, with its kind and those that are known."""
+    with fx.capture(suppress=True) as records:
+        fx.jit(lambda: fx.print("hi"))()
+    with pytest.raises(ValueError, match="described by 'unheard-of'.* knows those described by event, function, line"):
+        site_from(records[0]._site.description.replace('"line"', '"unheard-of"'))
 
 
 def test_order_domains_of_an_exported_program(lines):

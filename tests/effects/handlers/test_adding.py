@@ -13,7 +13,7 @@ import pytest
 import effects as fx
 from tests.effects.handlers.common import read_csv, read_lines
 from tests.helpers import run_python
-from tests.internals import _handlers
+from tests.internals import _columns, handler_of_lists
 
 
 def _take(x):
@@ -194,7 +194,7 @@ def test_handler_is_removed_once():
 
 def test_texts_of_handlers_have_three_sentences():
     """What happened, which rule it broke, what to do."""
-    for text in (_handlers.MSG_NO_EVENT, _handlers.MSG_COLUMNS):
+    for text in (handler_of_lists.MSG_NO_EVENT, _columns.MSG_COLUMNS):
         assert len(re.findall(r"\.(?: [A-Z]|$)", text.replace("fx.", ""))) == 3, text
 
 

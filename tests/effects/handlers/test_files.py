@@ -13,7 +13,7 @@ import pytest
 
 import effects as fx
 from tests.effects.handlers.common import Point, loop, read_csv
-from tests.internals import _handlers
+from tests.internals import _columns
 
 MILLION = 1_000_000
 
@@ -93,7 +93,7 @@ def test_npz_is_written_by_flush_too(handled, tmp_path):
 
 def test_npz_of_many_small_parts(tmp_path, monkeypatch):
     """Records that come one by one are gathered into larger parts, and stay in order."""
-    monkeypatch.setattr(_handlers, "_SMALL", 4)
+    monkeypatch.setattr(_columns, "_SMALL", 4)
     path = tmp_path / "run.npz"
     handler = fx.NpzHandler(path)
     with fx.capture() as records:

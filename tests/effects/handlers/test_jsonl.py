@@ -11,7 +11,7 @@ import pytest
 
 import effects as fx
 from tests.effects.handlers.common import Layer, Point, loop, read_lines
-from tests.internals import _handlers
+from tests.internals import jsonl
 
 
 def test_json_lines_have_all_that_a_record_has(handled, tmp_path, capsys):
@@ -112,7 +112,7 @@ def test_json_lines_are_in_the_file_after_a_barrier(tmp_path):
 def test_json_lines_are_synced_on_request_only(handled, tmp_path, monkeypatch, fsync):
     """With `fsync` every batch is put on the disk after it has been written."""
     synced = []
-    monkeypatch.setattr(_handlers.os, "fsync", lambda file: synced.append(len(read_lines(path))))
+    monkeypatch.setattr(jsonl.os, "fsync", lambda file: synced.append(len(read_lines(path))))
     path = tmp_path / "run.jsonl"
     handled(fx.JsonLinesHandler(path, fsync=fsync), fx.jit(lambda x: fx.log("step", x=x)), 1)
     assert synced == ([1] if fsync else [])

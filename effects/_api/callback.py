@@ -1,0 +1,117 @@
+"""Calling Python from inside compiled programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _errors as errors
+from effects._api.registry import register_effect
+from effects._model.arguments import take_arguments
+from effects._model.effect import PROGRAM, Effect
+from effects._model.functions import HostFunction
+from effects._model.host_call import HostCall
+from effects._model.operand import Operand, stored_dtype
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import Where, where_called
+
+CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
+
+_VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
+
+
+def callback(
+    fn: Callable[..., Any],
+    result_shape_dtypes: Any = None,
+    /,
+    *args: Any,
+    ordered: bool = True,
+    vmap_method: str | None = None,
+    pass_record: bool = False,
+    per_shard: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Calls a Python function when the program reaches this point, in program order with prints and logs.
+
+    Without results the call is only recorded: the program goes on, and the function runs later, in its turn. With
+    results the program waits until the function has run in its turn.
+
+    Arrays reach the function as NumPy arrays, which are its own to keep and read-only; the device may have changed its
+    copy meanwhile. The function may use JAX, print, log and call `fx.jit` functions: their effects come in its place.
+    It runs in the `contextvars` that were in force when the program was called. What it raises is raised as
+    `EffectError`: from the call of the program if that waits for results, else at the next `effects_barrier`.
+
+    Args:
+        fn: The function. Called once for each time that the program gets here, and once for each lane of a `vmap`.
+            Programs that leave this process take the name along that `fx.register_callback` gave it.
+        result_shape_dtypes: A pytree of objects with a shape and a dtype, such as `jax.ShapeDtypeStruct`: what the
+            function returns, as arrays or Python numbers. None: nothing is waited for.
+        *args: Its positional arguments: pytrees of arrays; strings, numbers and None as they are. A mutable reference
+            passes its value.
+        ordered: Whether the call must come in program order. Unordered calls come when they come.
+        vmap_method: As for `jax.pure_callback`; None calls lane by lane. Where a predicate that differs between lanes
+            leaves some out, the function is called lane by lane for the others.
+        pass_record: Whether the function also gets the `Record`, as the keyword argument `record`.
+        per_shard: Whether it is called for each shard of sharded arrays by itself, without gathering. Without results.
+        **kwargs: Its keyword arguments, likewise.
+
+    Returns:
+        None, or arrays as in `result_shape_dtypes`.
+
+    Raises:
+        TypeError: while tracing, if the function cannot be called, a result has no shape, or an argument is none.
+
+    Example:
+        >>> import effects as fx, jax, numpy as np
+        >>> seen = []
+        >>> @fx.jit
+        ... def f(x):
+        ...     fx.callback(lambda x: seen.append(float(x)), None, x)
+        ...     return fx.callback(np.sin, jax.ShapeDtypeStruct((), "float32"), x)
+        >>> f(0.0)
+        Array(0., dtype=float32)
+        >>> seen
+        [0.0]
+    """
+    where = where_called()
+    if not callable(fn):
+        raise TypeError(errors.MSG_CALLBACK_NOT_CALLABLE.format(where=where, fn=errors.shown(fn)))
+    if vmap_method not in _VMAP_METHODS:
+        known = ", ".join(map(repr, _VMAP_METHODS))
+        raise ValueError(errors.MSG_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
+    function = HostFunction.of(fn)
+    if per_shard and result_shape_dtypes is not None:
+        raise ValueError(errors.MSG_PER_SHARD_RESULTS.format(name=function.name, where=where))
+    results, tree = None, None
+    if result_shape_dtypes is not None:
+        shapes, tree = jax.tree.flatten(result_shape_dtypes)
+        results = tuple(_result_type(shape, function.name, where) for shape in shapes)
+    operands, leaves, arguments_tree = take_arguments(args, kwargs, "fx.callback", where)
+    content = HostCall(function, results, tree, pass_record, vmap_method)
+    effect = CALLBACK if ordered else CALLBACK.unordered()
+    site = Site(effect, content, leaves, arguments_tree, where, per_shard=bool(per_shard))
+    outs = effect_p.bind(*operands, site=site)
+    if results is None:
+        return None
+    shown = [out.astype(result.dtype) for out, result in zip(outs, results, strict=True)]
+    return jax.tree.unflatten(tree, shown)
+
+
+def _result_type(shape: Any, name: str, where: Where) -> Operand:
+    try:
+        dims: tuple[Any, ...] = tuple(n if jax.export.is_symbolic_dim(n) else int(n) for n in shape.shape)
+        dtype = np.dtype(shape.dtype)
+        is_number = jnp.issubdtype(dtype, np.number) or dtype.kind == "b"
+        if not is_number or any(isinstance(n, int) and n < 0 for n in dims):
+            raise TypeError
+    except Exception:
+        raise TypeError(errors.MSG_RESULT_TYPE.format(where=where, name=name, got=shape)) from None
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise TypeError(errors.MSG_RESULT_64.format(where=where, name=name, dtype=dtype))
+    return Operand(dims, dtype, stored_dtype(dtype))

@@ -1,0 +1,138 @@
+"""Structured logging from inside compiled programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from effects import _errors as errors
+from effects._api.registry import register_effect
+from effects._model.arguments import take_arguments
+from effects._model.content import Content, described_by
+from effects._model.effect import PROGRAM, Effect
+from effects._model.primitive import effect_p
+from effects._model.record import Record, after_shard
+from effects._model.site import Site
+from effects._model.where import where_called
+
+LOG = register_effect(Effect("log", domain=PROGRAM))
+
+LOGGER = logging.getLogger("effects")
+"""Where events go by default. Its own level, if it has one, is the threshold below which nothing is recorded."""
+
+RESERVED = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
+    "asctime",
+    "device",
+    "effect",
+    "effects_record",
+    "event",
+    "fields",
+    "fmt",
+    "lane",
+    "level",
+    "message",
+    "process",
+    "taskName",
+    "text",
+    "thread",
+    "token",
+    "where",
+}
+"""Names that a log record of Python's, or a `Record`, has for itself."""
+
+
+@described_by("event")
+@dataclasses.dataclass(frozen=True)
+class Event(Content):
+    """An event of `fx.log`."""
+
+    event: str
+    level: int
+    fields: tuple[str, ...]  # their names, in the order in which they were written
+
+    @property
+    def title(self) -> str:
+        return self.event
+
+    def describe(self) -> dict[str, Any]:
+        return {"event": self.event, "level": self.level, "fields": self.fields}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Event:
+        return cls(description["event"], description["level"], tuple(description["fields"]))
+
+    def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: fields[name] for name in self.fields}
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        return {"event": self.event, "level": self.level}
+
+    def text(self, record: Record) -> str:
+        shown = " ".join([self.event, *(f"{name}={value}" for name, value in record.fields.items())])
+        return after_shard(record, shown)
+
+    def to_json(self, record: Record) -> dict[str, Any]:
+        return dict(self.labels)
+
+    def is_shown(self, suppressed: bool) -> bool:
+        return not suppressed and LOGGER.isEnabledFor(self.level)
+
+    def show(self, records: Iterable[Record], write: Callable[[str], None]) -> None:
+        for record in records:
+            self._log(record)
+
+    def _log(self, record: Record) -> None:
+        """Hands a record to Python's logging, as if the user's line had."""
+        where, name = record.where, LOGGER.name
+        function = where.function.rpartition(".")[2]  # as Python's logging has it
+        extra = {**record.fields, "event": self.event, "effects_record": record}
+        made = LOGGER.makeRecord(name, self.level, where.file, where.line, record.text, (), None, function, extra)
+        LOGGER.handle(made)
+
+
+def log(
+    event: str, /, *, level: int = logging.INFO, ordered: bool = True, per_shard: bool = False, **fields: Any
+) -> None:
+    """Logs an event with fields when the program reaches this point, in program order.
+
+    Goes to the handlers that `fx.add_handler` added, and to Python's `logging` under the logger `effects`, with the
+    user's file, line and function. An event below the level that the logger `effects` has of its own when the program
+    is traced costs nothing: it does not become part of the program.
+
+    Args:
+        event: What happened.
+        level: How much it matters, as for `logging`.
+        ordered: Whether the event must come in program order. Unordered events come when they come.
+        per_shard: Whether each shard of sharded arrays is an event of its own, on the device that has it, without
+            gathering. The record has the device and the shard's `index`.
+        **fields: Pytrees of arrays; strings, numbers and None as they are.
+
+    Raises:
+        TypeError: while tracing, if the event is not a string, the level not a number, or a field not a value.
+        ValueError: while tracing, if a field has a name that every record has for itself.
+
+    Example:
+        >>> import effects as fx
+        >>> step = fx.jit(lambda loss: fx.log("step", loss=loss))
+        >>> with fx.capture() as records:
+        ...     step(0.5)
+        >>> records[0].event, records[0].fields
+        ('step', {'loss': array(0.5, dtype=float32)})
+    """
+    if isinstance(level, int) and level < LOGGER.level:
+        return
+    where = where_called()
+    if not isinstance(event, str) or not event:
+        raise TypeError(errors.MSG_LOG_EVENT.format(where=where, event=event))
+    if isinstance(level, bool) or not isinstance(level, int):
+        raise TypeError(errors.MSG_LOG_LEVEL.format(where=where, level=level))
+    if taken := sorted(RESERVED & set(fields)):
+        names = ", ".join(f"`{name}`" for name in taken)
+        raise ValueError(errors.MSG_LOG_FIELD.format(where=where, names=names, first=taken[0]))
+    operands, leaves, tree = take_arguments((), fields, "fx.log", where)
+    effect = LOG if ordered else LOG.unordered()
+    content = Event(event, level, tuple(fields))
+    effect_p.bind(*operands, site=Site(effect, content, leaves, tree, where, per_shard=bool(per_shard)))

@@ -1,0 +1,84 @@
+"""Which effects there are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from effects import _errors as errors
+from effects import _jax as compat
+from effects._model.effect import PROGRAM, Effect
+
+_effects: dict[str, Effect] = {}  # by name; written under the lock, never removed from
+_lock = threading.Lock()
+
+
+def register_effect(effect: Effect) -> Effect:
+    """Makes an effect known, so that programs may have it.
+
+    Registering the same effect again changes nothing; a different one under a taken name is an error.
+
+    Args:
+        effect: The effect.
+
+    Returns:
+        The effect.
+
+    Example:
+        >>> import effects as fx
+        >>> checkpoint = fx.register_effect(fx.Effect("checkpoint", domain="program"))
+        >>> fx.registered_effects()["checkpoint"] is checkpoint
+        True
+    """
+    if not isinstance(effect, Effect):
+        raise TypeError(errors.MSG_NOT_AN_EFFECT.format(what=effect))
+    with _lock:
+        known = _effects.setdefault(effect.name, effect)
+        if known is effect and effect.ordered:
+            domains = {PROGRAM, effect.name, *(other.domain for other in _effects.values() if other is not effect)}
+            if effect.domain not in domains:
+                del _effects[effect.name]
+                raise ValueError(
+                    errors.MSG_UNKNOWN_DOMAIN.format(
+                        name=effect.name, domain=effect.domain, domains=", ".join(sorted(domains))
+                    )
+                )
+    if known != effect:
+        raise ValueError(errors.MSG_EFFECT_TAKEN.format(known=known, effect=effect, name=effect.name))
+    return known
+
+
+def registered_effects() -> Mapping[str, Effect]:
+    """The effects that are known, by name. A live, read-only view.
+
+    Example:
+        >>> import effects as fx
+        >>> "print" in fx.registered_effects()
+        True
+    """
+    return MappingProxyType(_effects)
+
+
+def effect_names(effects: object) -> frozenset[str]:
+    """The names of effects given as one or several names or `Effect`s; unknown ones are an error."""
+    if isinstance(effects, (str, Effect)):
+        effects = (effects,)
+    names = set()
+    for effect in effects if isinstance(effects, Iterable) else (effects,):
+        name = effect.name if isinstance(effect, Effect) else effect
+        if not isinstance(name, str) or name not in _effects:
+            raise ValueError(errors.MSG_UNKNOWN_EFFECT.format(name=name, known=", ".join(sorted(_effects))))
+        names.add(name)
+    return frozenset(names)
+
+
+JAX_DEBUG = register_effect(Effect("jax.debug", domain=PROGRAM))
+JAX_IO = register_effect(Effect("jax.io_callback", domain=PROGRAM))
+
+OF_JAX: Mapping[type, Effect] = {
+    jaxs: ours
+    for effect, (unordered, ordered) in zip((JAX_DEBUG, JAX_IO), compat.jax_callback_effects, strict=True)
+    for jaxs, ours in ((unordered, effect.unordered()), (ordered, effect))
+}
+"""By the type of an effect of JAX's own callbacks: what it is inside `fx.jit`."""

@@ -1,0 +1,216 @@
+"""`effects demo`. Each part is a function whose source is shown before it runs."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+import effects as fx
+
+
+def _loop() -> None:
+    @fx.jit
+    def count(n: Any) -> None:
+        def body(i: Any, total: Any) -> Any:
+            fx.print("step {}: total {}", i, total)
+            return total + i
+
+        total = jax.lax.fori_loop(0, n, body, 0)
+        fx.print("done: total {}", total)
+
+    count(4)
+
+
+def _branch() -> None:
+    @fx.jit
+    def collatz(x: Any) -> None:
+        def halve(x: Any) -> Any:
+            fx.print("{} is even, so halve it", x)
+            return x // 2
+
+        def grow(x: Any) -> Any:
+            fx.print("{} is odd, so treble it and add one", x)
+            return 3 * x + 1
+
+        x = jax.lax.while_loop(lambda x: x != 1, lambda x: jax.lax.cond(x % 2 == 0, halve, grow, x), x)
+        fx.print("arrived at {}", x)
+
+    collatz(3)
+
+
+def _nested() -> None:
+    @jax.jit
+    def square(x: Any) -> Any:
+        fx.print("  squaring {}", x)
+        return x * x
+
+    @fx.jit
+    def sum_of_squares(x: Any, y: Any) -> Any:
+        fx.print("first")
+        a = square(x)
+        fx.print("second")
+        b = square(y)
+        fx.print("sum {}", a + b)
+
+    sum_of_squares(3, 4)
+
+
+def _devices() -> None:
+    @fx.jit
+    def work(number: Any, parts: Any, steps: Any) -> Any:
+        def part(i: Any, x: Any) -> Any:
+            x = jax.lax.fori_loop(0, steps, lambda _, x: jax.numpy.sin(x) + 1, x)
+            fx.print("program {}, part {}", number, i)
+            return x
+
+        return jax.lax.fori_loop(0, parts, part, jax.numpy.zeros(4096))
+
+    long, short = jax.devices()[:2]
+    work(*jax.device_put((1, 3, 30_000), long))
+    work(*jax.device_put((2, 2, 1), short))
+
+
+def _calls() -> None:
+    @fx.jit
+    def guess(low: Any, high: Any) -> None:
+        def ask(middle: Any) -> Any:
+            print(f"Python is asked about {middle}")
+            return middle < 5
+
+        def halve(bounds: Any) -> Any:
+            low, high = bounds
+            middle = (low + high) // 2
+            is_low = fx.callback(ask, jax.ShapeDtypeStruct((), "bool"), middle)
+            fx.print("{} is {}", middle, jax.numpy.where(is_low, -1, 1))
+            return jax.lax.cond(is_low, lambda: (middle + 1, high), lambda: (low, middle))
+
+        low, _ = jax.lax.while_loop(lambda bounds: bounds[0] < bounds[1], halve, (low, high))
+        fx.callback(lambda x: print(f"Python is told {x}"), None, low)
+
+    guess(0, 8)
+
+
+def _records() -> None:
+    @fx.jit
+    def train(x: Any) -> Any:
+        def step(x: Any, i: Any) -> Any:
+            fx.log("step", i=i, x=x)
+            return x / 2, None
+
+        return jax.lax.scan(step, x, jax.numpy.arange(1000))[0]
+
+    handler = fx.ListHandler()
+    token = fx.add_handler(handler, effects="log")
+    train(1.0)
+    fx.remove_handler(token)
+    columns = handler.columns("step")
+    print(len(handler), "events; i from", columns["i"].min(), "to", columns["i"].max(), "in order")
+
+
+def _errors() -> None:
+    def check(x: Any) -> None:
+        if x == 2:
+            raise ValueError(f"{x} is too much")
+
+    @fx.jit
+    def count(n: Any) -> None:
+        jax.lax.fori_loop(0, n, lambda i, _: fx.callback(check, None, i), None)
+
+    count(4)
+    try:
+        fx.effects_barrier()
+    except fx.EffectError as error:
+        print("caught", repr(error.__cause__))
+
+
+_PARTS: tuple[tuple[str, str, Callable[[], None]], ...] = (
+    (
+        "A loop",
+        "Every step of a compiled loop prints, in the order of the steps; the line after the loop comes last.",
+        _loop,
+    ),
+    (
+        "A branch",
+        "A branch that is taken prints, the other does not. Which one it is, only the data says.",
+        _branch,
+    ),
+    (
+        "A nested jit",
+        "A function under plain jax.jit prints in its place, between the lines of its caller.",
+        _nested,
+    ),
+    (
+        "Two devices",
+        "A long program on one device, then a short one on another. They run at the same time and neither waits for "
+        "the other; the lines still come in the order of the calls.",
+        _devices,
+    ),
+    (
+        "Callbacks",
+        "A program asks Python and waits for the answer; then it tells Python something and does not wait. Prints and "
+        "calls come in one order.",
+        _calls,
+    ),
+    (
+        "Events",
+        "A thousand events with two fields, kept in memory on the host as columns.",
+        _records,
+    ),
+    (
+        "Errors",
+        "A callback that raises does so where you wait for it, once, with its own exception as the cause.",
+        _errors,
+    ),
+)
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Prints in order through a loop, a branch, a nested jit and two devices; callbacks, events and errors."""
+    if not _make_two_devices():
+        print(
+            f"`effects demo` found {len(jax.devices())} device: JAX was already running in this process, or "
+            "JAX_NUM_CPU_DEVICES is set. The last part shows two devices, and JAX settles their number when it starts. "
+            "Run it in a process of its own, without that variable.",
+            file=sys.stderr,
+        )
+        return 1
+    console = Console(highlight=False)  # its file is sys.stdout, where the lines go too
+    console.print(Text("Compiled programs print, and the lines come in the order of plain Python."))
+    for number, (title, says, part) in enumerate(_PARTS, start=1):
+        console.print()
+        console.print(Rule(Text(f"{number}. {title}", "bold"), align="left"))
+        console.print(Text(says))
+        console.print()
+        console.print(Text(textwrap.indent(_body_of(part), "    "), "dim"), soft_wrap=True)
+        part()
+        fx.effects_barrier()  # the lines are out before this thread goes on with its own text
+    console.print()
+    console.print(Rule(align="left"))
+    console.print(Text("All in order."))
+    return 0
+
+
+def _make_two_devices() -> bool:
+    """Asks for two CPU devices, which JAX heeds until its backends are initialized. Whether there are two."""
+    flag = "--xla_force_host_platform_device_count=2"
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    if flag not in flags:
+        os.environ["XLA_FLAGS"] = " ".join([*flags, flag])  # the last one counts
+    jax.config.update("jax_platforms", "cpu")
+    return len(jax.devices()) >= 2
+
+
+def _body_of(part: Callable[[], None]) -> str:
+    """The source of a part without its first line and without annotations, which it has for our sake."""
+    body = inspect.getsource(part).partition("\n")[2]
+    return textwrap.dedent(body).replace(": Any", "").replace(" -> Any", "").replace(" -> None", "")

@@ -1,0 +1,44 @@
+"""Types, primitives and values: `jax._src.core`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax._src import ad_util, core
+from jax._src import effects as jax_effects
+from jax._src.state.types import AbstractRef, RefEffect
+
+Primitive = core.Primitive
+ShapedArray = core.ShapedArray
+Tracer = core.Tracer
+JaxEffect = jax_effects.Effect
+typeof = core.typeof
+abstract_token = core.abstract_token
+physical_aval = core.physical_aval
+
+
+def physical_key_data(x: Any) -> Any:
+    """The numbers of a PRNG key array."""
+    return jax.random.key_data(x)
+
+
+zero_tangent = ad_util.zero_from_primal
+"""The tangent of a value that does not depend on what is differentiated."""
+
+DEVICE_MEMORY = core.MemorySpace.Device
+
+
+def is_reference(x: Any) -> bool:
+    """Whether this is a mutable reference, such as `jax.new_ref` makes."""
+    return is_reference_type(getattr(x, "aval", None))
+
+
+def is_reference_type(aval: Any) -> bool:
+    """Whether this is the type of a mutable reference."""
+    return isinstance(aval, AbstractRef)
+
+
+def has_state(jaxpr: Any) -> bool:
+    """Whether a jaxpr reads or writes references of the function around it."""
+    return any(isinstance(effect, RefEffect) for effect in jaxpr.effects)

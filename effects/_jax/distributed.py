@@ -1,0 +1,82 @@
+"""Processes, and their devices: `jax._src.distributed`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import uuid
+from typing import Any
+
+import jax
+from jax._src import distributed
+
+
+def coordination_service() -> Any:
+    """The client of the service by which the processes of `jax.distributed` agree; None in a process by itself."""
+    return distributed.global_state.client if jax.process_count() > 1 else None
+
+
+def run_id() -> str | None:
+    """What all processes of this run have and no other run has; None in a process by itself."""
+    return None if jax.process_count() == 1 else _agreed_run_id()
+
+
+@functools.cache
+def _agreed_run_id() -> str:
+    service = coordination_service()
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first
+        service.key_value_set("token-effects/run", uuid.uuid4().hex)
+    return service.blocking_key_value_get("token-effects/run", 60_000)
+
+
+def device_place(ordinal: int) -> int:
+    """Which of all CPU devices this is, from the number that handlers are given for it."""
+    return _device_places().get(ordinal, ordinal)
+
+
+@functools.cache
+def _device_places() -> dict[int, int]:
+    if jax.process_count() == 1:
+        return {}  # the number is the place
+    return {device.id: place for place, device in enumerate(jax.devices("cpu"))}
+
+
+@functools.cache
+def host_device() -> int:
+    """The number of the device for which this process's host speaks."""
+    return 0 if jax.process_count() == 1 else jax.local_devices(backend="cpu")[0].id
+
+
+def own_devices(ctx: Any, devices: int) -> int | None:
+    """How many of the devices that run this program are this process's; None if it is not known which devices run it.
+    `devices`: how many run it in all."""
+    if jax.process_count() == 1:
+        return devices
+    assigned = _assigned_devices(ctx)
+    return None if assigned is None else _own_devices(assigned)
+
+
+def processes_of(ctx: Any) -> tuple[int, ...]:
+    """The processes whose devices run this program; none if that is not known."""
+    if jax.process_count() == 1:
+        return (0,)
+    assigned = _assigned_devices(ctx)
+    return () if assigned is None else _processes_of(assigned)
+
+
+def _assigned_devices(ctx: Any) -> tuple[Any, ...] | None:
+    axis_context = ctx.module_context.axis_context
+    mesh = getattr(axis_context, "mesh", None)
+    if isinstance(mesh, jax.sharding.Mesh):
+        return mesh._flat_devices_tuple
+    return getattr(axis_context, "device_assignment", None)
+
+
+@functools.lru_cache(64)
+def _own_devices(devices: tuple[Any, ...]) -> int:
+    return sum(device.process_index == jax.process_index() for device in devices)
+
+
+@functools.lru_cache(64)
+def _processes_of(devices: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(sorted({device.process_index for device in devices}))

@@ -1,0 +1,116 @@
+"""Jaxprs. In 0.12 a jaxpr holds its constants; before, a ClosedJaxpr did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax._src import core, source_info_util
+from jax._src import linear_util as lu
+from jax._src.interpreters import partial_eval as pe
+from jax._src.util import weakref_lru_cache
+from jax.extend.core import ClosedJaxpr
+
+from effects._jax.core import typeof
+
+
+def is_closed(jaxpr: Any) -> bool:
+    """Whether a jaxpr holds its constants; in 0.12 all do."""
+    return isinstance(jaxpr, ClosedJaxpr)
+
+
+def closed_jaxpr(jaxpr: Any, consts: Sequence[Any] = ()) -> Any:
+    """A jaxpr with its constants. The same jaxpr without constants gives the same object again."""
+    if isinstance(jaxpr, ClosedJaxpr) and not consts:
+        return jaxpr
+    return ClosedJaxpr(jaxpr, consts) if consts else pe.close_jaxpr(jaxpr)
+
+
+def open_jaxpr(jaxpr: Any) -> Any:
+    """The jaxpr whose constants are its first arguments."""
+    if not jaxpr.consts:
+        return jaxpr.jaxpr
+    return pe.convert_constvars_jaxpr(jaxpr.jaxpr)
+
+
+def trace_to_jaxpr(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], like: Any) -> Any:
+    """Traces a function of flat values into a jaxpr with constants. `like` is the jaxpr that it was made from."""
+    debug_info = like.jaxpr.debug_info.with_unknown_names()
+    jaxpr, _, consts = pe.trace_to_jaxpr_dynamic(lu.wrap_init(fun, debug_info=debug_info), list(avals))
+    return closed_jaxpr(jaxpr, consts)
+
+
+@weakref_lru_cache
+def without_results(jaxpr: Any, count: int) -> Any:
+    """A jaxpr with constants, without the first `count` of its results."""
+    inner = jaxpr.jaxpr
+    debug_info = inner.debug_info.with_unknown_names()
+    return closed_jaxpr(inner.replace(outvars=inner.outvars[count:], debug_info=debug_info), jaxpr.consts)
+
+
+def evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    """Evaluates a jaxpr with constants, as it is."""
+    return core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)
+
+
+def evaluate_as_typed(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    """The same where arguments may vary over more axes of a region than their types in the jaxpr say, as JAX itself
+    gives them to loops. Such a jaxpr becomes a function of its own, inside of which its types hold. It cannot be
+    transposed: it would sum what is not to be."""
+    if any(_varying(typeof(x)) != _varying(aval) for x, aval in zip(args, jaxpr.in_avals, strict=True)):
+        jaxpr = trace_to_jaxpr(jax.jit(core.jaxpr_as_fun(jaxpr)), jaxpr.in_avals, like=jaxpr)
+    return evaluate(jaxpr, args)
+
+
+def _varying(aval: Any) -> frozenset[Any]:
+    """The axes of a region over which values of this type vary."""
+    return aval.manual_axis_type.varying if isinstance(aval, core.ShapedArray) else frozenset()
+
+
+def bind(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """Binds an equation as it is to new arguments; always returns a sequence."""
+    bind_params = eqn.primitive.get_bind_params(eqn.params)
+    if isinstance(bind_params, tuple):  # up to 0.10: functions apart from parameters
+        subfuns, bind_params = bind_params
+        out = eqn.primitive.bind(*subfuns, *args, **bind_params)
+    else:
+        out = eqn.primitive.bind(*args, **bind_params)
+    return out if eqn.primitive.multiple_results else [out]
+
+
+def interpret(jaxpr: Any, args: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
+    """Evaluates a jaxpr with constants, with `apply(equation, operands)` for each equation. What that binds has the
+    source line, name stack and settings of the equation."""
+    environment = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+    environment.update(zip(jaxpr.jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if hasattr(atom, "val") else environment[atom]
+
+    for eqn in jaxpr.jaxpr.eqns:
+        operands = [read(atom) for atom in eqn.invars]
+        source = eqn.source_info
+        name_stack = source_info_util.current_name_stack() + source.name_stack
+        with source_info_util.user_context(source.traceback, name_stack=name_stack), eqn.ctx.manager:
+            outs = apply(eqn, operands)
+        environment.update(zip(eqn.outvars, outs, strict=True))
+    return [read(atom) for atom in jaxpr.jaxpr.outvars]
+
+
+def jaxprs_in(params: dict[str, Any]) -> Iterator[Any]:
+    """The jaxprs among an equation's parameters, with or without constants."""
+    return core.jaxprs_in_params(params)
+
+
+def with_jaxprs(eqn: Any, change: Callable[[Any], Any]) -> Any:
+    """An equation with the jaxprs among its parameters changed into others of the same type."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(changed, value))
+        return change(value) if isinstance(value, (core.Jaxpr, ClosedJaxpr)) else value
+
+    params = {name: changed(value) for name, value in eqn.params.items()}
+    effects = frozenset().union(*(inner.effects for inner in core.jaxprs_in_params(params)))
+    return eqn.replace(params=params, effects=effects & frozenset(eqn.effects))

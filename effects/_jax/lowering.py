@@ -1,0 +1,95 @@
+"""StableHLO: `jax._src.interpreters.mlir`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax._src import callback as jax_callback
+from jax._src import core
+from jax._src.interpreters import mlir
+from jax._src.lib import xla_client
+
+from effects._jax.core import abstract_token
+from effects._jax.regions import copies_in_parts
+
+
+def call_handler(
+    ctx: Any,
+    target: str,
+    operands: Sequence[Any],
+    attributes: dict[str, Any],
+    *,
+    has_side_effect: bool,
+    aliases: dict[int, int] | None = None,
+    layouts: tuple[Sequence[Any], Sequence[Any]] | None = None,
+) -> Sequence[Any]:
+    """Calls a handler of XLA's FFI. `aliases`: which operands are which results. `layouts`: of operands and of results,
+    the axes of each, the one that varies slowest first; without them all are in row-major order.
+
+    `jax.ffi.ffi_lowering` does the same and more, and takes twice as long; a program may have a great many calls.
+    """
+    sizes = None
+    if not all(core.is_constant_shape(_shape(aval)) for aval in ctx.avals_out):
+        shapes = [mlir.eval_dynamic_shape_as_ivals(ctx, _shape(aval)) for aval in ctx.avals_out]
+        sizes = [mlir.shape_tensor(ctx.module_context, shape) for shape in shapes]
+    inputs, outputs = layouts or (map(_row_major, ctx.avals_in), map(_row_major, ctx.avals_out))
+    return mlir.custom_call(
+        target,
+        operands=operands,
+        operand_layouts=[layout[::-1] for layout in inputs],
+        result_types=[mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
+        result_layouts=[layout[::-1] for layout in outputs],
+        result_shapes=sizes,
+        backend_config={name: _attribute(value) for name, value in attributes.items()},
+        has_side_effect=has_side_effect,
+        operand_output_aliases=aliases,
+    ).results
+
+
+def _shape(aval: Any) -> tuple[Any, ...]:
+    return () if aval is abstract_token else aval.shape
+
+
+def _row_major(aval: Any) -> Sequence[int]:
+    """The axes, the one that varies slowest first."""
+    return range(len(_shape(aval)))
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, bool):
+        return mlir.ir.BoolAttr.get(value)
+    if isinstance(value, int):
+        return mlir.ir.IntegerAttr.get(mlir.ir.IntegerType.get_signless(64), value)
+    return mlir.ir.StringAttr.get(value) if isinstance(value, str) else mlir.ir_attribute(value)
+
+
+def mark_replicated(ctx: Any, op: Any) -> None:
+    """Tells the partitioner that all devices run this operation on the whole value, or all copies in a part."""
+    if jax.config.jax_use_shardy_partitioner:
+        sharding: Any = jax_callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
+        if copies_in_parts(ctx):  # all shardings in a region are of its mesh
+            mesh_shape = tuple(ctx.module_context.axis_context.mesh.shape.items())
+            each = [array.replace(mesh_shape=mesh_shape, logical_device_ids=None) for array in sharding.shardings]
+            sharding = type(sharding)(tuple(each))
+    else:
+        sharding = xla_client.OpSharding()
+        sharding.type = xla_client.OpSharding.Type.REPLICATED
+        if len(ctx.avals_out) > 1:
+            each, sharding = sharding, xla_client.OpSharding()
+            sharding.type = xla_client.OpSharding.Type.TUPLE
+            sharding.tuple_shardings = [each] * len(ctx.avals_out)
+    mlir.set_sharding(ctx.module_context, op, sharding)
+
+
+def keep_with_program(ctx: Any, kept: object) -> None:
+    """Keeps an object for as long as the program that is being lowered."""
+    ctx.module_context.add_keepalive(kept)
+
+
+def owner_of(lowered: Any) -> Any:
+    """The operation whose result a lowering rule returned."""
+    while isinstance(lowered, (list, tuple)):
+        lowered = lowered[0]
+    return lowered.owner

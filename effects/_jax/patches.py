@@ -1,0 +1,319 @@
+"""Everything of JAX's own that behaves differently once this library is imported, in one table.
+
+A row declares what is changed, and why. What stands there instead is given by the layer that knows it, with
+`@implements(name)`, which only collects. `apply` is called once, at the end of `effects/__init__.py`, and is the only
+code that changes JAX. Every replacement calls JAX's own function where a program has no effects of this library.
+
+What JAX's tables are told of primitives and effect types of this library changes nothing of JAX's own; see
+`registrations.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from jax._src import api, checkify, custom_batching, dispatch
+from jax._src.interpreters import batching
+from jax._src.interpreters import partial_eval as pe
+from jax._src.lax.control_flow import loops
+from jax._src.pjit import jit_p
+
+from effects._jax.primitives import (
+    annotated_calls,
+    cond_p,
+    custom_vmap_p,
+    inlined_calls,
+    linear_solve_p,
+    remat_p,
+    run_state_p,
+    scan_p,
+    while_p,
+)
+
+Maker = Callable[[Any], Any]
+"""Makes what stands in a place from what JAX has there, which is None if that is nothing."""
+
+_Maker = TypeVar("_Maker", bound=Maker)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Place:
+    """An attribute of a module or a class of JAX's, or an entry of one of its tables."""
+
+    name: str
+    owner: Any
+    key: Any
+
+    def get(self) -> Any:
+        if isinstance(self.owner, dict):
+            return self.owner.get(self.key)
+        return getattr(self.owner, self.key)
+
+    def put(self, value: Any) -> None:
+        if isinstance(self.owner, dict):
+            self.owner[self.key] = value
+        else:
+            setattr(self.owner, self.key, value)
+
+
+def _attribute(owner: Any, name: str) -> Place:
+    owner_name = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+    return Place(f"{owner_name}.{name}", owner, name)
+
+
+def _entry(module: Any, table: str, primitive: Any) -> Place:
+    return Place(f"{module.__name__}.{table}[{primitive}]", getattr(module, table), primitive)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Patch:
+    """One change of JAX.
+
+    Attributes:
+        name: What it is called.
+        places: What of JAX is changed.
+        now: What is different.
+        why: What would go wrong without it.
+        since: The oldest supported version of JAX that needs it. No supported version is older than 0.10.
+        until: What would make it needless.
+    """
+
+    name: str
+    places: tuple[Place, ...]
+    now: str
+    why: str
+    since: str
+    until: str
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The dotted names of what of JAX is changed."""
+        return tuple(place.name for place in self.places)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The columns, by name, as they are printed."""
+        changes = [("changes" if i == 0 else "", name) for i, name in enumerate(self.changes)]
+        return [*changes, ("now", self.now), ("why", self.why), ("since", f"JAX {self.since}"), ("until", self.until)]
+
+    def __repr__(self) -> str:
+        texts = [
+            textwrap.fill(text, 110, initial_indent=f"    {name:9}", subsequent_indent=" " * 13, break_on_hyphens=False)
+            for name, text in self.lines()
+        ]
+        return "\n".join([self.name, *texts])
+
+
+class Patches(tuple[Patch, ...]):
+    """The rows of the table. Printed, they are the table."""
+
+    def __repr__(self) -> str:
+        return "\n\n".join([_TITLE, *map(repr, self)])
+
+    def __rich__(self) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        parts: list[Any] = [Text(_TITLE)]
+        for row in self:
+            grid = Table.grid("", "", padding=(0, 2, 0, 0))
+            for name, text in row.lines():
+                grid.add_row(Text(f"    {name}", "dim"), Text(text, "cyan" if name in ("changes", "") else ""))
+            parts += [Text(f"\n{row.name}", "bold"), grid]
+        return Group(*parts)
+
+
+_TITLE = f"What importing `effects` changes in JAX {jax.__version__}:"
+
+_BATCHERS = "fancy_primitive_batchers"
+_REMAT = "partial_eval_jaxpr_custom_rules"
+_MASKS = "JAX tells batching rules of effects for which lanes a branch or an iteration is."
+
+_TABLE = (
+    Patch(
+        "vmap of cond",
+        (_entry(batching, _BATCHERS, cond_p),),
+        "Under `vmap`, a `cond` or `switch` whose index differs between lanes has the effects of a branch only in the "
+        "lanes that choose it.",
+        "JAX runs every branch for all lanes and selects the results, so that every lane has the effects of every "
+        "branch.",
+        "0.10",
+        _MASKS,
+    ),
+    Patch(
+        "vmap of while",
+        (_entry(batching, _BATCHERS, while_p),),
+        "Under `vmap`, a loop whose condition differs between lanes has the effects of an iteration only in the lanes "
+        "that are not through.",
+        "JAX runs the body for all lanes until the last is through, so that the others go on having effects.",
+        "0.10",
+        _MASKS,
+    ),
+    Patch(
+        "vmap of custom_vmap",
+        (_entry(batching, _BATCHERS, custom_vmap_p),),
+        "A `custom_vmap` function with effects, none of whose arguments differs between lanes, runs in every lane.",
+        "JAX leaves a call none of whose arguments has lanes as it is, so that its effects happen once for all lanes.",
+        "0.10",
+        "JAX batches what has effects also where no argument has lanes.",
+    ),
+    Patch(
+        "vmap of run_state",
+        (_entry(batching, _BATCHERS, run_state_p),),
+        "Under `vmap`, a `run_state` with effects runs for all lanes, with its references turned into values.",
+        "JAX has no rule for it: it refuses arguments with lanes, and leaves a call without them as it is, so that its "
+        "effects happen once for all lanes.",
+        "0.10",
+        "JAX has a batching rule for `run_state`, and batches what has effects also where no argument has lanes.",
+    ),
+    Patch(
+        "axis of tangents",
+        (_attribute(api, "vmap"),),
+        "The axis along which `jax.jacfwd` maps tangents has a name. `jax.vmap` is as it was.",
+        "Effects of primal values happen once along an axis of tangents and in every lane of other axes, and JAX and "
+        "its caches take the two for the same.",
+        "0.10",
+        "JAX's axes say whether they are of tangents.",
+    ),
+    Patch(
+        "axis of tangents in custom_vmap",
+        (_attribute(custom_batching, "vmap_unrestricted"),),
+        "The same for the axis along which the derivative of a `custom_vmap` rule maps what has lanes in values or "
+        "tangents only.",
+        "The same: what has no lanes there happens once.",
+        "0.10",
+        "JAX's axes say whether they are of tangents.",
+    ),
+    Patch(
+        "lanes of a device",
+        tuple(
+            _entry(batching, _BATCHERS, primitive)
+            for primitive in (
+                jit_p,
+                cond_p,
+                while_p,
+                scan_p,
+                remat_p,
+                run_state_p,
+                *annotated_calls(),
+                *inlined_calls(),
+            )
+            if primitive is run_state_p or primitive in batching.fancy_primitive_batchers
+        ),
+        "Where there are effects, arguments with the lanes of all devices, from outside of a region, are cut to those "
+        "of a device.",
+        "With `spmd_axis_name`, what a region closes over has the lanes of all devices, so that each device would have "
+        "the effects of all of them.",
+        "0.10",
+        "JAX cuts what a region closes over as it cuts the region's arguments.",
+    ),
+    Patch(
+        "lanes of a device in linear solves",
+        (_entry(batching, _BATCHERS, linear_solve_p),),
+        "The same for `custom_linear_solve`, whether or not its functions have effects.",
+        "Its functions are not found among its parameters.",
+        "0.10",
+        "JAX cuts what a region closes over as it cuts the region's arguments.",
+    ),
+    Patch(
+        "hoisting from scans",
+        (_attribute(loops, "_scan_known_hoisting"),),
+        "Where a `scan` is divided for differentiation, nothing is moved out of a body with effects.",
+        "JAX moves what is the same in every iteration out of the loop, effects included, so that they happen once.",
+        "0.10",
+        "JAX moves only equations without effects.",
+    ),
+    Patch(
+        "scan in remat",
+        (_entry(pe, _REMAT, scan_p),),
+        "In a rematerialized region, a `scan` with effects carries a mask for them, which always holds.",
+        "JAX takes effects whose operands are the same in every iteration out of the loop, and forgets those of a "
+        "`cond` that it divides.",
+        "0.10",
+        "JAX moves only equations without effects, and keeps those of both halves of a `cond`.",
+    ),
+    Patch(
+        "linearized while",
+        (_entry(pe, "custom_partial_eval_rules", while_p),),
+        "Where a `while_loop` is differentiated forward, it runs once more for the tangents without its effects.",
+        "JAX runs the whole loop twice, once for the values and once for the tangents, so that effects happen twice.",
+        "0.10",
+        "JAX runs the loop of the tangents without effects, or both in one loop.",
+    ),
+    Patch(
+        "while in remat",
+        (_entry(pe, _REMAT, while_p),),
+        "The same in a rematerialized region.",
+        "The same: JAX runs the loop twice.",
+        "0.10",
+        "JAX runs the loop of the tangents without effects, or both in one loop.",
+    ),
+    Patch(
+        "while in checkify",
+        (_entry(checkify, "error_checks", while_p),),
+        "In `checkify`, a `while_loop` whose condition has effects carries its predicate.",
+        "JAX evaluates the condition twice in every iteration, once to look for errors and once to decide, so that "
+        "effects happen twice.",
+        "0.10",
+        "JAX carries the predicate itself.",
+    ),
+    Patch(
+        "effects_barrier",
+        (_attribute(dispatch.RuntimeTokenSet, "block_until_ready"),),
+        "`jax.effects_barrier()` also waits for the effects of this library, and raises what they raised, as "
+        "`effects.effects_barrier()` does.",
+        "JAX knows the end of a program, and not of the effects that are still to be replayed on the host.",
+        "0.10",
+        "JAX lets libraries register something to wait for.",
+    ),
+)
+
+_makers: dict[str, Maker] = {}
+
+# Of each place, by its name. A module that is loaded again keeps its names, so that nothing is replaced twice.
+_originals: dict[str, Any] = globals().get("_originals", {})
+
+
+def implements(*names: str) -> Callable[[_Maker], _Maker]:
+    """Gives the rows of these names what stands in their places: `make(what JAX has there)`. Nothing is changed yet."""
+
+    def collect(make: _Maker) -> _Maker:
+        for name in names:
+            _makers[name] = make
+        return make
+
+    return collect
+
+
+def apply() -> None:
+    """Changes JAX as the table says, in the order of its rows. The second call changes nothing."""
+    if _originals:
+        return
+    names = [row.name for row in _TABLE]
+    if set(names) != set(_makers):
+        missing, unknown = set(names) - set(_makers), set(_makers) - set(names)
+        raise AssertionError(f"rows without an implementation: {missing}; implementations without a row: {unknown}")
+    for row in _TABLE:
+        for place in row.places:
+            original = place.get()
+            _originals.setdefault(place.name, original)
+            place.put(_makers[row.name](original))
+
+
+def patches() -> Patches:
+    """What importing this library has changed in JAX: what, why, and what would make it needless.
+
+    Returns:
+        A tuple of rows with the attributes `name`, `changes` (the names of what is changed), `now`, `why`, `since`
+        and `until`. Printed, it is the table; `rich.print` draws it.
+
+    Example:
+        >>> import effects as fx
+        >>> [patch.changes for patch in fx.patches() if patch.name == "effects_barrier"]
+        [('jax._src.dispatch.RuntimeTokenSet.block_until_ready',)]
+    """
+    return Patches(_TABLE)

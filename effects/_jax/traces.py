@@ -1,0 +1,44 @@
+"""Calls of jitted functions, and the traces around them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax._src import config as jax_config
+from jax._src import core
+from jax._src import mesh as jax_mesh
+
+
+def runs_now() -> bool:
+    """Whether a call of a jitted function is compiled and runs now: no trace is under way, and jit is not disabled."""
+    return _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env and not jax_config.disable_jit.value
+
+
+_trace, _axis_env = core.trace_state_strong_ref, core.axis_env_state
+
+
+@contextlib.contextmanager
+def outside_of_traces() -> Iterator[None]:
+    """Calls of jitted functions run now, wherever this is, and look for no NaN."""
+    axis_env = core.trace_ctx.axis_env
+    no_mesh = jax_mesh.use_abstract_mesh(jax_mesh.empty_abstract_mesh)
+    checks = jax_config.debug_nans(False), jax_config.debug_infs(False)
+    with core.eval_context(), jax.disable_jit(False), checks[0], checks[1], no_mesh:
+        core.trace_ctx.set_axis_env(core.top_axis_env)
+        try:
+            yield
+        finally:
+            core.trace_ctx.set_axis_env(axis_env)
+
+
+def forget_fast_paths(jitted: Any) -> None:
+    """The next calls of a jitted function go through Python; what was traced and compiled is kept."""
+    jitted._clear_cache()
+
+
+launches_take_threads = jax.__version_info__ < (0, 12)
+"""Whether XLA launches programs over several CPU devices with the threads that compute. Who brings a device the 33rd
+waits, and may have the thread that one of these needs."""

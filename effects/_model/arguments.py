@@ -1,0 +1,75 @@
+"""Arguments of effects: what of them travels in records, and what is known while a program is traced."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax as compat
+from effects._model.operand import Operand, Static, stored_dtype
+from effects._model.where import Where
+
+
+@functools.cache
+def flat_arguments(count: int) -> Any:
+    """The structure of so many positional arguments, each of them a leaf."""
+    return jax.tree.structure(((0,) * count, {}))
+
+
+def take_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], call: str, where: Where
+) -> tuple[list[Any], tuple[Operand | Static, ...], Any]:
+    """Sorts arguments into what travels in records and what is known now: (operand values, leaves, treedef)."""
+    paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    values: list[Any] = []
+    leaves: list[Operand | Static] = []
+    for path, leaf in paths:
+        if isinstance(leaf, (str, bytes, int, float, complex, np.generic)):
+            leaves.append(Static(leaf))
+            continue
+        if compat.is_reference(leaf):
+            leaf = leaf[...]  # what it holds now
+        if not isinstance(leaf, (jax.Array, np.ndarray)):
+            raise _bad_argument(leaf, path, call, where, "an array, or the text you want to see, say `str(x)`")
+        value, operand = take_array(leaf, path, call, where)
+        values.append(value)
+        leaves.append(operand)
+    return values, tuple(leaves), tree
+
+
+def take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand]:
+    """An array as it travels, and its description. What has no numbers is refused."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = compat.physical_key_data(x)
+    if x.dtype == jax.dtypes.float0:  # the tangent of an integer: it has no value
+        x = np.zeros(x.shape, bool)
+    elif isinstance(x, np.ndarray):
+        if not (jnp.issubdtype(x.dtype, np.number) or x.dtype == bool):
+            raise _bad_argument(x, path, call, where, "an array of numbers or booleans")
+        x = jnp.asarray(x)
+    dtype = np.dtype(x.dtype)
+    stored = stored_dtype(dtype)
+    return (x if stored == dtype else x.astype(stored)), Operand(tuple(x.shape), dtype, stored)
+
+
+def _bad_argument(leaf: Any, path: Any, call: str, where: Where, remedy: str) -> TypeError:
+    (which, key), rest = (path[0].idx, path[1]), path[2:]
+    name = f"argument {key.idx + 1}" if which == 0 else f"argument {key.key!r}"
+    if rest:
+        name += f", at {jax.tree_util.keystr(rest)}"
+    try:
+        value = repr(leaf)
+    except Exception:
+        value = "a value"
+    if len(value) > 80:
+        value = value[:77] + "..."
+    return TypeError(
+        errors.MSG_ARGUMENT.format(
+            call=call, where=where, value=value, type=f"`{type(leaf).__name__}`", path=name, remedy=remedy
+        )
+    )

@@ -1,0 +1,131 @@
+"""What the records of a site mean: one protocol, which every kind of effect implements for itself.
+
+Whoever describes, reads, shows or exports records asks the content of their site, and never which class it is of. So a
+new effect is one module, with its content and the function that users call, beside the public names and its test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from effects import _errors as errors
+
+if TYPE_CHECKING:
+    from effects._model.host_call import HostCall
+    from effects._model.operand import Operand
+    from effects._model.record import Record
+    from effects._model.site import Site
+
+
+class Content(Protocol):
+    """The content of a site.
+
+    Implementations are frozen dataclasses that derive from this class, under `described_by`. They bring `title`,
+    `describe`, `from_description` and `text`; everything else has a default.
+    """
+
+    # What it is, while a program is traced and lowered.
+
+    @property
+    def title(self) -> str:
+        """What messages call it: a function's name, an event, a format."""
+        ...
+
+    @property
+    def call(self) -> HostCall | None:
+        """The function of the user's that replaying a record calls; None if it calls none."""
+        return None
+
+    @property
+    def calls_handler(self) -> bool:
+        """Whether the records are published by the handler of a custom call, which is part of the program."""
+        return False
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether another process can rebuild it from its description. A site whose content it cannot rebuild stays
+        known only for as long as a program has it."""
+        return self.call is None or self.call.function.registered
+
+    @property
+    def is_available(self) -> bool:
+        """Whether this process has all that replaying a record needs."""
+        return self.call is None or self.call.function.fn is not None
+
+    def resized(self, resize: Callable[[Operand], Operand]) -> Self:
+        """The content with other sizes in place of those that are symbols."""
+        return self
+
+    # As a description, which travels with a program.
+
+    def describe(self) -> dict[str, Any]:
+        """All of it, as JSON has it. The first key is that of `described_by`."""
+        ...
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> Self:
+        """The content that describes itself so."""
+        ...
+
+    # When its records are read.
+
+    def read(self, site: Site, payload: Any) -> Site:
+        """The site of one record, where the record itself says what it means."""
+        return site
+
+    def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The named arguments in the order in which the user wrote them. Pytrees sort them by name."""
+        return fields
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        """What is the same in all its records, by the names that handlers know it by, such as `event`."""
+        return {}
+
+    def text(self, record: Record) -> str:
+        """A record as text."""
+        ...
+
+    def to_json(self, record: Record) -> dict[str, Any]:
+        """What a record's JSON object says besides fields, arguments and place."""
+        return {**self.labels, "text": record.text}
+
+    # When its records are replayed.
+
+    def native_plan(self, site: Site) -> list[tuple[str, int | None, int, str, int]] | None:
+        """How native code shows the records without Python, see `_model/format.py`; None if it cannot."""
+        return None
+
+    def is_shown(self, suppressed: bool) -> bool:
+        """Whether `show` has anything to do. `suppressed`: a capture keeps prints and logs from the output."""
+        return not suppressed
+
+    def show(self, records: Iterable[Record], write: Callable[[str], None]) -> None:
+        """What becomes of records beside what handlers and captures make of them: the lanes of one effect, in order.
+        Runs in a thread of the drain, in program order. `write` takes text for the output of the program's call."""
+
+
+_C = TypeVar("_C", bound=type[Content])
+
+_kinds: dict[str, type[Content]] = {}
+"""By the first key of their descriptions. Filled when modules are imported, and only read afterwards."""
+
+
+def described_by(key: str) -> Callable[[_C], _C]:
+    """Makes a class of contents known: a description whose first key is this one is of that class."""
+
+    def register(kind: _C) -> _C:
+        known = _kinds.setdefault(key, kind)
+        assert known is kind, f"contents described by {key!r} are known already"
+        return kind
+
+    return register
+
+
+def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> Content:
+    """The content that describes itself so. A function is known by its name only."""
+    key = next(iter(description))
+    if key not in _kinds:
+        raise ValueError(errors.MSG_UNKNOWN_CONTENT.format(kind=key, known=", ".join(sorted(_kinds))))
+    return _kinds[key].from_description(description, read_operand)

@@ -1,0 +1,112 @@
+"""What an effect is called, and what may be done with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Literal
+
+from effects import _errors as errors
+from effects import _jax as compat
+
+PROGRAM = "program"
+"""The order domain that the built-in host effects share."""
+
+PLACES = ("control_flow", "custom_derivatives", "remat")
+"""Where JAX asks whether an effect may appear."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect(compat.JaxEffect):
+    """A kind of side effect.
+
+    Args:
+        name: What the effect is called, in messages, records and `effects_barrier(effects=...)`.
+        ordered: Whether effects of this kind happen in program order.
+        kind: `"host"`: devices only record it and the host replays it in order. `"device"`: it happens on the device.
+        domain: The order domain, by name. Effects of one domain share one sequence. Without it the effect has a
+            domain of its own; the built-in host effects are in `"program"`.
+        allowed_in: Where it may appear, of `"control_flow"`, `"custom_derivatives"` and `"remat"`; by default
+            everywhere.
+
+    Example:
+        >>> import effects as fx
+        >>> ping = fx.register_effect(fx.Effect("ping"))
+        >>> ping.ordered, ping.kind, ping.domain
+        (True, 'host', 'ping')
+    """
+
+    name: str
+    _: dataclasses.KW_ONLY
+    ordered: bool = True
+    kind: Literal["host", "device"] = "host"
+    domain: str = ""
+    allowed_in: frozenset[str] = frozenset(PLACES)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise TypeError(errors.MSG_EFFECT_NAME.format(name=self.name))
+        if self.kind not in ("host", "device"):
+            raise ValueError(errors.MSG_EFFECT_KIND.format(name=self.name, kind=self.kind))
+        if self.domain is not None and not isinstance(self.domain, str):
+            raise TypeError(errors.MSG_EFFECT_DOMAIN_TYPE.format(name=self.name, domain=self.domain))
+        allowed_in = frozenset(self.allowed_in)
+        if unknown := sorted(map(str, allowed_in - set(PLACES))):
+            raise ValueError(
+                errors.MSG_EFFECT_PLACE.format(name=self.name, unknown=", ".join(unknown), places=", ".join(PLACES))
+            )
+        object.__setattr__(self, "ordered", bool(self.ordered))
+        object.__setattr__(self, "domain", self.domain or self.name)
+        object.__setattr__(self, "allowed_in", allowed_in)
+
+    def __str__(self) -> str:
+        return self.name if self.ordered else f"{self.name} (unordered)"
+
+    def __repr__(self) -> str:
+        return f"Effect({self.name!r}, ordered={self.ordered}, kind={self.kind!r}, domain={self.domain!r})"
+
+    def unordered(self) -> Effect:
+        """The same effect without its order."""
+        return dataclasses.replace(self, ordered=False)
+
+
+@functools.cache
+def describe_effect(effect: Effect) -> dict[str, Any]:
+    """The effect's fields, as JSON has them, without those that have their defaults."""
+    defaults = vars(Effect(effect.name))
+    fields = {name: value for name, value in vars(effect).items() if name == "name" or value != defaults[name]}
+    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in fields.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Order(compat.JaxEffect):
+    """What JAX sees of an order domain, beside the effects in it: one token of its own for all of them."""
+
+    domain: str
+
+    def __str__(self) -> str:
+        return f"order of {self.domain!r}"
+
+
+def jax_effects(effect: Effect) -> set[compat.JaxEffect]:
+    """What an equation with this effect tells JAX."""
+    return {effect, Order(effect.domain)} if effect.ordered else {effect}
+
+
+def _allowed_in(place: str) -> type:
+    """A type whose instances are the effects that are allowed there. JAX asks by type, we answer by field."""
+
+    class Allowed(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, Order) or (isinstance(instance, Effect) and place in instance.allowed_in)
+
+    return Allowed("Allowed", (), {})
+
+
+compat.register_effect_types(
+    (Effect, Order),
+    ordered=Order,
+    control_flow=_allowed_in("control_flow"),
+    custom_derivatives=_allowed_in("custom_derivatives"),
+    remat=_allowed_in("remat"),
+)

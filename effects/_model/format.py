@@ -1,0 +1,170 @@
+"""Checks a format while tracing, and fills it when the values are there."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from effects import _errors as errors
+from effects._model.arguments import flat_arguments
+from effects._model.operand import Operand, Static, dtype_name
+from effects._model.site import Site
+from effects._model.where import Where
+
+# How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
+_TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
+
+
+class _Fields(string.Formatter):
+    """Walks over the fields of a format without showing anything, and notes which arguments they use."""
+
+    def __init__(self) -> None:
+        self.unused: list[int | str] = []
+        self.used: set[int | str] = set()
+        self.computed_spec = False
+        self._numbers = itertools.count()  # of fields without a number of their own
+
+    def parse(self, format_string: str) -> Any:
+        # `string.Formatter` numbers `{}` only; `str.format` numbers `{.shape}` and `{[0]}` too.
+        for literal, name, spec, conversion in super().parse(format_string):
+            if name is not None and name[:1] in ("", ".", "["):
+                name = f"{next(self._numbers)}{name}"
+            self.computed_spec |= bool(spec) and "{" in spec
+            yield literal, name, spec, conversion
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return ""
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if conversion not in (None, "s", "r", "a"):
+            raise ValueError(f"unknown conversion {conversion!r}")
+        return value
+
+    def check_unused_args(self, used_args: set[int | str], args: Any, kwargs: Any) -> None:
+        self.used = used_args
+        self.unused = [i for i in range(len(args)) if i not in used_args]
+        self.unused += [name for name in kwargs if name not in used_args]
+
+
+def _is_filled(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> bool:
+    """Whether there is one `{}` for each argument, and nothing else to be filled. Most formats are so."""
+    text = fmt.replace("{}", "")
+    fields = (len(fmt) - len(text)) // 2
+    return "{" not in text and "}" not in text and fields == len(leaves) and tree == flat_arguments(fields)
+
+
+def check_format(
+    call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where, per_shard: bool = False
+) -> tuple[str, ...]:
+    """Raises what is wrong with a format and its arguments, as far as it can be known before there are values.
+
+    Returns the names of the fields that the record fills: `device`, and with `per_shard` also `index`, unless there are
+    arguments of these names.
+    """
+    if not isinstance(fmt, str):
+        raise TypeError(errors.MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
+    if _TRACER.search(fmt):
+        raise errors.FormatError(errors.MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
+    if _is_filled(fmt, site_leaves, tree):
+        return ()
+    leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
+    args, kwargs = jax.tree.unflatten(tree, leaves)
+    fields = _Fields()
+    given: dict[str, Any] = {"device": 0} if call == "fx.print" else {}
+    given |= {"index": ""} if per_shard else {}
+    of_record = {name: value for name, value in given.items() if name not in kwargs}
+    try:
+        fields.vformat(fmt, args, {**of_record, **kwargs})
+    except Exception as error:
+        raise _cannot_fill(call, fmt, where, error) from None
+    fields.unused = [name for name in fields.unused if name not in of_record or name in kwargs]
+    of_record = {name: value for name, value in of_record.items() if name in fields.used}
+    kwargs = {**of_record, **kwargs}
+    if fields.unused:
+        unused = [f"number {i + 1}" if isinstance(i, int) else f"`{i}`" for i in fields.unused]
+        shown = ["{}" if isinstance(i, int) else f"{{{i}}}" for i in fields.unused]
+        raise errors.FormatError(
+            errors.MSG_UNUSED.format(call=call, where=where, fmt=fmt, unused=", ".join(unused), fields=", ".join(shown))
+        )
+    if fields.computed_spec:
+        return tuple(of_record)  # what a field's specification will be is known with the values
+    is_large = any(isinstance(leaf, Operand) and leaf.shape for leaf in site_leaves)
+    try:
+        with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
+            fmt.format(*args, **kwargs)
+    except Exception as error:
+        raise _cannot_fill(call, fmt, where, error) from None
+    return tuple(of_record)
+
+
+def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.FormatError:
+    if isinstance(error, KeyError):
+        why, remedy = f"there is no argument {error}", f"Pass `{error.args[0]}=...`, or remove the field."
+    elif isinstance(error, IndexError) and "out of range for positional" in str(error):
+        why, remedy = str(error), "Pass the missing argument, or remove the field."
+    else:
+        why, remedy = str(error) or repr(error), "Change the field so that it fits its argument."
+    return errors.FormatError(errors.MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
+
+
+# Native formatting
+
+_SCALARS = {
+    name: code
+    for code, name in enumerate(
+        ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
+    )
+}
+_FIXED = re.compile(r"\.(\d{1,2})([efg])")
+
+
+def native_plan(fmt: str, site: Site, end: str) -> list[tuple[str, int | None, int, str, int]] | None:
+    """How native code fills the format of this site: pieces of (literal, scalar type, offset, conversion, precision).
+
+    Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
+    precision. None where Python must do it.
+    """
+    if site.lanes or site.unknown or site.per_shard:
+        return None
+    index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
+    args, kwargs = site.arguments(site.operands)
+    pieces: list[tuple[str, int | None, int, str, int]] = []
+    literal, automatic = "", 0
+    for text, name, spec, conversion in string.Formatter().parse(fmt):
+        literal += text
+        if name is None:
+            continue
+        if name == "":
+            name, automatic = str(automatic), automatic + 1
+        value = args[int(name)] if name.isdecimal() else kwargs.get(name)
+        if isinstance(value, (str, int, float)) and not isinstance(value, np.generic) and "{" not in (spec or ""):
+            field = "{0" + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
+            literal += field.format(value)
+            continue
+        if not isinstance(value, Operand) or value.shape or conversion not in (None, "s"):
+            return None
+        code = _SCALARS.get(dtype_name(value.dtype))
+        if code is None:
+            return None
+        if not spec and not (conversion and value.dtype.kind == "f"):
+            pieces.append((literal, code, index[id(value)], "", 0))
+        elif conversion is None and value.dtype.kind == "f" and (fixed := _FIXED.fullmatch(spec or "")):
+            if fixed[2] == "g" and fixed[1] == "0":
+                return None
+            pieces.append((literal, code, index[id(value)], fixed[2], int(fixed[1])))
+        else:
+            return None
+        literal = ""
+    pieces.append((literal + end, None, 0, "", 0))
+    try:
+        "".join(piece[0] for piece in pieces).encode()
+    except UnicodeEncodeError:  # a lone surrogate: Python's output decides what becomes of it
+        return None
+    return pieces

@@ -1,0 +1,153 @@
+"""Calls of Python functions: the content of `fx.callback` and of JAX's own callbacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _errors as errors
+from effects._model.content import Content, described_by
+from effects._model.functions import HostFunction
+
+if TYPE_CHECKING:
+    from effects._model.operand import Operand
+    from effects._model.record import Record
+    from effects._model.where import Where
+
+
+@described_by("function")
+@dataclasses.dataclass(frozen=True)
+class HostCall(Content):
+    """A call of `fx.callback`, or of a callback of JAX's."""
+
+    function: HostFunction
+    results: tuple[Operand, ...] | None = None  # types of the results in one lane; None: nobody waits for any
+    tree: Any = None  # their treedef, or its text in a process that has no more
+    pass_record: bool = False
+    vmap_method: str | None = None  # as for `jax.pure_callback`; None: lane by lane
+    prints: bool = False  # whether the function returns text to print
+    otherwise: Callable[..., Any] | None = None  # JAX's own way from operands to results, where there is none of ours
+
+    @property
+    def title(self) -> str:
+        return self.function.name
+
+    @property
+    def call(self) -> HostCall:
+        return self
+
+    def resized(self, resize: Callable[[Operand], Operand]) -> HostCall:
+        return dataclasses.replace(self, results=tuple(map(resize, self.results))) if self.results else self
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "function": self.function.key,
+            "name": self.function.name,
+            "registered": self.function.registered,
+            "results": None if self.results is None else [result.describe() for result in self.results],
+            "structure": str(self.tree),
+            "pass_record": self.pass_record,
+        }
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> HostCall:
+        function = HostFunction(None, description["function"], description["name"], description["registered"])
+        results = description["results"]
+        results = None if results is None else tuple(map(read_operand, results))
+        return cls(function, results, description["structure"], description["pass_record"])
+
+    def text(self, record: Record) -> str:
+        given = [*map(str, record.args), *(f"{name}={value}" for name, value in record.fields.items())]
+        return f"{self.function.name}({', '.join(given)})"
+
+    @property
+    def is_vectorized(self) -> bool:
+        """Whether it is called once for all lanes."""
+        return self.vmap_method is not None and not self.vmap_method.startswith("sequential")
+
+    @functools.cached_property
+    def is_one(self) -> bool:
+        """Whether it returns one array by itself."""
+        return self.has_structure(_ONE)
+
+    def has_structure(self, tree: Any) -> bool:
+        """Whether results are of this structure."""
+        return tree == self.tree or str(tree) == self.tree
+
+
+_ONE = jax.tree.structure(0)
+
+
+def take_results(call: HostCall, where: Where, returned: Any, types: Sequence[Operand]) -> list[np.ndarray]:
+    """What a callback returned, for one lane or for all, as arrays of these types as they travel.
+
+    Raises:
+        TypeError: if structure, shapes or dtypes are not those that were asked for.
+    """
+    try:
+        if call.is_one and isinstance(returned, _ARRAY):
+            return [_take_result(returned, types[0])]
+        leaves, tree = jax.tree.flatten(returned)
+        if not call.has_structure(tree):
+            raise _Unexpected(f"the structure {tree}", f"the structure {call.tree}")
+        return [_take_result(leaf, result) for leaf, result in zip(leaves, types, strict=True)]
+    except _Unexpected as error:
+        got, expected = error.args
+        name = call.function.name
+        raise TypeError(errors.MSG_RETURNED.format(name=name, got=got, expected=expected, where=where)) from None
+
+
+class _Unexpected(Exception):
+    """(what was returned, what was expected)."""
+
+
+_ARRAY = np.ndarray, np.generic
+
+
+def _take_result(leaf: Any, result: Operand) -> np.ndarray:
+    if type(leaf) is np.ndarray and leaf.dtype is result.stored and leaf.shape == result.shape:
+        return leaf  # all the tests below, for what is most common
+    if type(leaf) in (bool, int, float, complex):
+        # A Python number has no type of its own: it takes the result's, if that can hold it.
+        kinds = {bool: "b", int: "biufc", float: "fc", complex: "c"}[type(leaf)]
+        kind = result.dtype.kind if result.dtype.kind in "biufc" else ("f" if _is_float(result.dtype) else "i")
+        if result.shape or kind not in kinds or (kind == "b" and leaf not in (0, 1)):
+            raise _Unexpected(f"the Python number {leaf!r}", _describe(result))
+        if kind in "iu":
+            bounds = jnp.iinfo(result.dtype)
+            fits = bounds.min <= leaf <= bounds.max
+        else:
+            fits = _fits_float(leaf, result.dtype)
+        if not fits:
+            raise _Unexpected(f"the Python number {leaf!r}", _describe(result))
+        return np.asarray(leaf, result.dtype).astype(result.stored)
+    if not isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
+        raise _Unexpected(f"{leaf!r} of type `{type(leaf).__name__}`", _describe(result))
+    if leaf.shape != result.shape or leaf.dtype != result.dtype:
+        raise _Unexpected(f"an array of {leaf.dtype}{list(leaf.shape)}", _describe(result))
+    value = np.asarray(leaf)
+    return value if result.stored == result.dtype else value.astype(result.stored)
+
+
+def _fits_float(number: Any, dtype: np.dtype) -> bool:
+    """Whether a number that is finite stays so."""
+    try:
+        with np.errstate(all="ignore"):
+            value = np.asarray(number, dtype).astype(np.complex128)
+        return bool(np.isfinite(value)) or not np.isfinite(complex(number))
+    except OverflowError:
+        return False
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return bool(jnp.issubdtype(dtype, np.floating))
+
+
+def _describe(result: Operand) -> str:
+    return f"an array of {result.dtype}{list(result.shape)}"

@@ -1,0 +1,75 @@
+"""Lines: the content of `fx.print`, `fx.print_grad` and `jax.debug.print`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from effects._model.content import Content, described_by
+from effects._model.format import native_plan
+from effects._model.record import Record, after_shard, shown_index
+from effects._model.site import Site
+
+
+@described_by("line")
+@dataclasses.dataclass(frozen=True)
+class Line(Content):
+    """A line of `fx.print`, or of `jax.debug.print`, which knows NumPy's print options when it is traced."""
+
+    fmt: str
+    options: tuple[tuple[str, Any], ...] | None = None  # NumPy's print options; None: those in force at the call
+    of_record: tuple[str, ...] = ()  # fields that are filled with what the record says: `device`, `index`
+
+    @property
+    def title(self) -> str:
+        return self.fmt
+
+    def describe(self) -> dict[str, Any]:
+        described: dict[str, Any] = {"line": self.fmt}
+        if self.options is not None:
+            described["options"] = self.options
+        if self.of_record:
+            described["of_record"] = self.of_record
+        return described
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Line:
+        options = description.get("options")
+        options = options and tuple((name, value) for name, value in options)
+        return cls(description["line"], options, tuple(description.get("of_record", ())))
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        return {"fmt": self.fmt}
+
+    def text(self, record: Record) -> str:
+        if not self.of_record:
+            return after_shard(record, self._fill(record.args, record.fields))
+        own = {"device": record.device, "index": shown_index(record)}
+        return self._fill(record.args, {**record.fields, **{name: own[name] for name in self.of_record}})
+
+    def _fill(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        return self.fmt.format(*args, **kwargs) if self.options is None else fill(self.fmt, self._options, args, kwargs)
+
+    @functools.cached_property
+    def _options(self) -> dict[str, Any]:
+        return dict(self.options or ())
+
+    def native_plan(self, site: Site) -> list[tuple[str, int | None, int, str, int]] | None:
+        return None if self.of_record else native_plan(self.fmt, site, "\n")
+
+    def show(self, records: Iterable[Record], write: Callable[[str], None]) -> None:
+        lines = [record.text for record in records]
+        write("".join(f"{line}\n" for line in lines))
+
+
+def fill(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The text of a format under NumPy's print options."""
+    if options == np.get_printoptions():  # setting them takes longer than asking
+        return fmt.format(*args, **kwargs)
+    with np.printoptions(**options):
+        return fmt.format(*args, **kwargs)

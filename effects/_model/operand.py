@@ -1,0 +1,89 @@
+"""Arrays that travel in records, and arguments that do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import Any
+
+import ml_dtypes  # noqa: F401 - NumPy knows the narrow types by name once it is loaded
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """An array that travels in the record."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype  # as shown
+    stored: np.dtype  # as it travels: narrow integers take a byte
+    lanes: tuple[bool, ...] = ()  # for each `vmap` around the site, whether this operand differs between its lanes
+
+    def zeros(self) -> np.ndarray:
+        """An array of this type that takes no memory, to try a format with."""
+        zero = np.zeros((), self.dtype)
+        return np.broadcast_to(zero, [n if isinstance(n, int) else _MANY for n in self.shape]) if self.shape else zero
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Bytes in the record, without padding."""
+        return self.stored.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def describe(self) -> str:
+        """All of it as text: `float32[2,3]`, `int4[2]/int8`, `float32[9,2]@10` (lanes of the outer of two `vmap`s)."""
+        stored = "" if self.stored == self.dtype else f"/{dtype_name(self.stored)}"
+        lanes = "@" + "".join("01"[differs] for differs in self.lanes) if self.lanes else ""
+        return f"{dtype_name(self.dtype)}[{','.join(map(str, self.shape))}]{stored}{lanes}"
+
+    def of_lane(self, value: np.ndarray, lane: tuple[int, ...]) -> np.ndarray:
+        """What one lane sees of the operand."""
+        if not all(self.lanes):
+            lane = tuple(i for i, differs in zip(lane, self.lanes, strict=True) if differs)
+        return value[(*lane, ...)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """An argument that is known while tracing and travels in the description."""
+
+    value: Any
+
+
+_OPERAND = re.compile(r"(\w+)\[([-,\d]*)\](?:/(\w+))?(?:@([01]+))?")
+
+
+def read_operand(description: str) -> Operand:
+    """The operand that describes itself so."""
+    match = _OPERAND.fullmatch(description)
+    assert match is not None, description
+    dtype, shape, stored, lanes = match.groups()
+    return Operand(
+        tuple(map(int, shape.split(","))) if shape else (),
+        np.dtype(dtype),
+        np.dtype(stored or dtype),
+        tuple(lane == "1" for lane in lanes or ""),
+    )
+
+
+_MANY = 1 << 10
+"""What stands for a size that is not known yet when a format is tried."""
+
+
+@functools.cache
+def dtype_name(dtype: np.dtype) -> str:
+    """The type's name, which NumPy makes anew at every asking."""
+    return dtype.name
+
+
+# Less than a byte: devices pack them in ways of their own.
+_STORED = {
+    **dict.fromkeys(("int1", "int2", "int4"), np.dtype(np.int8)),
+    **dict.fromkeys(("uint1", "uint2", "uint4"), np.dtype(np.uint8)),
+    "float4_e2m1fn": np.dtype(np.float32),
+}
+
+
+def stored_dtype(dtype: np.dtype) -> np.dtype:
+    """The type in which values of this one travel between devices and host."""
+    return _STORED.get(dtype_name(dtype), dtype)

@@ -1,0 +1,264 @@
+"""Records as users see them: what handlers, captures and callbacks get."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+import jax
+import numpy as np
+
+from effects import _jax as compat
+from effects._model.operand import Static
+from effects._model.site import Site
+from effects._model.where import Where
+
+
+class Record:
+    """One effect that happened.
+
+    Its values are made when they are asked for.
+
+    Attributes:
+        effect: The effect's name.
+        device: The device that recorded it: its place in `jax.devices()`; -1 if all devices of the program did alike.
+        token: Its place in program order: (stream, epoch, phase, index).
+        lane: Its lane under `vmap`: one number for each, the outermost first.
+
+    Example:
+        >>> import effects as fx
+        >>> with fx.capture(suppress=True) as records:
+        ...     fx.jit(lambda x: fx.print("x = {}", x))(1)
+        >>> records[0].text, records[0].args
+        ('x = 1', (array(1, dtype=int32),))
+    """
+
+    __slots__ = ("_ordinal", "_payload", "_site", "_values", "lane", "token")
+
+    def __init__(self, site: Site, token: tuple[int, ...], device: int, lane: tuple[int, ...], payload: Any):
+        """`payload` may be read already: the values of all lanes."""
+        self._site = site
+        self._payload = payload
+        self._values: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.token = token
+        self._ordinal = device
+        self.lane = lane
+
+    @property
+    def effect(self) -> str:
+        return self._site.effect.name
+
+    @property
+    def fmt(self) -> str | None:
+        """The format of a print."""
+        return self._site.content.labels.get("fmt")
+
+    @property
+    def event(self) -> str | None:
+        """The event of a log."""
+        return self._site.content.labels.get("event")
+
+    @property
+    def level(self) -> int | None:
+        """The level of a log."""
+        return self._site.content.labels.get("level")
+
+    @property
+    def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._values is None:
+            values = self._payload if isinstance(self._payload, list) else self._site.read(self._payload)
+            if self.lane:
+                values = self._site.of_lane(values, self.lane)
+            args, kwargs = self._site.arguments(values)
+            self._values = args, self._site.content.in_order(kwargs)
+        return self._values
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments; arrays are NumPy arrays."""
+        return self._arguments[0]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The named arguments; of a log, its fields."""
+        return self._arguments[1]
+
+    @property
+    def text(self) -> str:
+        """The record as one line, or as its format says."""
+        return self._site.content.text(self)
+
+    @property
+    def index(self) -> tuple[slice, ...] | None:
+        """With `per_shard=True`: where the shard lies in the whole; of the first array that is cut. Else None."""
+        return self._site.index
+
+    @property
+    def where(self) -> Where:
+        """The user's file, line and function."""
+        return self._site.where
+
+    @property
+    def line(self) -> int:
+        """The user's line."""
+        return self._site.where.line
+
+    @property
+    def thread(self) -> int:
+        """The number of the thread that called the program."""
+        return self.token[0] >> 8
+
+    @property
+    def device(self) -> int:
+        """The device that recorded it: its place in `jax.devices()`; -1 if all devices of the program did alike."""
+        return compat.device_place(self._ordinal)
+
+    @property
+    def process(self) -> int:
+        """The process, where there are several."""
+        return jax.process_index()
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The processes that have this same record, which is of a whole value of a program over several devices. Empty
+        if the device that recorded it has it for itself."""
+        return self._site.processes
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its token is its place in program order."""
+        return self._site.effect.ordered
+
+    def __repr__(self) -> str:
+        try:
+            shown = repr(self.text)
+        except Exception as error:  # a field that cannot be shown: the rest is worth seeing
+            shown = f"<{error!r}>"
+        lane = f" lane={self.lane}" if self.lane else ""
+        return f"<Record {self.effect} {shown} at {self.where} token={self.token} device={self.device}{lane}>"
+
+
+def after_shard(record: Record, text: str) -> str:
+    """A record's text, with `per_shard=True` behind device and index."""
+    return text if record.index is None else f"device {record.device} {shown_index(record)}: {text}"
+
+
+def shown_index(record: Record) -> str:
+    """A record's index as Python writes it."""
+    return f"[{', '.join(f'{part.start}:{part.stop}' for part in record.index or ())}]"
+
+
+def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> Iterator[Record]:
+    """One record for each lane that has the effect, in order; one without lanes."""
+    values = site.read(payload) if site.lanes else payload  # once for all lanes
+    for lane in site.lanes_of(payload):
+        yield Record(site, token, device, lane, values)
+
+
+def _lanes_in(site: Site, payload: Any) -> int:
+    """How many lanes of a record have the effect."""
+    active = site.active(payload)
+    return math.prod(site.lanes) if active is None else int(active.sum())
+
+
+HEADER = struct.Struct("<IHHQ4IiIQ")
+"""How a record's header lies in memory, see `dispatch/native/record.h`: size, kind, flags, site, token (four), device,
+reply, size of the payload."""
+_SITE_AT = 8
+_SITE_AND_SIZE = struct.Struct("<8xQ24xQ")
+
+
+class Records(Sequence[Record]):
+    """Records one after the other, as they came from their devices. Nothing is read before it is asked for."""
+
+    def __init__(self, data: bytes, count: int, find_site: Callable[[int], Site]):
+        self._data = data
+        self._count = count  # headers in `data`; a record with lanes is one
+        self._find_site = find_site
+        self._one: tuple[Site, tuple[int, ...], int, Any] | None = None
+
+    @classmethod
+    def of_one(cls, site: Site, token: tuple[int, ...], device: int, payload: Any) -> Records:
+        """One record that travelled by itself."""
+        records = cls(b"", 1, lambda _: site)
+        records._one = site.of_record(payload), token, device, payload
+        return records
+
+    @property
+    def only_site(self) -> Site | None:
+        """The one site that all are of, if it is so."""
+        if self._one is not None:
+            return self._one[0]
+        site = self._find_site(int.from_bytes(self._data[_SITE_AT : _SITE_AT + 8], "little"))
+        if site.unknown:
+            return None
+        if len(self._data) != self._count * (HEADER.size + site.payload_size):
+            return None
+        return site if (self._column((), np.dtype(np.uint64), _SITE_AT, site) == site.id).all() else None
+
+    def _column(self, shape: tuple[int, ...], dtype: np.dtype, offset: int, site: Site) -> np.ndarray:
+        """What lies at this byte of each record, if all are of one site."""
+        inner = np.empty(shape, dtype).strides
+        strides = (HEADER.size + site.payload_size, *inner)
+        return np.ndarray((self._count, *shape), dtype, self._data, offset, strides)
+
+    def columns(self) -> dict[str, np.ndarray] | None:
+        """The values of each argument, by name or position; the first axis are the records.
+
+        None if they are of several sites, or of one under `vmap`.
+        """
+        site = self.only_site
+        if site is None or site.lanes or not self._data:
+            return None
+        columns, offsets = {}, iter(site.offsets)
+        for name, leaf in zip(site.leaf_names, site.leaves, strict=True):
+            if isinstance(leaf, Static):
+                value = leaf.value
+                cut = isinstance(value, (str, bytes)) and value[-1:] in ("\0", b"\0")  # by NumPy's text
+                columns[name] = np.full(self._count, value, object if cut else None)
+            else:
+                columns[name] = self._column(leaf.shape, leaf.stored, HEADER.size + next(offsets), site)
+                if leaf.stored != leaf.dtype:
+                    columns[name] = columns[name].astype(leaf.dtype)
+        return columns
+
+    def sites(self) -> set[Site]:
+        """The sites that these are of."""
+        if (site := self.only_site) is not None:
+            return {site}
+        ids, at = set(), 0
+        while at < len(self._data):
+            site_id, size = _SITE_AND_SIZE.unpack_from(self._data, at)
+            ids.add(site_id)
+            at += HEADER.size + size
+        return set(map(self._find_site, ids))
+
+    def parts(self) -> Iterator[tuple[Site, tuple[int, ...], int, Any]]:
+        """(site, token, device, payload) of each, lanes together."""
+        if self._one is not None:
+            yield self._one
+        at = 0
+        while at < len(self._data):
+            _, _, _, site, *token, device, _, size = HEADER.unpack_from(self._data, at)
+            start, at = at + HEADER.size, at + HEADER.size + size
+            payload = self._data[start:at]
+            yield self._find_site(site).of_record(payload), tuple(token), device, payload
+
+    def __iter__(self) -> Iterator[Record]:
+        for part in self.parts():
+            yield from records_of(*part)
+
+    def __len__(self) -> int:
+        site = self.only_site
+        if site is not None and site.mask is None:
+            return self._count * math.prod(site.lanes)
+        return sum(_lanes_in(site, payload) for site, _, _, payload in self.parts())
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]

@@ -1,0 +1,25 @@
+"""Places in the user's source."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from types import FrameType
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """A place in the user's source."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def where_called(depth: int = 1) -> Where:
+    """The place from which the caller of the caller was called."""
+    frame: FrameType = sys._getframe(depth + 1)
+    return Where(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)

@@ -1,0 +1,43 @@
+"""Records on a terminal."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from effects._model.record import Record
+
+
+class ConsoleHandler:
+    """Shows each record on a line of a rich console: its level in colour, what happened, and where.
+
+    Args:
+        console: A `rich.console.Console`; by default one that writes to `sys.stdout`.
+
+    Example:
+        >>> import effects as fx
+        >>> token = fx.add_handler(fx.ConsoleHandler(), effects="log")
+        >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)  # doctest: +ELLIPSIS
+        >>> fx.remove_handler(token)  # doctest: +ELLIPSIS
+        INFO     step loss=0.5 ...
+    """
+
+    def __init__(self, console: Any = None):
+        from rich.console import Console
+
+        self._console = console or Console()
+
+    def handle(self, record: Record) -> None:
+        from rich.text import Text
+
+        name = record.effect if record.level is None else logging.getLevelName(record.level)
+        style = "" if record.level is None else f"logging.level.{name.lower()}"
+        where = record.where
+        lane = f" lane={record.lane}" if record.lane else ""
+        line = Text.assemble(
+            (f"{name:<8}", style),
+            " " + record.text.replace("\n", " ") + lane + " ",
+            (f"{os.path.basename(where.file)}:{where.line}", "dim"),
+        )
+        self._console.print(line, soft_wrap=True, highlight=False)

@@ -1,0 +1,65 @@
+"""Records as a table of text."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Sequence
+
+from effects._model.record import Record
+from effects.handlers._batches import each
+from effects.handlers._values import csv_cell, encode, plain
+
+
+class CsvHandler:
+    """Writes the records of logs as a table: a line of commas for each, below a line of names.
+
+    The columns are `event`, `level`, `device`, `lane`, the fields of the first record, and `fields`: there are, as a
+    JSON object, those fields of later records that the first has not. Fields that a record has not are empty, as is
+    None. Numbers and strings are as Python writes them, bytes as hexadecimal digits, and everything else (arrays that
+    have dimensions, pytrees) is JSON as `JsonLinesHandler` writes it. Records of other effects are not written.
+
+    Args:
+        path: The file. A file that exists is replaced.
+
+    Raises:
+        OSError: if the file cannot be written.
+
+    Example:
+        >>> import effects as fx, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "run.csv")
+        >>> token = fx.add_handler(fx.CsvHandler(path), effects="log")
+        >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
+        >>> fx.remove_handler(token)
+        >>> print(path.read_text(), end="")
+        event,level,device,lane,loss,fields
+        step,20,0,[],0.5,
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._file = open(path, "w", encoding="utf-8", errors="backslashreplace", newline="")  # noqa: SIM115
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._fields: list[str] | None = None  # those of the first record
+
+    def handle(self, record: Record) -> None:
+        self.handle_many([record])
+
+    def handle_many(self, records: Sequence[Record]) -> None:
+        each(records, self._write)
+        self._file.flush()
+
+    def _write(self, record: Record) -> None:
+        if record.event is None:
+            return
+        fields = record.fields
+        if self._fields is None:
+            self._fields = list(fields)
+            self._writer.writerow(["event", "level", "device", "lane", *fields, "fields"])
+        own = [csv_cell(fields.get(name)) for name in self._fields]
+        other = {name: plain(value) for name, value in fields.items() if name not in self._fields}
+        first = [record.event, record.level, record.device, json.dumps(record.lane)]
+        self._writer.writerow([*first, *own, encode(other) if other else ""])
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,59 @@
+"""Records as lines of JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from effects._model.record import Record
+from effects.handlers._batches import each
+from effects.handlers._values import encode, json_object
+
+
+class JsonLinesHandler:
+    """Writes each record as a JSON object on a line of its own, in order. A file that exists is replaced.
+
+    An object has `effect`, `fields`, `args`, `where` (`file`, `line`, `function`), `device`, `process`, `thread`,
+    `token` (the four numbers of its place in program order) and `lane`; of a log also `event` and `level`, of a print
+    `fmt` and `text`, of a callback `text`; if it is unordered, `ordered`; if it is of a whole value of a program over
+    several devices, `processes` (whose devices these are). Where there are several processes each has a log of its own,
+    whose objects also have `run`, which no other run has, and `process_count`: `effects merge` makes one of them all.
+    Arrays are nested lists, and numbers of every type keep their value. What
+    JSON has no word for is: `"NaN"`, `"Infinity"`, `"-Infinity"`; a complex number `[real, imaginary]`; bytes as
+    hexadecimal digits. Pytrees are objects and lists; of a class that JAX was told of, an object of its leaves by path,
+    such as `"layer.w"`.
+
+    Args:
+        path: The file.
+        fsync: Whether each batch is on the disk before the next is taken, so that a machine that stops loses none.
+            Otherwise it is with the operating system, and only a process that stops loses none.
+
+    Raises:
+        OSError: if the file cannot be written.
+
+    Example:
+        >>> import effects as fx, json, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "run.jsonl")
+        >>> token = fx.add_handler(fx.JsonLinesHandler(path))
+        >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
+        >>> fx.remove_handler(token)
+        >>> record = json.loads(path.read_text())
+        >>> record["event"], record["level"], record["fields"]
+        ('step', 20, {'loss': 0.5})
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False):
+        self._file = open(path, "w", encoding="ascii", newline="\n")  # noqa: SIM115 - closed by `close`
+        self._fsync = fsync
+
+    def handle(self, record: Record) -> None:
+        self.handle_many([record])
+
+    def handle_many(self, records: Sequence[Record]) -> None:
+        each(records, lambda record: self._file.write(encode(json_object(record)) + "\n"))
+        self._file.flush()
+        if self._fsync:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,360 @@
+"""`effects merge`: the logs of a run's processes, put into program order by their tokens alone.
+
+A record's place is (thread, epoch, domain, phase, index), and in a per-device region, where every device counts for
+itself, also (device); records under `vmap` follow by lane. That is the order in which the drain of one process with all
+the devices would have let them go. Threads follow one after the other, since each counts for itself.
+
+- A record of a whole value is in the log of each process whose devices ran the program, and the same in all: it is kept
+  once. So is what all processes did by themselves and alike; if only the values differ, each process's is kept.
+- What has no place of its own comes behind what it came behind in its process's log: an unordered record, one of a
+  program that plain `jax.jit` dispatched, and one of a program that a callback called.
+
+Nothing here asks JAX for devices: logs can be merged anywhere.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from effects import _errors as errors
+
+_NESTED = 1 << 23
+"""Thread numbers from here on are of the drain's threads (see `dispatch/_streams.py`) and of what JAX dispatched."""
+
+_DOMAIN_BITS = 8
+
+_ALL_DEVICES = -1
+"""The device of a record that all devices of a program publish alike."""
+
+_START = -1
+"""In place of an epoch: before everything of a thread; in place of a thread: before everything."""
+
+_OF_PROCESS = ("process", "processes", "process_count", "run")
+"""What a record says of its process."""
+
+_OF_RUN = ("process_count", "run")
+_AS_ONE = {"process": 0, "processes": [0]}
+"""A merged log is that of one process with all the devices: it leaves out the former, and says the latter."""
+
+Place = tuple[Any, ...]
+
+
+class LogError(ValueError):
+    """A log cannot be read, or logs do not belong together."""
+
+
+@dataclasses.dataclass(slots=True)
+class Line:
+    """A record, as a line of a log."""
+
+    log: Log
+    number: int
+    record: dict[str, Any]
+    place: Place | None = None  # None: it has none of its own
+    kind: str = ""  # "whole": in the logs of all processes of its program; "device": of a region; "process": else
+
+    @property
+    def shown(self) -> str:
+        record = self.record
+        what = next((record[name] for name in ("fmt", "event", "text") if name in record), "")
+        where, epoch = record["where"], record["token"][1]
+        place = f"{where['file']}:{where['line']}, dispatch {epoch} of thread {record['thread']}"
+        return f"line {self.number} ({record['effect']} {what!r} at {place})"
+
+
+@dataclasses.dataclass(slots=True)
+class Log:
+    """The log of one process."""
+
+    path: str
+    run: str | None = None  # None: of a process by itself
+    process: int = 0
+    process_count: int = 1
+    lines: list[Line] = dataclasses.field(default_factory=list)
+    placed: dict[Place, Line] = dataclasses.field(default_factory=dict)
+    behind: dict[Place, list[Line]] = dataclasses.field(default_factory=dict)  # by the place that they come behind
+    epochs: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # (thread, epoch) of which there is something
+    newest: dict[int, int] = dataclasses.field(default_factory=dict)  # of these epochs, by thread
+
+
+def merge(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
+    """The records of a run whose processes have written these logs, each with a `JsonLinesHandler`, in program order.
+
+    They are as one process with all the devices would have written them. Those of programs that callbacks called, or
+    plain `jax.jit`, have None as thread and token, since these numbers are of each process's own.
+
+    Raises:
+        LogError: if a log cannot be read, or the logs do not belong together.
+
+    Example:
+        >>> import effects as fx, pathlib, tempfile
+        >>> from effects.handlers.merge import merge
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "run.jsonl")
+        >>> token = fx.add_handler(fx.JsonLinesHandler(path))
+        >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
+        >>> fx.remove_handler(token)
+        >>> [(record["event"], record["fields"]) for record in merge([path])]
+        [('step', {'loss': 0.5})]
+    """
+    logs = [_read(os.fspath(path)) for path in paths]
+    _check_that_they_belong_together(logs)
+    logs.sort(key=lambda log: log.process)
+    return list(map(_merged, _in_order(logs)))
+
+
+def text_of(record: dict[str, Any]) -> str:
+    """A merged record as a line of text."""
+    if "event" not in record:
+        return record["text"]
+    return " ".join([record["event"], *(f"{name}={_shown(value)}" for name, value in record["fields"].items())])
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# Reading
+
+
+def _read(path: str) -> Log:
+    try:
+        with open(path, encoding="utf-8") as file:
+            texts = file.read().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise LogError(errors.MSG_LOG_UNREADABLE.format(path=path, why=why)) from None
+    if texts == [""]:
+        raise LogError(errors.MSG_LOG_EMPTY.format(path=path))
+    log = Log(path)
+    for number, text in enumerate(texts[:-1], start=1):
+        _add(log, number, text)
+    if texts[-1]:  # a line's end is what is written last
+        raise LogError(errors.MSG_LOG_LINE.format(path=path, line=len(texts), why="is cut off"))
+    _find_places(log)
+    return log
+
+
+def _add(log: Log, number: int, text: str) -> None:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why="is not JSON")) from None
+    if not _is_record(record):
+        raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why="is not a record"))
+    if max([record["process"], *record.get("processes", ())]) >= record.get("process_count", 1):
+        why = "names a process that the run does not have"
+        raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why=why))
+    origin = record.get("run"), record["process"], record.get("process_count", 1)
+    if number == 1:
+        log.run, log.process, log.process_count = origin
+    elif origin != (log.run, log.process, log.process_count):
+        raise LogError(errors.MSG_LOG_OF_SEVERAL.format(path=log.path, line=number))
+    log.lines.append(Line(log, number, record))
+
+
+def _is_record(record: Any) -> bool:
+    """Whether this is what `JsonLinesHandler` writes."""
+    return (
+        isinstance(record, dict)
+        and isinstance(record.get("effect"), str)
+        and (isinstance(record.get("text"), str) or isinstance(record.get("event"), str))
+        and isinstance(record.get("fields"), dict)
+        and isinstance(record.get("args"), list)
+        and isinstance(where := record.get("where"), dict)
+        and {"file", "line", "function"} <= where.keys()
+        and (record.get("device") == _ALL_DEVICES or _are_counts([record.get("device")]))
+        and _are_counts([record.get("process"), record.get("process_count", 1)])
+        and _are_counts(record.get("token"), 4)
+        and _are_counts([record.get("thread")])
+        and isinstance(record.get("fmt", ""), str)
+        and _are_counts(record.get("lane"))
+        and _are_counts(record.get("processes", []))
+        and isinstance(record.get("run", ""), str)
+        and isinstance(record.get("ordered", True), bool)
+    )
+
+
+def _are_counts(value: Any, length: int | None = None) -> bool:
+    return (
+        isinstance(value, list)
+        and length in (None, len(value))
+        and all(isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in value)
+    )
+
+
+def _find_places(log: Log) -> None:
+    newest: dict[int, Place] = {}  # of each thread
+    last: Place = (_START,)  # of all
+    for line in log.lines:
+        record = line.record
+        stream, epoch, phase, index = record["token"]
+        thread, domain = stream >> _DOMAIN_BITS, stream & ((1 << _DOMAIN_BITS) - 1)
+        is_whole = len(record.get("processes", ())) > (log.process_count > 1)
+        log.epochs.add((thread, epoch))
+        log.newest[thread] = max(epoch, log.newest.get(thread, epoch))
+        line.kind = "device" if phase % 2 else "whole" if is_whole else "process"
+        if record.get("ordered", True) and thread < _NESTED:
+            device = record["device"] if line.kind == "device" else _START
+            line.place = (thread, epoch, domain, phase, index, device, tuple(record["lane"]))
+            known = log.placed.setdefault(line.place, line)
+            if known is not line:
+                raise LogError(errors.MSG_LOG_TWICE.format(path=log.path, line=line.number, known=known.number))
+            last = newest[thread] = line.place
+        else:
+            behind = last if thread >= _NESTED else newest.get(thread, (thread, _START))
+            log.behind.setdefault(behind, []).append(line)
+
+
+# Checking
+
+
+def _check_that_they_belong_together(logs: Sequence[Log]) -> None:
+    first = logs[0]
+    by_process: dict[int, Log] = {}
+    for log in logs:
+        if (log.run, log.process_count) != (first.run, first.process_count) or (log.run is None and log is not first):
+            raise LogError(errors.MSG_LOG_RUNS.format(path=log.path, other=first.path))
+        known = by_process.setdefault(log.process, log)
+        if known is not log:
+            raise LogError(errors.MSG_LOG_PROCESS_TWICE.format(path=log.path, other=known.path, process=log.process))
+    if missing := sorted(set(range(first.process_count)) - by_process.keys()):
+        shown = ", ".join(map(str, missing))
+        raise LogError(errors.MSG_LOG_MISSING.format(missing=shown, count=first.process_count))
+
+
+def _check_that_they_agree(logs: Sequence[Log], place: Place, lines: dict[int, Line]) -> None:
+    """What is at one place of all processes: that all who should have it do, and have the same."""
+    first = next(iter(lines.values()))
+    if first.kind == "device":
+        if len(lines) > 1:
+            raise _difference(*list(lines.values())[:2])
+        return
+    for line in lines.values():
+        if line.kind != first.kind or (line.kind == "whole" and _processes_of(line) != _processes_of(first)):
+            raise _difference(first, line)
+    if first.kind == "whole":
+        expected = _processes_of(first)
+    elif any("processes" in line.record for line in lines.values()):
+        expected = list(lines)  # of several devices that a process has for itself
+    else:
+        expected = range(len(logs))
+    for process in expected:
+        line = lines.get(process)
+        if line is None:
+            if first.kind == "process" and _goes_on(logs[process], place):
+                continue  # a program on one device of another process
+            raise _lack(first, logs[process], place)
+        if _said_by(line) != _said_by(first) or (first.kind == "whole" and not _are_alike([first, line])):
+            raise _difference(first, line)
+
+
+def _goes_on(log: Log, place: Place) -> bool:
+    """Whether a log has nothing of a dispatch, but of a later one: its process has counted it."""
+    thread, epoch, *_ = place
+    return (thread, epoch) not in log.epochs and epoch < log.newest.get(thread, epoch)
+
+
+def _processes_of(line: Line) -> list[int]:
+    """Those that have this record of a whole value."""
+    return line.record["processes"]
+
+
+def _said_by(line: Line) -> Any:
+    """What all processes say alike, whatever their values: the effect, where it is, and what its content says."""
+    return _content(line, _WITHOUT_VALUES)
+
+
+_PLACED_BY_DEVICE = ("device", *_OF_PROCESS)
+_WITHOUT_PLACE = ("device", "thread", "token", *_OF_PROCESS)
+_WITHOUT_VALUES = (*_WITHOUT_PLACE, "lane", "ordered", "fields", "args", "text")
+
+
+def _are_alike(lines: Iterable[Line], without: Sequence[str] = _PLACED_BY_DEVICE) -> bool:
+    first, *others = [_content(line, without) for line in lines]
+    return all(other == first for other in others)
+
+
+def _content(line: Line, without: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in line.record.items() if name not in without}
+
+
+def _difference(a: Line, b: Line) -> LogError:
+    return LogError(errors.MSG_LOGS_DIFFER.format(a=a.log.path, b=b.log.path, first=a.shown, second=f"has {b.shown}"))
+
+
+def _lack(line: Line, log: Log, place: Place) -> LogError:
+    """A log does not have what another has."""
+    places = sorted(log.placed)
+    at = bisect.bisect(places, place)
+    goes_on = f"goes on with {log.placed[places[at]].shown}" if at < len(places) else "ends"
+    return LogError(errors.MSG_LOGS_DIFFER.format(a=line.log.path, b=log.path, first=line.shown, second=goes_on))
+
+
+# Merging
+
+
+def _in_order(logs: Sequence[Log]) -> Iterator[Line]:
+    """All that is to be kept. `logs` are in the order of their processes."""
+    at: dict[Place, dict[int, Line]] = collections.defaultdict(dict)
+    for log in logs:
+        for place, line in log.placed.items():
+            at[place][log.process] = line
+    behind = {place for log in logs for place in log.behind}
+    _check_unordered(logs)
+    for place in sorted({*at, *behind}):
+        lines = at.get(place, {})
+        if lines:
+            _check_that_they_agree(logs, place, lines)
+        if len(lines) > 1 and not _are_alike(lines.values()):
+            for process, line in lines.items():  # what processes did by themselves, with values of their own
+                yield line
+                yield from _those_behind([logs[process]], place)
+        else:
+            yield from list(lines.values())[:1]
+            yield from _those_behind(logs, place)
+
+
+def _those_behind(logs: Sequence[Log], place: Place) -> Iterator[Line]:
+    """What has no place, and came behind this one: once if all these logs have the same."""
+    each = [[line for line in log.behind.get(place, ()) if not _is_copy(line)] for log in logs]
+    contents = [[_content(line, _WITHOUT_PLACE) for line in lines if line.kind != "whole"] for lines in each]
+    if all(content == contents[0] for content in contents):
+        own = [[line for line in lines if line.kind == "whole"] for lines in each[1:]]
+        each = [each[0], *own]
+    for lines in each:
+        yield from lines
+
+
+def _is_copy(line: Line) -> bool:
+    """Whether an unordered record of a whole value is kept from the log of another process."""
+    return line.kind == "whole" and line.log.process != min(_processes_of(line))
+
+
+def _check_unordered(logs: Sequence[Log]) -> None:
+    """Each process of a program has the same unordered records of whole values, in whatever order."""
+    counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    some: dict[str, Line] = {}
+    for log in logs:
+        for line in (line for lines in log.behind.values() for line in lines if line.kind == "whole"):
+            key = json.dumps(_content(line, _PLACED_BY_DEVICE), sort_keys=True)
+            counts[key][log.process] += 1
+            some.setdefault(key, line)
+    for key, line in some.items():
+        for process in _processes_of(line):
+            if counts[key][process] != counts[key][line.log.process]:
+                a, b, second = line.log.path, logs[process].path, "does not have it as often"
+                raise LogError(errors.MSG_LOGS_DIFFER.format(a=a, b=b, first=line.shown, second=second))
+
+
+def _merged(line: Line) -> dict[str, Any]:
+    """A record as one process with all the devices would have written it."""
+    record = {name: _AS_ONE.get(name, value) for name, value in line.record.items() if name not in _OF_RUN}
+    if record["thread"] >= _NESTED:
+        record["thread"] = record["token"] = None  # numbers of the drain's own
+    return record

@@ -1,0 +1,281 @@
+"""How primitives hold jaxprs and carry values: one description each, from which passes are made.
+
+Several passes send values of their own through every equation that holds a jaxpr: the token pass sends tokens, which
+bodies take and give back; the mask pass sends a predicate, which bodies only take; the differentiation of loops sends a
+mask that a loop carries; `vmap` gives every value lanes. Where such values go among the operands of a `scan`, and which
+numbers in its parameters change, is the same for all of them. A *holder* says it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from effects import _jax as compat
+
+
+class Extra:
+    """What a pass sends through one equation, and how the equation's bodies become bodies that have it.
+
+    Attributes:
+        consts: Values that bodies take, ahead of all else.
+        state: Values that bodies take and give back, ahead of their results. After `bind` and `run` they are those that
+            came back.
+    """
+
+    def __init__(
+        self,
+        bind: Callable[..., Sequence[Any]],
+        rewrite: Callable[[Any, int], Any],
+        run: Callable[[Any, Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]],
+        *,
+        consts: Sequence[Any] = (),
+        state: Sequence[Any] = (),
+    ):
+        """`bind` binds the primitive, `rewrite(body, after)` makes the body, and `run(body, state, args)` evaluates it
+        in place and returns `(state, results)`."""
+        self._bind, self._rewrite, self._run = bind, rewrite, run
+        self.consts, self.state = tuple(consts), tuple(state)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The constants and the state: what a body takes ahead of its own inputs."""
+        return self.consts + self.state
+
+    def rewrite(self, body: Any, after: int = 0) -> Any:
+        """The body with what the pass sends through it: `(*consts, *state, *inputs) -> (*state, *results)`.
+
+        Made once for each body and cached, so that one function stays one function.
+
+        Args:
+            body: The jaxpr, with constants of its own or without.
+            after: How many of the body's own inputs come ahead of the state. A loop's body takes its constants ahead of
+                what it carries, and the state is carried.
+        """
+        return self._rewrite(compat.closed_jaxpr(body), after)
+
+    def rewrite_condition(self, condition: Any, after: int = 0) -> Any:
+        """The same for a body that does not give the state back: what decides whether a loop goes on."""
+        return compat.without_results(self.rewrite(condition, after), len(self.state))
+
+    def bind(self, *operands: Any, **params: Any) -> list[Any]:
+        """Binds the primitive to new operands and parameters, and returns the equation's results. The state that comes
+        ahead of them is kept."""
+        outs = list(self._bind(*operands, **params))
+        count = len(self.state)
+        self.state = tuple(outs[:count])
+        return outs[count:]
+
+    def run(self, body: Any, args: Sequence[Any]) -> list[Any]:
+        """Evaluates a body in place of the equation, and returns its results. May be called several times."""
+        state, outs = self._run(compat.closed_jaxpr(body), self.state, args)
+        self.state = tuple(state)
+        return list(outs)
+
+
+class Holder(Protocol):
+    def __call__(self, extra: Extra, /, *args: Any, **params: Any) -> Sequence[Any]:
+        """Sends what a pass adds through one equation.
+
+        Args:
+            extra: What the pass adds.
+            *args: The equation's operands.
+            **params: The equation's parameters.
+
+        Returns:
+            The equation's results, without what the pass adds.
+        """
+        ...
+
+
+_holders: dict[Any, Holder] = {}  # by primitive; written when modules are loaded
+_listeners: list[Callable[[Any, Holder], None]] = []
+
+
+def holds(*primitives: Any) -> Callable[[Holder], Holder]:
+    """Describes how primitives hold jaxprs, so that effects inside them have tokens, masks and lanes.
+
+    A holder takes `(extra, *args, **params)` and returns the equation's results. `extra.rewrite(body)` is a body that
+    also takes `extra.values` ahead of its inputs, and `extra.bind(*operands, **params)` binds the primitive to it. A
+    primitive that means no more than running its bodies uses `extra.run(body, args)`.
+
+    With that, effects inside the primitive have their place in `fx.jit`. In a branch or a loop whose predicate differs
+    between the lanes of a `vmap`, they happen in the lanes that a Python program would have brought there. And `vmap`
+    maps every operand of the primitive and every input of its bodies, unless it has been given a batching rule before.
+    Derivatives and the lowering of the primitive are JAX's: see `jax.interpreters.ad` and `jax.interpreters.mlir`.
+
+    Args:
+        *primitives: The primitives.
+
+    Returns:
+        A decorator for the holder.
+
+    Example:
+        A primitive that runs its body twice.
+
+        >>> import jax, lowering, effects as fx
+        >>> from jax.extend.core import Primitive
+        >>> twice_p = Primitive("twice")
+        >>> twice_p.multiple_results = True
+        >>> _ = twice_p.def_effectful_abstract_eval(lambda *avals, body: (body.out_avals, set(body.effects)))
+        >>> @lowering.holds(twice_p)
+        ... def _twice(extra, *args, body):
+        ...     return extra.run(body, extra.run(body, args))
+        >>> @fx.jit
+        ... def f(x):
+        ...     body = jax.make_jaxpr(lambda x: (fx.print("x = {}", x), x + 1)[1])(x)
+        ...     return twice_p.bind(x, body=body)[0]
+        >>> f(1)
+        Array(3, dtype=int32, weak_type=True)
+        >>> jax.vmap(lambda x: jax.lax.cond(x > 1, f, lambda x: x, x))(jax.numpy.arange(3))
+        Array([0, 1, 4], dtype=int32)
+        >>> fx.effects_barrier()
+        x = 1
+        x = 2
+        x = 2
+        x = 3
+    """
+
+    def register(holder: Holder) -> Holder:
+        for primitive in primitives:
+            listeners = [] if primitive in _holders else _listeners
+            _holders[primitive] = holder
+            for listener in listeners:
+                listener(primitive, holder)
+        return holder
+
+    return register
+
+
+def find_holder(primitive: Any) -> Holder | None:
+    """The description of a primitive."""
+    return _holders.get(primitive)
+
+
+def on_holder(listener: Callable[[Any, Holder], None]) -> None:
+    """Calls `listener(primitive, holder)` for every primitive that is described from now on."""
+    _listeners.append(listener)
+
+
+def describe(holder: Holder, value: Any, rewrite: Callable[[Any, int], Any], args: Sequence[Any], params: Any) -> Any:
+    """The operands and the parameters with which a holder would bind its primitive, with one value of state."""
+    bound: list[Any] = []
+
+    def bind(*operands: Any, **params: Any) -> list[Any]:
+        bound.append((list(operands), params))
+        return [value]
+
+    def run(*_: Any) -> Any:
+        raise AssertionError("the primitive is bound, not run in place")
+
+    holder(Extra(bind, rewrite, run, state=(value,)), *args, **params)
+    return bound[0]
+
+
+# JAX's own
+
+
+@holds(compat.cond_p)
+def _cond(extra: Extra, index: Any, *args: Any, branches: Any, **params: Any) -> Sequence[Any]:
+    """Every branch takes and gives all of the state, whether it uses it or not."""
+    return extra.bind(index, *extra.values, *args, branches=tuple(map(extra.rewrite, branches)), **params)
+
+
+@holds(compat.scan_p)
+def _scan(extra: Extra, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
+    """The state is carried, whatever the direction and the unrolling."""
+    consts, _ = compat.read_scan(params)
+    return extra.bind(
+        *extra.consts,
+        *args[:consts],
+        *extra.state,
+        *args[consts:],
+        jaxpr=extra.rewrite(jaxpr, consts),
+        **compat.with_scan_values(params, consts=len(extra.consts), carry=len(extra.state)),
+    )
+
+
+@holds(compat.while_p)
+def _while(
+    extra: Extra,
+    *args: Any,
+    cond_jaxpr: Any,
+    body_jaxpr: Any,
+    cond_nconsts: int,
+    body_nconsts: int,
+    **params: Any,
+) -> Sequence[Any]:
+    """The state is carried. A condition with effects of its own needs more: the token pass has a rule for that."""
+    split = cond_nconsts + body_nconsts
+    return extra.bind(
+        *extra.consts,
+        *args[:cond_nconsts],
+        *extra.consts,
+        *args[cond_nconsts:split],
+        *extra.state,
+        *args[split:],
+        cond_jaxpr=extra.rewrite_condition(cond_jaxpr, cond_nconsts),
+        body_jaxpr=extra.rewrite(body_jaxpr, body_nconsts),
+        cond_nconsts=cond_nconsts + len(extra.consts),
+        body_nconsts=body_nconsts + len(extra.consts),
+        **params,
+    )
+
+
+@holds(compat.jit_p, *compat.annotated_calls())
+def _call(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
+    """A jitted function stays a function of its own, so that however often it is called it is compiled once."""
+    body = "jaxpr" if "jaxpr" in params else "call_jaxpr"
+    params[body] = extra.rewrite(params[body])
+    for name, of_extra in _EACH.items():
+        if name in params:
+            count = len(extra.state if name.startswith("out_") else extra.values)
+            params[name] = (of_extra,) * count + tuple(params[name])
+    return extra.bind(*extra.values, *args, **params)
+
+
+_EACH: dict[str, Any] = {  # parameters with one element for each input or output, and that of a value that is added
+    "in_shardings": compat.UNSPECIFIED,
+    "out_shardings": compat.UNSPECIFIED,
+    "in_layouts": None,
+    "out_layouts": None,
+    "donated_invars": False,
+    "out_memory_spaces": compat.DEVICE_MEMORY,
+    "exclude_mask": False,
+}
+
+
+@holds(compat.remat_p)
+def _remat(extra: Extra, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
+    """A rematerialized region stays a region, for its barriers."""
+    body = extra.rewrite(jaxpr)
+    return extra.bind(*body.consts, *extra.values, *args, jaxpr=compat.open_jaxpr(body), **params)
+
+
+@holds(compat.run_state_p)
+def _run_state(extra: Extra, *args: Any, jaxpr: Any, is_initialized: Any, **params: Any) -> Sequence[Any]:
+    """References become values, as when JAX lowers it. Effects between reads and writes stay between them."""
+
+    def read(x: Any) -> Any:
+        return x[...] if compat.is_reference(x) else x
+
+    outs = extra.run(*compat.discharge_state(jaxpr, [read(x) for x in args], is_initialized))
+    # A reference of the enclosing function comes in as itself; what became of its value is written back.
+    finals = [out for out, initialized in zip(outs, is_initialized, strict=True) if initialized]
+    for x, final in zip(args, finals, strict=True):
+        if compat.is_reference(x):
+            x[...] = final
+    return outs
+
+
+def _inlined(body_in: Callable[[Any], Any]) -> Holder:
+    """What by the time of lowering means no more than its body. What else it meant was for transformations."""
+
+    def run(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
+        return extra.run(body_in(params), args)
+
+    return run
+
+
+for _primitive, _body_in in compat.inlined_calls().items():
+    holds(_primitive)(_inlined(_body_in))
