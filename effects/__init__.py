@@ -5,15 +5,15 @@ import effects as fx
 
 # The two packages below, through their public faces. Whichever of the three is imported first, this file runs first.
 import lowering._rulebook as _rulebook  # noqa: F401
-from dispatch._barrier import effects_barrier as effects_barrier
-from dispatch._drain import stats as stats
-from dispatch._export import Exported as Exported
-from dispatch._export import deserialize as deserialize
-from dispatch._export import export as export
-from dispatch._jit import jit as jit
-from dispatch._observe import add_handler as add_handler
-from dispatch._observe import capture as capture
-from dispatch._observe import remove_handler as remove_handler
+from dispatch.calling.export import Exported as Exported
+from dispatch.calling.export import deserialize as deserialize
+from dispatch.calling.export import export as export
+from dispatch.calling.jit import jit as jit
+from dispatch.draining.barrier import effects_barrier as effects_barrier
+from dispatch.draining.drain import stats as stats
+from dispatch.draining.observe import add_handler as add_handler
+from dispatch.draining.observe import capture as capture
+from dispatch.draining.observe import remove_handler as remove_handler
 from dispatch.testing import assert_order as assert_order
 from effects import _jax
 from effects._api.callback import callback as callback

@@ -7,9 +7,7 @@ def _my_primitive(extra, *args, body, **params):
     return extra.bind(*extra.values, *args, body=extra.rewrite(body), **params)
 """
 
-import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch
-
-from effects import _jax
+import effects._jax as _jax  # first: whoever comes first, `effects` loads all three from the bottom up
 from lowering import _rulebook as _rulebook
 from lowering._masks import MaskContext as MaskContext
 from lowering._masks import MaskRule as MaskRule

@@ -20,7 +20,7 @@ from effects._api.message import message_of
 from effects._api.targets import PLATFORMS, platforms_of, unknown_target
 from effects._model.effect import Order
 from effects._model.site import Site
-from lowering._emit import emit_call, meet, of_processes, own_devices, refuse_several_devices
+from lowering._emit import emit_call, of_processes, own_devices, refuse_several_devices, register_site
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 
 threaded_call_p = compat.Primitive("threaded_custom_call")
@@ -84,7 +84,7 @@ def _call(
         raise unknown_target(target, site.where, f"the platform `{platform}`")
     devices = compat.automatic_devices(ctx)
     site = of_processes(ctx, site, devices)
-    meet(ctx, site)
+    register_site(ctx, site)
     inputs, outputs = layouts
     more = token or (_NOTHING,) * (len(outputs) > 1)
     traits = (

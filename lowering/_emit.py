@@ -17,7 +17,9 @@ from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from lowering._after import after_p
-from lowering._record import NO_EDGES, TOKEN_LENGTH, Edges, close_p, host_sink, record_p
+from lowering._known_sites import known_sites
+from lowering._publish import publish_end, publish_in_program, publish_untracked
+from lowering._record import NO_EDGES, TOKEN_LENGTH, Edges, close_p, record_p
 from lowering._region import enter_p, leave_p, lower_meet_mesh, meet_mesh_p, rejoin_p
 from lowering._shards import call_shards
 
@@ -25,10 +27,10 @@ NATIVE_PLATFORMS = ("cpu",)
 """Where the native module has handlers."""
 
 
-def meet(ctx: Any, site: Site) -> None:
+def register_site(ctx: Any, site: Site) -> None:
     """Makes the site known for as long as the program may bring its records."""
-    if (kept := host_sink().meet(site.portable)) is not None:
-        compat.keep_with_program(ctx, kept)
+    if (claim := known_sites.register(site.portable)) is not None:
+        compat.keep_with_program(ctx, claim)
 
 
 _ORDERED, _CLOSES, _CALLBACK, _ENTERS, _LEAVES, _APART, _ALIKE, _SHARDS = (1 << bit for bit in range(8))
@@ -83,7 +85,7 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
     if site.per_shard and copies:
         raise _refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
     site = of_processes(ctx, site, devices)
-    meet(ctx, site)
+    register_site(ctx, site)
     target = "effects_record" if site.results is None else "effects_call"
     own = own_devices(ctx, devices or copies or edges.devices)
     attributes = _site_attributes(site, own, devices != 0, call, edges)
@@ -95,7 +97,7 @@ def _shards_native_lowering(
 ) -> Any:
     if site.symbols:
         raise _refused_per_shard(site, "in a program for symbolic shapes", "export it for shapes that are known")
-    meet(ctx, site.in_shards)
+    register_site(ctx, site.in_shards)
     edges = edges._replace(enters=site.effect.ordered, leaves=site.effect.ordered)
     own = own_devices(ctx, devices)
     attributes = _site_attributes(site.in_shards, own, False, call, edges, True)
@@ -183,7 +185,7 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
         return _effect_callback_lowering(ctx, *operands, site=site)
     kept, site = site.without_idle_mask(operands)
     avals_in = ctx.avals_in[len(operands) - len(kept) :]
-    meet(ctx, site)
+    register_site(ctx, site)
     target = "effects_plain" if site.results is None else "effects_plain_call"
     attributes = _site_attributes(site)
     if not site.effect.ordered:
@@ -208,17 +210,17 @@ _NOTHING = compat.ShapedArray((0,), np.uint8)
 
 
 def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, edges: Edges) -> Any:
-    meet(ctx, site)
+    register_site(ctx, site)
 
     def record(token: Any, *operands: Any) -> list[Any]:
-        token, *outs = host_sink().record(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
-        return [*outs, host_sink().close([token]) if edges.closes else token]
+        token, *outs = publish_in_program(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
+        return [*outs, publish_end([token]) if edges.closes else token]
 
     return _callback(ctx, record, args)
 
 
 def _close_callback_lowering(ctx: Any, *tokens: Any) -> Any:
-    return _callback(ctx, lambda *tokens: [host_sink().close([np.asarray(x) for x in tokens])], tokens)
+    return _callback(ctx, lambda *tokens: [publish_end([np.asarray(x) for x in tokens])], tokens)
 
 
 def _callback(ctx: Any, callback: Any, args: Any) -> Any:
@@ -233,11 +235,11 @@ def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
 def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     refuse_several_devices(ctx, site)
     kept, plain = site.without_idle_mask(operands)
-    meet(ctx, plain)
+    register_site(ctx, plain)
     order = Order(site.effect.domain) if site.effect.ordered else None
 
     def publish(*args: Any) -> Any:
-        return host_sink().plain(plain, [np.asarray(x) for x in args[len(args) - len(kept) :]])
+        return publish_untracked(plain, [np.asarray(x) for x in args[len(args) - len(kept) :]])
 
     return compat.lower_as_callback(ctx, publish, operands, order)
 

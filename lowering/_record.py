@@ -6,7 +6,7 @@ Tokens are `uint32[4]`: stream, epoch, phase, index. See `docs/design.md`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from effects import _jax as compat
 from effects._model.primitive import effect_p, result_avals
@@ -75,40 +75,3 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
         tokens[key], *around, *size_operands(site), *operands, site=site, call=call, edges=ctx.edges
     )
     return {key: token}, results
-
-
-class HostSink(Protocol):
-    """The host's side of a program: knows its sites, and publishes for devices without native handlers what they hand
-    over through JAX's Python callbacks."""
-
-    def meet(self, site: Site) -> object:
-        """Makes a site known whose records a program may bring. What is returned, if it is not None, the program keeps
-        for as long as it may."""
-        ...
-
-    def record(self, site: Site, token: Any, operands: Sequence[Any]) -> list[Any]:
-        """Publishes a record; returns the next token, and the results once a callback has run."""
-        ...
-
-    def close(self, tokens: Sequence[Any]) -> Any:
-        """Publishes the end of a program; returns its output token."""
-        ...
-
-    def plain(self, site: Site, operands: Sequence[Any]) -> list[Any]:
-        """Publishes a record of a program that JAX dispatched; returns the results."""
-        ...
-
-
-_host_sink: HostSink | None = None
-
-
-def set_host_sink(sink: HostSink) -> None:
-    """Called once, by the package that has one."""
-    global _host_sink
-    _host_sink = sink
-
-
-def host_sink() -> HostSink:
-    """The host's sink."""
-    assert _host_sink is not None, "`dispatch` is loaded together with `lowering`"
-    return _host_sink

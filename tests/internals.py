@@ -1,11 +1,10 @@
 """What tests look at that is private: if it moves, this is the one place that says where it is."""
 
-from dispatch import _known_sites as _known_sites
-from dispatch import _stuck as _stuck
-from dispatch._drain import drain as drain
-from dispatch._placed import PlacedTokens as PlacedTokens
-from dispatch._streams import current_stream as current_stream
-from dispatch._streams import streams as streams
+from dispatch.draining import watchdog as watchdog
+from dispatch.draining.failures import Failures as Failures
+from dispatch.draining.runtime import runtime as runtime
+from dispatch.streams.table import Streams as Streams
+from dispatch.streams.tokens import PlacedTokens as PlacedTokens
 from effects import _errors as _errors
 from effects import _jax, cli
 from effects._model.arguments import take_arguments as take_arguments
@@ -21,6 +20,8 @@ from effects.handlers.merge import LogError as LogError
 from effects.handlers.merge import merge as merge
 from effects.handlers.merge import text_of as text_of
 from lowering import _jax_callbacks as _jax_callbacks
+from lowering._known_sites import KnownSites as KnownSites
+from lowering._known_sites import known_sites as known_sites
 from lowering._thread import find_rule as find_rule
 
 compat, _cli, handler_of_lists = _jax, cli, list_handler

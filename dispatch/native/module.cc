@@ -198,7 +198,7 @@ private:
 
 NB_MODULE(_token_effects, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
-  m.attr("ABI") = 10;
+  m.attr("ABI") = 11;
   m.attr("PLAIN_THREAD") = kPlainThread;
   m.attr("ALL_DEVICES") = kAllDevices;
 
@@ -236,22 +236,17 @@ NB_MODULE(_token_effects, m) {
       .def_ro("name", &Caller::name)
       .def_ro("issued", &Caller::issued);
   nb::class_<Pool>(m, "Pool").def(nb::init<nb::object>());
-  const auto stream = [](nb::handle self) -> Stream & { return *nb::inst_ptr<Stream>(self); };
   nb::class_<Stream>(m, "Stream")
-      .def(nb::init<uint32_t, nb::handle, nb::handle, nb::handle>(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
+      .def(nb::init<uint32_t, nb::handle, nb::handle, nb::handle, nb::handle>(), nb::arg("thread"), nb::arg("host"),
+           nb::arg("array_type"), nb::arg("launching").none(), nb::arg("would_trace"))
       .def_ro("thread", &Stream::thread)
       .def_ro("calls", &Stream::calls)
       .def_ro("running", &Stream::running)
       .def_ro("newest_calling", &Stream::newest_calling)
       .def("open", &Stream::open)
-      .def("token", [stream](nb::handle_t<Stream> self, uint32_t number) { return stream(self).token(self, number); })
-      .def(
-          "call",
-          [stream](nb::handle_t<Stream> self, uint32_t number, Caller &caller, nb::list dispatching,
-                   nb::handle threaded, nb::tuple args, nb::dict kwargs, nb::handle given) {
-            return stream(self).call(self, number, caller, dispatching, threaded, args, kwargs, given);
-          },
-          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg() = nb::none());
+      .def("token", &Stream::token)
+      .def("call", &Stream::call, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg() = nb::none());
   // Whether tracing is to raise; afterwards it is not to.
   m.def("untraced_raises", [] { return std::exchange(UntracedRaises::here, false); });
   m.def("abandon", &AbandonCalls);

@@ -32,7 +32,7 @@ struct Caller {
   const nb::object turn;          // a lock: one of these at a time
 };
 
-// Fields of Python's `Issued`.
+// Fields of Python's `ProgramTraits`.
 enum IssuedField { kCalls = 1, kAwaits, kCustomCalls };
 inline bool Says(nb::handle issued, IssuedField field) {
   return PyTuple_GET_ITEM(issued.ptr(), static_cast<Py_ssize_t>(field)) == Py_True;
@@ -119,7 +119,7 @@ private:
   const nb::object lock_;
 };
 
-// While one lives, tracing a function of the user's raises `Untraced` in the calling thread, or does not.
+// While one lives, tracing a function of the user's raises `WouldTrace` in the calling thread, or does not.
 class UntracedRaises {
 public:
   explicit UntracedRaises(bool does) { here = does; }
@@ -206,15 +206,17 @@ inline nb::object CallWithToken(nb::handle f, nb::handle token, nb::handle args,
   return nb::steal(returned);
 }
 
-// A thread's programs; see `Stream` in dispatch/_streams.py, which adds to it.
+// A thread's programs; `Stream` in Python has one.
 class Stream {
 public:
-  // `array_type`: that of JAX's arrays. `launching` is held while a program is put on several devices, else they might
-  // get it and that of another thread in different orders, and each wait for the other; None: not by this stream.
-  // `untraced`: the type of what a call raises that may not trace.
-  Stream(uint32_t thread, nb::handle array_type, nb::handle launching, nb::handle untraced)
-      : thread(thread), newest_(nb::make_tuple(nb::none(), nb::none(), nb::none())),
-        array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)), untraced_(nb::borrow(untraced)) {}
+  // `host` answers what only Python knows; its methods are those of `StreamHost` in Python. It must not refer to this
+  // stream, since Python's collector would not find such a cycle. `array_type`: that of JAX's arrays. `launching` is
+  // held while a program is put on several devices, else they might get it and that of another thread in different
+  // orders, and each wait for the other; None: not by this stream. `would_trace`: the type of what a call raises that
+  // may not trace.
+  Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace)
+      : thread(thread), newest_(nb::make_tuple(nb::none(), nb::none(), nb::none())), host_(nb::borrow(host)),
+        array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)), would_trace_(nb::borrow(would_trace)) {}
 
   const uint32_t thread;
   nb::dict calls;              // by epoch
@@ -239,9 +241,9 @@ public:
   }
 
   // The runtime token of an epoch, on the host.
-  nb::object token(nb::handle self, uint32_t number) {
+  nb::object token(uint32_t number) {
     if (number >> kBlockBits != block_) {
-      tokens_ = nb::cast<nb::list>(self.attr("_make_tokens")(number >> kBlockBits << kBlockBits, 1 << kBlockBits));
+      tokens_ = nb::cast<nb::list>(host_.attr("make_tokens")(number >> kBlockBits << kBlockBits, 1 << kBlockBits));
       block_ = number >> kBlockBits;
     }
     return tokens_[number & ((1 << kBlockBits) - 1)];
@@ -249,19 +251,19 @@ public:
 
   // Calls the program of an epoch with `given`, or else with a runtime token for it. Returns its results, and its
   // (issued, output token) if it may still be waiting for a callback, or fail in a custom call, else None.
-  nb::tuple call(nb::handle self, uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded,
-                 nb::handle args, nb::handle kwargs, nb::handle given) {
-    const bool several = several_devices(self);
-    const nb::object found = several && given.is_none() ? find_pool(self, args, kwargs) : nb::object(nb::none());
+  nb::tuple call(uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::tuple args,
+                 nb::dict kwargs, nb::handle given) {
+    const bool several = several_devices();
+    const nb::object found = several && given.is_none() ? find_pool(args, kwargs) : nb::object(nb::none());
     Pool *const pool = found.is_none() ? nullptr : nb::cast<Pool *>(found);
     Placed placed;
     if (pool != nullptr) placed = pool->take(number);
     const nb::object runtime_token = pool != nullptr   ? placed.array
-                                     : given.is_none() ? token(self, number)
+                                     : given.is_none() ? token(number)
                                                        : nb::borrow(given);
     const UntracedRaises no(false); // we may be inside of another call
     const nb::object returned = several && !launching_.is_none()
-                                    ? launch(self, caller, pool != nullptr, threaded, runtime_token, args, kwargs)
+                                    ? launch(caller, pool != nullptr, threaded, runtime_token, args, kwargs)
                                     : CallWithToken(threaded, runtime_token, args, kwargs);
     forget_closed();
     nb::object awaited = nb::none();
@@ -291,27 +293,27 @@ public:
 private:
   static constexpr int kBlockBits = 8;
 
-  bool several_devices(nb::handle self) {
-    if (!several_) several_ = nb::cast<bool>(self.attr("_several_devices")());
+  bool several_devices() {
+    if (!several_) several_ = nb::cast<bool>(host_.attr("several_devices")());
     return *several_;
   }
 
   // Calls a program of which `over_several` says whether its arguments lie on several devices. One for several devices
   // is compiled first, and then put on them: nobody waits for a trace, since the function may wait for another thread.
-  nb::object launch(nb::handle self, Caller &caller, bool over_several, nb::handle threaded, nb::handle token,
-                    nb::handle args, nb::handle kwargs) {
+  nb::object launch(Caller &caller, bool over_several, nb::handle threaded, nb::handle token, nb::handle args,
+                    nb::handle kwargs) {
     const auto waits = [&] { return caller.several || over_several; };
     std::optional<Compiling> compiling;
     bool gave_up = false;
     if (caller.compiled && waits()) {
       std::optional<Held> held;
-      take_turn(self, held);
+      take_turn(held);
       if (caller.compiling == 0) { // else JAX may let us wait for who does that
         const UntracedRaises yes(true);
         try {
-          return put(self, threaded, token, args, kwargs);
+          return put(threaded, token, args, kwargs);
         } catch (nb::python_error &error) {
-          if (!error.matches(untraced_)) throw;
+          if (!error.matches(would_trace_)) throw;
           gave_up = true;
         }
       }
@@ -319,52 +321,52 @@ private:
     }
     if (!caller.compiled) compiling.emplace(caller);
     if (compiling) {
-      const nb::object several = self.attr("_compile")(caller.turn, threaded, token, args, kwargs, gave_up);
+      const nb::object several = host_.attr("compile")(caller.turn, threaded, token, args, kwargs, gave_up);
       caller.several = caller.several || nb::cast<bool>(several);
       caller.compiled = true;
       compiling.reset();
     }
     if (!waits()) return CallWithToken(threaded, token, args, kwargs);
     std::optional<Held> held;
-    take_turn(self, held);
-    return put(self, threaded, token, args, kwargs);
+    take_turn(held);
+    return put(threaded, token, args, kwargs);
   }
 
   // Whether only so many programs may run over several devices at a time.
-  bool limits(nb::handle self) {
-    if (!most_in_flight_) most_in_flight_ = nb::cast<size_t>(self.attr("_most_in_flight")());
+  bool limits() {
+    if (!most_in_flight_) most_in_flight_ = nb::cast<size_t>(host_.attr("most_in_flight")());
     return *most_in_flight_ != 0;
   }
 
   // Waits until a program may be put on several devices, and keeps others from that.
-  void take_turn(nb::handle self, std::optional<Held> &held) {
+  void take_turn(std::optional<Held> &held) {
     for (;;) {
-      if (limits(self)) in_flight().make_room(*most_in_flight_);
+      if (limits()) in_flight().make_room(*most_in_flight_);
       held.emplace(launching_);
-      if (!limits(self) || in_flight().has_room(*most_in_flight_)) return;
+      if (!limits() || in_flight().has_room(*most_in_flight_)) return;
       held.reset(); // while we wait for room, others may have their turn
     }
   }
 
   // Puts a program on several devices.
-  nb::object put(nb::handle self, nb::handle threaded, nb::handle token, nb::handle args, nb::handle kwargs) {
+  nb::object put(nb::handle threaded, nb::handle token, nb::handle args, nb::handle kwargs) {
     nb::object returned = CallWithToken(threaded, token, args, kwargs);
     PyObject *issued, *output_token;
     Py_ssize_t at = 0;
-    if (limits(self) && PyDict_Next(nb::object(returned[1]).ptr(), &at, &issued, &output_token))
+    if (limits() && PyDict_Next(nb::object(returned[1]).ptr(), &at, &issued, &output_token))
       in_flight().add(output_token);
     return returned;
   }
 
   // The pool of the devices that run the program, which are those of its arguments; None if that is one device.
-  nb::object find_pool(nb::handle self, nb::handle args, nb::handle kwargs) {
+  nb::object find_pool(nb::handle args, nb::handle kwargs) {
     if (sharding_.is_valid()) {
       for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(args.ptr()); i < count; ++i) {
         const nb::handle arg = PyTuple_GET_ITEM(args.ptr(), i);
         if (arg.type().is(array_type_) && arg.attr("sharding").is(sharding_)) return pool_;
       }
     }
-    const nb::object found = self.attr("_find_pool")(args, kwargs);
+    const nb::object found = host_.attr("find_pool")(args, kwargs);
     if (found.is_none()) return found;
     nb::object sharding = found[0], pool = found[1];
     std::swap(sharding_, sharding); // both, before what they were is freed
@@ -390,7 +392,7 @@ private:
   std::optional<bool> several_;   // whether programs may run on several devices
   std::optional<size_t> most_in_flight_;
   nb::object sharding_, pool_;    // those of the newest program on several devices
-  nb::object array_type_, launching_, untraced_;
+  nb::object host_, array_type_, launching_, would_trace_;
 };
 
 // A call was left by an exception: fails what it opened, down to so many epochs. Here too no signal is seen, so that a

@@ -25,7 +25,7 @@ from typing import Any
 from effects import _errors as errors
 
 _NESTED = 1 << 23
-"""Thread numbers from here on are of the drain's threads (see `dispatch/_streams.py`) and of what JAX dispatched."""
+"""Thread numbers from here on are of the drain's threads (`dispatch/streams/table.py`) and of what JAX dispatched."""
 
 _DOMAIN_BITS = 8
 

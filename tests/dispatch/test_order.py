@@ -304,21 +304,19 @@ def test_order_is_left_while_a_callback_runs(lines):
 
 def test_ended_threads_are_forgotten():
     """A thread that is gone leaves nothing behind."""
-    from tests.internals import streams
+    from tests.internals import runtime
 
     program = count_lines("x")
     program(0)
     fx.effects_barrier()
-    before = len(streams)
+    before = len(runtime.streams)
     for _ in range(20):
         thread = threading.Thread(target=program, args=(0,))
         thread.start()
         thread.join()
     fx.effects_barrier(all_threads=True, timeout=60)
-    from tests.internals import drain
-
     program(0)  # the drain looks after them while programs run
-    assert drain.wait(lambda: len(streams) <= before, timeout=60)
+    assert runtime.drain.wait(lambda: len(runtime.streams) <= before, timeout=60)
 
 
 @pytest.mark.parametrize("when_full", ["drop_newest", "drop_oldest"])
@@ -368,7 +366,7 @@ def test_process_order_begins_with_a_program_without_effects():
 def test_programs_without_effects_leave_nothing_behind():
     """A process that calls only programs without effects keeps nothing of them."""
     done = run_python(
-        "import effects as fx\nfrom tests.internals import current_stream\nf = fx.jit(lambda x: x + 1)\n"
-        "for i in range(5000): f(i)\nfx.effects_barrier(timeout=60)\nprint(len(current_stream().calls))"
+        "import effects as fx\nfrom tests.internals import runtime\nf = fx.jit(lambda x: x + 1)\n"
+        "for i in range(5000): f(i)\nfx.effects_barrier(timeout=60)\nprint(len(runtime.streams.current().calls))"
     )
     assert done.stdout == "0\n", done.stderr

@@ -280,14 +280,14 @@ def test_print_of_a_lone_surrogate_is_pythons_affair(lines):
 
 def test_eager_prints_leave_nothing_behind():
     """An eager print whose text is new at every call is forgotten once it is out."""
-    from tests.internals import _known_sites
+    from tests.internals import known_sites
 
-    before = len(_known_sites._sites)
+    before = len(known_sites)
     with contextlib.redirect_stdout(io.StringIO()):
         for i in range(50):
             fx.print(f"step {i}")
         fx.effects_barrier(timeout=60)
-    assert len(_known_sites._sites) == before
+    assert len(known_sites) == before
 
 
 def test_reference_passes_its_value(lines):

@@ -258,7 +258,7 @@ def test_order_that_changes_while_a_call_has_its_turn(lines):
 
 def test_tokens_of_threads_that_are_gone(lines):
     """Their memory, on several devices, is given back."""
-    from tests.internals import PlacedTokens, drain, streams
+    from tests.internals import PlacedTokens, runtime
 
     def count():
         gc.collect()
@@ -267,7 +267,7 @@ def test_tokens_of_threads_that_are_gone(lines):
     f = fx.jit(lambda x: fx.print("{}", x[0]))
     x = jax.device_put(jnp.zeros(2), jax.NamedSharding(mesh_over(0, 1), P("x")))
     lines(lambda: f(x))
-    before, tokens = len(streams), count()
+    before, tokens = len(runtime.streams), count()
 
     def call():
         for _ in range(5):
@@ -276,7 +276,7 @@ def test_tokens_of_threads_that_are_gone(lines):
             thread.join()
         fx.effects_barrier(all_threads=True, timeout=60)
         f(x)  # the drain looks after them while programs run
-        assert drain.wait(lambda: len(streams) <= before, timeout=60)
+        assert runtime.drain.wait(lambda: len(runtime.streams) <= before, timeout=60)
 
     lines(call)
     assert count() <= tokens

@@ -11,7 +11,7 @@ import pytest
 
 import effects as fx
 from tests.helpers import meet_barrier, run_python
-from tests.internals import _stuck
+from tests.internals import watchdog
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -120,8 +120,8 @@ _WAYS = {
 @pytest.mark.parametrize("way", _WAYS)
 def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
     """It cannot go on, so its program ends with an error that says why; the next one runs."""
-    monkeypatch.setattr(_stuck, "_HOLD_PATIENCE", 1.0)
-    monkeypatch.setattr(_stuck, "_IDLE_PATIENCE", 2.0)  # with few processors, the dispatch itself may wait
+    monkeypatch.setattr(watchdog, "_HOLD_PATIENCE", 1.0)
+    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 2.0)  # with few processors, the dispatch itself may wait
     x = _sharded()
 
     def called(y):
@@ -139,8 +139,8 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
 @pytest.mark.parametrize("way", ["numpy", "function", "effects", "callback"])
 def test_callback_of_a_region_that_waits_for_the_devices(way, monkeypatch):
     """The same where each device has its own: those that have their answers wait for the others."""
-    monkeypatch.setattr(_stuck, "_HOLD_PATIENCE", 1.0)
-    monkeypatch.setattr(_stuck, "_IDLE_PATIENCE", 2.0)
+    monkeypatch.setattr(watchdog, "_HOLD_PATIENCE", 1.0)
+    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 2.0)
     x = _sharded()
 
     def called(y):
@@ -169,7 +169,7 @@ _FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 _OVER_FOUR_DEVICES = (
     "import faulthandler; faulthandler.dump_traceback_later(100, exit=True)\n"
     "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
-    "from tests.internals import _stuck\n"
+    "from tests.internals import watchdog\n"
     "mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))\n"
     "x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P('x')))\n"
 )
@@ -179,9 +179,9 @@ def test_callback_that_only_starts_a_computation_over_several_devices():
     """It need not wait for it, and may take its time; the computation begins when the program has ended."""
     code = _OVER_FOUR_DEVICES + (
         "import threading\n"
-        "looks, look, started = threading.Semaphore(0), _stuck._wait, []\n"
-        "_stuck._PATIENCE = _stuck._IDLE_PATIENCE = 0.0\n"
-        "_stuck._wait = lambda *args: (looks.release(), look(*args))[1]\n"
+        "looks, look, started = threading.Semaphore(0), watchdog._wait, []\n"
+        "watchdog._PATIENCE = watchdog._IDLE_PATIENCE = 0.0\n"
+        "watchdog._wait = lambda *args: (looks.release(), look(*args))[1]\n"
         "double = jax.jit(lambda x: x * 2)\n"
         "def called(y):\n"
         "    started.append(double(x))\n"
@@ -198,7 +198,7 @@ def test_callback_that_only_starts_a_computation_over_several_devices():
 
 
 _STARVED = _OVER_FOUR_DEVICES + (
-    "_stuck._IDLE_PATIENCE = 2.0\n"
+    "watchdog._IDLE_PATIENCE = 2.0\n"
     "a, matmul = jnp.ones((512, 512)), jax.jit(lambda a: a @ a)\n"
     "def called(y):\n"
     "    {wait}\n"

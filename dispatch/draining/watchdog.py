@@ -1,4 +1,4 @@
-"""Finding callbacks that wait for ever: for what cannot come before their own program ends.
+"""Finding callbacks that deadlock: they wait for what cannot come before their own program ends.
 
 Devices run one program over several of them at a time. If such a program waits for a callback, and the callback for a
 computation over several devices, neither goes on. And XLA computes on so many threads, on CPUs: if programs that wait
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dispatch._failures import Place
-from dispatch._streams import Stream
+from dispatch.draining.failures import Place
+from dispatch.streams.stream import Stream
 from effects import _errors as errors
 from effects._jax import array_of, devices_of
 from effects._model.site import Site
@@ -43,8 +43,9 @@ _HOLD_PATIENCE = 60.0
 _IDLE = 0.1
 """The share of a processor's time below which nothing is computed."""
 
-_OURS, *_OTHERS = (str(Path(module).parent) + os.sep for module in (__file__, jax.__file__, np.__file__))
-_WAITING = (_OURS, *_OTHERS)
+_ROOT = Path(__file__).parents[2]
+_OURS = tuple(str(_ROOT / package) + os.sep for package in ("dispatch", "lowering"))
+_WAITING = (*_OURS, *(str(Path(module).parent) + os.sep for module in (jax.__file__, np.__file__)))
 """Where code lies that may wait for arrays."""
 
 _JITTED = type(jax.jit(lambda: None))
@@ -165,7 +166,7 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
     names = _names(innermost.f_code, innermost.f_lasti, innermost.f_lineno)
     called = list(_values_of(names, innermost))
     dispatches = any(each is jax.jit or isinstance(each, _JITTED) for each in called)
-    if held and dispatches:  # only so many may wait for their turn
+    if held and dispatches:  # only so many programs are queued
         return wait(held, True)
     if "block_until_ready" in names and (awaited := _unready(jax.live_arrays())):
         return wait(awaited, all(map(_is_over_several, awaited)))

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dispatch._sink import native
 from effects._jax import Placing, sharding_of_call
+from lowering._native import native
 from lowering._record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
 
 

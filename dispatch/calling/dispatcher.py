@@ -7,51 +7,52 @@ from typing import Any
 
 import jax
 
-from dispatch._barrier import effects_barrier, settle_order, wait_for_plain_programs
-from dispatch._custom_calls import failure_in
-from dispatch._drain import drain, failure_of
-from dispatch._failures import failures
-from dispatch._sink import native
-from dispatch._streams import Issued, Stream, current_stream, orders, several_devices
+from dispatch.calling.custom_call_failures import failure_in
+from dispatch.draining.barrier import effects_barrier
+from dispatch.draining.drain import failure_of
+from dispatch.draining.runtime import runtime
+from dispatch.streams.stream import ProgramTraits, Stream, several_devices
 from effects._api.config import config
 from effects._jax import jax_tokens, runs_now
+from lowering._native import native
 from lowering._record import TOKEN_LENGTH, TOKEN_NAME
 
 
 class Dispatcher:
     """What calls a threaded function: supplies its runtime token and keeps its output token for the drain."""
 
-    def __init__(self, name: str, plain: Any, threaded: Any):
+    def __init__(self, name: str, without_tokens: Any, threaded: Any):
         self._name = name
         self._caller = native.Caller(name, threading.Lock())
-        self._plain = plain  # the function without tokens: what it is under another trace, and without jit
-        self._threaded = threaded  # (runtime token, *args) -> (results, {Issued: output token})
+        self._without_tokens = without_tokens  # what it is under another trace, and without jit
+        self._threaded = threaded  # (runtime token, *args) -> (results, {ProgramTraits: output token})
 
-    # This is the way of every dispatch, hence one function and few helpers.
+    # This is the path of every dispatch, hence one function and few helpers.
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
-            return self._plain(*args, **kwargs)
+            return self._without_tokens(*args, **kwargs)
         if jax_tokens.current_tokens:
-            wait_for_plain_programs()
-        if len(orders) > 1:
-            settle_order()
-        stream = current_stream()
+            runtime.waiting.for_untracked_programs()
+        streams = runtime.streams
+        if len(streams.orders) > 1:
+            runtime.waiting.settle_order()
+        stream = streams.current()
         caller = self._caller
         dispatching = stream.dispatching
         depth = len(dispatching)
-        awaits = (issued := caller.issued) is None or issued.awaits  # or may
+        awaits = (traits := caller.issued) is None or traits.awaits_results  # or may, as far as we know
         number = -1
         try:
-            with stream.turn:
+            with stream.dispatch_lock:
                 if awaits and stream.newest_calling in stream.calls:
                     _wait_for_callbacks(stream)
                 number = stream.open(caller, dispatching)
                 if awaits:
-                    failures.calls.add((stream.thread, number))
+                    runtime.failures.calls.add((stream.thread, number))
                 try:
                     outs, awaited = stream.call(number, caller, dispatching, self._threaded, args, kwargs)
                 except (RuntimeError, ValueError) as error:
-                    outs, awaited = self._call_again(error, stream, number, args, kwargs)
+                    outs, awaited = self._retry_with_explicit_token_or_raise(error, stream, number, args, kwargs)
             if awaited is not None:
                 _wait_for_answers(stream, number, awaited, self._name)
         except BaseException as error:
@@ -64,13 +65,15 @@ class Dispatcher:
             raise
         finally:
             if awaits:
-                failures.calls.discard((stream.thread, number))
+                runtime.failures.calls.discard((stream.thread, number))
         if config.sync and not dispatching:
             effects_barrier()
         return outs
 
-    def _call_again(self, error: Exception, stream: Stream, number: int, args: Any, kwargs: Any) -> Any:
-        """With a runtime token of another form, if what was raised is about that."""
+    def _retry_with_explicit_token_or_raise(
+        self, error: Exception, stream: Stream, number: int, args: Any, kwargs: Any
+    ) -> Any:
+        """Calls again with a runtime token of another form, if the error is about the token."""
         token = stream.token(number)
         if isinstance(error, RuntimeError) and _GUARDED in str(error):
             # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
@@ -89,19 +92,20 @@ def _wait_for_callbacks(stream: Stream) -> None:
     """
     if several_devices() and not stream.dispatching:
         newest = stream.newest_calling
-        drain.wait(lambda: newest not in stream.calls)
+        runtime.drain.wait(lambda: newest not in stream.calls)
 
 
-def _wait_for_answers(stream: Stream, number: int, awaited: tuple[Issued, Any], name: str) -> None:
+def _wait_for_answers(stream: Stream, number: int, awaited: tuple[ProgramTraits, Any], name: str) -> None:
     """Waits until a program has got what it waits for. What is only recorded may still be to come."""
-    issued, output_token = awaited
+    traits, output_token = awaited
     # The drain tells when epochs end. A program may be over long before, if its last effects take their time.
-    while issued.awaits and not drain.wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
+    wait = runtime.drain.wait
+    while traits.awaits_results and not wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
         pass
-    if (issued.custom_calls or output_token.is_ready()) and (error := failure_of(output_token)) is not None:
+    if (traits.has_custom_calls or output_token.is_ready()) and (error := failure_of(output_token)) is not None:
         _raise_what_ended(stream, number)
         if (failure := failure_in(error, name)) is not None:
-            drain.wait(lambda: number not in stream.calls)  # until its other effects are done
+            runtime.drain.wait(lambda: number not in stream.calls)  # until its other effects are done
             raise failure
 
 
@@ -112,9 +116,9 @@ _LOOK = 0.005
 def _raise_what_ended(stream: Stream, number: int) -> None:
     """Raises what a callback raised for whose results the program waited, once its other effects are done."""
     place = stream.thread, number
-    if failures.has_ended(place):
-        drain.wait(lambda: number not in stream.calls)
-        if (failure := failures.take_awaited(place)) is not None:
+    if runtime.failures.has_ended(place):
+        runtime.drain.wait(lambda: number not in stream.calls)
+        if (failure := runtime.failures.take_awaited(place)) is not None:
             raise failure
 
 

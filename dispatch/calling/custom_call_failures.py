@@ -1,37 +1,11 @@
-"""Custom calls of the user's: their handlers go to the native side, and what handlers say comes back as an error."""
+"""What handlers of custom calls said that made a program fail, as an error."""
 
 from __future__ import annotations
 
 import re
 
-import jax
-
-from dispatch._sink import native
 from effects import _errors as errors
-from effects import _jax as compat
-from effects._api import targets as _targets
-
-_XLA = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
-"""Platforms as XLA names them."""
-
-_ready: set[str] = set()  # platforms on which XLA knows the handler that calls the user's
-
-
-def _prepare(platform: str) -> None:
-    if platform not in _ready:
-        compat.register_ffi_type("effects_custom_call", *native.loaded_call_type(), platform=_XLA[platform])
-        stages = {stage: capsule for _, stage, capsule in native.custom_call_handlers()}
-        jax.ffi.register_ffi_target("effects_custom_call", stages, platform=_XLA[platform])
-        _ready.add(platform)
-
-
-def _set_target(name: str, platform: str, address: int) -> None:
-    _prepare(platform)
-    native.set_target(name, platform, address)
-
-
-_prepare("cpu")  # a program from elsewhere may come before any handler does
-_targets.listen(_set_target)
+from lowering._native import native
 
 
 def failure_in(error: BaseException, function: str) -> errors.CustomCallError | None:

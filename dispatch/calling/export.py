@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import jax.export
 
-from dispatch._jit import RUNTIME_TOKEN, JitFunction, jit, jit_with_all_tokens
-from dispatch._known_sites import meet
+from dispatch.calling.jit import JitFunction, jit
+from dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens
+from dispatch.draining.runtime import runtime
 from effects import _errors as errors
 from effects import _jax as compat
 from effects._api.config import config
@@ -78,7 +79,7 @@ def export(
     function = fun if isinstance(fun, JitFunction) else jit(fun)
 
     def do_export(*args: Any, **kwargs: Any) -> Exported:
-        jaxpr = function._plain.trace(*args, **kwargs).jaxpr
+        jaxpr = function._without_tokens.trace(*args, **kwargs).jaxpr
         summary = summarize(jaxpr)
         effects = summary.effects
         sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
@@ -91,7 +92,9 @@ def export(
             raise NotImplementedError(errors.MSG_EXPORT_REFERENCE.format(program=name))
         keys = token_keys(effects)
         do_export = jax.export.export(
-            jit_with_all_tokens(function, keys), platforms=platforms, disabled_checks=(*disabled_checks, *_CHECKS)
+            jit_with_all_tokens(function._fun, function._options, keys),
+            platforms=platforms,
+            disabled_checks=(*disabled_checks, *_CHECKS),
         )
         exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
         if keys and exported.nr_devices > 1 and jax.process_count() > 1:
@@ -275,7 +278,7 @@ def deserialize(data: bytes | bytearray) -> Exported:
         known = registered_effects().get(effect.name)
         register_effect(Effect(**{**vars(effect), "ordered": known.ordered if known else effect.ordered}))
     for site in sites:
-        meet(site)
+        runtime.sites.register(site)
     return Exported(threaded, effects, sites)
 
 

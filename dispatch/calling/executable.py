@@ -11,24 +11,24 @@ from typing import Any
 
 import jax
 
-from dispatch._dispatcher import Dispatcher
-from dispatch._drain import drain
-from dispatch._streams import Issued
+from dispatch.calling.dispatcher import Dispatcher
+from dispatch.draining.runtime import runtime
+from dispatch.streams.stream import ProgramTraits
 from effects import _errors as errors
 
 
 class Executable:
     """JAX's executable of a threaded function, as that of the function without tokens."""
 
-    def __init__(self, threaded: Any, issued: Sequence[Issued], name: str, inputs: int):
+    def __init__(self, threaded: Any, traits: Sequence[ProgramTraits], name: str, inputs: int):
         self._threaded = threaded
-        self._made_with = issued, name, inputs
+        self._made_with = traits, name, inputs
         outputs = len(threaded.out_avals)
         flat = jax.stages.Compiled(threaded, [], ((0,) * inputs, {}), jax.tree.structure((0,) * outputs))
 
-        def call(token: Any, *args: Any) -> tuple[list[Any], dict[Issued, Any]]:
+        def call(token: Any, *args: Any) -> tuple[list[Any], dict[ProgramTraits, Any]]:
             outs = list(flat(token, *args))
-            return outs[: outputs - len(issued)], dict(zip(issued, outs[outputs - len(issued) :], strict=True))
+            return outs[: outputs - len(traits)], dict(zip(traits, outs[outputs - len(traits) :], strict=True))
 
         def refuse(*args: Any) -> Any:
             raise RuntimeError(errors.MSG_LOADED_IN_TRACE.format(program=name))
@@ -45,11 +45,11 @@ class Executable:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._threaded, name)
-        issued = self._made_with[0]
+        traits = self._made_with[0]
         if name in _INPUTS:
             return value[1:]
         if name in _OUTPUTS:
-            return value[: len(value) - len(issued)]
+            return value[: len(value) - len(traits)]
         if name == "_all_args_info":
             return None if value is None else value._replace(in_avals=value.in_avals[1:])
         if name == "_kept_var_idx":
@@ -64,14 +64,14 @@ _OUTPUTS = ("out_avals", "_out_shardings", "_xla_out_layouts")
 class Unloaded:
     """What is pickled of an `Executable`."""
 
-    def __init__(self, threaded: Any, issued: Sequence[Issued], name: str, inputs: int):
+    def __init__(self, threaded: Any, traits: Sequence[ProgramTraits], name: str, inputs: int):
         self._threaded = threaded
-        self._made_with = issued, name, inputs
+        self._made_with = traits, name, inputs
 
     @property
     def mut(self) -> Any:
         return self._threaded.mut
 
     def load(self) -> Executable:
-        drain.start()
+        runtime.start()
         return Executable(self._threaded.load(), *self._made_with)

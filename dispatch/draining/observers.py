@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dispatch._sink import native
 from effects import _errors as errors
 from effects._api.callback import CALLBACK
 from effects._api.log import LOG
 from effects._model.record import Record, Records
+from lowering._native import native
 
 
 class Capture:
@@ -115,6 +115,3 @@ class Observers:
 
     def _tell_native(self) -> None:
         native.show_python(bool(self.captures) or any(handler.wants_lines() for handler in self.handlers))
-
-
-observers = Observers()

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from dispatch._barrier import effects_barrier, wait_for_thread
-from dispatch._observers import Capture, Handler, captures, observers
+from dispatch.draining.barrier import effects_barrier
+from dispatch.draining.observers import Capture, Handler, captures
+from dispatch.draining.runtime import runtime
 from effects import _errors as errors
 from effects._api.registry import effect_names
 from effects._model.record import Record
@@ -31,20 +32,20 @@ def capture(suppress: bool = False) -> Iterator[list[Record]]:
         >>> [record.text for record in records]
         ['x = 1']
     """
-    wait_for_thread()  # what native code is to show, and what it is to hand over, do not mix
+    runtime.waiting.for_thread()  # what native code is to show, and what it is to hand over, do not mix
     mine = Capture(suppress)
-    observers.add(mine)
+    runtime.observers.add(mine)
     before = captures.set((*captures.get(), mine))
     try:
         try:
             yield mine.records
         except BaseException:
-            wait_for_thread()  # the block's own error is the one to see
+            runtime.waiting.for_thread()  # the block's own error is the one to see
             raise
         effects_barrier()
     finally:
         captures.reset(before)
-        observers.remove(mine)
+        runtime.observers.remove(mine)
 
 
 def add_handler(handler: Any, effects: Any = None) -> Handler:
@@ -76,8 +77,8 @@ def add_handler(handler: Any, effects: Any = None) -> Handler:
     if not takes_records or isinstance(handler, type):  # a class makes handlers
         raise TypeError(errors.MSG_HANDLER.format(handler=errors.shown(handler)))
     added = Handler(handler, None if effects is None else effect_names(effects))
-    wait_for_thread()
-    observers.add(added)
+    runtime.waiting.for_thread()
+    runtime.observers.add(added)
     return added
 
 
@@ -95,7 +96,7 @@ def remove_handler(token: Handler) -> None:
         >>> token = fx.add_handler(print)
         >>> fx.remove_handler(token)
     """
-    wait_for_thread()
-    if not isinstance(token, Handler) or not observers.remove(token):
+    runtime.waiting.for_thread()
+    if not isinstance(token, Handler) or not runtime.observers.remove(token):
         raise ValueError(errors.MSG_HANDLER_TOKEN.format(token=errors.shown(token)))
     token.close()

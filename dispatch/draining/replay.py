@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, TextIO, cast
 
 import numpy as np
 
-from dispatch._failures import Place, failures
-from dispatch._observers import Capture, captures, observers
-from dispatch._sink import native
+from dispatch.draining.failures import Failures, Place
+from dispatch.draining.observers import Capture, Observers, captures
 from effects import _errors as errors
 from effects._model.host_call import HostCall, take_results
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
+from lowering._native import native
 
 _ONCE = ((),)
 """The lanes of what has none."""
@@ -50,10 +50,14 @@ class Replay:
 
     def __init__(
         self,
+        failures: Failures,
+        observers: Observers,
         call: tuple[native.Caller, TextIO | None, contextvars.Context],
         place: Place,
         settle: Settle | None = None,
     ):
+        self._failures = failures
+        self._observers = observers
         self._call = call
         self._place = place
         self._settle = settle
@@ -84,7 +88,7 @@ class Replay:
                 self._fail(error, site)
                 return None
             failure = _failure(errors.MSG_AWAITED_CALLBACK, error, self._call[0].name, site)
-            failures.end_program(self._place, failure, token[3])
+            self._failures.end_program(self._place, failure, token[3])
             return failure
 
     # In the context of the call.
@@ -96,7 +100,7 @@ class Replay:
         fn = call.function.fn
         if fn is None:
             raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=call.function.name))
-        observed = observers.handlers or observers.captures
+        observed = self._observers.handlers or self._observers.captures
         values = site.read(payload)
         lanes: Iterable[tuple[int, ...]] = _ONCE
         results: list[np.ndarray] = []
@@ -139,7 +143,7 @@ class Replay:
 
     def _show(self, records: Records) -> None:
         suppressed = False
-        if observers.handlers or observers.captures:
+        if self._observers.handlers or self._observers.captures:
             self._observe(records)
             suppressed = any(capture.suppress for capture in self._captures())
         if not any(site.content.is_shown(suppressed) for site in records.sites()):
@@ -162,17 +166,17 @@ class Replay:
     def _observe(self, records: Records | list[Record]) -> None:
         for capture in self._captures():
             capture.records.extend(records)
-        for handler in observers.handlers:
-            handler.take(records, lambda failure: failures.add(self._place, failure))
+        for handler in self._observers.handlers:
+            handler.take(records, lambda failure: self._failures.add(self._place, failure))
 
     def _captures(self) -> tuple[Capture, ...]:
         # What JAX dispatched does not say which thread called it.
-        return observers.captures if self._place[0] == native.PLAIN_THREAD else captures.get()
+        return self._observers.captures if self._place[0] == native.PLAIN_THREAD else captures.get()
 
     def _fail(self, error: BaseException, site: Site | None) -> None:
         is_call = site is not None and site.content.call is not None
         message = errors.MSG_CALLBACK if is_call else errors.MSG_REPLAY
-        failures.add(self._place, _failure(message, error, self._call[0].name, site))
+        self._failures.add(self._place, _failure(message, error, self._call[0].name, site))
 
 
 def _failure(message: str, error: BaseException, function: str, site: Site | None) -> errors.EffectError:

@@ -13,16 +13,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dispatch import _streams
-from dispatch._failures import Place, failures
-from dispatch._known_sites import find_site, forget
-from dispatch._replay import Replay, Settle, outside_epochs
-from dispatch._sink import native, to_bytes
-from dispatch._streams import Stream, is_nested, nest_this_thread, nested_here, streams
-from dispatch._stuck import Running, Watch
+from dispatch.draining.failures import Failures, Place
+from dispatch.draining.observers import Observers
+from dispatch.draining.replay import Replay, Settle, outside_epochs
+from dispatch.draining.watchdog import Running, Watch
+from dispatch.streams.stream import Stream
+from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects._model.record import HEADER, Records
 from effects._model.site import Site
+from lowering._known_sites import KnownSites
+from lowering._native import native
+from lowering._publish import this_thread, to_bytes
 from lowering._record import PHASE
 
 _PATIENCE = 0.005
@@ -38,11 +40,15 @@ _REPLY = 3  # of a callback's record: under which number somebody waits; 0 if no
 class Drain:
     """The threads and what others may know of them. Drain threads write its fields, under the lock that is named."""
 
-    def __init__(self) -> None:
+    def __init__(self, streams: Streams, failures: Failures, observers: Observers, sites: KnownSites) -> None:
+        self._streams = streams
+        self._failures = failures
+        self._observers = observers
+        self._sites = sites
         self.progress = threading.Condition()  # notified when epochs have ended
-        self.plain_released = 0  # under `progress`: how many records without an epoch have been replayed
+        self.untracked_released = 0  # under `progress`: how many records without an epoch have been replayed
         # By the identity of its work: a run of functions that is under way; the number of the thread that is held, and
-        # how many plain records are part of it.
+        # how many untracked records are part of it.
         self._runs: dict[int, tuple[int, int]] = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, Place, tuple[int, ...], int, bool, float]] = {}
@@ -58,9 +64,9 @@ class Drain:
         return any(held == thread for held, _ in self._runs.copy().values())
 
     @property
-    def plain_in_runs(self) -> int:
-        """How many plain records are part of runs of functions that are under way."""
-        return sum(plain for _, plain in self._runs.copy().values())
+    def untracked_in_runs(self) -> int:
+        """How many untracked records are part of runs of functions that are under way."""
+        return sum(untracked for _, untracked in self._runs.copy().values())
 
     def functions(self) -> dict[int, Running]:
         """The functions that run, by the identities of their drain threads."""
@@ -99,22 +105,22 @@ class Drain:
         native.fail_replies(errors.MSG_PROCESS_ENDS)
         self.ended = True
 
-    def wait(self, done: Callable[[], bool], timeout: float | None = None, *, for_plain: bool = False) -> bool:
+    def wait(self, done: Callable[[], bool], timeout: float | None = None, *, for_untracked: bool = False) -> bool:
         """Waits until `done()`, looked at when epochs end, or records without one. False if the time ran out."""
         if self.ended:
             self.finish(done)
             return True
-        nested = is_nested()
-        native.barrier_begins(nested, for_plain)
+        nested = this_thread.is_nested
+        native.barrier_begins(nested, for_untracked)
         try:
             with self.progress:
                 return self.progress.wait_for(done, timeout)
         finally:
-            native.barrier_ends(nested, for_plain)
+            native.barrier_ends(nested, for_untracked)
 
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""
-        with nested_here() as nested:
+        with self._streams.nested_here() as nested:
             while not done():
                 _, replayed, _ = self._step(self._settle(nested))
                 if not replayed:
@@ -122,13 +128,13 @@ class Drain:
 
     def _settle(self, nested: Stream) -> Settle:
         def settle(place: Place) -> None:
-            if nested.calls or failures.programs:
+            if nested.calls or self._failures.programs:
                 self._wait_for_nested(nested, place)
 
         return settle
 
     def _run(self) -> None:
-        nested = self._nested[threading.get_ident()] = nest_this_thread()
+        nested = self._nested[threading.get_ident()] = self._streams.nest_this_thread()
         settle = self._settle(nested)
         leads = False
         while not leads and native.stand_by():
@@ -145,7 +151,7 @@ class Drain:
         Returns whether this thread still leads, whether there was anything in the batch, and whether the drain is to
         end.
         """
-        items, finished, forgotten, plain_released, run, plain_in_run, stopped = native.next_batch(_PATIENCE)
+        items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = native.next_batch(_PATIENCE)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
         calls = [self._call_of(item[1], item[2]) for item in items]
         at, leads = 0, True
@@ -153,27 +159,27 @@ class Drain:
             self._show(items[at], *calls[at])
             at += 1
         if run is None:
-            if finished or plain_released != self.plain_released:
-                self._end_epochs(finished, plain_released)
+            if finished or untracked_released != self.untracked_released:
+                self._end_epochs(finished, untracked_released)
             if forgotten:
-                forget(forgotten)
+                self._sites.forget(forgotten)
         else:
-            if finished or plain_released != self.plain_released:
-                self._end_epochs([each for each in finished if each[0] != run], plain_released)
+            if finished or untracked_released != self.untracked_released:
+                self._end_epochs([each for each in finished if each[0] != run], untracked_released)
                 finished = [each for each in finished if each[0] == run]
-            leads = self._replay_run(items, calls, at, run, plain_in_run, finished, settle)
+            leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, settle)
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
             self._free_stuck()
-            _streams.forget_ended()
+            self._streams.forget_ended()
         return leads, bool(items or finished), stopped
 
-    def _end_epochs(self, finished: list[tuple[int, int, int]], plain_released: int) -> None:
+    def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
         for thread, first, count in finished:
-            streams[thread].drop(first, count)
+            self._streams[thread].drop(first, count)
         with self.progress:
-            self.plain_released = max(self.plain_released, plain_released)
+            self.untracked_released = max(self.untracked_released, untracked_released)
             self.progress.notify_all()
 
     def _replay_run(
@@ -182,13 +188,13 @@ class Drain:
         calls: list[tuple[Any, Site | None]],
         first: int,
         run: int,
-        plain: int,
+        untracked: int,
         finished: list[tuple[int, int, int]],
         settle: Settle | None,
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
         Returns whether we still lead."""
-        self._runs[id(items)] = run, plain
+        self._runs[id(items)] = run, untracked
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
@@ -202,34 +208,34 @@ class Drain:
                     if settle is not None:
                         settle((item[1], item[2]))
             except BaseException as error:  # ours: the others go on all the same
-                failures.add((item[1], item[2]), error)
+                self._failures.add((item[1], item[2]), error)
                 if (reply := _last_reply(item)) != 0:
                     answer = reply, error, False
             items[at] = item = None  # the arguments of a function live no longer than its run
         del self._runs[id(items)]
-        native.resume(run, plain)
+        native.resume(run, untracked)
         if finished:
             self._end_epochs(finished, 0)
         if answer is not None:
             reply, result, by_device = answer
             if by_device:
-                native.hurry()  # the device may go on to where it waits for others, whose turn is to come
+                native.hurry()  # the device may go on to where it waits for others, whose records come later
             answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes
         return native.reclaim()
 
     def _show(self, item: Any, call: Any, site: Site | None) -> None:
         """Replays an item without callbacks."""
         kind, thread, number, count, data, block, _, _ = item
-        if failures.any_ended:
-            failures.count_after_end((thread, number), count)
-        replay = Replay(call or outside_epochs(), (thread, number))
+        if self._failures.any_ended:
+            self._failures.count_after_end((thread, number), count)
+        replay = Replay(self._failures, self._observers, call or outside_epochs(), (thread, number))
         if kind == _TEXT:
             replay.text(data)
         elif kind == _RECORDS:
-            replay.records(Records(data, count, find_site if site is None else lambda _: site))
+            replay.records(Records(data, count, self._sites.find if site is None else lambda _: site))
         else:
             _, _, _, site_id, *token, device, _, _ = HEADER.unpack(data)
-            replay.records(Records.of_one(site or find_site(site_id), tuple(token), device, block))
+            replay.records(Records.of_one(site or self._sites.find(site_id), tuple(token), device, block))
 
     def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
         """Runs the functions of an item, and replays what stands between them.
@@ -239,20 +245,20 @@ class Drain:
         """
         _, thread, number, _, parts, _, _, failed = item
         place = thread, number
-        replay = Replay(call or outside_epochs(), place, settle)
-        find = find_site if eager_site is None else lambda _: eager_site
+        replay = Replay(self._failures, self._observers, call or outside_epochs(), place, settle)
+        find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
         for part in parts:
             if len(part) == 2:  # records that call nothing, and how many
-                if failures.any_ended:
-                    failures.count_after_end(place, part[1])
+                if self._failures.any_ended:
+                    self._failures.count_after_end(place, part[1])
                 replay.records(Records(part[0], part[1], find))
                 continue
             site_id, token, device, reply, several, payload = part
             site = find(site_id)
             cancelled = failed and reply != 0
-            if failures.any_ended:
-                failures.count_after_end(place, int(not cancelled), int(cancelled))
+            if self._failures.any_ended:
+                self._failures.count_after_end(place, int(not cancelled), int(cancelled))
             if cancelled:
                 native.note_cancelled()
                 answer = reply, errors.MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
@@ -268,12 +274,12 @@ class Drain:
         """The effects of programs that a function called come where the function does."""
         if nested.calls:
             self.wait(lambda: not nested.calls)
-        for failure in failures.take({nested.thread}):
-            failures.add(place, failure)
+        for failure in self._failures.take({nested.thread}):
+            self._failures.add(place, failure)
 
     def _call_of(self, thread: int, number: int) -> tuple[Any, Site | None]:
         """What was in force when a program was called, and the site of an effect outside of programs."""
-        stream = streams.get(thread)
+        stream = self._streams.get(thread)
         if stream is None:
             return None, None
         call = stream.calls.get(number)
@@ -290,14 +296,14 @@ class Drain:
                 continue  # it has just ended
             failure = errors.EffectError(message.format(name=function.name, where=function.site.where))
             self.running[thread] = (*running[thread][:3], 0, *running[thread][4:])
-            failures.end_program(function.place, failure, function.token[3])
+            self._failures.end_program(function.place, failure, function.token[3])
             answer_with(function.reply, failure)
             if function.token[PHASE] & 1:  # the other devices' turns do not come before this function ends
                 native.end_program(*function.place)
 
     def _close_failed(self) -> None:
         """Ends epochs whose programs have failed or run elsewhere, which never close themselves."""
-        for stream in list(streams.values()):
+        for stream in self._streams.all():
             for number in list(stream.running):
                 # What waits behind one that has not failed waits for it.
                 _, output_token = stream.running.get(number, (None, None))
@@ -335,9 +341,6 @@ def answer_with(reply: int, result: Any) -> None:
         native.answer(reply, [to_bytes(x) for x in result or ()])
     else:
         native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
-
-
-drain = Drain()
 
 
 def stats() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Effects outside of any program: each is an epoch of its own and waits its turn behind programs still running."""
+"""Effects outside of any program: each is an epoch of its own, which ends after those of programs still running."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dispatch._barrier import settle_order, wait_for_plain_programs
-from dispatch._drain import drain
-from dispatch._failures import failures
-from dispatch._host_sink import publish_and_wait
-from dispatch._jit import jit
-from dispatch._sink import native, publish
-from dispatch._streams import Stream, current_stream
+from dispatch.calling.jit import jit
+from dispatch.draining.runtime import runtime
+from dispatch.streams.stream import Stream
 from effects import _jax as compat
 from effects._api.custom_call_primitive import custom_call_p
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
+from lowering._native import native
+from lowering._publish import publish, publish_and_wait
 
 _EAGER = native.Caller("an eager call")
 
@@ -40,10 +38,10 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
 
 def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
     """Publishes (device, operands) of each as an effect, in a program of their own. Returns the results of each."""
-    wait_for_plain_programs()
-    settle_order()
-    drain.start()
-    stream = current_stream()
+    runtime.waiting.for_untracked_programs()
+    runtime.waiting.settle_order()
+    runtime.start()
+    stream = runtime.streams.current()
     depth = len(stream.dispatching)
     try:
         number = stream.open(_EAGER, stream.dispatching)
@@ -106,7 +104,7 @@ def _call(site: Site, token: tuple[int, ...], values: list[Any], device: int, st
     try:
         results = publish_and_wait(site, token, values, device)
     except RuntimeError:
-        if (failure := failures.take_awaited((stream.thread, number))) is not None:
+        if (failure := runtime.failures.take_awaited((stream.thread, number))) is not None:
             raise failure from failure.__cause__
         raise
     return [jnp.asarray(result) for result in results]
@@ -135,15 +133,15 @@ def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
     manual = [axis for axis in mesh.axis_names if axis in jax.sharding.get_abstract_mesh().manual_axes]
     first = tuple(slice(None) if axis in manual else 0 for axis in mesh.axis_names)
     devices = list(mesh.devices[first].flat)
-    in_turn = sorted(devices, key=lambda device: device.id)
+    in_order = sorted(devices, key=lambda device: device.id)
     with compat.outside_of_traces():
         operands, site = site.without_idle_mask(given)
         stored = [operand.stored for operand in site.operands]
         records = [
             (device.id, [np.asarray(_row_on(x, device), kind) for x, kind in zip(operands, stored, strict=True)])
-            for device in in_turn
+            for device in in_order
         ]
-        results = dict(zip(in_turn, _publish(site, records), strict=True))
+        results = dict(zip(in_order, _publish(site, records), strict=True))
         sharding = jax.NamedSharding(mesh, jax.P(tuple(manual)))
         return [
             jax.device_put(np.stack(rows), sharding)

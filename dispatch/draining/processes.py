@@ -11,19 +11,17 @@ from typing import Any
 
 import jax
 
-from dispatch._drain import drain
-from dispatch._streams import current_stream, is_nested
+from dispatch.draining.drain import Drain
+from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects import _jax as compat
+from lowering._publish import this_thread
 
 _LONGEST = 2**31 - 1
 """The milliseconds for which the service waits if no limit is given: some weeks."""
 
 _GRACE = 5.0
 """Seconds that the service may take, after the time is up, to say who has come."""
-
-_counts: collections.Counter[str] = collections.Counter()
-_lock = threading.Lock()
 
 
 class Meeting:
@@ -33,12 +31,10 @@ class Meeting:
     process notes with the service how far it is, so that the others can say who is missing and why.
     """
 
-    def __init__(self, service: Any):
+    def __init__(self, service: Any, key: str, number: int):
         self._service = service
-        self._key = f"token-effects/barrier/{_name_of_thread()}"
-        with _lock:  # counted whatever becomes of it, so that the next one is the same in all processes
-            _counts[self._key] += 1
-            self._number = _counts[self._key]
+        self._key = key
+        self._number = number
         self._note(_WAITS)
 
     def wait(self, timeout: float | None, deadline: float | None) -> None:
@@ -110,15 +106,29 @@ class Meeting:
 _WAITS, _HERE = "waits", "here"
 
 
-def _name_of_thread() -> str:
-    """The same in all processes."""
-    if is_nested():
-        running = drain.running.get(threading.get_ident())
-        return "callbacks" if running is None else f"callbacks-{running[1][0]}"
-    return str(current_stream().thread)
+class Meetings:
+    """The barriers over all processes that threads of this one have called."""
 
+    def __init__(self, streams: Streams, drain: Drain) -> None:
+        self._streams = streams
+        self._drain = drain
+        self._counts: collections.Counter[str] = collections.Counter()  # how many each thread has called
+        self._lock = threading.Lock()
 
-def next_meeting() -> Meeting | None:
-    """The calling thread's next barrier over all processes; None if there is but one."""
-    service = compat.coordination_service()
-    return None if service is None else Meeting(service)
+    def next(self) -> Meeting | None:
+        """The calling thread's next one; None if there is but one process."""
+        service = compat.coordination_service()
+        if service is None:
+            return None
+        key = f"token-effects/barrier/{self._name_of_thread()}"
+        with self._lock:  # counted whatever becomes of it, so that the next one is the same in all processes
+            self._counts[key] += 1
+            number = self._counts[key]
+        return Meeting(service, key, number)
+
+    def _name_of_thread(self) -> str:
+        """The same in all processes."""
+        if this_thread.is_nested:
+            running = self._drain.running.get(threading.get_ident())
+            return "callbacks" if running is None else f"callbacks-{running[1][0]}"
+        return str(self._streams.current().thread)

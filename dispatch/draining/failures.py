@@ -6,15 +6,16 @@ import dataclasses
 import threading
 from collections.abc import Collection
 
-from dispatch._sink import native
-from dispatch._streams import streams, this_thread
+from dispatch.streams.table import Streams
 from effects import _errors as errors
+from effects import _jax as compat
+from lowering._native import native
 
 Place = tuple[int, int]
 """A program: the number of the thread that called it, and of its epoch."""
 
 _KEPT = 100
-"""How many failures of one program are kept; the others are counted. A loop may fail at every turn."""
+"""How many failures of one program are kept; the others are counted. A loop may fail in every iteration."""
 
 
 @dataclasses.dataclass
@@ -31,11 +32,12 @@ class _OfProgram:
 class Failures:
     """Each is handed out once. Written by drain threads, taken by those that wait for programs."""
 
-    def __init__(self) -> None:
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
         self._lock = threading.Lock()
         self.programs: dict[Place, _OfProgram] = {}  # by program, in the order of their first failure
         self.calls: set[Place] = set()  # programs whose calls have not returned, and raise what ends them
-        self.plain_ended = False  # whether a callback has ever ended a program that JAX dispatched
+        self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
         self.any_ended = False  # whether a callback has ended a program that may still have records to replay
 
     def __bool__(self) -> bool:
@@ -59,11 +61,11 @@ class Failures:
                 return
             program.awaited, program.before = failure, before
             self.any_ended = True
-            self.plain_ended = self.plain_ended or place[0] == native.PLAIN_THREAD
+            self.untracked_ended = self.untracked_ended or place[0] == native.PLAIN_THREAD
 
     def _of(self, place: Place) -> _OfProgram:
         if place not in self.programs:
-            stream = streams.get(place[0])
+            stream = self._streams.get(place[0])
             self.programs[place] = _OfProgram(thread=stream and stream.thread_of(place[1]))
         return self.programs[place]
 
@@ -98,7 +100,7 @@ class Failures:
         with self._lock:
             for place in list(self.programs):
                 thread = self.programs[place].thread
-                if threads is None or (place[0] in threads and thread in (None, this_thread())):
+                if threads is None or (place[0] in threads and thread in (None, self._streams.this_thread())):
                     program = self.programs.pop(place)
                     kept = program.kept
                     if program.awaited is not None and place in self.calls:
@@ -111,6 +113,13 @@ class Failures:
             self._look_for_ended()
         return taken
 
+    def keep_from_jax(self) -> None:
+        """What a callback raised in a program that JAX dispatched, we report: JAX is not to report it again in a later
+        one."""
+        if self.untracked_ended:
+            self.untracked_ended = False
+            compat.forget_failed_tokens(lambda text: errors.WAITED in text)
+
     def _look_for_ended(self) -> None:
         self.any_ended = any(program.awaited is not None for program in self.programs.values())
 
@@ -122,6 +131,3 @@ def _finish_awaited(program: _OfProgram) -> BaseException:
         errors.NOTE_PROGRAM_ENDED.format(before=program.before, after=program.after, cancelled=program.cancelled)
     )
     return failure
-
-
-failures = Failures()

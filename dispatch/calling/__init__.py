@@ -1,0 +1,1 @@
+"""Calling: a function becomes a program with tokens, is called, and returns what the user asked for."""

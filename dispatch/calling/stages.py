@@ -1,0 +1,82 @@
+"""Stages of compilation: what `trace`, `lower` and `compile` of a jitted function return."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+
+from dispatch.calling.dispatcher import Dispatcher
+from dispatch.calling.executable import Executable
+from dispatch.calling.threaded import RUNTIME_TOKEN
+from effects import _errors as errors
+
+
+class _Stage:
+    """A stage of compilation: JAX's own object, with what differs."""
+
+    def __init__(self, function: Dispatcher, stage: Any):
+        self._function = function
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+
+class Traced(_Stage):
+    """What `fx.jit(f).trace` returns."""
+
+    def __init__(self, function: Dispatcher, stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        super().__init__(function, stage)
+        self._arguments = args, kwargs
+
+    def lower(self, **options: Any) -> Lowered:
+        if "_private_parameters" in options:  # of `jax.export`, which would take the tokens for arguments
+            raise NotImplementedError(errors.MSG_JAX_EXPORT.format(program=self._function._name))
+        args, kwargs = self._arguments
+        threaded = self._function._threaded.trace(RUNTIME_TOKEN, *args, **kwargs)
+        return Lowered(self._function, threaded.lower(**options))
+
+
+class _ThreadedStage(_Stage):
+    """A stage of the threaded function, without the tokens among what it says of inputs and outputs."""
+
+    _INPUTS = ("args_info", "in_avals", "input_shardings", "input_formats")
+    _OUTPUTS = ("out_info", "output_shardings", "output_formats")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "in_tree":
+            return jax.tree.structure(self.args_info)
+        if name == "out_tree":
+            return jax.tree.structure(self.out_info)
+        value = getattr(self._stage, name)
+        if name in self._INPUTS:
+            (_, *args), kwargs = value
+            return tuple(args), kwargs
+        if name in self._OUTPUTS:
+            return value[0]
+        if name == "donate_argnums":
+            return tuple(n - 1 for n in value)
+        return value
+
+
+class Lowered(_ThreadedStage):
+    """What `fx.jit(f).lower` returns."""
+
+    def compile(self, *args: Any, **options: Any) -> Compiled:
+        return Compiled(self._function, self._stage.compile(*args, **options))
+
+
+class Compiled(_ThreadedStage, Dispatcher):
+    """What `Lowered.compile` returns. Called with the arguments; the runtime token is supplied."""
+
+    def __init__(self, function: Dispatcher, stage: Any):
+        _Stage.__init__(self, function, stage)
+        Dispatcher.__init__(self, function._name, function._without_tokens, stage)
+
+    @functools.cached_property
+    def _executable(self) -> Executable:
+        """What `jax.experimental.serialize_executable` takes."""
+        traits = tuple(self._stage.out_info[1])
+        return Executable(self._stage._executable, traits, self._function._name, self._stage.in_tree.num_leaves)

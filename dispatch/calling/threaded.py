@@ -1,0 +1,127 @@
+"""The threaded function: the user's, with a runtime token ahead of its arguments and output tokens behind its results.
+
+It is traced as `jax.jit` would trace it, and its jaxpr is threaded with tokens. What comes out is an ordinary function,
+without effects that JAX knows of, so it takes JAX's fast dispatch path.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dispatch.calling.options import jit_with_tokens
+from dispatch.draining.runtime import runtime
+from dispatch.streams.stream import ProgramTraits
+from effects import _jax as compat
+from lowering._record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p
+from lowering._rules import token_keys
+from lowering._summary import summarize
+from lowering._thread import last_record_closes, thread_tokens
+
+RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
+
+
+def jit_threaded(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """The jitted function of (runtime token, *args) that returns (results, {ProgramTraits: output token})."""
+    return jit_with_tokens(_threaded_function(fun, options), _signature(fun), options)
+
+
+_threaded_functions: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+"""User's function -> options -> threaded function. JAX compiles a function once however often it is jitted, and so must
+we: the same function and options give the same threaded function. Its values do not keep the user's function alive."""
+
+
+def _threaded_function(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
+    if type(fun).__eq__ is not object.__eq__:
+        return _make_threaded(lambda: fun, fun, options)  # two that are equal need not be one
+    try:
+        key = frozenset(options.items())
+        known = _threaded_functions.setdefault(fun, {})
+    except TypeError:  # a function that cannot be referred to weakly, or options that cannot be compared
+        return _make_threaded(lambda: fun, fun, options)
+    if key not in known:
+        known[key] = _make_threaded(weakref.ref(fun), fun, options)
+    return known[key]
+
+
+def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options: dict[str, Any]) -> Any:
+    @functools.wraps(fun, updated=())
+    def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        by_hand = not isinstance(token, compat.Tracer)
+        runtime.streams.begin_trace(by_hand)
+        if by_hand:  # JAX does that to find where a NaN came from: effects happen as they do without jit
+            return find_fun()(*args, **kwargs), {}
+        traced = jax.jit(find_fun(), **options).trace(*args, **kwargs)
+        return _run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
+
+    _hide_token(fun, threaded)
+    return threaded
+
+
+def _run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[Any]], tuple[list[Any], Any]]) -> Any:
+    """The results of `run(jaxpr, flat arguments)`, the first of them as the traced function returns it."""
+    # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
+    flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, compat.Tracer)]
+    outs, rest = run(traced.jaxpr, flat)
+    return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs), rest
+
+
+def jit_with_all_tokens(fun: Callable[..., Any], options: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    """The jitted function of (tokens, *args) that returns (results, tokens): a program that others can be part of.
+
+    It does not close. There is one token under each key.
+    """
+    traceable = jax.jit(fun, **options)
+
+    @functools.wraps(fun, updated=())
+    def threaded(tokens: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
+        def run(jaxpr: Any, flat: list[Any]) -> Any:
+            after, outs = thread_tokens(jaxpr, dict(zip(keys, tokens, strict=True)), flat)
+            return outs, tuple(after[key] for key in keys)
+
+        return _run_traced(traceable.trace(*args, **kwargs), args, kwargs, run)
+
+    _hide_token(fun, threaded)
+    return jit_with_tokens(threaded, _signature(fun), options)
+
+
+def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[ProgramTraits, Any]]:
+    """Evaluates a whole program with tokens that begin at the runtime token."""
+    summary = summarize(jaxpr)
+    keys = token_keys(summary.effects)
+    compat.need_devices([record_p, close_p])  # each process counts its own
+    # The domains of one program are told apart by the lowest bits of the stream, in the order of their keys.
+    tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
+    closes = bool(keys) and last_record_closes(jaxpr)
+    tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes))
+    runtime.start()
+    names = tuple(sorted({effect.name for effect in summary.effects}))
+    traits = ProgramTraits(names, summary.has_callbacks, summary.awaits_results, summary.has_custom_calls)
+    if tokens:
+        return outs, {traits: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
+    return outs, {traits: close_p.bind(token)} if summary.has_custom_calls else {}
+
+
+def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fun)
+    except (ValueError, TypeError):
+        return None
+
+
+def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
+    """Gives the threaded function the name and signature of the user's, with the token ahead."""
+    del threaded.__wrapped__
+    inner = fun
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+        threaded.__name__ = getattr(inner, "__name__", threaded.__name__)
+    if (signature := _signature(fun)) is not None:
+        token = inspect.Parameter(TOKEN_NAME, inspect.Parameter.POSITIONAL_ONLY)
+        threaded.__signature__ = signature.replace(parameters=[token, *signature.parameters.values()])

@@ -1,0 +1,83 @@
+"""`fx.effects_barrier`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dispatch.draining.runtime import runtime
+from effects import _errors as errors
+from effects._api.registry import effect_names
+from effects._jax import patches
+from lowering._native import native
+
+
+def effects_barrier(
+    *, timeout: float | None = None, effects: Any = None, all_threads: bool = False, scope: str = "local"
+) -> None:
+    """Returns when every effect that was issued before is visible on the host.
+
+    Args:
+        timeout: Seconds to wait at most; None waits for as long as it takes.
+        effects: Names of effects, or `Effect`s, to wait for; by default all.
+        all_threads: Whether to wait for the effects of all threads, instead of the calling thread's.
+        scope: `"local"`: this process. `"global"`: all processes of `jax.distributed`, each of which must call this, in
+            the same thread if there are several. It then returns when what each of them waits for is visible there.
+
+    Raises:
+        BarrierTimeout: if the time ran out; it names what is outstanding, and with `scope="global"` the processes that
+            have not come. That goes for a process that has died too. Without a timeout JAX notices that it has, after
+            the `heartbeat_timeout_seconds` of `jax.distributed.initialize`, and ends the other processes.
+        EffectError: what an effect raised on the host since the last barrier; several as an `ExceptionGroup`.
+
+    Example:
+        >>> import effects as fx
+        >>> fx.jit(lambda x: fx.print("x = {}", x))(1)
+        >>> fx.effects_barrier(timeout=10)
+        x = 1
+    """
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0):
+        raise ValueError(errors.MSG_TIMEOUT_VALUE.format(timeout=timeout))
+    if scope not in ("local", "global"):
+        raise ValueError(errors.MSG_SCOPE.format(scope=scope))
+    names = None if effects is None else effect_names(effects)
+    deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else time.monotonic() + timeout
+    meeting = runtime.meetings.next() if scope == "global" else None
+    streams = runtime.streams
+    outstanding = runtime.waiting.wait(streams.all() if all_threads else streams.own(), names, deadline)
+    if outstanding:
+        if meeting is not None:
+            meeting.give_up()
+        raise errors.BarrierTimeout(
+            errors.MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding="; ".join(outstanding))
+        )
+    if meeting is not None:
+        meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
+    _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), native.PLAIN_THREAD})
+
+
+def _raise_failures(threads: set[int] | None) -> None:
+    """Raises what effects of these threads' programs raised, or of all, and nobody has reported."""
+    if not runtime.failures:
+        return
+    raised = runtime.failures.take(threads)
+    runtime.failures.keep_from_jax()
+    if len(raised) == 1:
+        raise raised[0]
+    if raised:
+        raise BaseExceptionGroup("Several effects could not be carried out on the host.", raised)
+
+
+@patches.implements("effects_barrier")
+def _waiting_for_ours(block: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Waits for what went through us at the end of `jax.effects_barrier`, also when that raises."""
+
+    def block_until_ready(tokens: Any) -> None:
+        try:
+            block(tokens)
+        finally:
+            effects_barrier()
+
+    return block_until_ready

@@ -1,0 +1,68 @@
+"""The runtime: the one object that has what lives between programs and belongs to none of them."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+
+from dispatch.draining.drain import Drain
+from dispatch.draining.failures import Failures
+from dispatch.draining.observers import Observers
+from dispatch.draining.processes import Meetings
+from dispatch.draining.waiting import Waiting
+from dispatch.streams.table import Streams
+from effects._api.config import config
+from lowering._known_sites import KnownSites, known_sites
+from lowering._native import native
+
+
+class Runtime:
+    """Streams, drain, failures, observers and sites, each of which knows only those that it uses.
+
+    There is one in a process, as there is one native module, which has the rings that the drain empties.
+
+    A forked child has no drain, since only the thread that forked goes on there: what its programs publish stays in the
+    rings, and a barrier deadlocks. JAX, too, does not work there, so nothing is done about it: a child that has effects
+    is to be spawned.
+    """
+
+    def __init__(self, sites: KnownSites) -> None:
+        self.sites = sites
+        self.streams = Streams()
+        self.failures = Failures(self.streams)
+        self.observers = Observers()
+        self.drain = Drain(self.streams, self.failures, self.observers, self.sites)
+        self.waiting = Waiting(self.streams, self.drain)
+        self.meetings = Meetings(self.streams, self.drain)
+        # A program that JAX dispatches says nothing when it is called, but it has been lowered.
+        self.sites.listen(self.start)
+
+    def start(self) -> None:
+        """Starts the drain, if it does not run yet: before a program is called that may publish."""
+        self.drain.start()
+
+    def stop(self) -> None:
+        """Shows all effects, ends the drain, closes handlers, and reports what effects raised and nobody has seen.
+
+        At the end of the process. Effects of exit handlers that come later are replayed by whoever waits for them.
+        """
+        unseen: list[BaseException] = []
+        try:
+            self.waiting.for_all()
+        finally:
+            self.drain.stop()
+            unseen += self.failures.take()
+            self.failures.keep_from_jax()
+            for handler in self.observers.handlers:
+                try:
+                    handler.close()
+                except Exception as error:
+                    unseen.append(error)
+            for failure in unseen:
+                sys.excepthook(type(failure), failure, failure.__traceback__)
+            if unseen:
+                native.end_with(config.exit_code)
+
+
+runtime = Runtime(known_sites)
+atexit.register(runtime.stop)  # JAX's own handlers were there before, and so come later: they let go of the devices

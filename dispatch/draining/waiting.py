@@ -1,0 +1,147 @@
+"""Waiting until effects are visible on the host."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+from dispatch.draining.drain import Drain
+from dispatch.streams.stream import Stream
+from dispatch.streams.table import Streams
+from effects import _jax as compat
+from effects._api.registry import OF_JAX
+from effects._model.effect import Order
+from lowering._native import native
+from lowering._publish import this_thread
+
+
+class Waiting:
+    """What threads wait for that want effects to be visible: those of their own programs, or of all."""
+
+    def __init__(self, streams: Streams, drain: Drain) -> None:
+        self._streams = streams
+        self._drain = drain
+
+    def for_thread(self) -> None:
+        """Waits for the calling thread's effects, and raises nothing."""
+        self.wait(self._streams.own(), None, None)
+
+    def for_all(self) -> None:
+        """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for."""
+        self.wait(self._streams.all(), None, None, returned=True)
+
+    def settle_order(self) -> None:
+        """Before a program is called: what the calling thread called under another `order` becomes visible first. Calls
+        of others that have not returned are not waited for."""
+        *former, _ = self._streams.own()
+        if any(stream.calls for stream in former):
+            self.wait(former, None, None, returned=True)
+
+    def wait(
+        self, which: list[Stream], names: frozenset[str] | None, deadline: float | None, *, returned: bool = False
+    ) -> list[str]:
+        """Waits for what has been issued; with `returned`, before the first call that has not returned. Returns what is
+        outstanding when the time is up."""
+        nested = this_thread.is_nested
+        # Records of programs that JAX dispatched do not say which thread that was. One that runs functions of effects
+        # knows whether it has dispatched any.
+        for_untracked = not nested or bool(compat.jax_tokens.current_tokens)
+        if not self.for_untracked_programs(deadline):
+            return ["programs with effects that were not dispatched by fx.jit"]
+        own = self._streams.own()
+        # The newest epoch that counts, of each stream: a stream's epochs end in their order.
+        last = []
+        for stream in which:
+            if nested and stream not in own and self._drain.holds(stream.thread):
+                continue  # it goes on when the effects that are being replayed are done, and we may be one of them
+            numbers = list(stream.calls)
+            # Such a call is ours or may never return: what it opened and what came after waits for it.
+            all_unreturned = returned or self._drain.ended
+            ignored = stream.unreturned() if all_unreturned else stream.dispatching if stream in own else []
+            numbers = _before(numbers, ignored)
+            for number in reversed(numbers):
+                effects = _effects_of(stream, number)
+                if names is None or effects is None or names & set(effects):
+                    last.append((stream, number))
+                    break
+        untracked = native.plain_published() if for_untracked else 0
+
+        def done() -> bool:
+            # What is replayed right now is not what one of the functions in it waits for. Whoever else waits for
+            # records without an epoch waits for that too: later ones may have passed it, so that their number alone
+            # does not tell.
+            untracked_released = self._drain.untracked_released
+            if nested:
+                untracked_released += self._drain.untracked_in_runs
+            elif untracked and self._drain.untracked_in_runs:
+                return False
+            return untracked_released >= untracked and not any(number in stream.calls for stream, number in last)
+
+        if self._drain.ended:
+            self._drain.finish(done)
+            return []
+        self._drain.start()  # a program that failed while it was traced has an epoch too
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if done() or self._drain.wait(done, left, for_untracked=for_untracked):
+            if (names is None or names & _OF_JAX) and not _wait_for_unordered(deadline):
+                return ["programs with unordered effects that were left to JAX"]
+            return []
+        outstanding = list(map(str, self._drain.functions().values()))
+        for stream, number in last:
+            for earlier in list(stream.calls):
+                if number in stream.calls and (call := stream.calls.get(earlier)) is not None:
+                    effects = ", ".join(_effects_of(stream, earlier) or ["effects"])
+                    outstanding.append(f"{effects} of `{call[0].name}` (thread {stream.thread}, dispatch {earlier})")
+        return outstanding or ["records that are not replayed yet"]
+
+    def for_untracked_programs(self, deadline: float | None = None) -> bool:
+        """Waits for programs with our effects that JAX dispatched on this thread. False if the time ran out.
+
+        JAX knows when they have run; their order is kept by its tokens.
+        """
+        tokens = compat.jax_tokens.current_tokens
+        for effect, token in list(tokens.items()):
+            while deadline is not None and not compat.is_token_ready(token):
+                if time.monotonic() > deadline:
+                    return False
+                left = max(0.0, deadline - time.monotonic())
+                self._drain.wait(lambda token=token: compat.is_token_ready(token), min(0.01, left))
+            if deadline is None:
+                compat.block_until_token(token)
+            if isinstance(effect, Order):
+                del tokens[effect]  # nothing is left to wait for; the next program begins anew
+        return True
+
+
+def _before(numbers: list[int], others: list[int]) -> list[int]:
+    """The numbers before the first that is one of the others."""
+    return list(itertools.takewhile(lambda number: number not in others, numbers)) if others else numbers
+
+
+def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:
+    """Names of the effects of an epoch that has not ended, if they are known."""
+    if (running := stream.running.get(number)) is not None:
+        return running[0].effects
+    if (site := stream.eager.get(number)) is not None:
+        return (site.effect.name,)
+    call = stream.calls.get(number)
+    traits = call[0].issued if call is not None else None
+    return traits.effects if traits is not None else None
+
+
+_OF_JAX = frozenset(effect.name for effect in OF_JAX.values())
+
+
+def _wait_for_unordered(deadline: float | None) -> bool:
+    """Waits for unordered effects that were left to JAX. False if the time ran out."""
+    tokens = compat.unordered_tokens()
+    if not tokens or deadline is None:
+        for token in tokens:
+            compat.block_until_token(token)
+        return True
+    # These tokens do not say whether they are ready.
+    waiting = threading.Thread(target=lambda: [*map(compat.block_until_token, tokens)], daemon=True)
+    waiting.start()
+    waiting.join(max(0.0, deadline - time.monotonic()))
+    return not waiting.is_alive()

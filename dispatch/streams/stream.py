@@ -1,0 +1,196 @@
+"""A stream: a thread's sequence of epochs, one for every program that it dispatched.
+
+The runtime token that a program takes holds the stream's and the epoch's number; it comes from the host, so no program
+waits for another to get it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dispatch.streams.tokens import PlacedTokens, token_memory
+from effects._jax import Array, forget_fast_paths, launches_take_threads
+from effects._model.site import Site
+from lowering._native import native
+
+
+class ProgramTraits(NamedTuple):
+    """What is known of a program's effects. Every call returns it, beside the output token."""
+
+    effects: tuple[str, ...]  # their names
+    has_callbacks: bool
+    awaits_results: bool  # of callbacks
+    has_custom_calls: bool = False
+
+
+class WouldTrace(Exception):
+    """What a call raises instead of tracing, where the native stream forbids it; see dispatch/native/stream.h."""
+
+
+_NO_LOCK = contextlib.nullcontext()
+
+
+class Stream:
+    """One thread's epochs.
+
+    `open`, `token` and `call` are the native stream's own: every call goes through them.
+
+    `calls` is keyed by epoch number and holds the epochs that have not ended, each as (`Caller`, standard output,
+    context). Who dispatches adds, drain threads remove. A number is not met again while it is a key, since numbers are
+    handed out one after the other and wrap around after four billion.
+
+    `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail, as
+    (`ProgramTraits`, output token); the token is ready when the program is over, and failed if it failed. Who
+    dispatches adds after the call has returned; both it and drain threads remove.
+
+    `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
+    their epoch, since a program's text may make a new one at every call.
+
+    `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first: those of the
+    calling thread, which writes it.
+    """
+
+    dispatch_lock: Any = _NO_LOCK
+    """Held from where a program gets its place until it is called."""
+
+    open: Callable[[native.Caller, list[int]], int]
+    token: Callable[[int], np.ndarray]
+    call: Callable[..., tuple[Any, Any]]
+
+    def __init__(self, thread: int, launching: Any):
+        """`launching`: the lock under which programs are put on several devices; None if this stream does without."""
+        self.thread = thread
+        self._native = native.Stream(thread, StreamHost(thread), Array, launching, WouldTrace)
+        self.open, self.token, self.call = self._native.open, self._native.token, self._native.call
+        self.calls: dict[int, Any] = self._native.calls
+        self.running: dict[int, tuple[ProgramTraits, Any]] = self._native.running
+        self.eager: dict[int, Site] = {}
+        self.dispatching: list[int] = []
+
+    @property
+    def newest_calling(self) -> int:
+        """The number of the newest epoch whose program calls back; -1 if there was none."""
+        return self._native.newest_calling
+
+    def unreturned(self) -> list[int]:
+        """The numbers of the epochs whose calls have not returned, of all threads."""
+        return self.dispatching
+
+    def thread_of(self, number: int) -> object:
+        """What stands for the thread that opened an epoch, where the stream is not one thread's."""
+        return None
+
+    def fail(self, number: int) -> None:
+        """The program failed or never ran: nothing more will come from it."""
+        native.fail(self.thread, number)
+
+    def drop(self, first: int, count: int) -> None:
+        """These epochs have ended. A drain thread calls it."""
+        for number in range(first, first + count):
+            number &= 0xFFFFFFFF
+            self.calls.pop(number, None)  # a call that was interrupted may not have got here
+            if self.running:
+                self.running.pop(number, None)
+            if self.eager:
+                self.eager.pop(number, None)
+
+
+class SharedStream(Stream):
+    """The one stream of all threads, with `order="process"`."""
+
+    def __init__(self, thread: int, launching: Any, this_thread: Callable[[], object]):
+        """`this_thread()`: what stands for the calling thread."""
+        self._dispatching: dict[int, list[int]] = {}  # by the thread's identity
+        self._threads: dict[int, object] = {}  # by epoch number, those that have not ended: what stands for the thread
+        self._this_thread = this_thread
+        self._launching = launching
+        super().__init__(thread, launching)
+        self.open = self._open
+
+    def _open(self, caller: native.Caller, dispatching: list[int]) -> int:
+        number = self._native.open(caller, dispatching)
+        self._threads[number] = self._this_thread()
+        return number
+
+    def drop(self, first: int, count: int) -> None:
+        super().drop(first, count)
+        for number in range(first, first + count):
+            self._threads.pop(number & 0xFFFFFFFF, None)
+
+    def thread_of(self, number: int) -> object:
+        return self._threads.get(number)
+
+    @property
+    def dispatch_lock(self) -> Any:  # type: ignore[override]
+        """Several devices run programs in the order in which they get them, and one that waits for a callback holds up
+        those behind it. So they must get them in the order of the epochs, since the callback waits for its place."""
+        return self._launching if several_devices() else _NO_LOCK
+
+    @property
+    def dispatching(self) -> list[int]:  # type: ignore[override]
+        return self._dispatching.setdefault(threading.get_ident(), [])
+
+    @dispatching.setter
+    def dispatching(self, value: list[int]) -> None:
+        self._dispatching[threading.get_ident()] = value
+
+    def unreturned(self) -> list[int]:
+        return [number for numbers in list(self._dispatching.values()) for number in list(numbers)]
+
+
+class StreamHost:
+    """What a native stream asks Python for. It must not refer to the stream, which would then never be freed: Python's
+    collector does not see what a native object refers to."""
+
+    def __init__(self, thread: int):
+        self._thread = thread
+        self._placed = PlacedTokens(thread)
+
+    def make_tokens(self, first: int, count: int) -> list[np.ndarray]:
+        """The runtime tokens of so many epochs, on the host."""
+        return list(token_memory(self._thread, first, count))
+
+    def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool] | None:
+        """The sharding of these arguments, and the tokens on all of its devices; None if that is one."""
+        return self._placed.find_pool(args, kwargs)
+
+    def several_devices(self) -> bool:
+        """Whether programs may run on several devices. Asked once."""
+        return several_devices()
+
+    def most_in_flight(self) -> int:
+        """How many programs with effects may run over several devices at a time; 0: any number. Asked once."""
+        return 24 if launches_take_threads and jax.default_backend() == "cpu" else 0
+
+    def compile(self, lock: Any, threaded: Any, token: Any, args: Any, kwargs: Any, gave_up: bool) -> bool:
+        """Compiles the program, which JAX keeps for the call. Returns whether it is for several devices.
+
+        Args:
+            lock: The caller's: one of its programs is compiled at a time.
+            threaded: The jitted function.
+            token: What it is to be called with, as are `args` and `kwargs`.
+            gave_up: Whether a call has, instead of tracing the function.
+        """
+        compiled = threaded
+        if hasattr(threaded, "lower"):
+            threaded.lower(token, *args, **kwargs)  # traces, for which nobody waits
+            with lock:  # of several threads that were there at one time, one compiles: JAX has kept one lowering
+                compiled = threaded.lower(token, *args, **kwargs).compile()
+        if gave_up:
+            forget_fast_paths(threaded)  # the next call would take none where one has failed
+        if not isinstance(compiled, jax.stages.Compiled):
+            return True  # for all we know
+        return len(compiled.runtime_executable().local_devices()) > 1
+
+
+@functools.cache
+def several_devices() -> bool:
+    """Whether programs may run on several devices."""
+    return jax.device_count() > 1

@@ -1,0 +1,130 @@
+"""All streams: which thread has which, and which are forgotten."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from dispatch.streams.stream import SharedStream, Stream, WouldTrace
+from effects._api.config import Config, config
+from lowering._native import native
+from lowering._publish import this_thread
+
+
+class Streams:
+    """The streams whose thread lives or that have open epochs, by the number of their thread. Any thread adds its own;
+    the drain's leader removes.
+
+    `launching` is held while a program is put on several devices. Else they might get it and another thread's in
+    different orders, and each wait for the other: for its part in a collective, or for room.
+
+    `orders` are the settings of `order` that have been in force. A thread has a stream for each, and these know nothing
+    of each other.
+    """
+
+    def __init__(self) -> None:
+        self.launching: Any = threading.RLock()
+        self.orders: set[str] = set()
+        self._local = threading.local()  # `stream`: the thread's own; `owner`, `this`: see below
+        self._shared = SharedStream(0, self.launching, self.this_thread)
+        self._use_shared = False
+        self._by_thread: dict[int, Stream] = {0: self._shared}
+        self._ended: list[int] = []  # numbers of threads that are gone
+        # The drain's threads are made as they are needed. The user's are counted by themselves, alike in all processes.
+        self._numbers = itertools.count(1)
+        self._nested_numbers = itertools.count(native.PLAIN_THREAD - 1, -1)
+        config.listen(self._configure)
+
+    def _configure(self, settings: Config) -> None:
+        self._use_shared = settings.order == "process"
+        self.orders.add(settings.order)
+
+    def __len__(self) -> int:
+        return len(self._by_thread)
+
+    def __getitem__(self, thread: int) -> Stream:
+        return self._by_thread[thread]
+
+    def get(self, thread: int) -> Stream | None:
+        return self._by_thread.get(thread)
+
+    def all(self) -> list[Stream]:
+        return list(self._by_thread.values())
+
+    def current(self) -> Stream:
+        """The stream of the calling thread."""
+        if self._use_shared and not this_thread.is_nested:
+            return self._shared
+        try:
+            return self._local.stream
+        except AttributeError:
+            return self._make()
+
+    def _make(self) -> Stream:
+        if this_thread.is_nested:
+            stream = Stream(next(self._nested_numbers), None)
+        else:
+            stream = Stream(next(self._numbers), self.launching)
+        self._by_thread[stream.thread] = self._local.stream = stream
+        self._local.owner = _Owner()
+        weakref.finalize(self._local.owner, self._ended.append, stream.thread).atexit = False
+        return stream
+
+    def own(self) -> list[Stream]:
+        """All that the calling thread's programs may be in, the current one last."""
+        current = self.current()
+        if this_thread.is_nested or len(self.orders) == 1:
+            return [current]
+        return [*({self._shared, vars(self._local).get("stream", self._shared)} - {current}), current]
+
+    def this_thread(self) -> object:
+        """What stands for the calling thread. Its identity may be another's later."""
+        try:
+            return self._local.this
+        except AttributeError:
+            this = self._local.this = object()
+            return this
+
+    def begin_trace(self, by_hand: bool = False) -> None:
+        """The user's function is about to be traced, or run by hand. Others do not wait for that: it may wait for
+        them."""
+        if native.untraced_raises() and not by_hand:
+            raise WouldTrace
+        if self.launching._is_owned() and not self._shared.dispatching:  # JAX has not kept what was compiled
+            self.launching._release_save()  # as `threading.Condition` does
+
+    def nest_this_thread(self) -> Stream:
+        """The calling thread is one of the drain's. Its programs wait for no others, since an effect may wait for them.
+        Returns its stream."""
+        this_thread.is_nested = True
+        stream = self.current()
+        native.nest(stream.thread)
+        return stream
+
+    @contextlib.contextmanager
+    def nested_here(self) -> Iterator[Stream]:
+        """The calling thread does the drain's work for a while."""
+        before, was_nested = dict(vars(self._local)), this_thread.is_nested
+        vars(self._local).pop("stream", None)
+        try:
+            yield self.nest_this_thread()
+        finally:
+            this_thread.is_nested = was_nested
+            vars(self._local).clear()
+            vars(self._local).update(before)
+
+    def forget_ended(self) -> None:
+        """Drops the streams of threads that are gone and have nothing open. The leader of the drain calls it."""
+        for thread in self._ended[:]:
+            if not self._by_thread[thread].calls:
+                self._ended.remove(thread)
+                del self._by_thread[thread]
+                native.forget(thread)
+
+
+class _Owner:
+    """Lives as long as its thread's locals do."""

@@ -1,0 +1,58 @@
+"""The native module: loaded, configured, and registered with XLA under the names that lowered programs call."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+
+from effects import _errors as errors
+from effects import _jax as compat
+from effects._api import targets as _targets
+from effects._api.config import Config, config
+
+_ABI = 11
+
+try:
+    import _token_effects as native
+except ImportError as _error:
+    raise ImportError(errors.MSG_NATIVE_MISSING) from _error
+if native.ABI != _ABI:
+    raise ImportError(errors.MSG_NATIVE_VERSION.format(found=native.ABI, expected=_ABI))
+
+_XLA = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
+"""Platforms as XLA names them."""
+
+
+def _register_handlers() -> None:
+    compat.register_ffi_type("effects_site", *native.loaded_site_type())
+    targets: dict[str, dict[str, Any]] = {}
+    for target, stage, capsule in native.handlers():
+        targets.setdefault(target, {})[stage] = capsule
+    for target, stages in targets.items():
+        jax.ffi.register_ffi_target(target, stages, platform="cpu")
+
+
+@functools.cache
+def _register_custom_call_handler(platform: str) -> None:
+    """Registers the handler that calls the user's."""
+    compat.register_ffi_type("effects_custom_call", *native.loaded_call_type(), platform=_XLA[platform])
+    stages = {stage: capsule for _, stage, capsule in native.custom_call_handlers()}
+    jax.ffi.register_ffi_target("effects_custom_call", stages, platform=_XLA[platform])
+
+
+def _set_target(name: str, platform: str, address: int) -> None:
+    _register_custom_call_handler(platform)
+    native.set_target(name, platform, address)
+
+
+def _configure(settings: Config) -> None:
+    when_full = ("wait", "drop_newest", "drop_oldest").index(settings.when_full)
+    native.configure(settings.ring_bytes, when_full)
+
+
+_register_handlers()
+_register_custom_call_handler("cpu")  # a program from elsewhere may come before any handler of the user's does
+_targets.listen(_set_target)
+config.listen(_configure)
