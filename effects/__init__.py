@@ -4,7 +4,7 @@ import effects as fx
 """
 
 # The two packages below, through their public faces. Whichever of the three is imported first, this file runs first.
-import lowering._rulebook as _rulebook  # noqa: F401
+import lowering.rules as _rulebook  # noqa: F401
 from dispatch.calling.export import Exported as Exported
 from dispatch.calling.export import deserialize as deserialize
 from dispatch.calling.export import export as export

@@ -19,9 +19,9 @@ from effects.handlers import list as list_handler
 from effects.handlers.merge import LogError as LogError
 from effects.handlers.merge import merge as merge
 from effects.handlers.merge import text_of as text_of
-from lowering import _jax_callbacks as _jax_callbacks
-from lowering._known_sites import KnownSites as KnownSites
-from lowering._known_sites import known_sites as known_sites
-from lowering._thread import find_rule as find_rule
+from lowering.host.sites import KnownSites as KnownSites
+from lowering.host.sites import known_sites as known_sites
+from lowering.passes.thread import find_rule as find_rule
+from lowering.rules import jax_callbacks as jax_callbacks
 
 compat, _cli, handler_of_lists = _jax, cli, list_handler

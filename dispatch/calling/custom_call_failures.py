@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from effects import _errors as errors
-from lowering._native import native
+from lowering.host.native import native
 
 
 def failure_in(error: BaseException, function: str) -> errors.CustomCallError | None:

@@ -14,8 +14,8 @@ from dispatch.draining.runtime import runtime
 from dispatch.streams.stream import ProgramTraits, Stream, several_devices
 from effects._api.config import config
 from effects._jax import jax_tokens, runs_now
-from lowering._native import native
-from lowering._record import TOKEN_LENGTH, TOKEN_NAME
+from lowering.emit.record import TOKEN_LENGTH, TOKEN_NAME
+from lowering.host.native import native
 
 
 class Dispatcher:

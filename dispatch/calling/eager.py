@@ -17,8 +17,8 @@ from effects import _jax as compat
 from effects._api.custom_call_primitive import custom_call_p
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
-from lowering._native import native
-from lowering._publish import publish, publish_and_wait
+from lowering.host.native import native
+from lowering.host.publish import publish, publish_and_wait
 
 _EAGER = native.Caller("an eager call")
 

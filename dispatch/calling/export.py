@@ -25,9 +25,9 @@ from effects._api.registry import register_effect, registered_effects
 from effects._model.description import nodes_unknown_elsewhere
 from effects._model.effect import Effect, describe_effect, jax_effects
 from effects._model.site import Site, site_from
-from lowering._emit import NATIVE_PLATFORMS
-from lowering._rules import TokenContext, Tokens, register_token_rule, token_keys
-from lowering._summary import summarize
+from lowering.emit.native import NATIVE_PLATFORMS
+from lowering.passes.summary import summarize
+from lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
 
 _TARGETS = (
     "effects_record",

@@ -19,10 +19,10 @@ from dispatch.calling.options import jit_with_tokens
 from dispatch.draining.runtime import runtime
 from dispatch.streams.stream import ProgramTraits
 from effects import _jax as compat
-from lowering._record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p
-from lowering._rules import token_keys
-from lowering._summary import summarize
-from lowering._thread import last_record_closes, thread_tokens
+from lowering.emit.record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p
+from lowering.passes.summary import summarize
+from lowering.passes.thread import last_record_closes, thread_tokens
+from lowering.passes.tokens import token_keys
 
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
 

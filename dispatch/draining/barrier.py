@@ -11,7 +11,7 @@ from dispatch.draining.runtime import runtime
 from effects import _errors as errors
 from effects._api.registry import effect_names
 from effects._jax import patches
-from lowering._native import native
+from lowering.host.native import native
 
 
 def effects_barrier(

@@ -22,10 +22,10 @@ from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects._model.record import HEADER, Records
 from effects._model.site import Site
-from lowering._known_sites import KnownSites
-from lowering._native import native
-from lowering._publish import this_thread, to_bytes
-from lowering._record import PHASE
+from lowering.emit.record import PHASE
+from lowering.host.native import native
+from lowering.host.publish import this_thread, to_bytes
+from lowering.host.sites import KnownSites
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects import _jax as compat
-from lowering._native import native
+from lowering.host.native import native
 
 Place = tuple[int, int]
 """A program: the number of the thread that called it, and of its epoch."""

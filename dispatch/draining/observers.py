@@ -11,7 +11,7 @@ from effects import _errors as errors
 from effects._api.callback import CALLBACK
 from effects._api.log import LOG
 from effects._model.record import Record, Records
-from lowering._native import native
+from lowering.host.native import native
 
 
 class Capture:

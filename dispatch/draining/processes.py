@@ -15,7 +15,7 @@ from dispatch.draining.drain import Drain
 from dispatch.streams.table import Streams
 from effects import _errors as errors
 from effects import _jax as compat
-from lowering._publish import this_thread
+from lowering.host.publish import this_thread
 
 _LONGEST = 2**31 - 1
 """The milliseconds for which the service waits if no limit is given: some weeks."""

@@ -20,7 +20,7 @@ from effects import _errors as errors
 from effects._model.host_call import HostCall, take_results
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
-from lowering._native import native
+from lowering.host.native import native
 
 _ONCE = ((),)
 """The lanes of what has none."""

@@ -12,8 +12,8 @@ from dispatch.draining.processes import Meetings
 from dispatch.draining.waiting import Waiting
 from dispatch.streams.table import Streams
 from effects._api.config import config
-from lowering._known_sites import KnownSites, known_sites
-from lowering._native import native
+from lowering.host.native import native
+from lowering.host.sites import KnownSites, known_sites
 
 
 class Runtime:

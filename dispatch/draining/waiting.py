@@ -12,8 +12,8 @@ from dispatch.streams.table import Streams
 from effects import _jax as compat
 from effects._api.registry import OF_JAX
 from effects._model.effect import Order
-from lowering._native import native
-from lowering._publish import this_thread
+from lowering.host.native import native
+from lowering.host.publish import this_thread
 
 
 class Waiting:

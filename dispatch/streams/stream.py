@@ -18,7 +18,7 @@ import numpy as np
 from dispatch.streams.tokens import PlacedTokens, token_memory
 from effects._jax import Array, forget_fast_paths, launches_take_threads
 from effects._model.site import Site
-from lowering._native import native
+from lowering.host.native import native
 
 
 class ProgramTraits(NamedTuple):

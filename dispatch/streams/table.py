@@ -11,8 +11,8 @@ from typing import Any
 
 from dispatch.streams.stream import SharedStream, Stream, WouldTrace
 from effects._api.config import Config, config
-from lowering._native import native
-from lowering._publish import this_thread
+from lowering.host.native import native
+from lowering.host.publish import this_thread
 
 
 class Streams:

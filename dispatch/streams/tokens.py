@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from effects._jax import Placing, sharding_of_call
-from lowering._native import native
-from lowering._record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
+from lowering.emit.record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
+from lowering.host.native import native
 
 
 class PlacedTokens:

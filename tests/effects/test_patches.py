@@ -228,7 +228,7 @@ assert list(map(id, standing())) == list(map(id, first))
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("first", ["effects", "lowering", "dispatch", "effects._jax", "lowering._batched"])
+@pytest.mark.parametrize("first", ["effects", "lowering", "dispatch", "effects._jax", "lowering.passes.batching"])
 def test_applied_whatever_is_imported_first(first):
     """All rows are in force, whichever of the packages and modules is imported first."""
     done = run_python(f"import {first}\nfrom effects._jax import patches\nassert patches._originals")

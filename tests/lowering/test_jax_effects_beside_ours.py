@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 import effects as fx
 from tests.helpers import output_of, run_python
-from tests.internals import _jax_callbacks, site_from
+from tests.internals import jax_callbacks, site_from
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 show = functools.partial(jax.debug.print, ordered=True)
@@ -267,7 +267,7 @@ def test_sharding_is_inspected():
 
 def test_function_is_forgotten_with_its_programs():
     """A function lives as long as the programs that call it; traced again, it is the same."""
-    before = len(_jax_callbacks._functions)
+    before = len(jax_callbacks._functions)
 
     def traced_three_times():
         class Function:
@@ -278,7 +278,7 @@ def test_function_is_forgotten_with_its_programs():
         for n in range(1, 4):
             f = fx.jit(lambda x: io_callback(function, jax.typeof(x), x))
             assert f(jnp.ones(n)).shape == (n,)
-            assert len(_jax_callbacks._functions) == before + 1
+            assert len(jax_callbacks._functions) == before + 1
         return weakref.ref(function)
 
     forgotten = traced_three_times()
@@ -287,7 +287,7 @@ def test_function_is_forgotten_with_its_programs():
         fx.jit(lambda x: show("{}", x))(X)  # the drain forgets when it has something to do
         fx.effects_barrier()
         gc.collect()
-    assert forgotten() is None and len(_jax_callbacks._functions) <= before
+    assert forgotten() is None and len(jax_callbacks._functions) <= before
 
 
 def test_outside_fx_jit_nothing_changes(lines):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from effects import _jax as compat
-from lowering._summary import summarize
+from lowering.passes.summary import summarize
 
 after_p = compat.Primitive("after")
 after_p.multiple_results = True

@@ -13,16 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
-from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
 from effects import _jax as compat
-from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print_grad import print_grad_p
-from effects._model.primitive import effect_p
-from effects._model.site import Site
-from lowering._summary import has_effects, summarize
 from lowering.holders import Extra, Holder, find_holder
+from lowering.passes.summary import has_effects, summarize
 
 
 @dataclasses.dataclass(slots=True)
@@ -177,132 +173,3 @@ def _mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequen
         return jax.lax.cond(active, lambda *operands: list(compat.bind(eqn, operands)), skip, *operands)
 
     return call(active, *operands)
-
-
-@register_mask_rule(effect_p, print_grad_p)
-def _mask_site(ctx: MaskContext, active: Any, *operands: Any, site: Site) -> Sequence[Any]:
-    if site.mask is None:
-        return ctx.primitive.bind(active, *operands, site=site.with_mask())
-    mask, *others = operands
-    return ctx.primitive.bind(mask & active, *others, site=site)
-
-
-@register_mask_rule(custom_call_p)
-def _mask_custom_call(
-    ctx: MaskContext, active: Any, *operands: Any, masked: bool, lanes: Any, lanes_of: Any, **params: Any
-) -> Sequence[Any]:
-    if masked:
-        first = operands[0] & active
-        return ctx.primitive.bind(first, *operands[1:], masked=True, lanes=lanes, lanes_of=lanes_of, **params)
-    same = (False,) * len(lanes)
-    return ctx.primitive.bind(active, *operands, masked=True, lanes=lanes, lanes_of=(same, *lanes_of), **params)
-
-
-@register_mask_rule(compat.linear_solve_p)
-def _mask_linear_solve(ctx: MaskContext, active: Any, *args: Any, const_lengths: Any, jaxprs: Any) -> Sequence[Any]:
-    """What runs is `solve`."""
-    at = const_lengths.matvec + const_lengths.vecmat
-    return ctx.primitive.bind(
-        *args[:at],
-        active,
-        *args[at:],
-        const_lengths=const_lengths._replace(solve=const_lengths.solve + 1),
-        jaxprs=jaxprs._replace(solve=masked(jaxprs.solve)),
-    )
-
-
-@register_mask_rule(compat.shard_map_p)
-def _mask_shard_map(
-    ctx: MaskContext,
-    active: Any,
-    *args: Any,
-    jaxpr: Any,
-    mesh: Any,
-    in_specs: Any,
-    out_specs: Any,
-    check_vma: bool,
-    newly_manual_axes: Any,
-) -> Sequence[Any]:
-    """All devices are there, or none."""
-    body = compat.closed_jaxpr(jaxpr)
-    return jax.shard_map(
-        lambda active, *args: tuple(mask_effects(body, active, args)),
-        mesh=mesh,
-        in_specs=(PartitionSpec(), *in_specs),
-        out_specs=tuple(out_specs),
-        axis_names=newly_manual_axes,
-        check_vma=check_vma,
-    )(active, *args)
-
-
-def _mask_function(fun: Callable[..., Sequence[Any]], active: Any, args: Sequence[Any]) -> list[Any]:
-    """Calls a function of flat values, with its effects only where `active` holds. What JAX does not trace, such as
-    zeros that are known to be so, goes in and out as it is."""
-    known: list[Any] = []
-
-    def flat(values: Sequence[Any]) -> list[Any]:
-        given = iter(values)
-        outs = fun(*[next(given) if compat.is_value(x) else x for x in args])
-        known[:] = [None if compat.is_value(out) else out for out in outs]
-        return [out for out in outs if compat.is_value(out)]
-
-    values = [x for x in args if compat.is_value(x)]
-    outs = iter(mask_effects(jax.make_jaxpr(flat)(values), active, values))
-    return [next(outs) if out is None else out for out in known]
-
-
-def _mask_first(fun: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
-    """The function with the predicate ahead of its arguments."""
-    return lambda active, *args: _mask_function(fun, active, args)
-
-
-@register_mask_rule(compat.custom_jvp_call_p)
-def _mask_custom_jvp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    """The function and its rule, each with the predicate ahead."""
-
-    def masked_rule(rule: Any) -> Any:
-        def with_both(*both: Any) -> Sequence[Any]:
-            half = len(both) // 2
-            return _mask_function(rule, both[0], [*both[1:half], *both[half + 1 :]])
-
-        return with_both
-
-    return compat.bind_custom_jvp(params, [active, *args], _mask_first, masked_rule)
-
-
-@register_mask_rule(compat.custom_vjp_call_p)
-def _mask_custom_vjp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    """The function and its rules, each with the predicate ahead, which is a residual too."""
-
-    def masked_forward(forward: Any) -> Any:
-        # Each input comes with whether it is differentiated.
-        return lambda active, _, *args: _mask_function(forward, active, args)
-
-    return compat.bind_custom_vjp(params, [active, *args], _mask_first, masked_forward, _mask_first)
-
-
-@register_mask_rule(compat.custom_vmap_p)
-def _mask_custom_vmap(
-    ctx: MaskContext, active: Any, *args: Any, call: Any, rule: Any, in_tree: Any, out_tree: Any
-) -> Sequence[Any]:
-    """The rule is for all lanes together: its effects happen if any lane is there."""
-
-    def masked_rule(size: int, batched: Any, active: Any, *args: Any) -> tuple[Any, Any]:
-        outs_batched: list[Any] = []
-
-        def flat(*args: Any) -> list[Any]:
-            outs, which = rule(size, list(in_tree.unflatten(batched[1:])), *in_tree.unflatten(args))
-            outs_batched.append(which)
-            return jax.tree.leaves(outs)
-
-        outs = _mask_function(flat, active.any(), args)
-        return out_tree.unflatten(outs), outs_batched[0]
-
-    return ctx.primitive.bind(
-        active,
-        *args,
-        call=masked(call),
-        rule=masked_rule,
-        in_tree=compat.custom_vmap_arguments(1 + len(args)),
-        out_tree=out_tree,
-    )

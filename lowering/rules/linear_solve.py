@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from effects import _jax as compat
-from lowering._rules import TokenContext, Tokens, register_token_rule
+from lowering.passes.masks import MaskContext, register_mask_rule
+from lowering.passes.tokens import TokenContext, Tokens, register_token_rule
 
 
 @register_token_rule(compat.linear_solve_p)
@@ -16,3 +18,16 @@ def _linear_solve_token_rule(
     begin = const_lengths.matvec + const_lengths.vecmat
     solve_consts = args[begin : begin + const_lengths.solve]
     return ctx.thread(jaxprs.solve, tokens, [*solve_consts, *args[sum(const_lengths) :]])
+
+
+@register_mask_rule(compat.linear_solve_p)
+def _mask_linear_solve(ctx: MaskContext, active: Any, *args: Any, const_lengths: Any, jaxprs: Any) -> Sequence[Any]:
+    """What runs is `solve`."""
+    at = const_lengths.matvec + const_lengths.vecmat
+    return ctx.primitive.bind(
+        *args[:at],
+        active,
+        *args[at:],
+        const_lengths=const_lengths._replace(solve=const_lengths.solve + 1),
+        jaxprs=jaxprs._replace(solve=ctx.masked(jaxprs.solve)),
+    )

@@ -20,10 +20,11 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax as compat
 from effects._api.config import config
-from lowering._after import after, collectives_come_after, do_collectives_come_after
-from lowering._record import TOKEN_LENGTH, Edges, close_p
-from lowering._rules import UNORDERED, TokenContext, Tokens, register_token_rule
-from lowering._summary import begins_with_record, effects_of, ends_with_record, own_effects, summarize
+from lowering.emit.record import TOKEN_LENGTH, Edges, close_p
+from lowering.passes.collectives import after, collectives_come_after, do_collectives_come_after
+from lowering.passes.masks import MaskContext, register_mask_rule
+from lowering.passes.summary import begins_with_record, effects_of, ends_with_record, own_effects, summarize
+from lowering.passes.tokens import UNORDERED, TokenContext, Tokens, register_token_rule
 
 enter_p = compat.Primitive("enter")
 enter_p.multiple_results = True
@@ -160,6 +161,30 @@ def _shard_map_token_rule(
         check_vma=check_vma,
     )(*(tokens[key] for key in keys), *args)
     return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
+
+
+@register_mask_rule(compat.shard_map_p)
+def _mask_shard_map(
+    ctx: MaskContext,
+    active: Any,
+    *args: Any,
+    jaxpr: Any,
+    mesh: Any,
+    in_specs: Any,
+    out_specs: Any,
+    check_vma: bool,
+    newly_manual_axes: Any,
+) -> Sequence[Any]:
+    """All devices are there, or none."""
+    body = compat.closed_jaxpr(jaxpr)
+    return jax.shard_map(
+        lambda active, *args: tuple(ctx.mask(body, active, args)),
+        mesh=mesh,
+        in_specs=(PartitionSpec(), *in_specs),
+        out_specs=tuple(out_specs),
+        axis_names=newly_manual_axes,
+        check_vma=check_vma,
+    )(active, *args)
 
 
 def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:

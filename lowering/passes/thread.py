@@ -16,11 +16,11 @@ import jax
 from effects import _errors as errors
 from effects import _jax as compat
 from effects._api.registry import registered_effects
-from lowering._after import after, collectives_come_after, communicates, do_collectives_come_after
-from lowering._record import NO_EDGES, Edges
-from lowering._rules import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
-from lowering._summary import effects_of, leaf_of, own_effects, summarize
+from lowering.emit.record import NO_EDGES, Edges
 from lowering.holders import Extra, find_holder
+from lowering.passes.collectives import after, collectives_come_after, communicates, do_collectives_come_after
+from lowering.passes.summary import effects_of, leaf_of, own_effects, summarize
+from lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
 
 
 def last_record_closes(jaxpr: Any) -> bool:

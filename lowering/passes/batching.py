@@ -14,8 +14,8 @@ import jax
 from effects import _errors as errors
 from effects import _jax as compat
 from effects._jax import patches
-from lowering._masks import masked, needs_masks
 from lowering.holders import Extra, Holder, on_holder
+from lowering.passes.masks import masked, needs_masks
 
 _Rule = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 

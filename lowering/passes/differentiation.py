@@ -17,9 +17,9 @@ from effects._api.custom_call_primitive import custom_call_p
 from effects._jax import patches
 from effects._model.primitive import effect_p
 from effects._model.site import Site
-from lowering._masks import mask_effects
-from lowering._summary import has_effects, summarize
 from lowering.holders import describe, find_holder
+from lowering.passes.masks import mask_effects
+from lowering.passes.summary import has_effects, summarize
 
 
 @compat.weakref_lru_cache

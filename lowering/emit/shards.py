@@ -18,7 +18,7 @@ import numpy as np
 
 from effects import _jax as compat
 from effects._model.site import SIZE, Site
-from lowering._record import TOKEN_LENGTH
+from lowering.emit.record import TOKEN_LENGTH
 
 _TARGET = "effects_shards"
 

@@ -16,12 +16,12 @@ from effects._api.config import config
 from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
-from lowering._after import after_p
-from lowering._known_sites import known_sites
-from lowering._publish import publish_end, publish_in_program, publish_untracked
-from lowering._record import NO_EDGES, TOKEN_LENGTH, Edges, close_p, record_p
-from lowering._region import enter_p, leave_p, lower_meet_mesh, meet_mesh_p, rejoin_p
-from lowering._shards import call_shards
+from lowering.emit.record import NO_EDGES, TOKEN_LENGTH, Edges, close_p, record_p
+from lowering.emit.shards import call_shards
+from lowering.host.publish import publish_end, publish_in_program, publish_untracked
+from lowering.host.sites import known_sites
+from lowering.passes.collectives import after_p
+from lowering.rules.shard_map import enter_p, leave_p, lower_meet_mesh, meet_mesh_p, rejoin_p
 
 NATIVE_PLATFORMS = ("cpu",)
 """Where the native module has handlers."""

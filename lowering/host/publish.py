@@ -11,8 +11,8 @@ import numpy as np
 
 from effects import _jax as compat
 from effects._model.site import Site
-from lowering._native import native
-from lowering._record import INDEX
+from lowering.emit.record import INDEX
+from lowering.host.native import native
 
 
 class _ThisThread(threading.local):

@@ -9,7 +9,7 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._model.site import Site, site_from
-from lowering._native import native
+from lowering.host.native import native
 
 
 class KnownSites:

@@ -20,8 +20,8 @@ from effects._api.message import message_of
 from effects._api.targets import PLATFORMS, platforms_of, unknown_target
 from effects._model.effect import Order
 from effects._model.site import Site
-from lowering._emit import emit_call, of_processes, own_devices, refuse_several_devices, register_site
-from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
+from lowering.emit.native import emit_call, of_processes, own_devices, refuse_several_devices, register_site
+from lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
 
 threaded_call_p = compat.Primitive("threaded_custom_call")
 threaded_call_p.multiple_results = True

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax as compat
 from effects._jax import patches
-from lowering._rules import TokenContext, Tokens, register_token_rule
-from lowering._summary import effects_of
+from lowering.passes.summary import effects_of
+from lowering.passes.tokens import TokenContext, Tokens, register_token_rule
 
 
 @register_token_rule(compat.while_p)

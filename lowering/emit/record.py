@@ -5,13 +5,11 @@ Tokens are `uint32[4]`: stream, epoch, phase, index. See `docs/design.md`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from effects import _jax as compat
-from effects._model.primitive import effect_p, result_avals
-from effects._model.site import Site, size_operands
-from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
+from effects._model.primitive import result_avals
+from effects._model.site import Site
 
 TOKEN_LENGTH = 4
 STREAM, EPOCH, PHASE, INDEX = range(TOKEN_LENGTH)
@@ -57,21 +55,3 @@ compat.infer_types_each_time(record_p)
 @close_p.def_abstract_eval
 def _close_abstract_eval(*tokens: Any) -> Any:
     return tokens[0]
-
-
-@register_token_rule(effect_p)
-def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site) -> tuple[Tokens, list[Any]]:
-    return bind_record(ctx, tokens, operands, site)
-
-
-def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site: Site) -> tuple[Tokens, list[Any]]:
-    """Publishes a record in place of an equation."""
-    key = token_key(site.effect)
-    operands, site = site.without_idle_mask(operands)
-    # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
-    call = 0 if site.effect.ordered else ctx.call
-    around = () if ctx.around is None else (ctx.around,)
-    *results, token = record_p.bind(
-        tokens[key], *around, *size_operands(site), *operands, site=site, call=call, edges=ctx.edges
-    )
-    return {key: token}, results

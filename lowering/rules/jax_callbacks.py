@@ -30,9 +30,9 @@ from effects._model.line import Line, fill
 from effects._model.operand import Operand, Static, stored_dtype
 from effects._model.site import Site
 from effects._model.where import Where
-from lowering._record import bind_record
-from lowering._rules import TokenContext, Tokens, register_token_rule
-from lowering._summary import Leaf, effects_of, summarizes
+from lowering.passes.summary import Leaf, effects_of, summarizes
+from lowering.passes.tokens import TokenContext, Tokens, register_token_rule
+from lowering.rules.effect import bind_record
 
 
 @register_token_rule(compat.debug_print_p)

@@ -1,0 +1,1 @@
+"""The native module, and what the host publishes and knows by itself."""

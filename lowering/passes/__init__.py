@@ -1,0 +1,1 @@
+"""Passes over a jaxpr, and what they read of it."""
