@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import io
 import itertools
-import subprocess
 from pathlib import Path
 
 import jax
@@ -17,9 +16,22 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.helpers import build_handlers, find_compiler
+from tests.helpers import build_gate, build_handlers
 
 pytest_plugins = ["effects_pytest"]
+
+
+TAKE_LONGEST = ("tests/native", "tests/test_native.py", "tests/oracle")  # beginnings of paths
+
+
+def pytest_collection_modifyitems(items):
+    """What takes longest comes first: else one worker would still be at it when the others have nothing left to do.
+
+    The order is otherwise kept, since `--dist worksteal` gives a worker tests that follow each other: they share the
+    fixtures of their module, and tests with several processes of their own seldom run side by side.
+    """
+    root = Path(__file__).parents[1]
+    items.sort(key=lambda item: not item.path.relative_to(root).as_posix().startswith(TAKE_LONGEST))
 
 
 @pytest.fixture
@@ -37,16 +49,9 @@ def lines():
 
 
 @pytest.fixture(scope="session")
-def gates(tmp_path_factory):
+def gates():
     """`gates()` makes a gate: `gate(x)` is x, held on the device until `gate.open()`. No Python runs in the program."""
-    compiler = find_compiler()
-    library = tmp_path_factory.mktemp("gate") / "gate.so"
-    source = Path(__file__).parent / "native" / "gate.cc"
-    subprocess.run(
-        [*compiler, "-std=c++17", "-O1", "-w", "-fPIC", "-shared", f"-I{jax.ffi.include_dir()}", source, "-o", library],
-        check=True,
-    )
-    loaded = ctypes.CDLL(str(library))
+    loaded = ctypes.CDLL(str(build_gate()))
     target = f"test_gate_{id(loaded)}"
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(loaded.GateWait), platform="cpu")
     numbers = itertools.count()

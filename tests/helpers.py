@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import functools
 import hashlib
+import io
 import json
 import os
 import shlex
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,20 @@ import pytest
 import effects as fx
 
 ROOT = Path(__file__).parents[1]
+
+
+def meet_barrier() -> None:
+    """Waits for all effects of this thread, or fails."""
+    fx.effects_barrier(timeout=120)
+
+
+def output_of(jit: Callable[..., Any], f: Callable[..., Any], *args: Any) -> str:
+    """What a program prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        jit(f)(*args)
+        jax.effects_barrier()
+    return out.getvalue()
 
 
 def run_python(
@@ -55,9 +71,9 @@ def find_compiler() -> list[str]:
 def build_once(
     source: Path, flags: Sequence[str], includes: Sequence[str], others: Iterable[Path], more: str = ""
 ) -> Path:
-    """What the compiler makes of a source, once for all interpreters that have the same `others`, which it includes.
+    """What the compiler makes of a source, once for all workers and interpreters.
 
-    `more` is what else tells results apart. Warnings are errors.
+    `others` are the files that it includes, and `more` is what else tells results apart. Warnings are errors.
     """
     compiler = find_compiler()
     content = hashlib.blake2b(digest_size=8)
@@ -65,12 +81,14 @@ def build_once(
         content.update(path.read_bytes())
     content.update(repr((compiler, flags, more)).encode())
     result = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-{source.stem}-{content.hexdigest()}")
-    if not result.exists():
-        partial = result.with_suffix(f".{os.getpid()}")
-        command = [*compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", *flags, source, *includes, "-o", partial]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr[-3000:]}"
-        partial.replace(result)  # others see all of it or nothing
+    with open(result.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # workers that want the same wait for the first of them
+        if not result.exists():
+            partial = result.with_suffix(f".{os.getpid()}")
+            command = [*compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", *flags, source, *includes, "-o", partial]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr[-3000:]}"
+            partial.replace(result)  # others see all of it or nothing
     return result
 
 
@@ -83,6 +101,13 @@ def build_handlers() -> Path:
     return build_once(source, ["-O1", "-shared", "-fPIC"], includes, [header], jax.__version__)
 
 
+@functools.cache
+def build_gate() -> Path:
+    """The library of native/gate.cc."""
+    includes = ["-isystem", jax.ffi.include_dir()]
+    return build_once(ROOT / "tests/native/gate.cc", ["-O1", "-shared", "-fPIC"], includes, [], jax.__version__)
+
+
 @dataclasses.dataclass
 class Process:
     """One of several processes, after its end: what it reported, and what it wrote."""
@@ -92,7 +117,7 @@ class Process:
     output: str
 
 
-def run_processes(code: str, count: int, *, devices: int = 1, timeout: float = 100) -> list[Process]:
+def run_processes(code: str, count: int, *, devices: int = 1, timeout: float = 220) -> list[Process]:
     """Runs code in several processes of one `jax.distributed`, or in one by itself, each with so many CPU devices.
 
     What the code puts into the dictionary `report` comes back, if it gets to the end or calls `write_report()`. None is
@@ -132,7 +157,7 @@ def run_processes(code: str, count: int, *, devices: int = 1, timeout: float = 1
 
 _PROCESS = """
 import faulthandler, json
-faulthandler.dump_traceback_later(90, exit=True)
+faulthandler.dump_traceback_later(200, exit=True)
 import jax
 PROCESS, PROCESSES = {process}, {count}
 

@@ -1,6 +1,6 @@
 """Native functions in programs. Build the handlers as CMakeLists.txt says; then `python custom_call.py handlers.so`.
 
-The output is asserted in tests/test_custom_call.py.
+The output is asserted in tests/lowering/custom_call/test_elsewhere.py.
 """
 
 import logging

@@ -1,4 +1,4 @@
-// Handlers for tests/test_custom_call.py.
+// Handlers for tests/lowering/custom_call.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

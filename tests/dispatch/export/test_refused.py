@@ -1,0 +1,106 @@
+"""What cannot be exported, or called once it was."""
+
+from __future__ import annotations
+
+import collections
+import pickle
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import pytest
+from jax.experimental import serialize_executable
+
+import effects as fx
+
+X = jnp.arange(3.0)
+
+
+def test_callback_without_a_name_cannot_leave():
+    """The error names the function, the user's line and the remedy; for exports and for pickled executables."""
+
+    def anonymous(x):
+        pass
+
+    def f(x):
+        jax.lax.fori_loop(0, 2, lambda i, _: fx.callback(anonymous, None, x), None)
+
+    with pytest.raises(ValueError, match=r"`.*anonymous` at .*register_callback") as caught:
+        fx.export(f)(1)
+    assert f"{__file__}:" in str(caught.value)
+    with pytest.raises(pickle.PicklingError, match=r"`.*anonymous` at .*register_callback") as caught:
+        serialize_executable.serialize(fx.jit(f).lower(1).compile())
+    assert f"{__file__}:" in str(caught.value)
+
+
+REFUSED = {
+    "platform": (
+        lambda: fx.export(lambda x: fx.print("{}", x), platforms=("cpu", "tpu"))(1),
+        NotImplementedError,
+        "cannot be exported for tpu",
+    ),
+    "native": (
+        lambda: fx.export(lambda x: fx.print("{}", x), platforms=("tpu",))(1),
+        NotImplementedError,
+        "native handlers",
+    ),
+    "node": (
+        lambda: fx.export(lambda x: fx.print("{}", collections.defaultdict(int, a=x)))(1),
+        ValueError,
+        "print at .*given a `defaultdict`",
+    ),
+    "reference": (
+        lambda: fx.export(lambda r: fx.print("{}", r))(jax.new_ref(1)),
+        NotImplementedError,
+        "takes a mutable reference",
+    ),
+    "derivative": (
+        lambda: jax.grad(fx.export(lambda x: (fx.print("{}", x), x)[1])(1.0).call)(1.0),
+        fx.NotDifferentiable,
+        "derivative of the exported program",
+    ),
+    "serialized derivative": (
+        lambda: fx.export(lambda x: fx.print("{}", x))(1.0).serialize(vjp_order=1),
+        NotImplementedError,
+        "derivative of the exported program",
+    ),
+    "vmap": (
+        lambda: jax.vmap(fx.export(lambda x: fx.print("{}", x))(1.0).call)(X),
+        NotImplementedError,
+        "Batching rule for 'exported_program' not implemented",
+    ),
+    "jax.jit": (
+        lambda: jax.jit(fx.export(lambda x: fx.print("{}", x))(1.0).call)(1.0),
+        fx.MissingTokenRule,
+        "with `fx.jit`",
+    ),
+    "arguments": (
+        lambda: fx.export(lambda x: fx.print("{}", x))(1.0).call(1.0, 2.0),
+        ValueError,
+        "was called with .* was expected",
+    ),
+    "shape": (
+        lambda: fx.export(lambda x: fx.print("{}", x))(X).call(X[1:]),
+        ValueError,
+        r"args\[0\].shape\[0\]",
+    ),
+    "jax.export": (
+        lambda: jax.export.export(fx.jit(lambda x: fx.print("{}", x)))(1.0),
+        NotImplementedError,
+        "Write `fx.export`",
+    ),
+    "other data": (lambda: fx.deserialize(b"nothing"), ValueError, "was given something else"),
+    "other version": (
+        lambda: fx.deserialize(b"token-effects program 999\n"),
+        ValueError,
+        "was given another version of it",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_exported_or_called_is_said(name):
+    """What JAX's export cannot do with effects is an error that says so."""
+    program, type_, text = REFUSED[name]
+    with pytest.raises(type_, match=text):
+        program()

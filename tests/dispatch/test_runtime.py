@@ -1,0 +1,68 @@
+"""The state between programs: one object has it, and its parts can be made without it."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import pkgutil
+import threading
+import weakref
+
+import effects as fx
+from effects import dispatch
+from tests.internals import Failures, KnownSites, Streams, runtime
+
+
+def test_one_object_has_the_state():
+    """No module of `dispatch` has an object of its classes but `runtime`."""
+    found = set()
+    for info in pkgutil.walk_packages(dispatch.__path__, "effects.dispatch."):
+        for name, value in vars(importlib.import_module(info.name)).items():
+            if type(value).__module__.startswith("effects.dispatch."):
+                found.add((name, type(value).__name__))
+    assert found == {("runtime", "Runtime")}
+
+
+def test_stream_is_freed_when_its_thread_is_gone():
+    """Nothing that a stream has given to native code keeps it alive."""
+    program = fx.jit(lambda x: x + 1)
+    streams = []
+
+    def call():
+        program(1)
+        streams.append(weakref.ref(runtime.streams.current()))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    fx.effects_barrier(all_threads=True, timeout=60)
+
+    def is_freed():
+        gc.collect()
+        return streams[0]() is None
+
+    program(1)  # the drain looks after them while programs run
+    assert runtime.drain.wait(is_freed, timeout=60)
+
+
+def test_failures_know_whose_programs_they_are_of():
+    """What effects raised is handed out once, to whoever called the program."""
+    failures = Failures(Streams())
+    first, second = ValueError("first"), ValueError("second")
+    failures.add((1, 0), first)
+    failures.add((2, 0), second)
+    assert failures.take({2}) == [second]
+    assert failures.take({2}) == []
+    assert failures.take() == [first]
+    assert not failures
+
+
+def test_sites_announce_that_a_program_has_one():
+    """Whoever listens is told before the site is known, and so before its program can be called."""
+    sites, seen = KnownSites(), []
+    sites.listen(lambda: seen.append(len(sites)))
+    with fx.capture(suppress=True) as records:
+        fx.print("x")
+    site = records[0]._site
+    sites.register(site)
+    assert seen == [0] and sites.find(site.id) is site

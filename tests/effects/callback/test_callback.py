@@ -1,0 +1,235 @@
+"""Callbacks: when they run, and what they are given."""
+
+import contextvars
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import effects as fx
+from tests.helpers import meet_barrier
+
+F32 = jax.ShapeDtypeStruct((), jnp.float32)
+INT = jax.ShapeDtypeStruct((), jnp.int32)
+
+
+# Without results
+
+
+def test_queued_callback_comes_in_the_order_of_the_program(jit, lines):
+    """A callback without results takes its place among prints."""
+
+    def f(x):
+        fx.print("before {}", x)
+        fx.callback(lambda x: print(f"called {x}"), None, x)
+        fx.print("after {}", x)
+
+    assert lines(jit(f), jnp.float32(1)) == ["before 1.0", "called 1.0", "after 1.0"]
+
+
+def test_queued_callback_does_not_hold_the_program_up():
+    """The program ends while its callback has not begun."""
+    gate, seen = threading.Event(), []
+
+    @fx.jit
+    def f(x):
+        fx.callback(lambda x: seen.append(gate.wait(60)), None, x)
+        return x + 1
+
+    assert f(jnp.float32(1)) == 2  # waits for the result, which waits for nobody
+    assert seen == []
+    gate.set()
+    meet_barrier()
+    assert seen == [True]
+
+
+def test_call_waits_for_results_and_not_for_what_is_queued():
+    """A call whose program waits for a callback returns when it has its result, whatever is queued after it."""
+    gate, seen = threading.Event(), []
+
+    @fx.jit
+    def f(x):
+        y = fx.callback(lambda x: x + 1, F32, x)
+        fx.callback(lambda x: seen.append(gate.wait(60)), None, x)
+        return y
+
+    assert f(jnp.float32(1)) == 2 and seen == []
+    gate.set()
+    meet_barrier()
+    assert seen == [True]
+
+
+def test_unordered_callbacks_all_come():
+    """Unordered calls come in some order, each once."""
+    seen = []
+
+    @fx.jit
+    def f(n):
+        jax.lax.fori_loop(0, n, lambda i, _: fx.callback(lambda i: seen.append(int(i)), None, i, ordered=False), None)
+
+    f(100)
+    meet_barrier()
+    assert sorted(seen) == list(range(100))
+
+
+def test_callback_gets_what_it_was_given(jit):
+    """Pytrees, keywords, strings, numbers and None arrive as they were written; arrays as NumPy arrays."""
+    seen = []
+
+    def f(x):
+        fx.callback(lambda *a, **k: seen.append((a, k)), None, {"x": x, "n": None}, "text", 3, key=(x, 2.5))
+
+    jit(f)(jnp.arange(3))
+    meet_barrier()
+    [((tree, text, three), keywords)] = seen
+    assert (text, three, tree["n"], keywords["key"][1]) == ("text", 3, None, 2.5)
+    for array in (tree["x"], keywords["key"][0]):
+        assert type(array) is np.ndarray and array.dtype == np.int32 and array.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [0, 1, 10, 1_000_000])
+def test_arrays_are_read_only_and_may_be_kept(size):
+    """What a callback keeps is its own: no later program changes it, and it cannot be written to."""
+    kept = []
+    f = fx.jit(lambda x: fx.callback(kept.append, None, x))
+    for i in range(3):
+        f(jnp.full(size, i, jnp.float32))
+    meet_barrier()
+    assert [array.shape for array in kept] == [(size,)] * 3
+    assert all((array == i).all() for i, array in enumerate(kept))
+    for array in kept:
+        assert not array.flags.writeable
+        with pytest.raises(ValueError):
+            array.flags.writeable = True
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", "float16", "int8", "uint4", "int4", "bool", "complex64", "float8_e4m3fn"]
+)
+def test_every_dtype_goes_in_and_comes_out(dtype):
+    """Narrow types too arrive as they are, and come back."""
+    seen = []
+
+    @fx.jit
+    def f(x):
+        return fx.callback(lambda x: (seen.append(x.dtype), x)[1], jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    x = jnp.array([0, 1, 3], dtype)
+    y = f(x)
+    assert y.dtype == x.dtype and (np.asarray(y) == np.asarray(x)).all() and seen == [x.dtype]
+
+
+# The record, the context, references
+
+
+def test_pass_record():
+    """With `pass_record` the function gets its own record: device, lane, place, line."""
+    records = []
+
+    def f(x):
+        fx.callback(lambda x, record: records.append(record), None, x, pass_record=True)
+
+    device = jax.devices()[2]
+    fx.jit(f)(jax.device_put(jnp.float32(1), device))
+    fx.jit(jax.vmap(f))(jnp.arange(2.0))
+    meet_barrier()
+    single, *lanes = records
+    assert single.effect == "callback" and single.device == device.id and single.lane == () and single.process == 0
+    assert single.where.file == __file__ and single.line == f.__code__.co_firstlineno + 1
+    assert len(single.token) == 4 and single.args[0] == 1
+    assert [record.lane for record in lanes] == [(0,), (1,)]
+    assert [record.args[0].tolist() for record in lanes] == [0, 1]
+
+
+def test_context_of_the_call_is_in_force():
+    """A callback sees the contextvars as they were when the program was called."""
+    variable = contextvars.ContextVar("variable", default="unset")
+    seen = []
+    f = fx.jit(lambda: fx.callback(lambda: seen.append(variable.get()), None))
+    g = fx.jit(lambda: fx.callback(lambda: (seen.append(variable.get()), np.int32(0))[1], INT))
+    token = variable.set("one")
+    f()
+    variable.set("two")
+    f()
+    g()
+    variable.reset(token)
+    f()
+    meet_barrier()
+    assert seen == ["one", "two", "two", "unset"]
+
+
+def test_unordered_print_passes_a_callback_that_runs(capsys):
+    """A line without order does not wait for a callback, and both have the context of their calls."""
+    gate, begun = threading.Event(), threading.Event()
+
+    def slow(x):
+        begun.set()
+        gate.wait(60)
+
+    @fx.jit
+    def f(x):
+        fx.callback(slow, None, x)
+        fx.print("unordered {}", x, ordered=False)
+
+    f(1)
+    assert begun.wait(60)
+    f(2)
+    gate.set()
+    meet_barrier()
+    assert sorted(capsys.readouterr().out.splitlines()) == ["unordered 1", "unordered 2"]
+
+
+def test_context_is_each_functions_own():
+    """What one function sets in its context, no other sees."""
+    variable = contextvars.ContextVar("variable", default=0)
+    seen = []
+
+    def count():
+        seen.append(variable.get())
+        variable.set(variable.get() + 1)
+
+    f = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.callback(count, None), None))
+    f(3)
+    f(3)
+    meet_barrier()
+    assert seen == [0] * 6
+
+
+def test_reference_passes_its_value():
+    """A mutable reference that the function closes over is passed as what it holds at that point."""
+    ref = jax.new_ref(jnp.float32(1))
+    seen = []
+
+    @fx.jit
+    def f():
+        fx.callback(lambda x: seen.append(float(x)), None, ref)
+        ref[...] += 1
+        return fx.callback(lambda x: x, F32, ref)
+
+    assert [float(f()), float(f())] == [2, 3]
+    meet_barrier()
+    assert seen == [1, 2]
+
+
+# Wrong ways
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda x: fx.callback(3, None, x), TypeError, "cannot be called|can be called"),
+        (lambda x: fx.callback(print, 3, x), TypeError, "a shape and a dtype"),
+        (lambda x: fx.callback(print, {"a": "f32"}, x), TypeError, "a shape and a dtype"),
+        (lambda x: fx.callback(print, jax.ShapeDtypeStruct((2,), np.float64), x), TypeError, "jax_enable_x64"),
+        (lambda x: fx.callback(print, None, {1, 2}), TypeError, "pytrees of arrays"),
+        (lambda x: fx.callback(print, None, x, vmap_method="all"), ValueError, "vmap_method"),
+    ],
+)
+def test_wrong_calls_are_refused_while_tracing(make, error, message):
+    """What cannot be meant is an error at the user's line, before anything runs."""
+    with pytest.raises(error, match=message) as info:
+        fx.jit(make)(1.0)
+    assert __file__ in str(info.value)
+    fx.effects_barrier()

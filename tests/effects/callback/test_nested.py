@@ -1,0 +1,129 @@
+"""What a callback may do: compute, issue effects, and wait for them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import effects as fx
+from tests.helpers import meet_barrier
+
+F32 = jax.ShapeDtypeStruct((), jnp.float32)
+_matmul = jax.jit(lambda a: (a @ a).sum())
+_inner = fx.jit(lambda x: (fx.print("inner {}", x), x + 1)[1])
+_inner_sync = fx.jit(lambda x: fx.callback(lambda y: y * 2, F32, x) + 1)
+_plain = jax.jit(lambda x: (fx.print("plain {}", x), x + 1)[1])
+_plain_sync = jax.jit(lambda x: fx.callback(lambda y: y * 2, F32, x) + 1)
+
+
+def _use_jnp(x):
+    return np.asarray(jnp.sin(x) * 0 + jax.device_put(x + 1, jax.devices()[1]))
+
+
+def _use_matmul(x):
+    return np.float32(_matmul(jnp.ones((512, 512)))) * 0 + x + 1
+
+
+def _use_print_inside(x):
+    fx.print("eager {}", x)
+    return x + 1
+
+
+def _use_eager_callback(x):
+    return np.asarray(fx.callback(lambda y: y + 1, F32, x))
+
+
+def _use_fx_jit(x):
+    return np.asarray(_inner(x))
+
+
+def _use_fx_jit_with_barrier(x):
+    y = _inner(x)
+    fx.effects_barrier()
+    fx.effects_barrier(all_threads=True)
+    return np.asarray(y)
+
+
+def _use_sync_fx_jit(x):
+    return np.asarray(_inner_sync(x)) - x
+
+
+def _use_plain_jit_with_barrier(x):
+    y = _plain(x)
+    fx.effects_barrier()
+    return np.asarray(y)
+
+
+def _use_sync_plain_jit(x):
+    return np.asarray(_plain_sync(x)) - x
+
+
+_uses = [value for name, value in sorted(globals().items()) if name.startswith("_use_")]
+
+
+@pytest.mark.parametrize("outer", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+@pytest.mark.parametrize("kind", ["sync", "queued"])
+@pytest.mark.parametrize("use", _uses, ids=lambda use: use.__name__[5:])
+def test_callback_may_use(use, kind, outer):
+    """JAX, prints, programs with effects of their own and barriers, from inside a callback: nothing hangs."""
+    seen = []
+
+    def called(x):
+        seen.append(float(use(x)))
+        return np.float32(seen[-1])
+
+    def f(x):
+        fx.print("before {}", x)
+        if kind == "sync":
+            x = fx.callback(called, F32, x)
+        else:
+            fx.callback(lambda x: (called(x), None)[1], None, x)
+        fx.print("after {}", x)
+        return x
+
+    f = outer(f)
+    for i in range(5):
+        f(jnp.float32(i))
+    meet_barrier()
+    if outer is not fx.jit and "plain" in use.__name__:
+        # A function that JAX's program calls and that waits for another program of JAX's lets the rest pass it.
+        seen.sort()
+    assert seen == [i + 1 for i in range(5)]
+
+
+@pytest.mark.parametrize("kind", ["sync", "queued"])
+def test_effects_of_a_callback_come_in_its_place(kind, lines):
+    """What a callback prints, itself or through programs that it calls, comes between what is before and after it."""
+
+    def called(x):
+        print("python")
+        fx.print("eager {}", x)
+        _inner(x)
+        return x
+
+    @fx.jit
+    def f(x):
+        fx.print("before")
+        fx.callback(called if kind == "sync" else lambda x: (called(x), None)[1], F32 if kind == "sync" else None, x)
+        fx.print("after")
+
+    expected = ["before", "python", "eager 1.0", "inner 1.0", "after"]
+    assert lines(f, jnp.float32(1)) == expected
+    assert lines(f, jnp.float32(1)) == expected
+
+
+def test_nested_to_a_depth(lines):
+    """Callbacks in programs in callbacks: each level waits for the one below."""
+
+    def level(n):
+        def called(x):
+            fx.print(f"down {n}")
+            y = np.asarray(fx.jit(lambda x: level(n - 1)(x))(x)) if n else x
+            fx.print(f"up {n}")
+            return y
+
+        return lambda x: fx.callback(called, F32, x) + 1
+
+    downs, ups = [f"down {n}" for n in range(3, -1, -1)], [f"up {n}" for n in range(4)]
+    assert lines(fx.jit(level(3)), jnp.float32(0)) == downs + ups
+    assert fx.jit(level(3))(jnp.float32(0)) == 4

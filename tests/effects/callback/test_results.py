@@ -1,0 +1,259 @@
+"""What callbacks return: whatever the program needs, where it needs it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import effects as fx
+from tests.helpers import meet_barrier
+
+F32 = jax.ShapeDtypeStruct((), jnp.float32)
+INT = jax.ShapeDtypeStruct((), jnp.int32)
+
+
+def test_results_flow_back(jit):
+    """A callback's results are values of the program."""
+
+    def f(x):
+        y = fx.callback(lambda x: np.sin(x), F32, x)
+        return y * 2
+
+    assert jit(f)(jnp.float32(1)) == np.sin(np.float32(1)) * 2
+
+
+def test_results_are_any_pytree(jit):
+    """Results have the structure that was asked for; numbers of Python's take the type of the result."""
+    asked = {"a": F32, "b": (INT, jax.ShapeDtypeStruct((2,), jnp.bool_)), "none": None}
+
+    def f(x):
+        return fx.callback(lambda x: {"a": 1, "b": (2, x > 0), "none": None}, asked, x)
+
+    out = jit(f)(jnp.array([-1.0, 1.0]))
+    assert (out["a"], out["b"][0], out["b"][1].tolist(), out["none"]) == (1.0, 2, [False, True], None)
+    assert (out["a"].dtype, out["b"][0].dtype) == (jnp.float32, jnp.int32)
+
+
+def test_a_callback_may_be_waited_for_without_results():
+    """An empty tree of results: nothing comes back, and the program waits all the same."""
+    seen = []
+
+    @fx.jit
+    def f(x):
+        assert fx.callback(lambda x: (seen.append(1), ())[1], (), x) == ()
+        return x
+
+    f(jnp.float32(1))
+    assert seen == [1]
+
+
+def test_sync_callback_waits_for_its_turn(lines):
+    """It runs after all that comes before it in the program, and in the programs before."""
+    order = []
+
+    @fx.jit
+    def first(n):
+        def body(i, c):
+            fx.callback(lambda i: order.append(("first", int(i))), None, i)
+            return c + jnp.sin(c)
+
+        return jax.lax.fori_loop(0, n, body, 1.0)
+
+    @fx.jit
+    def second(x):
+        fx.callback(lambda: order.append("queued"), None)
+        return fx.callback(lambda x: (order.append("sync"), x)[1], F32, x)
+
+    first(200)
+    second(jnp.float32(1))
+    assert order == [*(("first", i) for i in range(200)), "queued", "sync"]
+
+
+def test_state_passes_through_a_loop():
+    """Each call sees what the one before it did."""
+    state = {"sum": 0}
+
+    def add(i):
+        state["sum"] += int(i)
+        return np.int32(state["sum"])
+
+    f = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, c: fx.callback(add, INT, i), 0))
+    assert f(100) == sum(range(100))
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "callback"])
+@pytest.mark.parametrize("results", [1, 2, 3])
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+def test_results_may_be_all_that_a_loop_carries(jit, ordered, results, native):
+    """From constants on, and in their order: XLA has taken such a body for one that changes nothing."""
+    calls = []
+
+    def step(*state):
+        calls.append(state)
+        if len(calls) > 5:
+            raise RuntimeError("the loop has no end")
+        return tuple(x + 1 for x in state)
+
+    @jit
+    def count():
+        shapes = (jax.ShapeDtypeStruct((), jnp.int32),) * results
+        start = (jnp.int32(0),) * results
+        turn = lambda state: tuple(fx.callback(step, shapes, *state, ordered=ordered))  # noqa: E731
+        return jax.lax.while_loop(lambda state: state[0] < 5, turn, start)
+
+    with fx.config.override(native=native):
+        assert count() == (5,) * results
+    assert calls == [(n,) * results for n in range(5)]
+
+
+@pytest.mark.parametrize("use", ["cond of while", "predicate", "scan"])
+def test_results_decide_control_flow(use):
+    """A result may be a condition, a predicate or carried."""
+    countdown = iter([True, True, True, False])
+    bool_ = jax.ShapeDtypeStruct((), jnp.bool_)
+
+    @fx.jit
+    def while_(x):
+        return jax.lax.while_loop(lambda c: fx.callback(lambda: next(countdown), bool_), lambda c: c + 1, x)
+
+    @fx.jit
+    def cond(x):
+        return jax.lax.cond(fx.callback(lambda x: bool(x > 2), bool_, x), lambda: x + 3, lambda: x)
+
+    @fx.jit
+    def scan(x):
+        def step(c, i):
+            return fx.callback(lambda c, i: c + np.float32(i), F32, c, i), i
+
+        return jax.lax.scan(step, x, jnp.arange(3))[0]
+
+    assert {"cond of while": while_, "predicate": cond, "scan": scan}[use](jnp.float32(0)) == {
+        "cond of while": 3,
+        "predicate": 0,
+        "scan": 3,
+    }[use]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_vmap_calls_lane_by_lane(ordered):
+    """Under vmap the function runs once for each lane, in order, and results are stacked."""
+    seen = []
+
+    def f(x, y):
+        return fx.callback(lambda x, y: (seen.append(float(x)), x + y)[1], F32, x, y, ordered=ordered)
+
+    out = fx.jit(jax.vmap(f, in_axes=(0, None)))(jnp.arange(3.0), jnp.float32(10))
+    assert seen == [0, 1, 2] and out.tolist() == [10, 11, 12]
+    out = fx.jit(jax.vmap(jax.vmap(f, in_axes=(0, None))))(jnp.arange(4.0).reshape(2, 2), jnp.arange(2.0))
+    assert out.tolist() == [[0, 1], [3, 4]]
+
+
+def test_lanes_may_come_from_one_array():
+    """A function may return the same array at each call."""
+    buffer = np.zeros((), np.float32)
+
+    def fill(x):
+        buffer[...] = x
+        return buffer
+
+    assert fx.jit(jax.vmap(lambda x: fx.callback(fill, F32, x)))(jnp.arange(4.0)).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("method", "shapes"),
+    [("expand_dims", [(3, 2), (1,)]), ("broadcast_all", [(3, 2), (3,)]), ("sequential", [(2,), ()])],
+)
+def test_vmap_method(method, shapes):
+    """The other methods call once, with a leading axis."""
+    seen = []
+
+    def f(x, y):
+        def fn(x, y):
+            seen.append([x.shape, y.shape])
+            return x + (y[..., None] if y.ndim else y)
+
+        return fx.callback(fn, jax.ShapeDtypeStruct((2,), jnp.float32), x, y, vmap_method=method)
+
+    out = fx.jit(jax.vmap(f, in_axes=(0, None)))(jnp.ones((3, 2)), jnp.float32(1))
+    assert out.tolist() == [[2, 2]] * 3 and seen[0] == shapes
+
+
+def test_results_have_no_derivative():
+    """A derivative through a callback is refused with the remedy; around it, it is taken."""
+
+    def f(x):
+        return fx.callback(lambda x: x * 2, F32, x)
+
+    with pytest.raises(fx.NotDifferentiable, match="custom_jvp"):
+        jax.grad(fx.jit(f))(jnp.float32(1))
+    seen = []
+
+    def g(x):
+        fx.callback(lambda x: seen.append(float(x)), None, x)
+        return x * f(jax.lax.stop_gradient(x))
+
+    assert fx.jit(jax.grad(g))(jnp.float32(3)) == 6
+    meet_barrier()
+    assert seen == [3]
+
+
+def test_what_does_not_depend_on_the_input_may_be_differentiated_around():
+    """Arguments whose tangents are zero, such as integers, do not ask for a derivative."""
+
+    def f(x, i):
+        return x * fx.callback(lambda i: np.float32(i) + 1, F32, i)
+
+    assert fx.jit(jax.grad(f))(jnp.float32(2), 3) == 4
+
+    def g(x, i):
+        return jax.lax.scan(lambda c, i: (f(c, i), None), x, i)[0]
+
+    assert fx.jit(jax.grad(g))(jnp.float32(2), jnp.arange(3)) == 6
+
+
+def test_custom_jvp_gives_a_callback_a_derivative():
+    """The way that the message tells."""
+
+    @jax.custom_jvp
+    def sin(x):
+        return fx.callback(np.sin, F32, x)
+
+    sin.defjvp(lambda primals, tangents: (sin(*primals), jnp.cos(primals[0]) * tangents[0]))
+    assert np.allclose(fx.jit(jax.grad(sin))(jnp.float32(1)), np.cos(1))
+
+
+@pytest.mark.parametrize(
+    ("asked", "returned", "got"),
+    [
+        (F32, np.zeros(2, np.float32), r"float32\[2\]"),
+        (F32, np.float64(1), "float64"),
+        (F32, np.int32(1), "int32"),
+        (INT, 1.5, "1.5"),
+        (INT, 2**40, "1099511627776"),
+        (F32, None, "structure"),
+        (F32, [np.float32(1)], "structure"),
+        ((F32, F32), np.float32(1), "structure"),
+        (F32, "text", "'text'"),
+        (F32, 1j, "1j"),
+        (F32, 1e300, "1e\\+300"),
+        (F32, 10**400, "1000"),
+        (jax.ShapeDtypeStruct((), "int4"), 100, "100"),
+        (jax.ShapeDtypeStruct((), "uint4"), -1, "-1"),
+    ],
+)
+def test_wrong_results_are_an_error_that_names_all(asked, returned, got, jit):
+    """The message names the function, what was expected and what came."""
+
+    def returns_wrongly(x):
+        return returned
+
+    with pytest.raises(Exception, match=got) as info:
+        jax.block_until_ready(jit(lambda x: fx.callback(returns_wrongly, asked, x))(jnp.float32(1)))
+    assert "returns_wrongly" in str(info.value) and "expected" in str(info.value)
+    if jit is jax.jit:
+        with pytest.raises(fx.EffectError, match=got):
+            fx.effects_barrier()
+    else:
+        assert isinstance(info.value, fx.EffectError) and isinstance(info.value.__cause__, TypeError)
+    fx.effects_barrier()

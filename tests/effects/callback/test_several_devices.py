@@ -1,0 +1,318 @@
+"""Callbacks of programs over several devices, and those that compute on the devices that wait for them."""
+
+import contextlib
+import operator
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import effects as fx
+from tests.helpers import meet_barrier, run_python
+from tests.internals import watchdog
+
+F32 = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+_matmul = jax.jit(lambda a: (a @ a).sum())
+
+
+def test_queued_callback_runs_a_multi_device_computation():
+    """A computation over all devices inside a callback finishes."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.NamedSharding(mesh, jax.P("x"))
+    seen = []
+
+    def called(x):
+        y = jax.device_put(np.arange(8.0, dtype=np.float32) + x, sharding)
+        seen.append(float(jax.jit(lambda y: (y * 2).sum())(y)))
+
+    f = fx.jit(lambda x: fx.callback(called, None, x))
+    for i in range(5):
+        f(jnp.float32(i))
+    meet_barrier()
+    assert seen == [2 * (28 + 8 * i) for i in range(5)]
+
+
+def _sharded():
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P("x")))
+
+
+def test_sharded_program_calls_once_for_all_devices():
+    """In a program that is sharded over several devices a callback runs once, on the whole value, for all of them."""
+    seen = []
+
+    @fx.jit
+    def f(x):
+        fx.callback(lambda x: seen.append(x.tolist()), None, x)
+        return fx.callback(lambda x: (seen.append("sync"), x + 1)[1], jax.ShapeDtypeStruct((8,), jnp.float32), x) * 2
+
+    for _ in range(3):
+        assert f(_sharded()).tolist() == [2.0 * (i + 1) for i in range(8)]
+    assert seen == [[float(i) for i in range(8)], "sync"] * 3
+    g = fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x, ordered=False))
+    with pytest.raises(NotImplementedError, match="Leave out `ordered=False`"):
+        g(_sharded())
+    meet_barrier()
+
+
+def test_sharded_program_that_waits_lets_earlier_callbacks_use_the_devices():
+    """Devices run one program over several of them at a time; one that waits for its turn does not keep them busy."""
+    seen = []
+    queued = fx.jit(lambda x: fx.callback(lambda: seen.append(float(jax.jit(lambda y: y.sum())(_sharded()))), None))
+    waits = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
+    for _ in range(5):
+        queued(1.0)
+        assert waits(_sharded())[0] == 1
+    meet_barrier()
+    assert seen == [28.0] * 5
+
+
+_double = jax.jit(lambda y: y * 2)
+_double_and_print = fx.jit(lambda y: (fx.print("{}", y), y * 2)[1])
+
+
+def _poll(x):
+    y = _double(x)
+    while not y.is_ready():
+        threading.Event().wait(0.01)
+
+
+def _fill_the_queue(x):
+    for _ in range(100):
+        x = _double(x)
+
+
+def _call_and_compute(results):
+    """Waits in a callback of a program on one device."""
+
+    def called(x):
+        def compute(c):
+            _double(x).block_until_ready()
+            return c
+
+        fx.jit(lambda c: fx.callback(compute, results, c))(jnp.float32(1))
+
+    return called
+
+
+_WAYS = {
+    "numpy": lambda x: np.asarray(_double(x)),
+    "method": lambda x: _double(x).block_until_ready(),
+    "mapped": lambda x: list(map(operator.methodcaller("block_until_ready"), [_double(x)])),
+    "function": lambda x: jax.block_until_ready([_double(x)]),
+    "operator": lambda x: (x + 1).block_until_ready(),
+    "print": lambda x: str(x + 1),
+    "compiled": lambda x: _double.lower(x).compile()(x).block_until_ready(),
+    "poll": _poll,
+    "queue": _fill_the_queue,
+    "effects": _double_and_print,
+    "callback": fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x)),
+    "nested": _call_and_compute(F32),
+    "nested, queued": _call_and_compute(None),
+    "jax's effects": lambda x: (jax.jit(lambda y: jax.debug.print("{}", y))(x), jax.effects_barrier()),
+}
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
+    """It cannot go on, so its program ends with an error that says why; the next one runs."""
+    monkeypatch.setattr(watchdog, "_HOLD_PATIENCE", 1.0)
+    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 2.0)  # with few processors, the dispatch itself may wait
+    x = _sharded()
+
+    def called(y):
+        _WAYS[way](x)
+        return y
+
+    f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))
+    with pytest.raises(fx.EffectError, match="over several devices|does not begin"):
+        f(x)
+    _settle()
+    g = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
+    assert g(x)[0] == 1
+
+
+@pytest.mark.parametrize("way", ["numpy", "function", "effects", "callback"])
+def test_callback_of_a_region_that_waits_for_the_devices(way, monkeypatch):
+    """The same where each device has its own: those that have their answers wait for the others."""
+    monkeypatch.setattr(watchdog, "_HOLD_PATIENCE", 1.0)
+    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 2.0)
+    x = _sharded()
+
+    def called(y):
+        _WAYS[way](x)
+        return y
+
+    def by_device(fn):
+        body = lambda y: fx.callback(fn, jax.ShapeDtypeStruct(y.shape, y.dtype), y)  # noqa: E731
+        return fx.jit(jax.shard_map(body, mesh=x.sharding.mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))
+
+    with pytest.raises(fx.EffectError, match="over several devices|does not begin"):
+        by_device(called)(x)
+    _settle()
+    assert by_device(lambda y: y + 1)(x)[0] == 1
+
+
+def _settle():
+    """What the function was about goes on when its program has ended, or fails; that is not what is tested."""
+    with contextlib.suppress(fx.EffectError, BaseExceptionGroup):
+        meet_barrier()
+
+
+_FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+
+
+_OVER_FOUR_DEVICES = (
+    "import faulthandler; faulthandler.dump_traceback_later(100, exit=True)\n"
+    "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
+    "from tests.internals import watchdog\n"
+    "mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))\n"
+    "x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P('x')))\n"
+)
+
+
+def test_callback_that_only_starts_a_computation_over_several_devices():
+    """It need not wait for it, and may take its time; the computation begins when the program has ended."""
+    code = _OVER_FOUR_DEVICES + (
+        "import threading\n"
+        "looks, look, started = threading.Semaphore(0), watchdog._wait, []\n"
+        "watchdog._PATIENCE = watchdog._IDLE_PATIENCE = 0.0\n"
+        "watchdog._wait = lambda *args: (looks.release(), look(*args))[1]\n"
+        "double = jax.jit(lambda x: x * 2)\n"
+        "def called(y):\n"
+        "    started.append(double(x))\n"
+        "    for _ in range(3):\n"
+        "        looks.acquire()\n"
+        "    return y\n"
+        "f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))\n"
+        "for _ in range(2): assert f(x)[1] == 1\n"
+        "assert [y[1] for y in started] == [2, 2]\n"
+        "fx.effects_barrier()\n"
+    )
+    done = run_python(code, env={**_FOUR_DEVICES, "PJRT_NPROC": "16"})  # so that dispatching waits for no thread
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+_STARVED = _OVER_FOUR_DEVICES + (
+    "watchdog._IDLE_PATIENCE = 2.0\n"
+    "a, matmul = jnp.ones((512, 512)), jax.jit(lambda a: a @ a)\n"
+    "def called(y):\n"
+    "    {wait}\n"
+    "    return y\n"
+    "f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))\n"
+    "try: f(x)\n"
+    "except fx.EffectError as error: print(error)\n"
+    "else: print('fine')\n"
+    "assert matmul(a)[0, 0] == 512\n"
+)
+
+
+@pytest.mark.parametrize("wait", ["np.asarray(matmul(a))", "float(matmul(a)[0, 0])", "matmul(a).block_until_ready()"])
+@pytest.mark.parametrize(("threads", "said"), [(1, "PJRT_NPROC"), (8, "fine")])
+def test_callback_that_computes_while_programs_have_all_threads(wait, threads, said):
+    """A program takes one of XLA's threads for each device. If none is left, it ends with an error that says so."""
+    done = run_python(_STARVED.format(wait=wait), env={**_FOUR_DEVICES, "PJRT_NPROC": str(threads)})
+    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("results", ["F32", "None"])
+def test_callback_of_the_first_program_of_a_process(results):
+    """It runs though nothing but JAX has dispatched anything."""
+    code = (
+        "import faulthandler; faulthandler.dump_traceback_later(100, exit=True)\n"
+        "import jax, effects as fx\n"
+        "F32 = jax.ShapeDtypeStruct((), 'float32')\n"
+        f"f = jax.jit(lambda x: fx.callback(lambda x: (print('called'), x)[1], {results}, x))\n"
+        "jax.block_until_ready(f(1.0))\n"
+        "fx.effects_barrier(timeout=60)\n"
+    )
+    done = run_python(code)
+    assert done.returncode == 0 and done.stdout == "called\n", done.stderr
+
+
+def test_barrier_that_gives_up_names_the_callback_that_runs():
+    """The message of the timeout says which function keeps it waiting, and whose effects are outstanding."""
+    gate = threading.Event()
+
+    def slow():
+        gate.wait(60)
+
+    f = fx.jit(lambda x: (fx.callback(slow, None), fx.print("{}", x)))
+    f(1)
+    with pytest.raises(fx.BarrierTimeout) as info:
+        fx.effects_barrier(timeout=0.2)
+    assert "slow" in str(info.value) and "callback, print of" in str(info.value) and __file__ in str(info.value)
+    fx.effects_barrier(timeout=0.2, effects="log")  # none are outstanding
+    gate.set()
+    meet_barrier()
+
+
+def test_callbacks_of_several_threads_and_devices():
+    """Each thread drives a device of its own; every thread's callbacks keep their order, and none hangs."""
+    seen: dict[int, list[int]] = {k: [] for k in range(4)}
+
+    def run(k):
+        def called(i, c):
+            seen[k].append(int(i))
+            return np.float32(_matmul(jnp.ones((8, 8)))) * 0 + c + 1
+
+        f = fx.jit(lambda n, c: jax.lax.fori_loop(0, n, lambda i, c: fx.callback(called, F32, i, c), c))
+        c = jax.device_put(jnp.float32(0), jax.devices()[k])
+        for _ in range(5):
+            assert f(20, c) == 20
+        fx.effects_barrier(timeout=120)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert seen == {k: list(range(20)) * 5 for k in range(4)}
+
+
+@pytest.mark.parametrize("when_full", ["wait", "drop_newest", "drop_oldest"])
+def test_nothing_waited_for_is_dropped(when_full):
+    """Rings too small for what a callback's program prints: whoever waits is answered, and nothing hangs."""
+    code = (
+        "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
+        "F = jax.ShapeDtypeStruct((), jnp.float32)\n"
+        "inner = fx.jit(lambda x: (jax.lax.fori_loop(0, 3000, lambda i, _: fx.print('{}', i), None), x + 1)[1])\n"
+        "f = fx.jit(lambda x: fx.callback(lambda x: np.asarray(inner(x)), F, x))\n"
+        "for i in range(3): assert f(jnp.float32(i)) == i + 1\n"
+        "fx.effects_barrier(timeout=100)\n"
+        "if fx.config.when_full == 'wait': assert fx.stats()['dropped'] == 0\n"
+    )
+    done = run_python(code, env={"EFFECTS_RING_BYTES": "4096", "EFFECTS_WHEN_FULL": when_full})
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("asynchronous", ["True", "False"])
+def test_a_thousand_callbacks_that_use_jax(asynchronous):
+    """A matmul, a transfer and a program with a print of its own in every callback, a thousand times: no hang."""
+    code = (
+        "import faulthandler; faulthandler.dump_traceback_later(200, exit=True)\n"
+        "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
+        f"jax.config.update('jax_cpu_enable_async_dispatch', {asynchronous})\n"
+        "F = jax.ShapeDtypeStruct((), jnp.float32)\n"
+        "matmul = jax.jit(lambda a: (a @ a).sum())\n"
+        "inner = fx.jit(lambda x: (fx.print('inner {}', x), x + 1)[1])\n"
+        "a = jnp.ones((512, 512))\n"
+        "def called(x):\n"
+        "    matmul(a)\n"
+        "    jax.device_put(x, jax.devices()[1])\n"
+        "    return np.asarray(inner(x))\n"
+        "f = fx.jit(lambda x: fx.callback(called, F, x))\n"
+        "g = fx.jit(lambda x: (fx.callback(lambda x: (called(x), None)[1], None, x), x + 1)[1])\n"
+        "x = jnp.float32(0)\n"
+        "for i in range(500): x = g(f(x))\n"
+        "fx.effects_barrier()\n"
+        "print(float(x))\n"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.splitlines()
+    assert shown == [*(f"inner {float(i)}" for i in range(1000)), "1000.0"]

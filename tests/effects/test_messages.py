@@ -1,0 +1,194 @@
+"""Errors: three sentences, at the earliest stage that knows, pointing at the user's line."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+
+import effects as fx
+from effects import lowering
+from tests.helpers import run_python
+from tests.internals import _errors
+
+
+def _here(offset=0):
+    frame = inspect.currentframe().f_back
+    return f"{__file__}:{frame.f_lineno + offset}"
+
+
+X = jnp.arange(3.0)
+
+WRONG_FORMATS = {
+    "missing": (lambda x: fx.print("{} {}", x), "cannot be filled"),
+    "missing name": (lambda x: fx.print("{a}"), "no argument 'a'.*Pass `a=...`"),
+    "unused": (lambda x: fx.print("hi", x), "does not use: number 1.*Add {} to the format"),
+    "unused name": (lambda x: fx.print("{}", x, k=x), "does not use: `k`.*Add {k} to the format"),
+    "f-string": (lambda x: fx.print(f"{x}"), "holds the text of a traced value.*Write `fx.print"),
+    "specification": (lambda x: fx.print("{:.3f}", x), "unsupported format string"),
+    "unknown specification": (lambda x: fx.print("{:q}", x[0]), "Unknown format code"),
+    "syntax": (lambda x: fx.print("{", x), "Single '{'"),
+    "attribute": (lambda x: fx.print("{0.nothing}", x), "has no attribute 'nothing'"),
+    "conversion": (lambda x: fx.print("{!z}", x), "conversion"),
+    "mixed numbering": (lambda x: fx.print("{} {0}", x), "numbering|field"),
+    "index": (lambda x: fx.print("{0[7]}", x), "out of bounds"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FORMATS)
+def test_wrong_format_is_reported_while_tracing(name):
+    """What is wrong with a format is said while tracing, with the user's line; a run is not needed."""
+    program, text = WRONG_FORMATS[name]
+    with pytest.raises(fx.FormatError, match=text) as caught:
+        jax.make_jaxpr(program)(X)
+    assert f"{__file__}:{inspect.getsourcelines(program)[1]}" in str(caught.value)
+
+
+def test_f_string_is_found_under_transformations():
+    """A tracer in an f-string is recognized whatever the transformation."""
+    for transform in (jax.jit, jax.grad, jax.vmap, lambda f: jax.jit(jax.grad(f))):
+        with pytest.raises(fx.FormatError, match="traced value"):
+            transform(lambda x: (fx.print(f"x = {x}"), x)[1])(jnp.ones(2) if transform is jax.vmap else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (object(), "of type `object` as argument 1.*str\\(x\\)"),
+        ({"k": [1, {2}]}, "of type `set` as argument 1, at \\['k'\\]\\[1\\]"),
+        (np.array(["a"]), "array of numbers or booleans"),
+        (len, "builtin_function_or_method"),
+    ],
+)
+def test_argument_that_cannot_be_static(value, text):
+    """An argument that is neither an array nor text, number or None is refused while tracing."""
+    with pytest.raises(TypeError, match=text) as caught:
+        fx.jit(lambda: fx.print("{}", value))()
+    assert _here(-1) in str(caught.value)
+
+
+def test_fmt_that_is_no_string():
+    """The value itself in place of the format is a common slip, and is told apart."""
+    with pytest.raises(TypeError, match="The format is a string"):
+        fx.jit(lambda x: fx.print(x))(1.0)
+
+
+def test_nothing_printed_is_lost_when_a_later_trace_fails(lines):
+    """An error while tracing leaves what was printed before, and the next call works."""
+    good, bad = fx.jit(lambda x: fx.print("good {}", x)), fx.jit(lambda x: fx.print("{} {}", x))
+
+    def call():
+        good(1)
+        with pytest.raises(fx.FormatError):
+            bad(2)
+        good(3)
+
+    assert lines(call) == ["good 1", "good 3"]
+
+
+def _kernel(x_ref, o_ref):
+    fx.print("in the kernel")
+    o_ref[...] = x_ref[...]
+
+
+WITHOUT_RULE = {
+    "reduce": lambda x: jax.lax.reduce(x, 0.0, lambda a, b: (fx.print("{}", a), a + b)[1], (0,)),
+    "composite": lambda x: jax.lax.composite(lambda x: (fx.print("{}", x), x)[1], name="my.op")(x),
+    "pallas_call": lambda x: pl.pallas_call(_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(
+        x
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_RULE)
+def test_primitive_without_rule_is_named_with_line_and_remedy(name):
+    """An effect where tokens cannot go raises, even if JAX does not show the effect on the equation."""
+    with pytest.raises(fx.MissingTokenRule, match=rf"`{name}`.*register_token_rule\({name}_p\)") as caught:
+        fx.jit(WITHOUT_RULE[name])(X)
+    assert f"{__file__}:" in str(caught.value)
+
+
+def test_primitive_without_mask_is_named_with_line_and_remedy():
+    """Where some lanes have an effect and others do not, a primitive that cannot tell is refused."""
+
+    inside = jax.lax.composite(lambda x: (fx.print("{}", x), x)[1], name="my.op")
+    with pytest.raises(
+        fx.MissingTokenRule, match=r"`print` reached the primitive `composite`.*lanes of a `vmap`.*jax.lax.map"
+    ) as caught:
+        fx.jit(jax.vmap(lambda x: jax.lax.cond(x > 1, lambda x: inside(x), lambda x: x, x)))(X)
+    assert f"{__file__}:" in str(caught.value)
+
+
+def test_jit_of_what_cannot_be_called():
+    """`fx.jit` of a non-callable is refused at once."""
+    with pytest.raises(TypeError, match="`fx.jit` was given 3, which cannot be called"):
+        fx.jit(3)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
+def test_barrier_timeout_must_be_a_duration(timeout):
+    """A timeout is zero or more seconds."""
+    with pytest.raises(ValueError, match="A timeout is a number of seconds"):
+        fx.effects_barrier(timeout=timeout)
+
+
+def test_barrier_unknown_effect_and_scope():
+    """A barrier for what does not exist is refused, and says what does."""
+    with pytest.raises(ValueError, match="'nothing' is not a registered effect.*known: .*print"):
+        fx.effects_barrier(effects=["nothing"])
+    with pytest.raises(ValueError, match="scope 'galaxy'"):
+        fx.effects_barrier(scope="galaxy")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("order", "random"), ("ring_bytes", 10), ("ring_bytes", "many"), ("when_full", "explode"), ("sync", "perhaps")],
+)
+def test_setting_with_a_wrong_value(name, value):
+    """A setting keeps its value when it is given a wrong one."""
+    before = getattr(fx.config, name)
+    with pytest.raises(ValueError, match=rf"`fx.config.{name}` was given .* It takes"):
+        setattr(fx.config, name, value)
+    assert getattr(fx.config, name) == before
+
+
+def test_unknown_setting():
+    """A misspelt setting is an error."""
+    with pytest.raises(AttributeError, match="no setting 'ordr'"):
+        fx.config.ordr = "process"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("EFFECTS_ORDER", "x"), ("EFFECTS_RING_BYTES", "1"), ("EFFECTS_SYNC", "perhaps")]
+)
+def test_wrong_environment_variable_is_named_at_import(variable, value):
+    """A wrong environment variable is said at import, by its name."""
+    done = run_python("import effects", env={variable: value})
+    assert done.returncode != 0
+    assert f"The setting `{variable}` in the environment was given '{value}'. It takes" in done.stderr
+
+
+def test_registered_rule_that_returns_nonsense():
+    """A token rule that breaks its contract is told so."""
+    from jax.extend.core import Primitive
+
+    broken_p = Primitive("broken")
+    broken_p.multiple_results = True
+    broken_p.def_effectful_abstract_eval(lambda: ([], {fx.registered_effects()["print"]}))
+    lowering.register_token_rule(broken_p)(lambda ctx, tokens: None)
+    with pytest.raises(TypeError, match=r"rule for `broken` returned None"):
+        fx.jit(lambda: broken_p.bind())()
+
+
+def test_every_text_has_three_sentences():
+    """What happened, which rule it broke, what to do."""
+    for name, text in vars(_errors).items():
+        if name.startswith("MSG_"):
+            plain = re.sub(r"`[^`]*`|\{[^{}]*\}", "x", text)
+            sentences = [s for s in re.split(r"[.] (?=[A-Zx])|[.]$", plain) if s.strip()]
+            assert len(sentences) >= 3, (name, sentences)

@@ -1,0 +1,27 @@
+"""What tests look at that is private: if it moves, this is the one place that says where it is."""
+
+from effects import _errors as _errors
+from effects import _jax, cli
+from effects._model.arguments import take_arguments as take_arguments
+from effects._model.line import Line as Line
+from effects._model.primitive import effect_p as effect_p
+from effects._model.site import Site as Site
+from effects._model.site import site_from as site_from
+from effects._model.where import where_called as where_called
+from effects.dispatch.draining import watchdog as watchdog
+from effects.dispatch.draining.failures import Failures as Failures
+from effects.dispatch.draining.runtime import runtime as runtime
+from effects.dispatch.streams.table import Streams as Streams
+from effects.dispatch.streams.tokens import PlacedTokens as PlacedTokens
+from effects.handlers import _columns as _columns
+from effects.handlers import jsonl as jsonl
+from effects.handlers import list as list_handler
+from effects.handlers.merge import LogError as LogError
+from effects.handlers.merge import merge as merge
+from effects.handlers.merge import text_of as text_of
+from effects.lowering.host.sites import KnownSites as KnownSites
+from effects.lowering.host.sites import known_sites as known_sites
+from effects.lowering.passes.thread import find_rule as find_rule
+from effects.lowering.rules import jax_callbacks as jax_callbacks
+
+compat, _cli, handler_of_lists = _jax, cli, list_handler

@@ -1,0 +1,138 @@
+"""Callbacks that the devices of a region wait for, and wait for each other."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import effects as fx
+from tests.helpers import run_python
+from tests.lowering.regions.meshes import by_device, in_process_of_its_own, mesh_of
+
+P = jax.P
+ONE = jax.ShapeDtypeStruct((1,), jnp.int32)
+
+
+WATCHED = """
+import faulthandler, os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+faulthandler.dump_traceback_later(200, exit=True)
+import jax, jax.numpy as jnp, effects as fx
+from jax import lax, P
+mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+seen = []
+
+def add(n, x):
+    seen.append(int(n))
+    return x + 1
+
+def body(x):
+    n = lax.axis_index("x")
+    def turn(_, x):
+        y = fx.callback(add, jax.ShapeDtypeStruct(x.shape, x.dtype), n, x)
+        return y + 0 * lax.psum(y, "x")
+    return lax.fori_loop(0, 2, turn, x)
+
+f = fx.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
+for _ in range(1000):
+    x = f(jnp.zeros(8))
+assert x.tolist() == [2] * 8, x
+assert seen == [*range(8)] * 2000
+print("done")
+"""
+
+
+def test_eight_devices_wait_for_callbacks_and_each_other():
+    """A thousand times: who goes on after its answer waits in a collective for those that have none yet."""
+    done = run_python(WATCHED)
+    assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+OF_THE_WHOLE = """
+import faulthandler, os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+faulthandler.dump_traceback_later(200, exit=True)
+import jax, jax.numpy as jnp, effects as fx
+mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.device_put(jnp.ones((8, 8)), jax.NamedSharding(mesh, jax.P("x")))
+seen = []
+
+def half(total):
+    seen.append(float(total))
+    return total / 2
+
+@fx.jit
+def f(x):
+    for _ in range(2):
+        x = x * fx.callback(half, jax.ShapeDtypeStruct((), x.dtype), x.sum())
+        x = x / x.sum() * 64
+    return x
+
+for _ in range(1000):
+    f(x)
+assert seen == [64.0] * 2000, seen
+print("done")
+"""
+
+
+def test_eight_devices_share_an_answer_and_wait_for_each_other():
+    """A thousand times: all have the answer of one call, and each goes on to where it waits for the others."""
+    done = run_python(OF_THE_WHOLE)
+    assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+def test_collectives_come_after_effects():
+    in_process_of_its_own(__file__, "check_collectives_come_after_effects")
+
+
+@pytest.mark.parametrize("ending", ["psum", "gather", "keys"])
+@pytest.mark.parametrize("check_vma", [True, False])
+def check_collectives_come_after_effects(ending, check_vma, lines):
+    """The devices that print have no reason of their own to do so before they wait for the devices that call, and
+    those wait for what is printed."""
+
+    def body(x):
+        n = lax.axis_index("x")
+        if ending == "keys":
+            x = jax.random.key_data(x)[:, 1].astype(jnp.int32)
+        call = lambda x: fx.callback(lambda n, x: (print(n, "called"), x + 1)[1], ONE, n, x)  # noqa: E731
+        x = lax.cond(n % 2 == 0, call, lambda x: x, x)
+        for turn in range(3):
+            fx.print("{} {} {}", n, turn, x[0])
+        if ending == "keys":
+            return jax.vmap(jax.random.key)(x)
+        return lax.psum(x, "x") + x if ending == "psum" else x
+
+    def f(x):
+        x = by_device(body, check_vma=check_vma)(x)
+        fx.print("all {}", jax.random.key_data(x)[:, 1] if ending == "keys" else x)
+
+    values = [1, 1, 3, 3]
+    own = [[f"{n} {turn} {values[n]}" for turn in range(3)] for n in range(4)]
+    for n in (0, 2):
+        own[n].insert(0, f"{n} called")
+    shown = [each[index] for index in range(4) for each in own if index < len(each)]
+    shown.append("all [ 9  9 11 11]" if ending == "psum" else "all [1 1 3 3]")
+    f, x = fx.jit(f), jnp.arange(4, dtype=jnp.int32)
+    x = jax.vmap(jax.random.key)(x) if ending == "keys" else x
+    for _ in range(30):
+        assert lines(f, x) == shown
+
+
+def test_device_that_waits_may_be_what_the_others_wait_for():
+    in_process_of_its_own(__file__, "check_device_that_waits")
+
+
+def check_device_that_waits(lines):
+    """A callback of one device comes after what the others do when it has run. It is not waited for that."""
+
+    def body(x):
+        n = lax.axis_index("x")
+        x = lax.cond(n == 2, lambda x: fx.callback(lambda x: x + 1, ONE, x), lambda x: x, x)
+        total = lax.psum(x, "x")
+        fx.print("{} {}", n, total[0])
+        return total
+
+    f = fx.jit(jax.shard_map(body, mesh=mesh_of(4), in_specs=P("x"), out_specs=P()))
+    for _ in range(2):
+        assert lines(f, jnp.arange(4, dtype=jnp.int32)) == ["0 7", "1 7", "3 7", "2 7"]

@@ -1,0 +1,68 @@
+"""Random sequences of programs: by number, for campaigns, and as a Hypothesis strategy, which shrinks what it finds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.oracle.generator import Generator
+from tests.oracle.language import FEATURES, MODULUS, REGISTERS, Case, Program, Run, statements
+from tests.oracle.place import Draw, HypothesisDraw, RandomDraw
+from tests.oracle.statements.callback import Callback
+
+
+def _case(draw: Draw, size: int, features: frozenset[str]) -> Case:
+    """One to four dispatches: a program, then the same again or a smaller one; after one that may fail one more."""
+    failure = draw.choice((*["none"] * 5, *["exact"] * 4, "loose")) if "failures" in features else "none"
+
+    def program(size: int) -> Program:
+        made = Generator(draw, "ABCD"[len(programs)], features, failure).program(size)
+        programs.append(made)
+        return made
+
+    def run(program: Program, fresh: bool) -> Run:
+        state = tuple(draw.integer(0, MODULUS - 1) for _ in REGISTERS) if fresh else None
+        if not on_devices or draw.integer(0, 1) == 0:
+            return Run(program, state)
+        return Run(program, state, draw.integer(0, 3), draw.integer(0, 2) == 2)
+
+    programs: list[Program] = []
+    on_devices = "devices" in features and draw.integer(0, 3) == 3
+    program(size)
+    runs: list[Run] = []
+    for number in range(draw.choice((1, 2, 3, 4))):
+        again = number == 0 or draw.integer(0, 3) < 3
+        chosen = draw.choice(programs) if again else program(max(2, size // 2))
+        runs.append(run(chosen, number == 0 or draw.integer(0, 1) == 0))
+    if any(isinstance(s, Callback) and s.fails_at for s in statements(tuple(programs))):
+        runs.append(run(draw.choice(programs), False))
+    return Case(
+        tuple(runs),
+        "process" if "process" in features and draw.integer(0, 9) == 9 else "thread",
+        draw.integer(0, 9) == 9 and "capture" in features,
+        "context" in features and draw.integer(0, 1) == 1,
+    )
+
+
+def generate(rng: random.Random, size: int, failure: str = "none") -> Program:
+    """A random program of about `size` statements."""
+    return Generator(RandomDraw(rng), "A", FEATURES, failure).program(size)
+
+
+def generate_case(rng: random.Random, features: frozenset[str] = FEATURES) -> Case:
+    """A random sequence for `check`."""
+    return _case(RandomDraw(rng), rng.randint(4, 14), features)
+
+
+@st.composite
+def cases(draw: Callable[[st.SearchStrategy[Any]], Any], max_size: int = 12) -> Case:
+    """The hypothesis strategy for `check`: what it finds, it shrinks."""
+    return _case(HypothesisDraw(draw), draw(st.integers(2, max_size)), FEATURES)
+
+
+def case_number(seed: int, number: int, features: frozenset[str] = FEATURES) -> Case:
+    """Sequence `number` of the bulk run with `seed`: the same on every machine and for every number of jobs."""
+    return generate_case(random.Random(f"{seed}:{number}"), features)

@@ -1,0 +1,156 @@
+"""Comparing what was seen with what was expected: final states, lines and errors.
+
+Ordered lines must agree one by one; unordered ones as a multiset, and they may stand anywhere between the ordered ones.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import difflib
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tests.oracle.language import EFFECTS, Case, Program, Run, T, kinds_of_labels, statements
+from tests.oracle.observe import NotInJax, Outcome, expect, observe
+from tests.oracle.runners import library
+from tests.oracle.source import render
+from tests.oracle.statements.callback import Callback
+
+if TYPE_CHECKING:
+    from tests.oracle.host import Runner
+
+
+def check(case: Case | Sequence[Run], runner: Runner | None = None) -> Outcome:
+    """Runs the sequence and raises an AssertionError that shows the programs and the difference, if there is one.
+
+    Args:
+      case: the dispatches, in order, and what is in force meanwhile.
+      runner: what to run on; the library unless given.
+
+    Returns:
+      What was expected, and seen.
+    """
+    case = case if isinstance(case, Case) else Case(tuple(case))
+    runner = library() if runner is None else runner
+    expected = expect(case)
+    run_and_compare(
+        runner, lambda: observe(case, runner), lambda seen: compare(case, expected, seen), lambda: describe(case)
+    )
+    return expected
+
+
+def run_and_compare(
+    runner: Runner, run: Callable[[], T], compare: Callable[[T], list[str]], describe: Callable[[], str]
+) -> None:
+    """Raises an AssertionError that shows the source, if running fails or there is something wrong with what was seen.
+
+    Raises:
+      NotInJax: if running does.
+    """
+    try:
+        seen = run()
+    except NotInJax:
+        raise
+    except Exception as error:
+        with contextlib.suppress(Exception):
+            runner.barrier()  # what else has failed is not the next one's
+        raise AssertionError(f"the case failed\n\n{traceback.format_exc()}\n{describe()}") from error
+    if complaints := compare(seen):
+        raise AssertionError("\n".join([*complaints, "", describe()]))
+
+
+def label_of(line: str) -> str:
+    """The label of the effect from which a line comes."""
+    return line.split(" ", 1)[0].split(".", 1)[0]
+
+
+def _labels(case: Case, failed: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Labels of unordered lines, and of lines of which nothing can be said.
+
+    When a program fails, it is not known how far what was unordered has got, nor, if what failed was unordered, how far
+    anything has.
+    """
+    unordered, unknown, failed = {"u"}, set(), set(failed)
+    for program in {run.program: None for run in case.runs}:
+        kinds = kinds_of_labels(program)
+        here = {label for label, kind in kinds.items() if not EFFECTS[kind]}
+        unordered |= here
+        for label in failed & set(kinds):
+            unknown |= {"u"} | (here if EFFECTS[kinds[label]] else {"o", *kinds})
+    return unordered, unknown
+
+
+def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
+    """What is wrong with `seen`, as texts; nothing if it keeps the promise."""
+    unordered_labels, unknown = _labels(case, [state for state in expected.states if isinstance(state, str)])
+
+    def split(lines: Iterable[str]) -> tuple[list[str], collections.Counter[str]]:
+        ordered: list[str] = []
+        unordered: collections.Counter[str] = collections.Counter()
+        for line in lines:
+            if label_of(line) in unknown:
+                continue
+            if label_of(line) in unordered_labels:
+                unordered[line] += 1
+            else:
+                ordered.append(line)
+        return ordered, unordered
+
+    complaints = []
+    for number, (want, got) in enumerate(zip(expected.states, seen.states, strict=True)):
+        if want != got:
+            complaints.append(f"dispatch {number} {_ended(got)} and should have {_ended(want)}")
+    (want_ordered, want_unordered), (got_ordered, got_unordered) = split(expected.lines), split(seen.lines)
+    if want_ordered != got_ordered:
+        diff = difflib.unified_diff(want_ordered, got_ordered, "expected ordered lines", "seen", lineterm="", n=3)
+        complaints.append("\n".join(diff))
+    for line in sorted(want_unordered.keys() | got_unordered.keys()):
+        want, got = want_unordered[line], got_unordered[line]
+        if want != got:
+            complaints.append(f"unordered line {line!r} was seen {got} times and should have been seen {want} times")
+    if sorted(expected.errors) != sorted(seen.errors):
+        complaints.append(f"the barrier raised what {seen.errors} raised and should have raised {expected.errors}")
+    if seen.records is not None:
+        complaints += _compare_records(case, seen)
+    return complaints
+
+
+def _ended(state: tuple[int, ...] | str) -> str:
+    return f"raised what {state} raised" if isinstance(state, str) else f"returned {state}"
+
+
+def _compare_records(case: Case, seen: Outcome) -> list[str]:
+    """What was captured must be what the output shows, in its order."""
+    assert seen.records is not None
+    callbacks = {s.label for run in case.runs for s in statements(run.program) if isinstance(s, Callback)}
+    lines = []
+    for line in seen.lines:
+        word = line.split(" ", 1)[0]
+        lines.append(word if word in callbacks or word.endswith((".callback", ".asked")) else line)
+    if lines == seen.records:
+        return []
+    diff = difflib.unified_diff(lines, seen.records, "lines of the output", "records captured", lineterm="", n=3)
+    return ["\n".join(diff)]
+
+
+def describe(case: Case) -> str:
+    """The sequence as Python source: each program once, then the dispatches."""
+    numbers, sources = sources_of(case.runs)
+    runs = [
+        f"# dispatch {number}: program {numbers[run.program]} from {run.state or 'the state before'}{where(run)}"
+        for number, run in enumerate(case.runs)
+    ]
+    return "\n".join([*sources, *runs, f"# {', '.join(case.kinds())}"])
+
+
+def sources_of(runs: Iterable[Run]) -> tuple[dict[Program, int], list[str]]:
+    """The programs of dispatches, each with a number, and their sources."""
+    numbers = {program: number for number, program in enumerate(dict.fromkeys(run.program for run in runs))}
+    return numbers, [f"# program {number}\n{render(program)}" for program, number in numbers.items()]
+
+
+def where(run: Run) -> str:
+    how = "by default " if run.by_default else ""
+    return "" if run.device is None else f" {how}on device {run.device}"

@@ -1,0 +1,94 @@
+"""Random sequences of programs on random devices: by number, and as a Hypothesis strategy."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.oracle.devices.generator import DeviceGenerator
+from tests.oracle.devices.language import DeviceCase, Item, MeshRun, Outside
+from tests.oracle.devices.loose import loose_regions
+from tests.oracle.devices.placing import DEVICES, ENTRIES, Placing
+from tests.oracle.devices.region import Region
+from tests.oracle.generator import Generator
+from tests.oracle.language import FEATURES, MODULUS, REGISTERS, Program, Run, statements
+from tests.oracle.place import Draw, HypothesisDraw, RandomDraw
+
+
+def _placing(draw: Draw, pmap: bool) -> Placing:
+    count = draw.choice((2, 4, 8, 4, 2))
+    numbers = list(range(DEVICES))
+    chosen = []
+    permuted = not pmap and draw.integer(0, 2) > 0
+    for _ in range(count):
+        chosen.append(numbers.pop(draw.integer(0, len(numbers) - 1) if permuted else 0))
+    rows = draw.choice([rows for rows in (2, 1, 4) if count % rows == 0])
+    explicit = not pmap and draw.integer(0, 4) == 4
+    return Placing(tuple(chosen), rows, explicit, draw.choice(ENTRIES))
+
+
+THREADED = FEATURES - {"nested"}  # what a callback does has no thread's name
+
+
+def _sequence(draw: Draw, prefix: str, size: int, features: frozenset[str], most: int) -> tuple[Item, ...]:
+    """Dispatches of a few programs, on one device or on several, and what is between them."""
+    failure = draw.choice(("none", "none", "exact"))
+    programs: list[tuple[Program, bool | None]] = []  # with whether it has a `pmap`, if it is for several devices
+
+    def program() -> tuple[Program, bool | None]:
+        name = f"{prefix}{'ABCDEF'[len(programs)]}"
+        if draw.integer(0, 3) == 3:
+            made = Generator(draw, name, features, failure).program(max(2, size // 2))
+            programs.append((made, None))
+        else:
+            pmap = draw.integer(0, 5) == 5
+            made = DeviceGenerator(draw, name, features, failure, pmap).program(size)
+            has_pmap = any(isinstance(s, Region) and s.form == "pmap" for s in statements(made))
+            programs.append((made, has_pmap))
+        return programs[-1]
+
+    def run(number: int) -> Run:
+        made, pmap = draw.choice(programs) if programs and draw.integer(0, 1) else program()
+        fresh = number == 0 or draw.integer(0, 1) == 0
+        state = tuple(draw.integer(0, MODULUS - 1) for _ in REGISTERS) if fresh else None
+        if pmap is None:
+            return Run(made, state, draw.integer(0, DEVICES - 1), draw.integer(0, 2) == 2)
+        placing = draw.choice(placings) if placings and draw.integer(0, 1) and not pmap else _placing(draw, pmap)
+        placings.append(placing)
+        return MeshRun(made, state, placing=placing)
+
+    placings: list[Placing] = []
+    items: list[Item] = []
+    for number in range(draw.choice(range(1, most + 1))):
+        items.append(run(number))
+        if draw.integer(0, 3) == 3:
+            items.append(Outside(f"{prefix}Z{number}", draw.integer(0, 9)))
+        if draw.integer(0, 4) == 4:
+            items.append(Outside(""))
+    return tuple(items)
+
+
+def _case(draw: Draw, size: int) -> DeviceCase:
+    if draw.integer(0, 7) == 7:
+        count = draw.choice((2, 3))
+        return DeviceCase(tuple(_sequence(draw, f"t{n}", max(3, size // 2), THREADED, 3) for n in range(count)))
+    made = DeviceCase((_sequence(draw, "", size, FEATURES - {"context"}, 4),))
+    loose = any(loose_regions(run.program) for run in made.runs)
+    order = "process" if draw.integer(0, 9) == 9 else "thread"
+    return dataclasses.replace(made, capture=loose or draw.integer(0, 4) == 4, order=order)
+
+
+def case_number(seed: int, number: int) -> DeviceCase:
+    """Case `number` of the bulk run with `seed`: the same on every machine."""
+    rng = random.Random(f"devices:{seed}:{number}")
+    return _case(RandomDraw(rng), rng.randint(3, 9))
+
+
+@st.composite
+def cases(draw: Callable[[st.SearchStrategy[Any]], Any], max_size: int = 6) -> DeviceCase:
+    """The hypothesis strategy for `check`."""
+    return _case(HypothesisDraw(draw), draw(st.integers(2, max_size)))

@@ -1,0 +1,140 @@
+"""Comparing what was seen on devices with what was expected."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tests.oracle.compare import compare as compare_outcomes
+from tests.oracle.compare import label_of, run_and_compare, sources_of, where
+from tests.oracle.devices.language import DeviceCase, Item, MeshRun, Outside
+from tests.oracle.devices.loose import loose_regions
+from tests.oracle.devices.observe import Seen, expect, jax_refuses, observe
+from tests.oracle.devices.region import Region
+from tests.oracle.language import EFFECTS, Case, Run, kinds_of_labels, statements
+from tests.oracle.observe import NotInJax, Outcome
+from tests.oracle.runners import library
+from tests.oracle.statements.callback import Callback
+
+if TYPE_CHECKING:
+    from tests.oracle.host import Runner
+
+
+def check(case: DeviceCase, runner: Runner | None = None) -> list[Outcome]:
+    """Runs the case and raises an AssertionError that shows it and the difference, if there is one.
+
+    Returns:
+      What was expected of each thread, and seen.
+
+    Raises:
+      NotInJax: if JAX raises what the case does, without its effects too.
+    """
+    runner = library() if runner is None else runner
+    expected = [expect(sequence) for sequence in case.sequences]
+
+    def run() -> Seen:
+        try:
+            return observe(case, runner)
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                runner.barrier()
+            if jax_refuses(case, runner, error):
+                raise NotInJax(str(error)) from error
+            raise
+
+    def complaints(seen: Seen) -> list[str]:
+        outcomes, lines, records = seen
+        found = []
+        for number, ((want, places), outcome) in enumerate(zip(expected, outcomes, strict=True)):
+            several = len(outcomes) > 1
+            outcome.lines = [line for line in lines if not several or line.startswith(f"t{number}")]
+            found += compare(case.sequences[number], want, places, outcome, records if case.capture else None)
+        return found
+
+    run_and_compare(runner, run, complaints, lambda: describe(case))
+    return [outcome for outcome, _ in expected]
+
+
+def compare(
+    sequence: Sequence[Item],
+    want: Outcome,
+    places: Sequence[tuple[str, int] | None],
+    seen: Outcome,
+    records: list[tuple[str, int]] | None,
+) -> list[str]:
+    """What is wrong with `seen`: its lines, and in loose regions each device's records."""
+    runs = Case(tuple(item for item in sequence if isinstance(item, Run)))
+    unordered = {label for label, kind in kinds_of_labels(runs).items() if not EFFECTS[kind]} | {"u"}
+
+    def split(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+        known = [line for line in lines if label_of(line) not in unordered]
+        return known, [line for line in lines if label_of(line) in unordered]
+
+    (want_ordered, want_rest), (seen_ordered, seen_rest) = split(want.lines), split(seen.lines)
+    kept = [place for line, place in zip(want.lines, places, strict=True) if label_of(line) not in unordered]
+    start = 0
+    while start < len(kept):  # in a loose region lines may have any order
+        end = start + 1
+        if kept[start] is not None:
+            while end < len(kept) and kept[end] is not None:
+                end += 1
+            want_ordered[start:end] = sorted(want_ordered[start:end])
+            seen_ordered[start:end] = sorted(seen_ordered[start:end])
+        start = end
+    complaints = compare_outcomes(
+        runs,
+        dataclasses.replace(want, lines=want_ordered + want_rest),
+        dataclasses.replace(seen, lines=seen_ordered + seen_rest),
+    )
+    if records is not None:
+        complaints += _compare_devices(runs, want, places, records, unordered)
+    return complaints
+
+
+def _compare_devices(
+    runs: Case,
+    want: Outcome,
+    places: Sequence[tuple[str, int] | None],
+    records: list[tuple[str, int]],
+    unordered: set[str],
+) -> list[str]:
+    """In loose regions, each device's effects must have their order."""
+    callbacks = {s.label for s in statements(tuple(run.program for run in runs.runs)) if isinstance(s, Callback)}
+    of_regions = {
+        s.label
+        for run in runs.runs
+        for region in statements(run.program)
+        if isinstance(region, Region) and region.label in loose_regions(run.program)
+        for s in (*statements(region.body), *statements(run.program.functions))
+        if getattr(s, "kind", "") in ("ordered", "native", "queued", "sync")
+    } - unordered
+    complaints = []
+    for device in sorted({place[1] for place in places if place is not None}):
+        wanted = [
+            line.split(" ", 1)[0] if label_of(line) in callbacks else line
+            for line, place in zip(want.lines, places, strict=True)
+            if place is not None and place[1] == device and line.split(" ", 1)[0] in of_regions
+        ]
+        inside = set(map(label_of, wanted))
+        got = [text for text, at in records if at == device and text.split(" ", 1)[0] in inside]
+        if any(place is None and label_of(line) in inside for line, place in zip(want.lines, places, strict=True)):
+            continue  # some are also from elsewhere: a function that is called in there too
+        if wanted != got:
+            complaints.append(f"device {device}: expected {wanted}\n        seen {got}")
+    return complaints
+
+
+def describe(case: DeviceCase) -> str:
+    """The case as Python source: each program once, then what each thread does."""
+    numbers, texts = sources_of(case.runs)
+    for thread, sequence in enumerate(case.sequences):
+        for item in sequence:
+            if isinstance(item, Outside):
+                text = f"print {item.label} {item.value}" if item.label else "barrier"
+            else:
+                at = f" on {item.placing}" if isinstance(item, MeshRun) else where(item)
+                text = f"program {numbers[item.program]} from {item.state or 'the state before'}{at}"
+            texts.append(f"# thread {thread}: {text}")
+    return "\n".join([*texts, f"# {', '.join(case.kinds())}"])

@@ -1,0 +1,156 @@
+"""Random programs over several devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.oracle.devices.placing import DEVICES
+from tests.oracle.devices.region import MODES, PARTS, REGIONS, Region
+from tests.oracle.devices.statements import TALKS, Talk, Whole
+from tests.oracle.generator import Generator
+from tests.oracle.place import Draw, Place
+
+if TYPE_CHECKING:
+    from tests.oracle.language import Program, Statement
+    from tests.oracle.statements.callback import Callback
+
+
+@dataclass(frozen=True)
+class DevicePlace(Place):
+    """Where a statement of a program over several devices is generated."""
+
+    regions: bool = True  # whether regions may be
+    mode: str = ""  # of the region around, if there is one; or of a function
+    together: bool = False  # whether all devices of the region come here
+    checked: bool = False  # whether JAX may check which values differ between its devices
+    part: bool = False  # whether the region around is over one axis of two
+
+    def inside_predicate(self, *values: str) -> DevicePlace:
+        inner: Any = super().inside_predicate(*values)
+        return dataclasses.replace(inner, together=False)
+
+    def inside_derivative(self, form: str) -> DevicePlace:
+        inner: Any = super().inside_derivative(form)
+        return dataclasses.replace(inner, together=False, part=False)
+
+    def inside_rule(self) -> DevicePlace:
+        inner: Any = super().inside_rule()
+        return dataclasses.replace(inner, together=False, regions=False)
+
+    def inside_vmap(self, lane: str) -> DevicePlace:
+        inner: Any = super().inside_vmap(lane)
+        return dataclasses.replace(inner, together=False)
+
+
+class DeviceGenerator(Generator):
+    """One program over several devices."""
+
+    place = DevicePlace
+
+    def __init__(self, draw: Draw, prefix: str, features: frozenset[str], failure: str, pmap: bool):
+        super().__init__(draw, prefix, features, failure)
+        self.forms = tuple(form for form in REGIONS if form != "inner" and (pmap or form != "pmap"))
+        without = (self.sync_unordered,)  # what JAX leaves open on several devices
+        self.leaves = [leaf for leaf in self.leaves if leaf not in without]
+        self.no_region_yet = True
+
+    def leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
+        leaves = self.leaves
+        if not place.mode:
+            return [*leaves, *[self.whole] * 2] if place.regions else leaves
+        if place.mode == "talk_ways":
+            leaves = [leaf for leaf in leaves if leaf != self.sync]
+        if place.together and place.mode in ("talk_calls", "talk_ways", "both"):
+            leaves = [*leaves, *[self.talk] * 5]
+        return leaves
+
+    def first_leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
+        leaves = super().first_leaves_at(place)
+        return [leaf for leaf in leaves if leaf != self.sync] if place.mode == "talk_ways" else leaves
+
+    def nests_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
+        if place.part and place.together:
+            return [*self.nests, *[self.inner] * 12] if place.mode != "talk_calls" else [self.scan, self.inner]
+        if place.mode == "talk_calls":  # no ways of each device's own
+            return [self.scan, self.scan, self.map, self.wrapped, self.wrapped, self.ref_block]
+        if place.regions:
+            more = [self.region] * (40 if self.no_region_yet else 12)
+            return [*self.nests, *more]
+        return self.nests
+
+    def callable_from(self, place: Any) -> list[str]:
+        if place.mode in MODES and (place.mode != "wide" or place.checked):
+            return []  # they may have what the mode has not, or types that JAX would refuse
+        return super().callable_from(place)
+
+    def anywhere(self) -> Place:
+        return dataclasses.replace(super().anywhere(), regions=False, mode="function", checked=True)  # type: ignore[call-arg]
+
+    def program(self, size: int) -> Program:
+        made = super().program(size)
+        if self.no_region_yet:  # it has one at least
+            self.left = 4
+            made = dataclasses.replace(made, body=(self.region(self.place(depth=3)), *made.body))
+        return made
+
+    def callback(self, place: Any, kind: str, **parameters: Any) -> Callback:
+        fails = self.fails
+        made = super().callback(place, kind, **parameters)
+        if kind != "sync" or not (place.mode or place.lanes):
+            return made
+        self.fails = fails  # where devices may wait for each other, and where nobody knows whose turn it is, none does
+        return dataclasses.replace(made, remembers=False, fails_at=0)
+
+    def while_(self, place: Any) -> Statement:
+        return super().while_(dataclasses.replace(place, together=False))
+
+    def solve(self, place: Any) -> Statement:
+        if place.checked:
+            return self.wrapped(place)  # JAX's types of the solver and of the operator do not match
+        return super().solve(dataclasses.replace(place, together=False, regions=False))
+
+    def ref_block(self, place: Any) -> Statement:
+        return super().ref_block(dataclasses.replace(place, regions=False))
+
+    def talk(self, place: Any) -> Statement:
+        return Talk(self.draw.choice(TALKS), self.expression(place), self.register())
+
+    def whole(self, place: Any) -> Statement:
+        xs = tuple(self.draw.integer(0, 9) for _ in range(DEVICES))
+        sharded, two_axes = bool(self.draw.integer(0, 2)), bool(self.draw.integer(0, 1))
+        per_shard = not place.lanes and bool(self.draw.integer(0, 1))  # lanes stay together
+        return Whole(self.label(), xs, self.atom(place), sharded, two_axes, per_shard, self.register())
+
+    def region(self, place: Any) -> Statement:
+        self.no_region_yet = False
+        mode = self.draw.choice((*["wide"] * 3, *["talk_calls"] * 2, *["talk_ways"] * 2, *["both"] * self.rarely()))
+        # JAX has no derivative of a region inside a region.
+        differentiated = place.forward or place.backward
+        form = self.draw.choice([form for form in self.forms if not (differentiated and form == "nested")])
+        return self.region_of(place, form, mode, bool(self.draw.integer(0, 1)), form in PARTS and not differentiated)
+
+    def inner(self, place: Any) -> Statement:
+        return self.region_of(place, "inner", place.mode, place.checked, False)
+
+    def region_of(self, place: Any, form: str, mode: str, check_vma: bool, part: bool) -> Statement:
+        device, variable, label = self.variable("d"), self.variable("y"), f"r{self.variable('')}"
+        inner = place.inside(device, variable)
+        # JAX checks a ref against what it was made of.
+        inner = inner.without_refs(may_make=() if check_vma else place.may_make)
+        inner = dataclasses.replace(inner, regions=False, mode=mode, together=True, checked=check_vma, part=part)
+        inner = dataclasses.replace(inner, depth=max(1, inner.depth))
+        xs = tuple(self.draw.integer(0, 9) for _ in range(DEVICES))
+        turns = self.draw.choice((1, 1, 1, 2))
+        base = self.atom(place)
+        self.left = max(self.left, 2)
+        body = self.block(inner, 4, effect=True)
+        result, target = self.expression(inner), self.register()
+        return Region(
+            label, form, check_vma, turns, device, variable, xs, base, place.values, body, result, target, mode
+        )
+
+    def rarely(self) -> bool:
+        return self.draw.integer(0, 3) == 3

@@ -1,0 +1,55 @@
+"""Sequences of dispatches on one device or on several, by one thread or by several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.oracle.devices.loose import loose_regions
+from tests.oracle.devices.placing import Placing
+from tests.oracle.language import Run
+
+
+@dataclass(frozen=True)
+class MeshRun(Run):
+    """One dispatch of a program on several devices."""
+
+    placing: Placing = field(default=Placing((0,)))
+
+
+@dataclass(frozen=True)
+class Outside:
+    """An effect outside of any program, or a barrier."""
+
+    label: str  # none: a barrier
+    value: int = 0
+
+
+Item = Run | Outside
+
+
+@dataclass(frozen=True)
+class DeviceCase:
+    """Sequences, each by a thread of its own if there are several."""
+
+    sequences: tuple[tuple[Item, ...], ...]
+    capture: bool = False
+    order: str = "thread"
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(item for sequence in self.sequences for item in sequence if isinstance(item, Run))
+
+    def kinds(self) -> tuple[str, ...]:
+        placings = [run.placing for run in self.runs if isinstance(run, MeshRun)]
+        found = ["capture"] * self.capture + [f"order_{self.order}"] * (self.order != "thread")
+        found += [f"threads_{len(self.sequences)}"] * (len(self.sequences) > 1)
+        found += ["explicit"] * any(p.explicit for p in placings)
+        found += ["permuted"] * any(list(p.devices) != sorted(p.devices) for p in placings)
+        found += ["changing_devices"] * (len({p.devices for p in placings}) > 1)
+        found += ["mixed"] * (bool(placings) and len(placings) < len(self.runs))
+        found += ["loose"] * any(loose_regions(run.program) for run in self.runs)
+        items = [item for sequence in self.sequences for item in sequence]
+        found += ["outside"] * any(isinstance(item, Outside) and bool(item.label) for item in items)
+        found += ["barriers"] * any(isinstance(item, Outside) and not item.label for item in items)
+        found += [f"devices_{size}" for size in sorted({len(p.devices) for p in placings})]
+        return (*found, *(f"entry_{entry}" for entry in sorted({p.entry for p in placings})))

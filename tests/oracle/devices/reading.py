@@ -1,0 +1,225 @@
+"""The sequential reading of programs over several devices.
+
+A region's block is run once for each device, in a thread for each so that they can talk. What is to happen is noted,
+and then happens by its number in each device's own order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.oracle.devices.loose import loose_regions
+from tests.oracle.language import EFFECTS, MODULUS, Program, T, kinds_of_labels
+from tests.oracle.python_ import Point, Reading, Step
+
+if TYPE_CHECKING:
+    from tests.oracle.devices.placing import Placing
+
+
+class _Exchange:
+    """Where the devices of a region talk to each other."""
+
+    def __init__(self, count: int) -> None:
+        self.barrier = threading.Barrier(count)
+        self.values = [0] * count
+
+    def talk(self, rank: int, value: int) -> list[int]:
+        self.values[rank] = value
+        self.barrier.wait()
+        values = list(self.values)
+        self.barrier.wait()
+        return values
+
+
+class DeviceReading(threading.local, Reading):
+    """The reading of programs over several devices. In a region each device has a thread, and so a reading, of its own,
+    in which nothing happens yet."""
+
+    def __init__(self) -> None:
+        Reading.__init__(self)
+        self.devices: tuple[int, ...] = (0,)
+        self._rows = 1  # of a mesh with two axes
+        self.places: list[tuple[str, int] | None] = []  # of each line: of which loose region and device it is, if so
+        self._loose: frozenset[str] = frozenset()
+        self._kinds: dict[str, str] = {}
+        self._exchange = _Exchange(1)
+        self._rank = 0
+        self._parts: Sequence[tuple[int, ...]] = ()  # of `devices`, in a region
+        self._part: tuple[int, ...] = ()  # in a region over one axis: the devices that we are
+
+    def run(self, program: Program, state: Sequence[int], number: int, placing: Placing | None) -> tuple[int, ...]:
+        self.devices = (0,) if placing is None else placing.devices
+        self._rows = 1 if placing is None else placing.rows
+        self._kinds = kinds_of_labels(program)
+        self._loose = loose_regions(program)
+        return self.interpret(program, state, number)
+
+    def note_places(self) -> None:
+        """Whatever was written since is of no loose region."""
+        self.places += [None] * (len(self.lines) - len(self.places))
+
+    def more_names(self, program: Program) -> dict[str, Any]:
+        return {
+            "array": np.array,
+            "region": self._region,
+            "shards": self._shards,
+            "talk": lambda value: self._exchange.talk(self._rank, value),
+            "neighbour": lambda: (self._rank - 1) % len(self.devices),
+        }
+
+    def _region(
+        self,
+        label: str,
+        form: str,
+        device: Callable[..., tuple[int, int]],
+        turns: int,
+        values: Sequence[int],
+        *state: int,
+    ) -> tuple[list[int], int]:
+        with self._only(self._parts_of(form)), self._held() if turns > 1 else contextlib.nullcontext():
+            if form == "nested" and self._rows == len(self.devices):  # the outer region is over all devices: one turn
+
+                def again(rank: int, value: int, *state: int) -> tuple[int, int]:
+                    results = [device(rank, (value + turn) % MODULUS, *state) for turn in range(turns)]
+                    return sum(result for result, _ in results), sum(x for _, x in results)
+
+                ys, x = self._turn(label, again, values, *state)
+                return ys, x if turns == 1 else state[-1]
+            results = [
+                self._turn(label, device, [(value + turn) % MODULUS for value in values], *state)
+                for turn in range(turns)
+            ]
+        return [sum(each) for each in zip(*(ys for ys, _ in results), strict=True)], (
+            results[0][1] if turns == 1 else state[-1]
+        )
+
+    def _parts_of(self, form: str) -> list[tuple[int, ...]]:
+        """The devices of each part of a region; mostly there is one."""
+        columns = len(self.devices) // self._rows
+        if form == "inner":
+            return [(device,) for device in self._part]
+        if form == "rows":
+            return [self.devices[start : start + columns] for start in range(0, len(self.devices), columns)]
+        if form == "columns":
+            return [self.devices[start::columns] for start in range(columns)]
+        return [(device,) for device in self.devices]
+
+    @contextlib.contextmanager
+    def _only(self, parts: Sequence[tuple[int, ...]]) -> Iterator[None]:
+        """These are all, each a part; its first device speaks."""
+        before = self.devices, self._parts
+        self.devices, self._parts = tuple(part[0] for part in parts), parts
+        try:
+            yield
+        finally:
+            self.devices, self._parts = before
+
+    def _shards(self, values: Sequence[int], sharded: bool) -> list[tuple[int, str, np.ndarray]]:
+        """What each device has of an array, by device; if all have the same, the first of them shows it."""
+        if not sharded:
+            return [(self.devices[0], f"[0:{len(values)}]", np.array(values))]
+        each = len(values) // len(self.devices)
+        starts = [(device, each * rank) for rank, device in enumerate(self.devices)]
+        return [
+            (device, f"[{start}:{start + each}]", np.array(values[start : start + each]))
+            for device, start in sorted(starts)
+        ]
+
+    def _turn(
+        self, label: str, device: Callable[..., tuple[int, int]], values: Sequence[int], *state: int
+    ) -> tuple[list[int], int]:
+        """The devices' results, and the sum of their `x`."""
+        around, parts = self._steps, self._parts
+        of_devices: list[list[Step]] = [[] for _ in parts]
+
+        def run(rank: int) -> tuple[int, int]:
+            self._steps = None if around is None else of_devices[rank]
+            return device(rank, values[rank], *state)
+
+        results = self._on_devices(label, run)
+        if around is not None:
+
+            def back(slope: int) -> int:
+                with self._only(parts):
+                    return sum(self._on_devices(label, lambda rank: self._back(of_devices[rank], slope)))
+
+            around.append(back)
+        return [result for result, _ in results], sum(x for _, x in results) % MODULUS
+
+    def _on_devices(self, label: str, run: Callable[[int], T]) -> list[T]:
+        """What the devices do happens when all have run: by its number in the device's own order, then by device."""
+        self._position[-1] += 1
+        devices, parts, part = self.devices, self._parts, self._part
+        lane, goes_back, kinds, loose = self._lane, self._goes_back, self._kinds, self._loose
+        exchange, errors = _Exchange(len(devices)), []
+        results: dict[int, T] = {}
+        points: dict[int, list[Point]] = {}
+
+        def on_device(rank: int) -> None:
+            self._lane, self._goes_back, self._defers, self._kinds, self._loose = lane, goes_back, True, kinds, loose
+            self._exchange, self._rank, self.devices, self._part = exchange, rank, devices, parts[rank]
+            try:
+                results[rank] = run(rank)
+                points[rank] = self._points
+            except threading.BrokenBarrierError:
+                pass
+            except BaseException as error:
+                errors.append(error)
+                exchange.barrier.abort()
+
+        threads = [threading.Thread(target=on_device, args=(rank,)) for rank in range(len(devices))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        for rank, of_part in points.items():
+            for device in parts[rank]:
+                for place, lane, label_of_effect, happens in self._numbered(of_part, device, device == devices[rank]):
+                    noted = functools.partial(self._on_device, label, device, happens)
+                    at = (*self._position, place, device)
+                    self._points.append((at, lane, label_of_effect, _OfOne(device, noted) if part else noted))
+        if not self._lane and not self._defers:
+            self._let_happen()
+        return [results[rank] for rank in range(len(devices))]
+
+    def _numbered(
+        self, points: list[Point], device: int, speaks: bool
+    ) -> Iterator[tuple[int, tuple[int, ...], str, Callable[[], object]]]:
+        """What a device of a part does, each with its number. Lanes share one, but for those of a native call. What the
+        part does has a number on each, and one speaks."""
+        number, before = 0, None
+        for position, lane, label, happens in sorted(points, key=lambda point: point[:2]):
+            if isinstance(happens, _OfOne) and happens.device != device:
+                continue
+            kind = self._kinds.get(label.split(".", 1)[0], "unordered")
+            if EFFECTS[kind] and (position != before or kind == "native"):
+                number += 1
+            before = position
+            if speaks or isinstance(happens, _OfOne):
+                yield number, lane, label, happens
+
+    def _on_device(self, label: str, device: int, happens: Callable[[], object]) -> None:
+        self.note_places()
+        happens()
+        place = (label, device) if label in self._loose else None
+        self.places += [place] * (len(self.lines) - len(self.places))
+
+
+@dataclass(frozen=True)
+class _OfOne:
+    """What one device of a part does, in a region inside."""
+
+    device: int
+    happens: Callable[[], object]
+
+    def __call__(self) -> None:
+        self.happens()

@@ -1,0 +1,373 @@
+"""Random programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from tests.oracle.expressions import Binary, Chain, Less, Literal, Name, Read, Reference
+from tests.oracle.jax_ import IDENTITIES, WRAPPERS
+from tests.oracle.language import (
+    ACTIONS,
+    EFFECTS,
+    REGISTERS,
+    RESULT_TYPES,
+    Block_,
+    Expression,
+    Function,
+    Program,
+    Statement,
+    statements,
+)
+from tests.oracle.place import Draw, Place
+from tests.oracle.statements.callback import Callback
+from tests.oracle.statements.calls import Call, Solve, Vmap, Wrapped
+from tests.oracle.statements.control import AssociativeScan, Cond, Fori, Map, Scan, Switch, While
+from tests.oracle.statements.derivatives import BACKWARD, FORWARD, CustomRule, Derivative, PrintGrad, Scale
+from tests.oracle.statements.effects import Effect, Log
+from tests.oracle.statements.state import Assign, OptimizationBarrier, RefBlock, Write
+
+
+class Generator:
+    """One program, built from a `Draw`'s decisions."""
+
+    place: ClassVar[type[Place]] = Place
+
+    def __init__(self, draw: Draw, prefix: str, features: frozenset[str], failure: str):
+        self.draw = draw
+        self.prefix = prefix
+        self.features = features
+        self.failure = failure  # "none"; of a callback: "exact", or "loose" of an unordered one that is awaited
+        self.labels = 0
+        self.variables = 0
+        self.left = 0  # statements that may still be made
+        self.functions: list[Function] = []
+        self.leaves: list[Callable[[Place], Statement]] = [
+            *[self.ordered] * 5,
+            *[self.assign] * 3,
+            *[self.unordered] * 2,
+            self.optimization_barrier,
+            *[self.scale] * 2,
+        ]
+        words = draw.choice(("prints", "queued", "all", "all", "all"))
+        if words != "prints" and "log" in features:
+            self.leaves += [*[self.log] * 2, self.log_unordered]
+        if words != "prints" and "callback" in features:
+            self.leaves += [*[self.queued] * 2, self.queued_unordered]
+        if words == "all" and "callback" in features:
+            self.leaves += [*[self.sync] * 5, *[self.sync_unordered] * (4 if failure == "loose" else 1)]
+        if words != "queued" and "native" in features:
+            self.leaves += [*[self.native] * 2, self.native_unordered]
+        self.fails = failure != "none" and draw.integer(0, 1) == 1
+        self.nests: list[Callable[[Place], Statement]] = [
+            *[self.cond] * 3,
+            *[self.fori] * 3,
+            *[self.scan] * 4,
+            *[self.while_] * 3,
+            *[self.switch] * 2,
+            *[self.wrapped] * 6,
+            *[self.ref_block] * 3,
+            *[self.solve] * 2,
+            self.map,
+        ]
+        # What a block has at least: a print, or sometimes another ordered effect.
+        others = (self.log, self.queued, self.sync)
+        self.first_leaves = [*[self.ordered] * 3, *[leaf for leaf in others if leaf in self.leaves]]
+        if "vmap" in features:
+            self.nests += [self.vmap] * 3
+        if "grad" in features:
+            self.leaves += [self.print_grad] * 2
+            self.nests += [*[self.derivative] * 3, self.custom_rule]
+
+    def program(self, size: int) -> Program:
+        anywhere = self.anywhere()
+        for number in range(self.draw.choice((0, 0, 1, 2))):
+            self.left = self.draw.integer(1, 3)
+            body = self.block(anywhere, 3, effect=True)
+            self.functions.append(Function(f"f{number}", self.draw.choice(("jit", "jit", "effects_jit")), body))
+        self.left = size
+        body: Block_ = ()
+        while self.left > 0:
+            body += (self.statement(self.place(depth=3)),)
+        last = Effect("ordered", self.label(), tuple(map(Name, ("n", *REGISTERS, "x"))))
+        return Program(tuple(self.functions), (*body, last))
+
+    def anywhere(self) -> Place:
+        """Where a function is called."""
+        return self.place(depth=1, lanes=True, forward=True, backward=True, lanes_back=True)
+
+    def block(self, place: Place, most: int = 3, effect: bool = False) -> Block_:
+        """A few statements; more often than not with an effect among them."""
+        body: list[Statement] = []
+        if effect or self.draw.integer(0, 2) > 0:
+            body.append(self.draw.choice(self.first_leaves_at(place))(place))
+        for _ in range(self.draw.integer(0, most)):
+            if self.left > 0:
+                body.append(self.statement(place))
+        if len(body) > 1 and self.draw.integer(0, 1):
+            body.append(body.pop(0))
+        return tuple(body)
+
+    def statement(self, place: Place) -> Statement:
+        self.left -= 1
+        if place.depth > 0 and self.left > 0 and self.draw.integer(0, 1):
+            return self.draw.choice(self.nests_at(place))(place)
+        leaves = list(self.leaves_at(place))
+        if place.refs:
+            leaves += [self.write] * 3
+        if self.callable_from(place):
+            leaves += [self.call] * 4
+        if place.depth > 1:
+            leaves.append(self.associative_scan)
+        return self.draw.choice(leaves)(place)
+
+    def leaves_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
+        return self.leaves
+
+    def first_leaves_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
+        return self.first_leaves
+
+    def nests_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
+        return self.nests
+
+    # Names and expressions
+
+    def label(self) -> str:
+        self.labels += 1
+        return f"{self.prefix}{self.labels}"
+
+    def variable(self, stem: str) -> str:
+        self.variables += 1
+        return f"{stem}{self.variables}"
+
+    def atom(self, place: Place) -> Expression:
+        """A register or a value, seldom a literal."""
+        kind = self.draw.integer(0, 5)
+        if kind == 5:
+            return Literal(self.draw.integer(0, 9))
+        if kind == 4 and place.refs:
+            return Read(self.draw.choice(place.refs))
+        return Name(self.draw.choice((*REGISTERS, *place.values, *REGISTERS, "x")))
+
+    def expression(self, place: Place) -> Expression:
+        operator = self.draw.choice(("", "+", "-", "*"))
+        return Binary(operator, self.atom(place), self.atom(place)) if operator else self.atom(place)
+
+    def less(self, place: Place) -> Less:
+        return Less(Name(self.register()), self.draw.choice((self.atom(place), Literal(48))))
+
+    def xs(self) -> tuple[int, ...]:
+        return tuple(self.draw.integer(0, 9) for _ in range(self.draw.choice((2, 3, 1, 4, 0))))
+
+    def register(self) -> str:
+        return self.draw.choice(REGISTERS)
+
+    # Leaves
+
+    def effect(self, place: Place, kind: str) -> Statement:
+        # The handler of a custom call takes whole numbers.
+        chain = (Chain(),) * (not kind.startswith("native") and self.draw.integer(0, 5) == 5)
+        return Effect(kind, self.label(), self.operands(place) + chain)
+
+    def operands(self, place: Place, least: int = 0) -> tuple[Expression, ...]:
+        count = max(least, self.draw.choice((1, 2, 2, 3, 0)))
+        operands = tuple(self.expression(place) for _ in range(count))
+        if place.refs and self.draw.integer(0, 1):
+            operands += (self.draw.choice((Read, Read, Reference))(self.draw.choice(place.refs)),)
+        return operands
+
+    def ordered(self, place: Place) -> Statement:
+        return self.effect(place, "ordered")
+
+    def unordered(self, place: Place) -> Statement:
+        return self.effect(place, "unordered")
+
+    def native(self, place: Place) -> Statement:
+        return self.effect(place, "native")
+
+    def native_unordered(self, place: Place) -> Statement:
+        return self.effect(place, "native_unordered")
+
+    def log(self, place: Place, kind: str = "log") -> Statement:
+        level = self.draw.choice(("INFO", "INFO", "WARNING", "ERROR", "DEBUG"))
+        operands = self.operands(place)
+        return Log(kind, self.label(), level, operands, bool(operands) and self.draw.integer(0, 2) == 2)
+
+    def log_unordered(self, place: Place) -> Statement:
+        return self.log(place, "log_unordered")
+
+    def callback(self, place: Place, kind: str, **parameters: Any) -> Callback:
+        layout = self.draw.choice(("flat", "keywords", "array", "tree"))
+        pass_record = "record" in self.features and self.draw.integer(0, 3) == 3
+        actions: tuple[str, ...] = ()
+        if "nested" in self.features and self.draw.integer(0, 2) == 2:
+            actions = tuple(self.draw.choice(tuple(ACTIONS)) for _ in range(self.draw.choice((1, 1, 2, 3))))
+        ordered = EFFECTS[kind] and not (place.lanes and kind == "sync")
+        remembers = ordered and self.failure != "loose" and self.draw.integer(0, 1) == 1
+        fails_at = 0
+        may_fail = (self.failure == "loose") == (kind == "sync_unordered")
+        if self.fails and may_fail:
+            self.fails = False
+            fails_at = self.draw.choice((1, 1, 2, 3))
+        operands = self.operands(place, least=layout == "array")
+        return Callback(kind, self.label(), operands, layout, pass_record, actions, remembers, fails_at, **parameters)
+
+    def queued(self, place: Place) -> Statement:
+        return self.callback(place, "queued")
+
+    def queued_unordered(self, place: Place) -> Statement:
+        return self.callback(place, "queued_unordered")
+
+    def sync(self, place: Place, kind: str = "sync") -> Statement:
+        structure = self.draw.choice(("leaf", "leaf", "tuple", "tree"))
+        count = {"leaf": 1, "tree": self.draw.choice((1, 2, 3)), "tuple": self.draw.choice((2, 1, 3, 0))}[structure]
+        results = tuple(
+            (self.draw.choice(("int32", "int32", *RESULT_TYPES)), self.draw.choice((0, 0, 0, 2, 3)))
+            for _ in range(count)
+        )
+        returns = self.draw.choice(("numpy", "numpy", "python", "jax"))
+        parameters = {"target": self.register(), "results": results, "structure": structure, "returns": returns}
+        return self.callback(place, kind, **parameters)
+
+    def sync_unordered(self, place: Place) -> Statement:
+        return self.sync(place, "sync_unordered")
+
+    def assign(self, place: Place) -> Statement:
+        return Assign(self.register(), self.expression(place))
+
+    def optimization_barrier(self, place: Place) -> Statement:
+        return OptimizationBarrier()
+
+    def associative_scan(self, place: Place) -> Statement:
+        return AssociativeScan((*self.xs(), 1), self.atom(place), self.register())
+
+    def write(self, place: Place) -> Statement:
+        return Write(self.draw.choice(place.refs), self.expression(place))
+
+    def callable_from(self, place: Place) -> list[str]:
+        """The functions that make no ref where JAX allows none."""
+        if not (place.may_call and place.may_go_back):
+            return []
+        made = {f.name: {s.made_by for s in statements(f) if isinstance(s, RefBlock)} for f in self.functions}
+        calls = {f.name: {s.function for s in statements(f) if isinstance(s, Call)} for f in self.functions}
+        for name in made:  # in order of definition, so what is called is complete
+            made[name] = made[name].union(*(made[other] for other in calls[name]))
+        return [name for name in made if made[name] <= place.may_make]
+
+    def call(self, place: Place) -> Statement:
+        return Call(self.draw.choice(self.callable_from(place)), bool(self.draw.choice((1, 1, 1, 0))))
+
+    # Statements with statements inside
+
+    def fori(self, place: Place) -> Statement:
+        variable = self.variable("i")
+        trips = self.draw.choice((self.expression(place), self.draw.integer(0, 3)))
+        body = self.block(place.inside_predicate(variable))
+        return Fori(variable, trips, 4, body, place.backward and not isinstance(trips, int))
+
+    def while_(self, place: Place) -> Statement:
+        variable = self.variable("k")
+        # JAX takes no ref of an enclosing block into a condition: it never sees what the body writes.
+        test_place = dataclasses.replace(place.inside(), refs=())
+        test = self.block(test_place, 2) if self.draw.integer(0, 1) else ()
+        body = self.block(place.inside_predicate(variable))
+        return While(variable, test, self.less(test_place), 3, body, place.backward)
+
+    def scan(self, place: Place) -> Statement:
+        variable, constant = self.variable("x"), self.variable("q")
+        inner = place.inside(variable, constant)
+        reverse, unroll = bool(self.draw.integer(0, 1)), self.draw.choice((1, 1, 2, 3))
+        constant_value, base, xs = self.expression(place), self.atom(place), self.xs()
+        body = self.block(inner)
+        result, target = self.expression(inner), self.register()
+        return Scan(variable, constant, constant_value, xs, base, reverse, unroll, body, result, target)
+
+    def map(self, place: Place) -> Statement:
+        variable = self.variable("x")
+        inner = place.inside(variable)
+        xs, base = self.xs(), self.atom(place)
+        return Map(variable, xs, base, self.block(inner), self.expression(inner), self.register())
+
+    def cond(self, place: Place) -> Statement:
+        then, orelse = place.inside_predicate(), place.inside_other_branch()
+        return Cond(self.less(place), self.block(then, 2), self.block(orelse, 2))
+
+    def switch(self, place: Place) -> Statement:
+        others = tuple(self.block(place.inside_other_branch(), 2) for _ in range(self.draw.choice((1, 2))))
+        return Switch(self.expression(place), (*others, self.block(place.inside_predicate(), 2)))
+
+    def wrapped(self, place: Place) -> Statement:
+        wrapper = self.draw.choice([name for name in WRAPPERS if not (place.forward and name == "custom_vjp")])
+        keep = bool(self.draw.choice((1, 1, 1, 0)))
+        is_rule = wrapper in IDENTITIES and (place.forward or place.backward)
+        inner = place.inside_rule() if is_rule else place.inside()
+        if wrapper == "custom_jvp":
+            inner = inner.without_refs()  # JAX cannot discharge it
+        return Wrapped(wrapper, keep, self.block(inner))
+
+    def vmap(self, place: Place) -> Statement:
+        variable = self.variable("l")
+        inner = place.inside_vmap(variable)
+        xs, base = tuple(self.draw.integer(0, 9) for _ in range(self.draw.choice((2, 3, 1)))), self.atom(place)
+        return Vmap(variable, xs, base, self.block(inner, effect=True), self.expression(inner), self.register())
+
+    def scale(self, place: Place) -> Statement:
+        factors = (1, -1, 2) if place.depth > 1 else (1, -1)
+        return Scale(factors, self.expression(place), self.expression(place))
+
+    def print_grad(self, place: Place) -> Statement:
+        return PrintGrad(self.label()) if place.may_go_back else self.scale(place)
+
+    def derivative(self, place: Place) -> Statement:
+        form = self.draw.choice(tuple(dict.fromkeys((*BACKWARD, *FORWARD))))
+        label = self.label()
+        return Derivative(form, label, self.block(place.inside_derivative(form)), self.register())
+
+    def custom_rule(self, place: Place) -> Statement:
+        if place.forward or not place.may_go_back:
+            return self.wrapped(place)
+        label, inner = self.label(), place.inside().without_refs()
+        body, forward, backward = (self.block(at, 2) for at in (inner, place.inside_rule(), place.inside_rule()))
+        return CustomRule(label, body, forward, backward, self.draw.choice((1, -1)))
+
+    def solve(self, place: Place) -> Statement:
+        if place.forward or place.backward:  # JAX solves for derivatives too, with the user's solver
+            return self.wrapped(place)
+        variable = self.variable("v")
+        inner = place.inside().without_refs()  # JAX rejects it
+        body = self.block(dataclasses.replace(inner, values=(*inner.values, variable)), 2, effect=True)
+        residual = self.block(inner, 1) if self.draw.integer(0, 1) else ()
+        return Solve(variable, self.expression(place), self.draw.choice((1, 2, 4)), body, residual, self.register())
+
+    def ref_block(self, place: Place) -> Statement:
+        if not place.may_make:
+            return self.wrapped(place)
+        ref = self.variable("m")
+        made_by = self.draw.choice(sorted(place.may_make))
+        inner = dataclasses.replace(place.inside(), refs=(*place.refs, ref))
+        if made_by == "run_state":
+            inner = dataclasses.replace(inner, may_make=frozenset())  # JAX cannot lower a ref made inside
+        initial = self.expression(place)
+        return RefBlock(ref, initial, made_by, (*self.block(inner), self.write(inner)), self.register())
+
+
+# Everything `Statement.kinds` can answer: the generator must reach all of it.
+KINDS = frozenset(
+    {
+        *EFFECTS,
+        *WRAPPERS,
+        *("scale", "custom_rule", *BACKWARD, *FORWARD),
+        *("vmap", "log_array", "log_below", "record"),
+        *(f"args_{layout}" for layout in ("flat", "keywords", "array", "tree")),
+        *(f"action_{action}" for action in ACTIONS),
+        *(f"results_{structure}" for structure in ("leaf", "tuple", "tree")),
+        *(f"result_{dtype}" for dtype in RESULT_TYPES),
+        *(f"returns_{form}" for form in ("numpy", "python", "jax")),
+        *(f"fails_{kind}" for kind in ("queued", "queued_unordered", "sync", "sync_unordered")),
+        *("assign", "optimization_barrier", "associative_scan", "map", "call", "call_dropped", "dropped_result"),
+        *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch"),
+        *("scan", "scan_reverse", "scan_unroll_2", "scan_unroll_3"),
+        *("solve", "solve_residual", "new_ref", "freeze", "run_state", "write"),
+    }
+)

@@ -1,0 +1,67 @@
+"""What a program runs on, and what its callbacks do.
+
+Both are the same for all readings, which differ in how lines and actions come about.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.oracle.language import EFFECTS, FEATURES, MODULUS, Failure
+
+if TYPE_CHECKING:
+    from tests.oracle.statements.callback import Callback
+
+DISPATCH: contextvars.ContextVar[int] = contextvars.ContextVar("dispatch", default=0)
+"""Which dispatch it is, where a sequence says so. Callbacks show it."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """What a program runs on: the library, or something else that makes the same promise."""
+
+    jit: Callable[[Callable[..., Any]], Callable[..., Any]]
+    emit: Mapping[str, Callable[[str, tuple[Any, ...]], None]]  # print's kind -> emit(label, operands)
+    log: Callable[..., None]  # log(label, level, ordered, fields)
+    print_grad: Callable[[str, Any], Any]
+    callback: Callable[..., Any]  # callback(fn, results, *args, ordered=, [pass_record=], **kwargs)
+    barrier: Callable[[], object]
+    actions: Mapping[str, Callable[[str, str, int], None]]  # what callbacks do, under the names of `ACTIONS`
+    error: type[Exception]  # what a failing callback becomes; its cause is what the callback raised
+    features: frozenset[str] = FEATURES
+
+
+class Host:
+    """What callbacks do and know: the same for both readings, which differ in how lines and actions come about."""
+
+    def __init__(self, write: Callable[[str], None], actions: Mapping[str, Callable[[str, str, int], None]]):
+        self.write = write
+        self.actions = actions
+        self.memory = 0  # of all ordered calls so far, in their order
+        self.calls: collections.Counter[str] = collections.Counter()
+        self.raised: list[Failure] = []
+
+    def call(self, callback: Callback, values: Sequence[int], lane: tuple[int, ...]) -> list[int]:
+        """Runs a callback. Returns the numbers of which its results are made."""
+        self.write(f"{' '.join([callback.label, *map(str, values), f'@{DISPATCH.get()}'])}{in_lane(lane)}")
+        value = sum((j + 1) * y for j, y in enumerate(values)) % MODULUS
+        who = "o" if EFFECTS[callback.kind] else "u"
+        for action in callback.actions:
+            self.actions[action](callback.label, who, value)
+        self.calls[callback.label] += 1
+        if self.calls[callback.label] == callback.fails_at:
+            self.raised.append(Failure(callback.label))
+            raise self.raised[-1]
+        if callback.remembers:
+            self.memory = (31 * self.memory + value + 1) % MODULUS
+            value += self.memory
+        return callback.numbers(value)
+
+
+def in_lane(lane: tuple[int, ...]) -> str:
+    """How a line says in which lane it is; nothing outside of any `vmap`."""
+    return f" lane {lane}" if lane else ""

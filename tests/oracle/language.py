@@ -1,0 +1,152 @@
+"""What programs are made of: the words that all readings share, programs, and sequences of dispatches.
+
+A program is a tree of frozen dataclasses. Its statements stand in `statements/`, its expressions in `expressions`. The
+words are data: to add a kind of effect, add an entry to `EFFECTS` and one to `runners.library`; to add something that
+callbacks do, add an entry to `ACTIONS` and one to `runners.library`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from tests.oracle.jax_ import Scope
+    from tests.oracle.source import Source
+
+T = TypeVar("T")
+State = tuple[Any, ...]
+MODULUS = 97  # small and prime: products stay far below int32 and do not collapse to zero
+REGISTERS = ("a", "b", "c")
+STATE = "a, b, c, x"  # in rendered source: the registers, and `x`, the one value that can be differentiated
+RESULT_TYPES = ("int32", "uint8", "bool", "float16", "bfloat16", "float32")  # of what callbacks return
+
+# Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function. The first
+# four are prints, two of them by the handler of a custom call; a queued callback is called when its turn has come, and
+# the program waits for what a sync one returns.
+EFFECTS: Mapping[str, bool] = {
+    "ordered": True,
+    "unordered": False,
+    "native": True,
+    "native_unordered": False,
+    "log": True,
+    "log_unordered": False,
+    "queued": True,
+    "queued_unordered": False,
+    "sync": True,
+    "sync_unordered": False,
+    "print_grad": True,
+}
+
+PRINTS = ("ordered", "unordered", "native", "native_unordered")
+
+# What a callback may do besides writing its line -> the lines that come of it. In these, `label` is the callback's,
+# `who` tells those of ordered callbacks from those of unordered ones, and `value` is a number.
+ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
+    "print": lambda label, who, value: [f"{label}.print {value}"],
+    "log": lambda label, who, value: [f"{label}.log x={value} INFO"],
+    "callback": lambda label, who, value: [f"{label}.callback {value}"],
+    "eager_sync": lambda label, who, value: [f"{label}.asked {value}", f"{label}.answer {value + 1}"],
+    "jit": lambda label, who, value: [f"{label}.jit {(2 * value + 1) % MODULUS}"],
+    "effects_jit": lambda label, who, value: [f"{who}.nested {value} 0", f"{who}.nested {value} 1"],
+    "effects_jit_sync": lambda label, who, value: [
+        f"{who}.asks {value}",
+        f"{who}.asked {value}",
+        f"{who}.got {value + 1}",
+    ],
+    "barrier": lambda label, who, value: [],
+}
+
+# What a runner may be able to do; programs are made of what it can.
+FEATURES = frozenset(
+    {
+        *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
+        *("capture", "native"),
+    }
+)
+
+JAX_FEATURES = frozenset({"log", "callback"})
+
+
+class Failure(Exception):
+    """What a callback raises that is meant to."""
+
+
+class Expression(Protocol):
+    def python(self) -> str: ...
+
+    def jax(self, scope: Scope, state: State) -> Any: ...
+
+
+class Statement(Protocol):
+    """One statement: its Python reading, its JAX reading, and the names under which it is counted."""
+
+    def python(self, out: Source) -> None: ...
+
+    def jax(self, scope: Scope, state: State) -> State: ...
+
+    def kinds(self) -> tuple[str, ...]: ...
+
+
+Block_ = tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    """An inner jitted function of the registers; it may call the functions before it."""
+
+    name: str
+    through: str  # which of WRAPPERS jits it
+    body: Block_
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function of the dispatch number `n` and of the registers; nothing assigns `n`."""
+
+    functions: tuple[Function, ...]
+    body: Block_
+
+
+@dataclass(frozen=True)
+class Run:
+    """One dispatch of a program, from a state of its own or from what the last dispatch returned that did not fail."""
+
+    program: Program
+    state: tuple[int, ...] | None
+    device: int | None = None  # on which one, if it is said
+    by_default: bool = False  # by `jax.default_device`, instead of the arguments
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sequence of dispatches, and what is in force meanwhile."""
+
+    runs: tuple[Run, ...]
+    order: str = "thread"
+    capture: bool = False
+    context: bool = False  # whether each dispatch has a context of its own
+
+    def kinds(self) -> tuple[str, ...]:
+        devices = {(run.device, run.by_default) for run in self.runs if run.device is not None}
+        found = [f"order_{self.order}"] * (self.order != "thread") + ["capture"] * self.capture
+        found += ["context"] * self.context + ["several_devices"] * (len(devices) > 1)
+        return (*found, *sorted({"default_device" if by_default else "device_put" for _, by_default in devices}))
+
+
+def statements(tree: object) -> Iterator[Statement]:
+    """Every statement below a node, in the order of the source."""
+    if isinstance(tree, tuple):
+        for item in tree:
+            yield from statements(item)
+    elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        if hasattr(tree, "kinds"):
+            yield tree  # type: ignore[misc]
+        for part in dataclasses.fields(tree):
+            yield from statements(getattr(tree, part.name))
+
+
+def kinds_of_labels(tree: object) -> dict[str, str]:
+    return {s.label: s.kind for s in statements(tree) if hasattr(s, "label")}

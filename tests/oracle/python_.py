@@ -1,0 +1,241 @@
+"""The sequential reading: Python runs a program's source on one thread.
+
+That is what the library promises to look like. JAX takes no part in it.
+
+Under `vmap`, the lanes are run one after the other, and what they do happens afterwards, in the order of the places in
+the program and at one place in the order of the lanes. One value, `x`, can be differentiated: the reading notes what is
+made of it, and goes back over that where JAX would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.oracle.host import Host, in_lane
+from tests.oracle.language import ACTIONS, EFFECTS, MODULUS, Failure, Program, T, statements
+from tests.oracle.source import compiled
+from tests.oracle.statements.callback import Callback
+from tests.oracle.statements.derivatives import BACKWARD, FORWARD
+
+Step = Callable[[int], int]
+"""Takes a derivative past something, backward."""
+
+Point = tuple[tuple[int, ...], tuple[int, ...], str, Callable[[], object]]
+"""What is to happen later: the place in the program, the lane, the label of the effect if there is one, and what."""
+
+
+class Reading:
+    """Runs programs as Python: the functions that their source calls, and what came of them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.failures: list[str] = []  # labels of queued callbacks that raised
+        # The lane of each `vmap` around, what is to happen in lanes, and where we are: see `_at_this_point`.
+        self._lane: tuple[int, ...] = ()
+        self._points: list[Point] = []
+        self._position = [0]
+        # Where `x` has a derivative: how it goes back, a step for each thing that was made of `x`.
+        self._steps: list[Step] | None = None
+        self._goes_back = False  # whether effects come of that
+        self._defers = False  # whether what happens does so later even outside of lanes
+
+        def act(action: str) -> Callable[[str, str, int], None]:
+            return lambda *about: self.lines.extend(ACTIONS[action](*about))
+
+        self.host = Host(self.lines.append, {action: act(action) for action in ACTIONS})
+
+    def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
+        callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
+
+        def log(label: str, level: str, **fields: Any) -> None:
+            words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
+            text = f"{' '.join(words)}{in_lane(self._lane)}"
+            self._at_this_point("" if level == "DEBUG" else label, lambda: level == "DEBUG" or self.lines.append(text))
+
+        def call(label: str, *values: int) -> list[int]:
+            callback, lane = callbacks[label], self._lane if callbacks[label].pass_record else ()
+            if callback.awaited and not self._lane and not self._defers:
+                return self.host.call(callback, values, lane)
+            self._at_this_point(label, lambda: self._call(callback, values, lane))
+            return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
+
+        calls = {"log": log, "queued": call, "sync": call}
+        namespace: dict[str, Any] = {kind: calls.get(kind.split("_")[0], self._write) for kind in EFFECTS}
+        namespace |= {"lockstep": self._lockstep, "branch": self._branch, "turns": self._turns}
+        namespace |= {"held": self._held, "dropped": self._dropped, "scale": self._scale}
+        namespace |= {"print_grad": self._print_grad, "custom_rule": self._custom_rule}
+        namespace |= {form: functools.partial(self._differentiate, form) for form in (*BACKWARD, *FORWARD)}
+        namespace |= self.more_names(program)
+        exec(compiled(program), namespace)
+        self._lane, self._points, self._position, self._steps = (), [], [0], None
+        return namespace["program"](number, *state)
+
+    def more_names(self, program: Program) -> dict[str, Any]:
+        """What else the source may call, for those who have more statements."""
+        return {}
+
+    def _write(self, *words: object) -> None:
+        self._at_this_point(str(words[0]), lambda: self.lines.append(" ".join(map(str, words))))
+
+    def _call(self, callback: Callback, values: Sequence[int], lane: tuple[int, ...]) -> None:
+        try:
+            self.host.call(callback, values, lane)
+        except Failure:
+            if callback.awaited:
+                raise
+            self.failures.append(callback.label)
+
+    # Under `vmap`, each lane is run by itself, and what it does happens afterwards: in the order of the places in the
+    # program, and at one place in the order of the lanes. A place is known by how many effects, branches and loops came
+    # before it in the same block, and by those of the blocks around it, with the branch or turn that the block is.
+
+    def _at_this_point(self, label: str, happens: Callable[[], object]) -> None:
+        self._position[-1] += 1
+        if self._lane or self._defers:
+            self._points.append((tuple(self._position), self._lane, label, happens))
+        else:
+            happens()
+
+    @contextlib.contextmanager
+    def _branch(self, number: int) -> Iterator[None]:
+        """A branch: those of lower numbers come first, in all lanes that take them."""
+        position = self._position
+        position[-1] += 1
+        position += (number, 0)
+        steps = self._steps
+        if steps is not None:
+            self._steps = []
+            steps.append(functools.partial(self._branch_back, number, self._steps))
+        yield
+        self._steps = steps
+        del position[-2:]
+
+    def _branch_back(self, number: int, steps: list[Step], slope: int) -> int:
+        with self._branch(number):
+            return self._back(steps, slope)
+
+    def _turns(self, values: Iterable[int]) -> Iterator[int]:
+        """A loop: each turn is made by all lanes that go on."""
+        position = self._position
+        position[-1] += 1
+        position += (0, 0)
+        try:
+            for turn, value in enumerate(values):
+                position[-2:] = turn, 0
+                yield value
+        finally:
+            del position[-2:]
+
+    def _lockstep(self, lane: Callable[..., tuple[int, int]], xs: Sequence[int], *state: int) -> tuple[list[int], int]:
+        """The lanes' results, and the sum of their `x`."""
+        around, of_lanes = self._steps, [[] if self._steps is not None else None for _ in xs]
+
+        def run(number: int) -> tuple[int, int]:
+            self._steps = of_lanes[number]
+            return lane(xs[number], *state)
+
+        results = self._in_lanes(len(xs), run)
+        self._steps = around
+        if around is not None:
+            around.append(
+                lambda slope: sum(self._in_lanes(len(xs), lambda lane: self._back(of_lanes[lane] or [], slope)))
+            )
+        return [result for result, _ in results], sum(x for _, x in results) % MODULUS
+
+    def _in_lanes(self, count: int, run: Callable[[int], T]) -> list[T]:
+        self._position[-1] += 1
+        position, around, results = self._position, self._lane, []
+        for number in range(count):
+            self._position, self._lane = [*position, 0], (*around, number)
+            results.append(run(number))
+        self._position, self._lane = position, around
+        if not around and not self._defers:
+            self._let_happen()
+        return results
+
+    def _let_happen(self) -> None:
+        points, self._points = sorted(self._points, key=lambda point: point[:2]), []
+        for _, _, _, happens in points:
+            happens()
+
+    # Derivatives.
+
+    def _back(self, steps: list[Step], slope: int) -> int:
+        for step in reversed(steps):
+            slope = step(slope)
+        return slope
+
+    def _scale(self, x: int, factor: int, shift: int) -> int:
+        if self._steps is not None:
+            self._steps.append(lambda slope: factor * slope)
+        return (factor * x + shift) % MODULUS
+
+    def _print_grad(self, label: str, x: int) -> int:
+        if self._steps is not None:
+            self._steps.append(lambda slope: self._show_slope(label, slope))
+        return x
+
+    def _show_slope(self, label: str, slope: int) -> int:
+        if self._goes_back:
+            self._write(label, float(slope))
+        return slope
+
+    def _custom_rule(
+        self,
+        body: Callable[..., tuple[int, ...]],
+        forward: Callable[..., tuple[int, ...]],
+        backward: Callable[..., int],
+        *state: int,
+    ) -> tuple[int, ...]:
+        steps = self._steps
+        with self._held():
+            after = (body if steps is None else forward)(*state)
+        if steps is not None:
+            steps.append(lambda slope: backward(float(slope), *state))
+        return after
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """What is in there has no derivative."""
+        steps, self._steps = self._steps, None
+        yield
+        self._steps = steps
+
+    @contextlib.contextmanager
+    def _dropped(self) -> Iterator[None]:
+        """What is in there has one that nobody asks for."""
+        steps, self._steps = self._steps, None if self._steps is None else []
+        yield
+        self._steps = steps
+
+    def _differentiate(
+        self, form: str, label: str, fun: Callable[..., tuple[int, ...]], *state: int
+    ) -> tuple[int, ...]:
+        around, went_back = self._steps, self._goes_back
+        self._steps = steps = []
+        after = fun(*state)
+        self._steps, self._goes_back = None, form in BACKWARD
+        if form in ("vjp", "linearize"):
+            self._write(f"{label}.between", float(after[-1]))
+        if form == "jacrev":  # of what it is, and of twice that
+            slopes = self._in_lanes(2, lambda lane: self._back(steps, lane + 1))
+        elif form == "hessian":
+            seed = state[-1] + 1
+            [slope] = self._in_lanes(1, lambda lane: self._back(steps, seed))
+            slopes = [2 * (slope // seed)]
+        else:
+            slopes = [self._back(steps, 1)]
+        self._steps, self._goes_back = around, went_back
+        self._write(label, *map(float, slopes))
+        return after
+
+
+def interpret(program: Program, state: Sequence[int], number: int = 0) -> tuple[tuple[int, ...], list[str]]:
+    """The program's final state and its lines, found by running its source: no JAX takes part."""
+    reading = Reading()
+    return reading.interpret(program, state, number), reading.lines

@@ -1,0 +1,178 @@
+"""What programs run on: the library under test, a library that makes mistakes, and JAX's own ordered effects."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import io_callback
+
+from tests.helpers import build_handlers
+from tests.oracle.host import Runner
+from tests.oracle.jax_ import stacked, value_of
+from tests.oracle.language import JAX_FEATURES, MODULUS
+
+STUCK_AFTER = 120.0  # seconds for one sequence
+
+
+def write_line(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+@functools.cache
+def library() -> Runner:
+    """The library under test."""
+    import effects as fx
+
+    def emit(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
+        return lambda label, operands: fx.print(" ".join([label, *["{}"] * len(operands)]), *operands, ordered=ordered)
+
+    def per_shard(label: str, operands: tuple[Any, ...]) -> None:
+        fx.print(" ".join([label, "{device} {index}", *["{}"] * len(operands)]), *operands, per_shard=True)
+
+    fx.register_custom_call("oracle.say_line", (build_handlers(), "say_line"))
+
+    def native(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
+        effect = fx.registered_effects()["print"]
+
+        def emit(label: str, operands: tuple[Any, ...]) -> None:
+            values = stacked([*operands, np.int32(0)])[:-1]
+            chosen = effect if ordered else effect.unordered()
+            fx.custom_call("oracle.say_line", (), values, label=label, effect=chosen, vmap_method="sequential")
+
+        return emit
+
+    def log(label: str, level: int, ordered: bool, fields: Mapping[str, Any]) -> None:
+        fx.log(label, level=level, ordered=ordered, **fields)
+
+    def shows(label: str, returns: bool = False) -> Callable[[Any], Any]:
+        def function(value: Any) -> Any:
+            write_line(f"{label} {value}")
+            return np.int32(value + 1) if returns else None
+
+        function.__qualname__ = label
+        return function
+
+    scalar = jax.ShapeDtypeStruct((), np.int32)
+
+    def show(label: str, value: Any) -> None:
+        fx.print("{} {}", label, jnp.asarray(value, np.int32))
+
+    def eager_sync(label: str, who: str, value: int) -> None:
+        show(f"{label}.answer", fx.callback(shows(f"{label}.asked", True), scalar, np.array(value, np.int32)))
+
+    def eager_callback(label: str, who: str, value: int) -> None:
+        fx.callback(shows(f"{label}.callback"), None, np.array(value, np.int32))
+
+    def nested(who: str) -> Any:
+        def body(value: Any) -> None:
+            lax.fori_loop(0, 2, lambda i, _: fx.print(f"{who}.nested {{}} {{}}", value, i), None)
+
+        return fx.jit(body)
+
+    def nested_sync(who: str) -> Any:
+        def body(value: Any) -> Any:
+            fx.print(f"{who}.asks {{}}", value)
+            answer = fx.callback(shows(f"{who}.asked", True), scalar, value)
+            fx.print(f"{who}.got {{}}", answer)
+            return answer
+
+        return fx.jit(body)
+
+    nested_by, nested_sync_by = ({who: make(who) for who in "ou"} for make in (nested, nested_sync))
+    twice = jax.jit(lambda value: (2 * value + 1) % MODULUS)
+    return Runner(
+        fx.jit,
+        {
+            "ordered": emit(True),
+            "unordered": emit(False),
+            "per_shard": per_shard,
+            "native": native(True),
+            "native_unordered": native(False),
+        },
+        log,
+        lambda label, x: fx.print_grad(f"{label} {{}}", x),
+        fx.callback,
+        functools.partial(fx.effects_barrier, timeout=STUCK_AFTER),
+        {
+            "print": lambda label, who, value: show(f"{label}.print", value),
+            "log": lambda label, who, value: fx.log(f"{label}.log", x=np.array(value, np.int32)),
+            "callback": eager_callback,
+            "eager_sync": eager_sync,
+            "jit": lambda label, who, value: show(f"{label}.jit", twice(np.int32(value))),
+            "effects_jit": lambda label, who, value: nested_by[who](np.int32(value)),
+            "effects_jit_sync": lambda label, who, value: nested_sync_by[who](np.int32(value)),
+            "barrier": lambda label, who, value: fx.effects_barrier(timeout=STUCK_AFTER),
+        },
+        fx.EffectError,
+    )
+
+
+def library_after(change: Callable[[list[str]], None]) -> Runner:
+    """The library, except that the barrier changes the lines that were written."""
+    right = library()
+
+    def barrier() -> None:
+        right.barrier()
+        written: Any = sys.stdout
+        lines = written.getvalue().splitlines()
+        change(lines)
+        written.seek(0)
+        written.truncate()
+        written.write("".join(line + "\n" for line in lines))
+
+    return dataclasses.replace(right, barrier=barrier)
+
+
+def plain_jax() -> Runner:
+    """JAX's own ordered effects: slower, and right wherever JAX allows them. It checks the oracle, not the library.
+
+    Everything is a callback that JAX waits for: effects of other kinds have orders of their own.
+    """
+
+    def callback(function: Any, results: Any, *args: Any, ordered: bool, **kwargs: Any) -> Any:
+        """JAX takes neither texts nor mutable refs as arguments, and gives JAX arrays."""
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        at = [j for j, leaf in enumerate(leaves) if not isinstance(leaf, str)]
+
+        def call(*values: Any) -> Any:
+            given = list(leaves)
+            for j, value in zip(at, values, strict=True):
+                given[j] = np.asarray(value)
+            args, kwargs = jax.tree.unflatten(tree, given)
+            returned = function(*args, **kwargs)
+            if results is None:
+                return None
+            return jax.tree.map(lambda shape, value: np.asarray(value, shape.dtype), results, returned)
+
+        return io_callback(call, results, *(value_of(leaves[j]) for j in at), ordered=ordered)
+
+    def emit(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
+        def emit(label: str, operands: tuple[Any, ...]) -> None:
+            def write(*operands: Any) -> None:
+                write_line(" ".join([label, *map(str, operands)]))
+
+            callback(write, None, *operands, ordered=ordered)
+
+        return emit
+
+    def log(label: str, level: int, ordered: bool, fields: Mapping[str, Any]) -> None:
+        def write(**fields: Any) -> None:
+            text = " ".join([label, *(f"{name}={value}" for name, value in fields.items())])
+            write_line(f"{text} {logging.getLevelName(level)}")
+
+        if level >= logging.INFO:
+            callback(write, None, ordered=ordered, **fields)
+
+    prints = {"ordered": emit(True), "unordered": emit(False)}
+    return Runner(
+        jax.jit, prints, log, lambda label, x: x, callback, jax.effects_barrier, {}, RuntimeError, JAX_FEATURES
+    )

@@ -1,0 +1,61 @@
+"""Prints and log events."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.oracle.jax_ import Scope, stacked
+from tests.oracle.language import EFFECTS, Expression, State
+
+if TYPE_CHECKING:
+    from tests.oracle.source import Source
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An effect whose line is its label, unique in the program, and the values of its operands."""
+
+    kind: str
+    label: str
+    operands: tuple[Expression, ...]
+
+    def kinds(self) -> tuple[str, ...]:
+        return (self.kind,)
+
+    def python(self, out: Source) -> None:
+        out.line(f"{self.kind}({', '.join([repr(self.label), *(operand.python() for operand in self.operands)])})")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        scope.runner.emit[self.kind](self.label, tuple(operand.jax(scope, state) for operand in self.operands))
+        return state
+
+
+@dataclass(frozen=True)
+class Log:
+    """An event with fields: each operand by itself, and all of them as an array if it is asked for."""
+
+    kind: str
+    label: str
+    level: str
+    operands: tuple[Expression, ...]
+    array: bool
+
+    def kinds(self) -> tuple[str, ...]:
+        return (self.kind, *(["log_array"] * self.array), *(["log_below"] * (self.level == "DEBUG")))
+
+    def python(self, out: Source) -> None:
+        values = [operand.python() for operand in self.operands]
+        fields = [f"x{j}={value}" for j, value in enumerate(values)]
+        if self.array:
+            fields.append(f"y=[{', '.join(values)}]")
+        out.line(f"{self.kind}({', '.join([repr(self.label), repr(self.level), *fields])})")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        values = [operand.jax(scope, state) for operand in self.operands]
+        fields = {f"x{j}": value for j, value in enumerate(values)}
+        if self.array:
+            fields["y"] = stacked(values)
+        scope.runner.log(self.label, getattr(logging, self.level), EFFECTS[self.kind], fields)
+        return state

@@ -1,0 +1,316 @@
+"""Random programs against the oracle, and the oracle against what it must notice."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.oracle.cases import case_number, cases, generate
+from tests.oracle.compare import check
+from tests.oracle.expressions import Binary, Less, Literal, Name
+from tests.oracle.generator import KINDS
+from tests.oracle.language import PRINTS, Case, Function, Program, Run, statements
+from tests.oracle.python_ import interpret
+from tests.oracle.runners import library, library_after, plain_jax
+from tests.oracle.source import render
+from tests.oracle.statements.callback import Callback
+from tests.oracle.statements.calls import Call, Vmap
+from tests.oracle.statements.control import Cond, Fori, Scan, While
+from tests.oracle.statements.derivatives import CustomRule, Derivative, PrintGrad, Scale
+from tests.oracle.statements.effects import Effect, Log
+from tests.oracle.statements.state import Assign
+
+
+def test_jit_random_programs_keep_program_order() -> None:
+    """Whatever is nested in whatever, effects appear in the order of a single-threaded Python program."""
+
+    @settings(
+        max_examples=120,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    )
+    @given(cases())
+    def holds(case: Case) -> None:
+        check(case, runner)
+
+    runner = library()
+    holds()
+
+
+A, B, N = Name("a"), Name("b"), Name("n")
+SMALL = Program(
+    functions=(Function("f0", "jit", (Effect("ordered", "f", (A,)), Assign("a", Binary("+", A, Literal(1))))),),
+    body=(
+        Effect("ordered", "start", (N, A)),
+        Fori("i", B, 4, (Effect("ordered", "loop", (Name("i"),)), Call("f0", True))),
+        Effect("unordered", "aside", (A,)),
+        Cond(Less(A, B), (Effect("ordered", "less", ()),), (Effect("ordered", "not less", ()),)),
+        Scan("y", "q", A, (1, 2), B, True, 1, (Effect("ordered", "scan", (Name("y"), Name("q"))),), Name("y"), "c"),
+        Call("f0", False),
+        Effect("ordered", "end", (A, B, Name("c"))),
+    ),
+)
+SMALL_LINES = [
+    *("start 0 5", "loop 0", "f 5", "loop 1", "f 6", "aside 7", "not less"),
+    *("scan 4 7", "scan 3 7", "f 7", "end 7 2 18"),
+]
+
+
+def test_interpret_small_program_gives_lines_written_by_hand() -> None:
+    """`interpret` runs loops, branches, a reversed scan and calls as Python would."""
+    assert interpret(SMALL, (5, 2, 7)) == ((7, 2, 18), SMALL_LINES)
+
+
+def test_check_small_program_agrees_with_lines_written_by_hand() -> None:
+    """The library keeps its promise for a program whose lines were written down by hand."""
+    outcome = check([Run(SMALL, (5, 2, 7))])
+    assert outcome.lines == SMALL_LINES
+
+
+MIXED = Program(
+    functions=(),
+    body=(
+        Log("log", "event", "INFO", (A, B), True),
+        Callback("queued", "later", (A,), "tree", True, ("print", "effects_jit"), True),
+        Callback(
+            *("sync", "asks", (A, B), "flat", False, ("jit",), True),
+            target="a",
+            results=(("int32", 2), ("bool", 0)),
+            structure="tuple",
+        ),
+        Cond(Less(A, Literal(48)), (), (Effect("ordered", "not less", ()),)),
+        Vmap(
+            *("l", (1, 2), B),
+            (
+                Callback("sync", "lane", (Name("l"),), "array", False, (), False, 0, "b", (("float16", 0),)),
+                Effect("ordered", "at", (Name("l"), B)),
+            ),
+            *(B, "c"),
+        ),
+        Effect("ordered", "end", (A, B, Name("c"))),
+    ),
+)
+MIXED_LINES = [
+    "event x0=5 x1=2 y=[5 2] INFO",
+    *("later 5 @0", "later.print 5", "o.nested 5 0", "o.nested 5 1"),
+    *("asks 5 2 @0", "asks.jit 19"),  # it remembers 31 * 6 + 10, which is 2: its numbers begin at 9 + 2 + 7
+    "not less",
+    *("lane 3 @0", "lane 4 @0", "at 3 12", "at 4 13"),
+    "end 73 2 45",
+]
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_check_mixed_program_agrees_with_lines_written_by_hand(capture: bool) -> None:
+    """Events, callbacks and lanes mean what was worked out by hand; the library and its records say the same."""
+    assert interpret(MIXED, (5, 2, 7)) == ((73, 2, 45), MIXED_LINES)
+    assert check(Case((Run(MIXED, (5, 2, 7)),), capture=capture)).lines == MIXED_LINES
+
+
+LANES = Program(
+    functions=(Function("f0", "jit", (Log("log", "called", "INFO", (A,), False),)),),
+    body=(
+        Vmap(
+            *("l", (1, 2, 3), Literal(0)),
+            (
+                Cond(Less(Name("l"), Literal(2)), (Effect("ordered", "small", (Name("l"),)),), (Call("f0", True),)),
+                While(
+                    *("k", (Effect("ordered", "asks", (Name("l"), A)),), Less(A, Name("l")), 3),
+                    (Assign("a", Binary("+", A, Literal(1))), Effect("ordered", "turn", (Name("l"), A))),
+                ),
+            ),
+            *(A, "b"),
+        ),
+    ),
+)
+LANES_LINES = [
+    *("called x0=1 INFO lane (1,)", "called x0=1 INFO lane (2,)", "small 1"),
+    *("asks 1 1", "asks 2 1", "asks 3 1", "turn 2 2", "turn 3 2", "asks 2 2", "asks 3 2", "turn 3 3", "asks 3 3"),
+]
+
+
+def test_check_lanes_agree_with_lines_written_by_hand() -> None:
+    """Lanes of a `vmap` go where Python would, each at its turn: the branch that is false first, as in a `switch`."""
+    assert interpret(LANES, (1, 0, 0)) == ((1, 14, 0), LANES_LINES)
+    assert check([Run(LANES, (1, 0, 0))]).lines == LANES_LINES
+
+
+def _differentiated(form: str) -> Program:
+    rule = CustomRule("rule", (), (Effect("ordered", "forward", (A,)),), (Effect("ordered", "backward", (A,)),), -1)
+    turn = (Effect("ordered", "turn", (A,)), PrintGrad("back"), Scale((2,), A, A), Assign("a", Binary("+", A, A)))
+    return Program((), (Derivative(form, "slope", (Fori("i", 2, 2, turn), *([rule] * (form == "grad"))), "b"),))
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [
+        ("grad", ["forward 4", "rule 1.0", "backward 4", "back -2.0", "back -4.0", "slope -4.0"]),
+        ("jacrev", ["back 2.0", "back 4.0", "back 4.0", "back 8.0", "slope 4.0 8.0"]),
+        ("vjp", ["slope.between 4.0", "back 2.0", "back 4.0", "slope 4.0"]),
+        ("hessian", ["back 2.0", "back 4.0", "slope 8.0"]),
+        ("jvp", ["slope 4.0"]),
+        ("jacfwd", ["slope 4.0"]),
+        ("linearize", ["slope.between 4.0", "slope 4.0"]),
+    ],
+)
+def test_check_derivatives_agree_with_lines_written_by_hand(form: str, lines: list[str]) -> None:
+    """What happens forward happens once; what happens backward, the last turn first, for each time one goes there."""
+    assert check([Run(_differentiated(form), (1, 0, 0))]).lines == ["turn 1", "turn 2", *lines]
+
+
+def _failing(kind: str, **parameters: Any) -> Program:
+    bad = Callback(kind, "bad", (A,), "flat", False, (), False, 2, **parameters)
+    return Program(
+        (), (Fori("i", 3, 4, (Effect("ordered", "before", (N, Name("i"))), bad)), Effect("ordered", "after", ()))
+    )
+
+
+FAILING = _failing("queued")
+FAILING_SYNC = _failing("sync", target="a", results=(("int32", 0),))
+
+
+def test_check_goes_on_after_queued_callback_that_raises() -> None:
+    """What a queued callback raises is the barrier's, and nothing else changes."""
+    outcome = check([Run(FAILING, (1, 2, 3)), Run(SMALL, (5, 2, 7))])
+    turns = [line for i in range(3) for line in (f"before 0 {i}", "bad 1 @0")]
+    assert outcome.lines == [*turns, "after", *(line.replace("start 0", "start 1") for line in SMALL_LINES)]
+    assert outcome.errors == ["bad"]
+
+
+def test_check_ends_program_whose_callback_raises() -> None:
+    """What a sync callback raises is the call's; the program ends there, and the next one goes on from before."""
+    outcome = check([Run(FAILING_SYNC, (1, 2, 3)), Run(FAILING_SYNC, None)])
+    assert outcome.states == ["bad", (57, 2, 3)]
+    assert outcome.lines[:4] == ["before 0 0", "bad 1 @0", "before 0 1", "bad 9 @0"]
+    assert outcome.lines[4:6] == ["before 1 0", "bad 1 @0"] and outcome.lines[-1] == "after"
+    assert outcome.errors == []
+
+
+def test_check_reports_swallowed_error() -> None:
+    """An error that no barrier raises is reported."""
+
+    def barrier() -> None:
+        with contextlib.suppress(right.error):
+            right.barrier()
+
+    right = library()
+    with pytest.raises(AssertionError, match=r"raised what \[\] raised and should have raised \['bad'\]"):
+        check([Run(FAILING, (1, 2, 3))], dataclasses.replace(right, barrier=barrier))
+
+
+def test_check_reports_error_of_the_library() -> None:
+    """An error that no callback raised on purpose is reported with its traceback."""
+
+    def callback(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return right.callback(lambda *args, **kwargs: 1 / 0, *args, **kwargs)
+
+    right = library()
+    for program in (FAILING, FAILING_SYNC):
+        with pytest.raises(AssertionError, match="ZeroDivisionError"):
+            check([Run(program, (1, 2, 3))], dataclasses.replace(right, callback=callback))
+
+
+def test_check_agrees_with_ordered_effects_of_jax() -> None:
+    """The oracle's reading of a program is JAX's reading of it, without our library in between."""
+    runner = plain_jax()
+    for number in range(20):
+        check(case_number(0, number, runner.features), runner)
+
+
+def _swap(lines: list[str], first: int, second: int) -> None:
+    lines[first], lines[second] = lines[second], lines[first]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        pytest.param(lambda lines: _swap(lines, 1, 2), "+f 5\n loop 0\n-f 5", id="swapped"),
+        pytest.param(lambda lines: lines.remove("f 6"), "-f 6", id="lost"),
+        pytest.param(lambda lines: lines.insert(0, "start 0 5"), "+start 0 5", id="repeated"),
+        pytest.param(lambda lines: lines.append("f 8"), "+f 8", id="invented"),
+        pytest.param(lambda lines: lines.remove("aside 7"), "'aside 7' was seen 0 times", id="unordered-lost"),
+        pytest.param(lambda lines: lines.append("aside 7"), "'aside 7' was seen 2 times", id="unordered-repeated"),
+    ],
+)
+def test_check_reports_changed_lines(change: Callable[[list[str]], None], complaint: str) -> None:
+    """Lines that are swapped, lost, repeated or invented are reported, with the program's source."""
+    with pytest.raises(AssertionError) as raised:
+        check([Run(SMALL, (5, 2, 7))], library_after(change))
+    assert complaint in str(raised.value)
+    assert render(SMALL) in str(raised.value)
+
+
+def test_check_lets_unordered_lines_stand_anywhere() -> None:
+    """An unordered line may come before or after any other."""
+
+    def move(lines: list[str]) -> None:
+        lines.remove("aside 7")
+        lines.insert(0, "aside 7")
+
+    check([Run(SMALL, (5, 2, 7))], library_after(move))
+
+
+def test_check_reports_records_in_another_order() -> None:
+    """What was captured must have the order of the output."""
+    with pytest.raises(AssertionError, match="records captured"):
+        check(Case((Run(SMALL, (5, 2, 7)),), capture=True), library_after(lambda lines: _swap(lines, 1, 2)))
+
+
+def test_check_reports_programs_in_wrong_order() -> None:
+    """Lines of the second dispatch before those of the first are reported."""
+
+    def rotate(lines: list[str]) -> None:
+        lines[:] = lines[len(lines) // 2 :] + lines[: len(lines) // 2]
+
+    with pytest.raises(AssertionError, match="expected ordered lines"):
+        check([Run(SMALL, (5, 2, 7)), Run(SMALL, None)], library_after(rotate))
+
+
+def test_check_reports_wrong_state() -> None:
+    """A wrong result is reported, even if every line is right."""
+    right = library()
+
+    def jit(fun: Callable[..., Any]) -> Callable[..., Any]:
+        jitted = right.jit(fun)
+        return lambda *args: tuple(value + 1 for value in jitted(*args))
+
+    with pytest.raises(AssertionError, match=r"dispatch 0 returned \(8, 3, 19\) and should have returned \(7, 2, 18\)"):
+        check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, jit=jit))
+
+
+def test_check_reports_exceptions_with_source() -> None:
+    """A program that does not compile is reported with its source, like one that is wrong."""
+    right = library()
+
+    def emit(label: str, operands: tuple[Any, ...]) -> None:
+        raise NotImplementedError(f"cannot print {label}")
+
+    with pytest.raises(AssertionError, match="cannot print start") as raised:
+        check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, emit=dict.fromkeys(PRINTS, emit)))
+    assert render(SMALL) in str(raised.value)
+
+
+def test_generate_reaches_every_statement_within_200_programs() -> None:
+    """Every kind of statement and effect is generated early, and nothing is generated that is not counted."""
+    seen: collections.Counter[str] = collections.Counter()
+    for number in range(200):
+        failure = ("none", "exact", "loose")[number % 3]
+        for statement in statements(generate(random.Random(number), 10, failure)):
+            seen.update(statement.kinds())
+    assert set(seen) == KINDS
+
+
+def test_case_number_depends_on_seed_and_number_only() -> None:
+    """A failing sequence of a bulk run can be had again from its two numbers."""
+    again = [case_number(3, number) for number in (7, 5)]
+    assert again == [case_number(3, number) for number in range(8)][7:4:-2]
+    assert case_number(4, 7) != again[0]

@@ -1,0 +1,292 @@
+"""The table of transformations: each cell's effects, as many as there are to be, in their order."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import effects as fx
+from tests.helpers import ROOT
+from tests.transformations.constructs import CONSTRUCTS
+from tests.transformations.language import TRANSFORMATIONS
+from tests.transformations.programs import PROGRAMS
+from tests.transformations.table import table
+
+CELLS = [
+    pytest.param(construct, transformation, expected, id=f"{construct.name}-{transformation.name}".replace("`", ""))
+    for construct in CONSTRUCTS
+    for transformation in TRANSFORMATIONS
+    if (expected := transformation.expected(construct)) is not None
+]
+
+
+def _only(*names):
+    return [cell for cell in CELLS if cell.values[1].name in names]
+
+
+def _while(x):
+    return jax.lax.while_loop(lambda x: x < 3, lambda x: Printed().show("b", x) + 1, x)
+
+
+class Printed:
+    """Effects as lines of the output."""
+
+    def __init__(self, **options):
+        self._options = options
+
+    def show(self, place, x):
+        fx.print(place + "{:.0f}", x, **self._options)
+        return x
+
+    @contextlib.contextmanager
+    def collect(self, seen):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            yield
+        seen += out.getvalue().split()
+
+
+class Logged:
+    """Effects as events."""
+
+    def show(self, place, x):
+        fx.log(place, x=x)
+        return x
+
+    @contextlib.contextmanager
+    def collect(self, seen):
+        with fx.capture(suppress=True) as records:
+            yield
+        seen += [f"{record.event}{record.fields['x']:.0f}" for record in records]
+
+
+class Called:
+    """Effects as calls of a function, which the program waits for or not."""
+
+    def __init__(self, awaited):
+        self._awaited = awaited
+        self._seen = []
+
+    def show(self, place, x):
+        def call(x):
+            self._seen.append(f"{place}{x:.0f}")
+            return 3 * x if self._awaited else None
+
+        if not self._awaited:
+            fx.callback(call, None, x)
+            return x
+        return fx.callback(call, jax.ShapeDtypeStruct(x.shape, x.dtype), x) / 3
+
+    @contextlib.contextmanager
+    def collect(self, seen):
+        yield
+        seen += self._seen
+
+
+KINDS = {
+    "unordered": lambda: Printed(ordered=False),
+    "log": Logged,
+    "callback": lambda: Called(awaited=False),
+    "callback with results": lambda: Called(awaited=True),
+}
+
+
+def _run(jit, function, argument, kind):
+    """What a program shows, and what it returns."""
+    seen = []
+    with kind.collect(seen):
+        out = jit(function)(argument)
+        fx.effects_barrier(timeout=60)
+    return seen, out
+
+
+def _program(construct, transformation, show):
+    return transformation.apply(lambda x: construct.program(show, x))
+
+
+@pytest.mark.parametrize(("construct", "transformation", "expected"), CELLS)
+def test_cell(construct, transformation, expected):
+    """Every construct under every transformation: the effects of the program, in its order."""
+    kind = Printed()
+    shown, _ = _run(fx.jit, _program(construct, transformation, kind.show), transformation.argument, kind)
+    assert " ".join(shown) == expected
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    ("construct", "transformation", "expected"), [cell for cell in _only("`vmap`") if not cell.values[0].only]
+)
+def test_cell_of_every_kind(construct, transformation, expected, name):
+    """The same for every kind of effect; and what depends on a callback is what it would be without."""
+    kind = KINDS[name]()
+    shown, out = _run(fx.jit, _program(construct, transformation, kind.show), transformation.argument, kind)
+    if name == "unordered":
+        assert sorted(shown) == sorted(expected.split())
+    else:
+        assert " ".join(shown) == expected
+    if name == "callback with results" and construct.name != "`run_state`":  # JAX has no `vmap` of that
+        silent = transformation.apply(lambda x: construct.program(lambda _, x: x, x))
+        np.testing.assert_allclose(out, jax.jit(silent)(transformation.argument), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("construct", "transformation", "expected"), _only("`jit`", "`vmap`", "`vmap` of `grad`"))
+def test_cell_through_jax_jit(construct, transformation, expected):
+    """The same under `jax.jit`."""
+    if "offload" in construct.name and transformation.passes == "both":
+        pytest.skip("JAX cannot lower it with any ordered effect")
+    kind = Printed()
+    shown, _ = _run(jax.jit, _program(construct, transformation, kind.show), transformation.argument, kind)
+    assert " ".join(shown) == expected
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(name, jit):
+    """Programs that have a row of their own."""
+    function, argument, expected = PROGRAMS[name]
+    shown, out = _run(jit, function, argument, Printed())
+    assert " ".join(shown) == expected
+    assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(out))
+
+
+def _mesh():
+    return jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+REFUSED = {  # name -> program of an array that is sharded over four devices, the error under `jax.jit`
+    "print": (lambda x: fx.print("{}", x), r"`print`.*for several devices.*Write `fx.jit`"),
+    "print, unordered": (lambda x: fx.print("{}", x, ordered=False), r"`print \(unordered\)`.*Write `fx.jit`"),
+    "log": (lambda x: fx.log("event", x=x), r"`log`.*Write `fx.jit`"),
+    "callback": (lambda x: fx.callback(lambda x: None, None, x), r"`callback`.*Write `fx.jit`"),
+    "in a loop": (lambda x: jax.lax.fori_loop(0, 2, lambda i, _: fx.print("{}", x), None), "Write `fx.jit`"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_jax_jit_cannot_do_says_fx_jit(lines, name):
+    """Where JAX's own tokens do not go, the error names the effect, the line and `fx.jit`, which can."""
+    program, text = REFUSED[name]
+    x = jax.device_put(jnp.arange(4.0), NamedSharding(_mesh(), PartitionSpec("i")))
+    with pytest.raises(NotImplementedError, match=text) as caught:
+        jax.jit(program)(x)
+    assert f"{__file__}:" in str(caught.value)
+    lines(fx.jit(program), x)
+
+
+def test_transposed_operand_is_refused():
+    """In a transposed function what is linear has no value to show."""
+    with pytest.raises(fx.NotDifferentiable, match="`print`.*transposed.*`fx.print_grad`") as caught:
+        jax.linear_transpose(lambda x: Printed().show("p", x) * 2, jnp.float32(1))(jnp.float32(1))
+    assert f"{__file__}:" in str(caught.value)
+
+
+@pytest.mark.parametrize("control", ["cond", "while_loop"])
+def test_references_from_outside_are_refused_where_lanes_differ(control):
+    """A lane that is not there must not write, and JAX has no way to hold it back."""
+
+    def program(x):
+        ref = jax.new_ref(jnp.float32(0))
+
+        def write(y):
+            ref[...] = Printed().show("w", y)
+            return y + 1
+
+        if control == "cond":
+            jax.lax.cond(x > 1, write, lambda x: x, x)
+        else:
+            jax.lax.while_loop(lambda y: y < 3, write, x)
+        return ref[...]
+
+    with pytest.raises(NotImplementedError, match=f"{control}.*mutable reference.*jax.lax.map"):
+        fx.jit(jax.vmap(program))(jnp.array([1.0, 2.0]))
+
+
+def _masked(run):
+    """Has its effect where x > 1, under two `vmap`s."""
+    return jax.vmap(jax.vmap(lambda x: jax.lax.cond(x > 1, run, lambda x: x, x)))
+
+
+def test_records_know_their_lane():
+    """One index for each `vmap`, the outermost first; none without."""
+
+    def program(x):
+        fx.print("none")
+        jax.vmap(lambda x: fx.log("one", x=x))(x[0])
+        jax.vmap(jax.vmap(lambda x: fx.print("two {}", x)))(x)
+        jax.vmap(lambda row: jax.vmap(lambda x: fx.print("three {}", row.sum()))(row))(x)
+        _masked(lambda x: Printed().show("four", x))(x)
+
+    with fx.capture(suppress=True) as records:
+        fx.jit(program)(jnp.arange(4.0).reshape(2, 2))
+        fx.effects_barrier(timeout=60)
+    every = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [record.lane for record in records] == [(), (0,), (1,), *every, *every, (1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+@pytest.mark.parametrize(
+    "vmap_method", ["sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized"]
+)
+def test_callbacks_are_called_for_lanes_that_are_there(vmap_method, jit):
+    """Where some lanes are missing, a function is called for each of the others; where none is, as JAX does."""
+    called = []
+
+    def double(x):
+        called.append(np.array(x))
+        return np.asarray(2 * x, np.float32)
+
+    def run(x):
+        return fx.callback(double, jax.ShapeDtypeStruct((), jnp.float32), x, vmap_method=vmap_method)
+
+    x = jnp.arange(4.0).reshape(2, 2)
+    np.testing.assert_array_equal(jit(_masked(run))(x), [[0, 1], [4, 6]])
+    assert [y.tolist() for y in called] == [2.0, 3.0]
+    called.clear()
+    np.testing.assert_array_equal(jit(_masked(run))(x + 2), 2 * x + 4)
+    together = not vmap_method.startswith("sequential")
+    assert [y.tolist() for y in called] == ([[[2.0, 3.0], [4.0, 5.0]]] if together else [2.0, 3.0, 4.0, 5.0])
+
+
+def test_function_of_no_lane_is_not_called():
+    """Where no lane is there, nothing is called, and the results of the other branch are right."""
+    called = []
+
+    def run(x):
+        return fx.callback(lambda x: called.append(x) or x, jax.ShapeDtypeStruct((), jnp.float32), x)
+
+    np.testing.assert_array_equal(fx.jit(_masked(run))(-jnp.ones((2, 2))), -np.ones((2, 2)))
+    assert not called
+
+
+@pytest.mark.parametrize("program", [lambda x: Printed().show("p", x), _while], ids=["straight", "while"])
+def test_many_lanes_are_one_record(lines, program):
+    """A batch of 100,000 lanes prints as many lines from one record, and its program is as long as that of ten."""
+    mapped = fx.jit(jax.vmap(program))
+    few, many = (mapped.lower(jnp.ones(size)).as_text() for size in (10, 100_000))
+    sizes = re.compile(r"\b(10|100000)(?=x|\b)")
+    # What names the site: its key, and the number that says how many bytes travel.
+    assert len(sizes.sub("n", few)) == pytest.approx(len(sizes.sub("n", many)), abs=100)
+    assert few.count("stablehlo.") == many.count("stablehlo.")
+    turns = 1 if program is not _while else 2
+    before = fx.stats()["published"]
+    shown = lines(mapped, jnp.ones(100_000))
+    assert fx.stats()["published"] - before <= turns + 1  # and the program's end
+    assert len(shown) == 100_000 * turns
+
+
+def test_table_has_cells_enough():
+    """No fewer than the promise."""
+    assert len(CELLS) > 300
+    assert len({cell.id for cell in CELLS}) == len(CELLS)
+
+
+def test_readme_has_the_table():
+    """What the README says is what is tested."""
+    assert table() in (ROOT / "README.md").read_text()
