@@ -16,6 +16,7 @@ from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._registry import OF_JAX, effect_names
 from effects._types import Order
+from effects._wire import UNTRACKED_THREAD
 
 
 def effects_barrier(
@@ -58,7 +59,7 @@ def effects_barrier(
         )
     if meeting is not None:
         meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
-    raise_failures(None if all_threads else {*(stream.thread for stream in own_streams()), native.PLAIN_THREAD})
+    raise_failures(None if all_threads else {*(stream.thread for stream in own_streams()), UNTRACKED_THREAD})
 
 
 def wait_for_thread() -> None:
@@ -117,7 +118,7 @@ def _wait(
             if names is None or effects is None or names & set(effects):
                 last.append((stream, number))
                 break
-    plain = native.plain_published() if for_plain else 0
+    plain = native.untracked_published() if for_plain else 0
 
     def done() -> bool:
         # What is replayed right now is not what one of the functions in it waits for. Whoever else waits for records
@@ -159,8 +160,8 @@ def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:
     if (site := stream.eager.get(number)) is not None:
         return (site.effect.name,)
     call = stream.calls.get(number)
-    issued = call[0].issued if call is not None else None
-    return issued.effects if issued is not None else None
+    traits = call[0].traits if call is not None else None
+    return traits.effects if traits is not None else None
 
 
 def forget_plain_failures() -> None:

@@ -10,6 +10,7 @@ from dispatch._sink import native
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects import _targets
+from effects._wire import CUSTOM_CALL_TARGET
 
 _XLA = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
 """Platforms as XLA names them."""
@@ -21,7 +22,7 @@ def _prepare(platform: str) -> None:
     if platform not in _ready:
         compat.register_ffi_type("effects_custom_call", *native.loaded_call_type(), platform=_XLA[platform])
         stages = {stage: capsule for _, stage, capsule in native.custom_call_handlers()}
-        jax.ffi.register_ffi_target("effects_custom_call", stages, platform=_XLA[platform])
+        jax.ffi.register_ffi_target(CUSTOM_CALL_TARGET, stages, platform=_XLA[platform])
         _ready.add(platform)
 
 

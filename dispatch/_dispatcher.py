@@ -12,10 +12,11 @@ from dispatch._custom_calls import failure_in
 from dispatch._drain import drain, failure_of
 from dispatch._failures import failures
 from dispatch._sink import native
-from dispatch._streams import Issued, Stream, current_stream, orders, several_devices
+from dispatch._streams import Stream, current_stream, orders, several_devices
 from effects._config import config
 from effects._jax_compat import jax_tokens, runs_now
-from lowering._record import TOKEN_LENGTH, TOKEN_NAME
+from effects._wire import TOKEN_LENGTH, ProgramTraits
+from lowering._record import TOKEN_NAME
 
 
 class Dispatcher:
@@ -25,7 +26,7 @@ class Dispatcher:
         self._name = name
         self._caller = native.Caller(name, threading.Lock())
         self._plain = plain  # the function without tokens: what it is under another trace, and without jit
-        self._threaded = threaded  # (runtime token, *args) -> (results, {Issued: output token})
+        self._threaded = threaded  # (runtime token, *args) -> (results, {ProgramTraits: output token})
 
     # This is the way of every dispatch, hence one function and few helpers.
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -39,7 +40,7 @@ class Dispatcher:
         caller = self._caller
         dispatching = stream.dispatching
         depth = len(dispatching)
-        awaits = (issued := caller.issued) is None or issued.awaits  # or may
+        awaits = (traits := caller.traits) is None or traits.awaits_results  # or may
         number = -1
         try:
             with stream.turn:
@@ -92,13 +93,15 @@ def _wait_for_callbacks(stream: Stream) -> None:
         drain.wait(lambda: newest not in stream.calls)
 
 
-def _wait_for_answers(stream: Stream, number: int, awaited: tuple[Issued, Any], name: str) -> None:
+def _wait_for_answers(stream: Stream, number: int, awaited: tuple[ProgramTraits, Any], name: str) -> None:
     """Waits until a program has got what it waits for. What is only recorded may still be to come."""
-    issued, output_token = awaited
+    traits, output_token = awaited
     # The drain tells when epochs end. A program may be over long before, if its last effects take their time.
-    while issued.awaits and not drain.wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
+    while traits.awaits_results and not drain.wait(
+        lambda: number not in stream.calls or output_token.is_ready(), _LOOK
+    ):
         pass
-    if (issued.custom_calls or output_token.is_ready()) and (error := failure_of(output_token)) is not None:
+    if (traits.has_custom_calls or output_token.is_ready()) and (error := failure_of(output_token)) is not None:
         _raise_what_ended(stream, number)
         if (failure := failure_in(error, name)) is not None:
             drain.wait(lambda: number not in stream.calls)  # until its other effects are done

@@ -21,18 +21,12 @@ from dispatch._sink import native, to_bytes
 from dispatch._streams import Stream, is_nested, nest_this_thread, nested_here, streams
 from dispatch._stuck import Running, Watch
 from effects import _errors as errors
-from effects._record import HEADER, Records
+from effects._record import Records
 from effects._sites import Site
-from lowering._record import PHASE
+from effects._wire import INDEX, PHASE, Batch, CallbackRecord, Item, ItemKind, RecordsBetween, in_region, read_header
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
-
-_TEXT, _RECORDS, _LARGE = range(3)
-"""What the items of a batch are; see `Item` in `dispatch/native/drain.h`."""
-
-_CALLS = 6  # of an item: whether some of its records are of callbacks; see `ToCalls` in `dispatch/native/module.cc`
-_REPLY = 3  # of a callback's record: under which number somebody waits; 0 if nobody does
 
 
 class Drain:
@@ -105,12 +99,12 @@ class Drain:
             self.finish(done)
             return True
         nested = is_nested()
-        native.barrier_begins(nested, for_plain)
+        native.begin_barrier(nested, for_plain)
         try:
             with self.progress:
                 return self.progress.wait_for(done, timeout)
         finally:
-            native.barrier_ends(nested, for_plain)
+            native.end_barrier(nested, for_plain)
 
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""
@@ -145,29 +139,31 @@ class Drain:
         Returns whether this thread still leads, whether there was anything in the batch, and whether the drain is to
         end.
         """
-        items, finished, forgotten, plain_released, run, plain_in_run, stopped = native.next_batch(_PATIENCE)
+        batch = Batch._make(native.next_batch(_PATIENCE))
+        items, finished, run, plain_released = batch.items, batch.finished, batch.run, batch.untracked_released
+        items[:] = map(Item._make, items)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
-        calls = [self._call_of(item[1], item[2]) for item in items]
+        calls = [self._call_of(item.thread, item.epoch) for item in items]
         at, leads = 0, True
-        while at < len(items) and items[at][0] == _TEXT:
+        while at < len(items) and items[at].kind == ItemKind.TEXT:
             self._show(items[at], *calls[at])
             at += 1
         if run is None:
             if finished or plain_released != self.plain_released:
                 self._end_epochs(finished, plain_released)
-            if forgotten:
-                forget(forgotten)
+            if batch.forgotten:
+                forget(batch.forgotten)
         else:
             if finished or plain_released != self.plain_released:
                 self._end_epochs([each for each in finished if each[0] != run], plain_released)
                 finished = [each for each in finished if each[0] == run]
-            leads = self._replay_run(items, calls, at, run, plain_in_run, finished, settle)
+            leads = self._replay_run(items, calls, at, run, batch.untracked_in_run, finished, settle)
         self._batches += 1
-        if leads and not stopped and (run is None or self._batches % 64 == 0):
+        if leads and not batch.stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
             self._free_stuck()
             _streams.forget_ended()
-        return leads, bool(items or finished), stopped
+        return leads, bool(items or finished), batch.stopped
 
     def _end_epochs(self, finished: list[tuple[int, int, int]], plain_released: int) -> None:
         for thread, first, count in finished:
@@ -195,14 +191,14 @@ class Drain:
         for at in range(first, len(items)):
             item = items[at]
             try:
-                if item[_CALLS]:
+                if item.has_callbacks:
                     answer = self._call(item, *calls[at], settle)
                 else:
                     self._show(item, *calls[at])
                     if settle is not None:
-                        settle((item[1], item[2]))
+                        settle((item.thread, item.epoch))
             except BaseException as error:  # ours: the others go on all the same
-                failures.add((item[1], item[2]), error)
+                failures.add((item.thread, item.epoch), error)
                 if (reply := _last_reply(item)) != 0:
                     answer = reply, error, False
             items[at] = item = None  # the arguments of a function live no longer than its run
@@ -213,44 +209,44 @@ class Drain:
         if answer is not None:
             reply, result, by_device = answer
             if by_device:
-                native.hurry()  # the device may go on to where it waits for others, whose turn is to come
+                native.set_offer_urgent()  # the device may go on to where it waits for others, whose turn is to come
             answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes
         return native.reclaim()
 
-    def _show(self, item: Any, call: Any, site: Site | None) -> None:
+    def _show(self, item: Item, call: Any, site: Site | None) -> None:
         """Replays an item without callbacks."""
-        kind, thread, number, count, data, block, _, _ = item
+        place = item.thread, item.epoch
         if failures.any_ended:
-            failures.count_after_end((thread, number), count)
-        replay = Replay(call or outside_epochs(), (thread, number))
-        if kind == _TEXT:
-            replay.text(data)
-        elif kind == _RECORDS:
-            replay.records(Records(data, count, find_site if site is None else lambda _: site))
+            failures.count_after_end(place, item.count)
+        replay = Replay(call or outside_epochs(), place)
+        if item.kind == ItemKind.TEXT:
+            replay.text(item.data)
+        elif item.kind == ItemKind.RECORDS:
+            replay.records(Records(item.data, item.count, find_site if site is None else lambda _: site))
         else:
-            _, _, _, site_id, *token, device, _, _ = HEADER.unpack(data)
-            replay.records(Records.of_one(site or find_site(site_id), tuple(token), device, block))
+            header = read_header(item.data)
+            replay.records(Records.of_one(site or find_site(header.site), header.token, header.device, item.block))
 
-    def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
+    def _call(self, item: Item, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
         """Runs the functions of an item, and replays what stands between them.
 
         Returns whom to answer what, if somebody waits, always for the last of them; and whether other devices have
         turns of their own.
         """
-        _, thread, number, _, parts, _, _, failed = item
-        place = thread, number
+        place = item.thread, item.epoch
         replay = Replay(call or outside_epochs(), place, settle)
         find = find_site if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
-        for part in parts:
-            if len(part) == 2:  # records that call nothing, and how many
+        for part in item.data:
+            if len(part) == len(RecordsBetween._fields):
+                between = RecordsBetween._make(part)
                 if failures.any_ended:
-                    failures.count_after_end(place, part[1])
-                replay.records(Records(part[0], part[1], find))
+                    failures.count_after_end(place, between.count)
+                replay.records(Records(between.data, between.count, find))
                 continue
-            site_id, token, device, reply, several, payload = part
+            site_id, token, device, reply, several, payload = CallbackRecord._make(part)
             site = find(site_id)
-            cancelled = failed and reply != 0
+            cancelled = item.failed and reply != 0
             if failures.any_ended:
                 failures.count_after_end(place, int(not cancelled), int(cancelled))
             if cancelled:
@@ -261,7 +257,7 @@ class Drain:
             result = replay.function(site, token, device, payload, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:
-                answer = reply, result, bool(token[PHASE] & 1)
+                answer = reply, result, in_region(token[PHASE])
         return answer
 
     def _wait_for_nested(self, nested: Stream, place: tuple[int, int]) -> None:
@@ -290,9 +286,9 @@ class Drain:
                 continue  # it has just ended
             failure = errors.EffectError(message.format(name=function.name, where=function.site.where))
             self.running[thread] = (*running[thread][:3], 0, *running[thread][4:])
-            failures.end_program(function.place, failure, function.token[3])
+            failures.end_program(function.place, failure, function.token[INDEX])
             answer_with(function.reply, failure)
-            if function.token[PHASE] & 1:  # the other devices' turns do not come before this function ends
+            if in_region(function.token[PHASE]):  # the other devices' turns do not come before this function ends
                 native.end_program(*function.place)
 
     def _close_failed(self) -> None:
@@ -309,10 +305,10 @@ class Drain:
                 stream.fail(number)
 
 
-def _last_reply(item: Any) -> int:
+def _last_reply(item: Item) -> int:
     """Under which number somebody waits for the last record of an item; 0 if nobody does."""
-    last: tuple[Any, ...] = item[4][-1] if item[_CALLS] else ()
-    return last[_REPLY] if len(last) > _REPLY else 0
+    last: tuple[Any, ...] = item.data[-1] if item.has_callbacks else ()
+    return CallbackRecord._make(last).reply if len(last) == len(CallbackRecord._fields) else 0
 
 
 def failure_of(output_token: Any) -> Exception | None:

@@ -21,6 +21,7 @@ from effects import _jax_compat as compat
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p
 from effects._sites import SIZE, Site
+from effects._wire import ALL_DEVICES
 
 _EAGER = native.Caller("an eager call")
 
@@ -75,7 +76,7 @@ def _device_of(operands: Sequence[Any]) -> int:
     devices = devices or {device for x in arrays for device in x.devices()}
     if not devices:
         return compat.host_device()
-    return devices.pop().id if len(devices) == 1 else native.ALL_DEVICES
+    return devices.pop().id if len(devices) == 1 else ALL_DEVICES
 
 
 def _records_of_shards(operands: Sequence[Any]) -> list[tuple[int, list[np.ndarray]]]:

@@ -13,20 +13,20 @@ import jax
 
 from dispatch._dispatcher import Dispatcher
 from dispatch._drain import drain
-from dispatch._streams import Issued
 from effects import _errors as errors
+from effects._wire import ProgramTraits
 
 
 class Executable:
     """JAX's executable of a threaded function, as that of the function without tokens."""
 
-    def __init__(self, threaded: Any, issued: Sequence[Issued], name: str, inputs: int):
+    def __init__(self, threaded: Any, issued: Sequence[ProgramTraits], name: str, inputs: int):
         self._threaded = threaded
         self._made_with = issued, name, inputs
         outputs = len(threaded.out_avals)
         flat = jax.stages.Compiled(threaded, [], ((0,) * inputs, {}), jax.tree.structure((0,) * outputs))
 
-        def call(token: Any, *args: Any) -> tuple[list[Any], dict[Issued, Any]]:
+        def call(token: Any, *args: Any) -> tuple[list[Any], dict[ProgramTraits, Any]]:
             outs = list(flat(token, *args))
             return outs[: outputs - len(issued)], dict(zip(issued, outs[outputs - len(issued) :], strict=True))
 
@@ -64,7 +64,7 @@ _OUTPUTS = ("out_avals", "_out_shardings", "_xla_out_layouts")
 class Unloaded:
     """What is pickled of an `Executable`."""
 
-    def __init__(self, threaded: Any, issued: Sequence[Issued], name: str, inputs: int):
+    def __init__(self, threaded: Any, issued: Sequence[ProgramTraits], name: str, inputs: int):
         self._threaded = threaded
         self._made_with = issued, name, inputs
 

@@ -19,6 +19,7 @@ from dispatch._jit import RUNTIME_TOKEN, JitFunction, jit, jit_with_all_tokens
 from dispatch._known_sites import meet
 from effects import _errors as errors
 from effects import _jax_compat as compat
+from effects import _wire as wire
 from effects._config import config
 from effects._content import HostCall
 from effects._registry import register_effect, registered_effects
@@ -28,14 +29,14 @@ from lowering._emit import NATIVE_PLATFORMS
 from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule, sites_in, token_keys
 
 _TARGETS = (
-    "effects_record",
+    wire.RECORD_TARGET,
     "effects_shards",
-    "effects_call",
-    "effects_custom_call",
-    "effects_enter",
-    "effects_leave",
-    "effects_after",
-    "effects_close",
+    wire.CALL_TARGET,
+    wire.CUSTOM_CALL_TARGET,
+    wire.ENTER_TARGET,
+    wire.LEAVE_TARGET,
+    wire.AFTER_TARGET,
+    wire.CLOSE_TARGET,
 )
 _CHECKS = tuple(map(jax.export.DisabledSafetyCheck.custom_call, _TARGETS))
 

@@ -6,9 +6,9 @@ import dataclasses
 import threading
 from collections.abc import Collection
 
-from dispatch._sink import native
 from dispatch._streams import streams, this_thread
 from effects import _errors as errors
+from effects._wire import UNTRACKED_THREAD
 
 Place = tuple[int, int]
 """A program: the number of the thread that called it, and of its epoch."""
@@ -59,7 +59,7 @@ class Failures:
                 return
             program.awaited, program.before = failure, before
             self.any_ended = True
-            self.plain_ended = self.plain_ended or place[0] == native.PLAIN_THREAD
+            self.plain_ended = self.plain_ended or place[0] == UNTRACKED_THREAD
 
     def _of(self, place: Place) -> _OfProgram:
         if place not in self.programs:

@@ -9,10 +9,11 @@ import numpy as np
 
 from dispatch._drain import drain
 from dispatch._known_sites import meet
-from dispatch._sink import PLAIN_TOKEN, native, publish
+from dispatch._sink import UNTRACKED_TOKEN, native, publish
 from dispatch._streams import is_nested
 from effects._sites import Site
-from lowering._record import INDEX, set_host_sink
+from effects._wire import INDEX
+from lowering._record import set_host_sink
 
 
 class _HostSink:
@@ -32,7 +33,7 @@ class _HostSink:
         return np.array(tokens[0])
 
     def plain(self, site: Site, operands: Sequence[Any]) -> list[Any]:
-        return publish_and_wait(site, PLAIN_TOKEN, operands)
+        return publish_and_wait(site, UNTRACKED_TOKEN, operands)
 
 
 def publish_and_wait(
@@ -44,7 +45,7 @@ def publish_and_wait(
     if reply is None:
         return []
     if is_nested():
-        native.hurry()
+        native.set_offer_urgent()
     results = zip(site.results or (), reply.wait(), strict=True)
     return [np.ndarray(result.shape, result.stored, data) for result, data in results]
 

@@ -21,13 +21,14 @@ from dispatch._dispatcher import Dispatcher
 from dispatch._drain import drain
 from dispatch._executable import Executable
 from dispatch._options import jit_with_tokens
-from dispatch._streams import Issued, begin_trace
+from dispatch._streams import begin_trace
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._content import HostCall
+from effects._wire import TOKEN_LENGTH, ProgramTraits
 from lowering._custom_call import has_custom_calls
 from lowering._jax_callbacks import jax_calls_in
-from lowering._record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p
+from lowering._record import TOKEN_NAME, Edges, close_p, record_p
 from lowering._rules import effects_of, sites_in, token_keys
 from lowering._thread import ends_with_record, thread_tokens
 
@@ -171,7 +172,7 @@ class Compiled(_ThreadedStage, Dispatcher):
 
 
 def _jit_threaded(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """The jitted function of (runtime token, *args) that returns (results, {Issued: output token})."""
+    """The jitted function of (runtime token, *args) that returns (results, {ProgramTraits: output token})."""
     return jit_with_tokens(_threaded_function(fun, options), _signature(fun), options)
 
 
@@ -234,7 +235,7 @@ def jit_with_all_tokens(function: JitFunction, keys: tuple[str, ...]) -> Any:
     return jit_with_tokens(threaded, _signature(fun), options)
 
 
-def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[Issued, Any]]:
+def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[ProgramTraits, Any]]:
     """Evaluates a whole program with tokens that begin at the runtime token."""
     effects = effects_of(jaxpr.effects)
     keys = token_keys(effects)
@@ -246,15 +247,15 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     drain.start()
     custom_calls = has_custom_calls(jaxpr.jaxpr)
     if not tokens:
-        issued = Issued((), False, False, custom_calls)
-        return outs, {issued: close_p.bind(token)} if custom_calls else {}
+        traits = ProgramTraits((), False, False, custom_calls)
+        return outs, {traits: close_p.bind(token)} if custom_calls else {}
     names = tuple(sorted({effect.name for effect in effects}))
     sites = sites_in(jaxpr)
     calls, awaits = jax_calls_in(jaxpr)
     calls = calls or any(isinstance(site.content, HostCall) for site in sites)
     awaits = awaits or any(site.results is not None for site in sites)
-    issued = Issued(names, calls, awaits, custom_calls)
-    return outs, {issued: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
+    traits = ProgramTraits(names, calls, awaits, custom_calls)
+    return outs, {traits: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
 
 
 def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:

@@ -21,6 +21,7 @@ from effects._content import Event, HostCall, Line
 from effects._log import LOGGER
 from effects._record import Record, Records, records_of
 from effects._sites import Site
+from effects._wire import INDEX, UNTRACKED_THREAD
 
 _ONCE = ((),)
 """The lanes of what has none."""
@@ -84,7 +85,7 @@ class Replay:
                 self._fail(error, site)
                 return None
             failure = _failure(errors.MSG_AWAITED_CALLBACK, error, self._call[0].name, site)
-            failures.end_program(self._place, failure, token[3])
+            failures.end_program(self._place, failure, token[INDEX])
             return failure
 
     # In the context of the call.
@@ -172,7 +173,7 @@ class Replay:
 
     def _captures(self) -> tuple[Capture, ...]:
         # What JAX dispatched does not say which thread called it.
-        return observers.captures if self._place[0] == native.PLAIN_THREAD else captures.get()
+        return observers.captures if self._place[0] == UNTRACKED_THREAD else captures.get()
 
     def _fail(self, error: BaseException, site: Site | None) -> None:
         is_call = site is not None and isinstance(site.content, HostCall)

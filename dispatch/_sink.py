@@ -10,18 +10,18 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax_compat as compat
+from effects import _wire as wire
 from effects._config import Config, config
 from effects._content import HostCall
 from effects._sites import Site
-
-_ABI = 10
 
 try:
     import _token_effects as native
 except ImportError as _error:
     raise ImportError(errors.MSG_NATIVE_MISSING) from _error
-if native.ABI != _ABI:
-    raise ImportError(errors.MSG_NATIVE_VERSION.format(found=native.ABI, expected=_ABI))
+if (_difference := wire.first_difference(native.wire() if hasattr(native, "wire") else {})) is not None:
+    _what, _found, _expected = _difference
+    raise ImportError(errors.MSG_NATIVE_VERSION.format(what=_what, found=_found, expected=_expected))
 
 
 def _register_handlers() -> None:
@@ -34,8 +34,7 @@ def _register_handlers() -> None:
 
 
 def _configure(settings: Config) -> None:
-    when_full = ("wait", "drop_newest", "drop_oldest").index(settings.when_full)
-    native.configure(settings.ring_bytes, when_full)
+    native.configure(settings.ring_bytes, wire.WHEN_FULL.index(settings.when_full))
 
 
 _register_handlers()
@@ -70,5 +69,5 @@ def to_bytes(x: np.ndarray) -> Any:
 
 _SMALL = 1 << 12
 
-PLAIN_TOKEN = (native.PLAIN_THREAD << 8, 0, 0, 0)
+UNTRACKED_TOKEN = (wire.stream_of(wire.UNTRACKED_THREAD), 0, 0, 0)
 """The token of records that belong to no epoch."""

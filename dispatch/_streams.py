@@ -12,7 +12,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,24 +22,15 @@ from dispatch._sink import native
 from effects._config import Config, config
 from effects._jax_compat import Array, forget_fast_paths, launches_take_threads
 from effects._sites import Site
-
-
-class Issued(NamedTuple):
-    """What is known of a program's effects. Every call returns it, beside the output token."""
-
-    effects: tuple[str, ...]  # their names
-    calls: bool  # whether it calls back
-    awaits: bool  # whether it waits for what callbacks return
-    custom_calls: bool = False  # whether it calls handlers of the user's
-
+from effects._wire import UNTRACKED_THREAD
 
 launching: Any = threading.RLock()
 """Held while a program is put on several devices. Else they might get it and another thread's in different orders, and
 each wait for the other: for its part in a collective, or for room."""
 
 
-class Untraced(Exception):
-    """What a call raises instead of tracing, where `UntracedRaises` says so; see dispatch/native/stream.h."""
+class WouldTrace(Exception):
+    """What a call raises instead of tracing, where `TracingForbidden` says so; see dispatch/native/python/launch.h."""
 
 
 _NOBODYS_TURN = contextlib.nullcontext()
@@ -52,9 +43,9 @@ class Stream(native.Stream):
     context). Who dispatches adds, drain threads remove. A number is not met again while it is a key, since numbers are
     handed out in turn and wrap around after four billion.
 
-    `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail, as (`Issued`,
-    output token); the token is ready when the program is over, and failed if it failed. Who dispatches adds after the
-    call has returned; both it and drain threads remove.
+    `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail, as
+    (`ProgramTraits`, output token); the token is ready when the program is over, and failed if it failed. Who
+    dispatches adds after the call has returned; both it and drain threads remove.
 
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
@@ -67,7 +58,7 @@ class Stream(native.Stream):
     """Held from where a program gets its place until it is called."""
 
     def __init__(self, thread: int, nested: bool = False):
-        super().__init__(thread, Array, None if nested else launching, Untraced)
+        super().__init__(thread, Array, None if nested else launching, WouldTrace)
         self.eager: dict[int, Site] = {}
         self.dispatching: list[int] = []
         self._placed = PlacedTokens(thread)
@@ -168,7 +159,7 @@ streams: dict[int, Stream] = {}
 """By thread number: streams whose thread lives or that have open epochs. Any thread adds its own; the drain removes."""
 
 _numbers = itertools.count(1)
-_nested_numbers = itertools.count(native.PLAIN_THREAD - 1, -1)
+_nested_numbers = itertools.count(UNTRACKED_THREAD - 1, -1)
 """The drain's threads are made as they are needed. The user's are counted by themselves, alike in all processes."""
 _shared = streams[0] = _SharedStream(0)
 _use_shared = False
@@ -224,8 +215,8 @@ def own_streams() -> list[Stream]:
 
 def begin_trace(by_hand: bool = False) -> None:
     """The user's function is about to be traced, or run by hand. Others do not wait for that: it may wait for them."""
-    if native.untraced_raises() and not by_hand:
-        raise Untraced
+    if native.take_tracing_forbidden() and not by_hand:
+        raise WouldTrace
     if launching._is_owned() and not _shared.dispatching:  # JAX has not kept what was compiled
         launching._release_save()  # as `threading.Condition` does
 

@@ -15,6 +15,7 @@ import numpy as np
 from effects import _errors as errors
 from effects._content import Line
 from effects._sites import Operand, Site, Static, Where, dtype_name, flat_arguments
+from effects._wire import SCALARS
 
 # How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
 _TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
@@ -114,12 +115,7 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
 
 # Native formatting
 
-_SCALARS = {
-    name: code
-    for code, name in enumerate(
-        ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
-    )
-}
+_SCALARS = {name: code for code, name in enumerate(SCALARS)}
 _FIXED = re.compile(r"\.(\d{1,2})([efg])")
 
 

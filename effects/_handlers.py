@@ -358,7 +358,7 @@ def _pieces(records: Sequence[Record]) -> dict[str, list[_Piece]]:
     """The records of logs as columns: by event, and there by site."""
     if isinstance(records, Records) and (columns := records.columns()) is not None:
         site = cast(Site, records.only_site)
-        columns["token"] = records._column((4,), np.dtype(np.uint32), _TOKEN_AT, site)
+        columns["token"] = records.header_column("token", site)
         return {site.content.event: [_Piece(site, columns)]} if isinstance(site.content, Event) else {}
     of_site: dict[Site, tuple[list[int], list[Record]]] = {}
     for position, record in enumerate(records):
@@ -372,10 +372,6 @@ def _pieces(records: Sequence[Record]) -> dict[str, list[_Piece]]:
         columns["token"] = np.array([record.token for record in some], np.uint32)
         pieces.setdefault(cast(Event, site.content).event, []).append(_Piece(site, columns, positions))
     return pieces
-
-
-_TOKEN_AT = 16
-"""Where in a record's header its token lies."""
 
 
 def _columns(site: Site, records: list[Record]) -> dict[str, np.ndarray]:

@@ -19,6 +19,7 @@ from effects._custom_call import Attributes, by_lane, custom_call_p, unknown_tar
 from effects._sites import Site
 from effects._targets import PLATFORMS, platforms_of, target_names
 from effects._types import Order
+from effects._wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
 from lowering._emit import emit_call, meet, of_processes, own_devices, refuse_several_devices
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key
 
@@ -72,10 +73,6 @@ def _is_custom_call(eqn: Any) -> bool:
     )
 
 
-_HAS_TOKEN, _COUNTS, _ORDERED, _HAS_MORE, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 8, 32
-"""The traits of a call, in one number; see `dispatch/native/custom_call.cc`."""
-
-
 def _call(
     ctx: Any,
     platform: str,
@@ -100,28 +97,26 @@ def _call(
     meet(ctx, site)
     inputs, outputs = layouts
     more = token or (_NOTHING,) * (len(outputs) > 1)
-    traits = (
-        _HAS_TOKEN * bool(token)
-        | _COUNTS * (counts and platform == "cpu")  # elsewhere it is in a device's memory
-        | _ORDERED * site.effect.ordered
-        | _HAS_MORE * bool(more)
-        | own_devices(ctx, devices) << _DEVICES_SHIFT
-        | call << _CALL_SHIFT
-    )
+    has = {
+        CustomCallTrait.HAS_TOKEN: bool(token),
+        CustomCallTrait.COUNTS: counts and platform == "cpu",  # elsewhere it is in a device's memory
+        CustomCallTrait.ORDERED: site.effect.ordered,
+        CustomCallTrait.HAS_MORE: bool(more),
+    }
     ours = {
         "target": target,
         "platform": platform,
         "where": str(site.where),
         "site": site.id,
-        "traits": traits,
+        "traits": call_traits(has, own_devices(ctx, devices), call),
         "description": site.description,
     }
     layouts_of_more = tuple(tuple(range(getattr(aval, "ndim", 0))) for aval in more)
     outs = emit_call(
         ctx.replace(avals_out=[*ctx.avals_out[: len(outputs)], *more]),
-        "effects_custom_call",
+        CUSTOM_CALL_TARGET,
         operands,
-        {**attributes.values, "~effects": ours},
+        {**attributes.values, CUSTOM_CALL_ATTRIBUTE: ours},
         replicated=bool(devices or compat.copies_in_parts(ctx)),
         has_side_effect=has_side_effect,
         aliases=dict([*aliases, *[(len(inputs), len(outputs))] * len(token)]),

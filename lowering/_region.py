@@ -20,8 +20,9 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax_compat as compat
 from effects._config import config
+from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from lowering._after import after, any_talks, collectives_come_after, do_collectives_come_after
-from lowering._record import TOKEN_LENGTH, Edges, close_p
+from lowering._record import Edges, close_p
 from lowering._rules import UNORDERED, TokenContext, Tokens, effects_of, own_effects, register_token_rule, sites_in
 from lowering._thread import equations_at_edges, is_plain_record
 
@@ -69,7 +70,7 @@ def _rejoin_abstract_eval(*tokens: Any) -> Any:
 def _enter_abstract_eval(*operands: Any, parts: bool, **_: Any) -> list[Any]:
     tokens = operands[:-2] if parts else operands
     inside = [compat.per_device(token) for token in tokens]
-    return [token.update(shape=(2 * TOKEN_LENGTH,)) for token in inside] if parts else inside
+    return [token.update(shape=(REPLICA_TOKEN_LENGTH,)) for token in inside] if parts else inside
 
 
 @leave_p.def_abstract_eval
