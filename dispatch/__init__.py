@@ -2,7 +2,7 @@
 
 import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch
 
-from effects import _jax_compat
+from effects import _jax
 from dispatch import _eager as _eager
 from dispatch import _exit as _exit
 from dispatch import _host_sink as _host_sink
@@ -12,4 +12,4 @@ from dispatch._export import deserialize as deserialize
 from dispatch._export import export as export
 from dispatch._jit import jit as jit
 
-_jax_compat.hide_frames_in(__path__[0])
+_jax.hide_frames_in(__path__[0])

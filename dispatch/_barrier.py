@@ -13,7 +13,7 @@ from dispatch._processes import next_meeting
 from dispatch._sink import native
 from dispatch._streams import Stream, is_nested, own_streams, streams
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._registry import OF_JAX, effect_names
 from effects._types import Order
 from effects._wire import UNTRACKED_THREAD

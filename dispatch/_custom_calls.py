@@ -8,7 +8,7 @@ import jax
 
 from dispatch._sink import native
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects import _targets
 from effects._wire import CUSTOM_CALL_TARGET
 

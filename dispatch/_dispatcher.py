@@ -14,7 +14,7 @@ from dispatch._failures import failures
 from dispatch._sink import native
 from dispatch._streams import Stream, current_stream, orders, several_devices
 from effects._config import config
-from effects._jax_compat import jax_tokens, runs_now
+from effects._jax import jax_tokens, runs_now
 from effects._wire import TOKEN_LENGTH, ProgramTraits
 from lowering._record import TOKEN_NAME
 

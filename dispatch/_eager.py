@@ -17,7 +17,7 @@ from dispatch._host_sink import publish_and_wait
 from dispatch._jit import jit
 from dispatch._sink import native, publish
 from dispatch._streams import Stream, current_stream
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p
 from effects._sites import SIZE, Site

@@ -18,7 +18,7 @@ import jax.export
 from dispatch._jit import RUNTIME_TOKEN, JitFunction, jit, jit_with_all_tokens
 from dispatch._known_sites import meet
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects import _wire as wire
 from effects._config import config
 from effects._content import HostCall

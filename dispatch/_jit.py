@@ -23,7 +23,7 @@ from dispatch._executable import Executable
 from dispatch._options import jit_with_tokens
 from dispatch._streams import begin_trace
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import HostCall
 from effects._wire import TOKEN_LENGTH, ProgramTraits
 from lowering._custom_call import has_custom_calls

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from effects._jax_compat import forget_fast_paths
+from effects._jax import forget_fast_paths
 
 
 def jit_with_tokens(threaded: Callable[..., Any], signature: inspect.Signature | None, options: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dispatch._sink import native
-from effects._jax_compat import Placing, sharding_of_call
+from effects._jax import Placing, sharding_of_call
 from effects._wire import EPOCH, STREAM, TOKEN_LENGTH, stream_of
 
 

@@ -14,7 +14,7 @@ import jax
 from dispatch._drain import drain
 from dispatch._streams import current_stream, is_nested
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 
 _LONGEST = 2**31 - 1
 """The milliseconds for which the service waits if no limit is given: some weeks."""

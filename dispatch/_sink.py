@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects import _wire as wire
 from effects._config import Config, config
 from effects._content import HostCall

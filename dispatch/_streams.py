@@ -20,7 +20,7 @@ import numpy as np
 from dispatch._placed import PlacedTokens, token_memory
 from dispatch._sink import native
 from effects._config import Config, config
-from effects._jax_compat import Array, forget_fast_paths, launches_take_threads
+from effects._jax import Array, forget_fast_paths, launches_take_threads
 from effects._sites import Site
 from effects._wire import UNTRACKED_THREAD
 

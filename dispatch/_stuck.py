@@ -25,7 +25,7 @@ import numpy as np
 from dispatch._failures import Place
 from dispatch._streams import Stream
 from effects import _errors as errors
-from effects._jax_compat import array_of, devices_of
+from effects._jax import array_of, devices_of
 from effects._sites import Site
 
 _LOOK = 0.2

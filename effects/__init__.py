@@ -15,7 +15,7 @@ from dispatch._observe import add_handler as add_handler
 from dispatch._observe import capture as capture
 from dispatch._observe import remove_handler as remove_handler
 from dispatch.testing import assert_order as assert_order
-from effects import _jax_compat
+from effects import _jax
 from effects._callback import callback as callback
 from effects._config import Config as Config
 from effects._config import config as config
@@ -43,7 +43,7 @@ from effects._registry import registered_effects as registered_effects
 from effects._targets import register_custom_call as register_custom_call
 from effects._types import Effect as Effect
 
-_jax_compat.hide_frames_in(__path__[0])
+_jax.hide_frames_in(__path__[0])
 
 __all__ = [
     "BarrierTimeout",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import Message
 from effects._registry import PRINT, registered_effects
 from effects._sites import Operand, Site, Where, flat_arguments, where_called

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import Event
 from effects._record import Record, Records
 from effects._sites import Site, Static

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import HostCall
 from effects._sites import Site
 from effects._types import jax_effects

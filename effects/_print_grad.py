@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import Line
 from effects._format import check_format
 from effects._primitive import effect_p

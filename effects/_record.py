@@ -9,7 +9,7 @@ from typing import Any, overload
 import jax
 import numpy as np
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import Event, Line
 from effects._sites import Site, Static, Where
 from effects._wire import HEADER, STREAM, header_offset, read_header, thread_of

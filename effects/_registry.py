@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._types import PROGRAM, Effect
 
 _effects: dict[str, Effect] = {}  # by name; written under the lock, never removed from

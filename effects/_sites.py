@@ -24,7 +24,7 @@ import ml_dtypes  # noqa: F401 - NumPy knows the narrow types by name once it is
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import Content, HostCall, Message, content_from
 from effects._types import Effect, describe_effect
 

@@ -7,7 +7,7 @@ import functools
 from typing import Any, Literal
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 
 PROGRAM = "program"
 """The order domain that the built-in host effects share."""

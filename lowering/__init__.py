@@ -10,7 +10,7 @@ def _my_primitive_token_rule(ctx, tokens, *args, **params):
 
 import effects as _effects  # noqa: F401, I001 - whoever comes first, the order of loading is effects, lowering, dispatch
 
-from effects import _jax_compat
+from effects import _jax
 from lowering import _batched as _batched
 from lowering import _call as _call
 from lowering import _cond as _cond
@@ -26,4 +26,4 @@ from lowering._rules import TokenRule as TokenRule
 from lowering._rules import register_token_rule as register_token_rule
 from lowering._thread import thread_tokens as thread_tokens
 
-_jax_compat.hide_frames_in(__path__[0])
+_jax.hide_frames_in(__path__[0])

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 
 after_p = compat.Primitive("after")
 after_p.multiple_results = True

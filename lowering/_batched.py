@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from lowering._masks import masked, needs_masks
 
 _Rule = Callable[..., tuple[Sequence[Any], Sequence[Any]]]

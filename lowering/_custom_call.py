@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import Message
 from effects._custom_call import Attributes, by_lane, custom_call_p, unknown_target
 from effects._sites import Site

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import HostCall, Message
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._config import config
 from effects._content import HostCall
 from effects._primitive import effect_p

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._content import Content, HostCall, Line, fill
 from effects._functions import HostFunction, function_name
 from effects._sites import Operand, Site, Static, Where, stored_dtype, take_array

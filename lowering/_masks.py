@@ -15,7 +15,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._custom_call import custom_call_p
 from effects._primitive import effect_p
 from effects._print_grad import print_grad_p

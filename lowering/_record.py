@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._primitive import effect_p, result_avals
 from effects._sites import Site, size_operands
 from lowering._rules import TokenContext, Tokens, register_token_rule, token_key

@@ -18,7 +18,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._config import config
 from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from lowering._after import after, any_talks, collectives_come_after, do_collectives_come_after

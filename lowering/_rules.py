@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._registry import OF_JAX
 from effects._sites import Site
 from effects._types import Effect

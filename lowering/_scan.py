@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from lowering._rules import TokenContext, Tokens, register_token_rule
 from lowering._signature import consts_first
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._sites import SIZE, Site
 from effects._wire import RECORD_TARGET, TOKEN_LENGTH
 

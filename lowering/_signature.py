@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 
 
 def with_tokens(params: dict[str, Any], tokens: int) -> dict[str, Any]:

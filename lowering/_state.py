@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 
 
 def run_discharged(

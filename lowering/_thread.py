@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from effects._primitive import effect_p
 from effects._registry import registered_effects
 from lowering._after import after, collectives_come_after, do_collectives_come_after, talks

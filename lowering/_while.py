@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from effects import _errors as errors
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from lowering._rules import TokenContext, Tokens, effects_of, register_token_rule
 from lowering._signature import consts_first
 

@@ -50,7 +50,7 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 
-from effects import _jax_compat as compat
+from effects import _jax as compat
 from tests import oracle
 from tests.oracle import (
     EFFECTS,

@@ -33,14 +33,14 @@ def test_imports_go_down(layer):
 
 
 def test_private_jax_in_one_module():
-    """`jax._src` is imported in `effects/_jax_compat.py` and nowhere else."""
+    """`jax._src` is imported in `effects/_jax.py` and nowhere else."""
     users = {
         path.relative_to(ROOT).as_posix()
         for folder in [*LAYERS, "benchmarks", "examples"]
         for path in (ROOT / folder).rglob("*.py")
         if any(name.startswith("jax._src") for name in _imports(path))
     }
-    assert users == {"effects/_jax_compat.py"}
+    assert users == {"effects/_jax.py"}
 
 
 def test_public_names():

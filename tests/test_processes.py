@@ -208,7 +208,7 @@ BARRIERS = """
 start(heartbeat_timeout_seconds=100)
 import os, signal, threading
 import numpy as np, effects as fx
-from effects import _jax_compat as compat
+from effects import _jax as compat
 
 def barrier(name, **options):
     try:
