@@ -510,6 +510,6 @@ MSG_NATIVE_MISSING = (
     "with `pip install .` in its folder."
 )
 MSG_NATIVE_VERSION = (
-    "The native module is of another version ({found}) than the Python code ({expected}). Both must come from one "
-    "installation. Install the package anew with `pip install .`."
+    "The native module is of another version than the Python code: `{what}` is {found} there, and {expected} here. "
+    "Both must come from one installation. Install the package anew with `pip install .`."
 )

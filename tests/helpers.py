@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,21 +76,58 @@ def build_once(
 
     `others` are the files that it includes, and `more` is what else tells results apart. Warnings are errors.
     """
-    compiler = find_compiler()
-    content = hashlib.blake2b(digest_size=8)
-    for path in (source, *sorted(others)):
-        content.update(path.read_bytes())
-    content.update(repr((compiler, flags, more)).encode())
-    result = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-{source.stem}-{content.hexdigest()}")
+    result = _cached(source.stem, [source, *others], [*flags, more])
     with open(result.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # workers that want the same wait for the first of them
         if not result.exists():
-            partial = result.with_suffix(f".{os.getpid()}")
-            command = [*compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", *flags, source, *includes, "-o", partial]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr[-3000:]}"
-            partial.replace(result)  # others see all of it or nothing
+            _compile([*flags, source, *includes], result)
     return result
+
+
+def build_program(
+    name: str,
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    includes: Sequence[str],
+    headers: Iterable[Path],
+    more: Mapping[str, str],
+) -> Path:
+    """A program of several sources, each of which is compiled once, side by side with the others.
+
+    `more` has by the name of a source what else tells its result apart. Of processes that come at one time, one builds
+    and the others wait.
+    """
+    headers = list(headers)
+    objects = {
+        source: _cached(f"{source.stem}.o", [source, *headers], [*flags, more.get(source.name, "")])
+        for source in sources
+    }
+    result = _cached(name, list(objects.values()), flags, of_contents=False)
+    with open(result.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        missing = [(source, made) for source, made in objects.items() if not made.exists()]
+        if not result.exists():
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                list(threads.map(lambda one: _compile([*flags, "-c", one[0], *includes], one[1]), missing))
+            _compile([*flags, *objects.values()], result)
+    return result
+
+
+def _cached(name: str, inputs: Iterable[Path], flags: Sequence[str], of_contents: bool = True) -> Path:
+    """Where the result of these inputs lies, which it is told apart by."""
+    content = hashlib.blake2b(digest_size=8)
+    for path in sorted(inputs):
+        content.update(path.read_bytes() if of_contents else str(path).encode())
+    content.update(repr((find_compiler(), list(flags))).encode())
+    return Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-{name}-{content.hexdigest()}")
+
+
+def _compile(arguments: Sequence[str | Path], result: Path) -> None:
+    partial = result.with_suffix(f".{os.getpid()}")
+    command = [*find_compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", *arguments, "-o", partial]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr[-3000:]}"
+    partial.replace(result)  # others see all of it or nothing
 
 
 @functools.cache

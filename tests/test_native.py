@@ -1,6 +1,8 @@
-"""The C++ headers keep their promises: each test of `native/` compiles, runs and exits with 0 under the sanitizers."""
+"""The native library keeps its promises: each test of `native/` runs and exits with 0 under the sanitizers."""
 
+import functools
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,11 +11,14 @@ import jax
 import pytest
 
 import effects as fx
-from tests.helpers import build_once, find_compiler
+from tests.helpers import build_program, find_compiler
 
 NATIVE = Path(__file__).parent / "native"
-HEADERS = NATIVE.parents[1] / "dispatch" / "native"
-FLAGS = ["-O1", "-g", "-pthread"]
+LIBRARY = NATIVE.parents[1] / "dispatch" / "native"
+IDEAS = ("producer", "order", "drain")  # the folders of the library that need neither XLA nor Python
+TESTS = sorted(NATIVE.glob("*_test.cc"))
+NAMES = [f"{file.stem}.{name}" for file in TESTS for name in re.findall(r"^TEST\((\w+)\)", file.read_text(), re.M)]
+FLAGS = ["-O1", "-g1", "-pthread"]  # lines for reports; with -g the compiler tracks variables, twenty times as long
 SANITIZERS = {
     "thread": ["-fsanitize=thread"],
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -36,26 +41,51 @@ def _flags(sanitizer: str) -> list[str]:
     compiler = find_compiler()
     flags = FLAGS + SANITIZERS[sanitizer]
     # g++ warns that its thread sanitizer does not model std::atomic_thread_fence (clang knows neither the warning nor
-    # its name). The fences in publisher.h order only accesses to atomics, so no data race can be reported for want of
-    # them, and none is: nothing is suppressed but the warning.
+    # its name). The fences in producer_ring.h order only accesses to atomics, so no data race can be reported for want
+    # of them, and none is: nothing is suppressed but the warning.
     if sanitizer == "thread" and "clang" not in _run([*compiler, "--version"], RUN_SECONDS)[1]:
         flags = [*flags, "-Wno-tsan"]
     return flags
 
 
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize(
-    "test",
-    ["ring_test", "order_test", "region_test", "replies_test", "sites_test", "publisher_test", "custom_call_test"],
-)
-def test_native_passes_under_sanitizer(test: str, sanitizer: str) -> None:
-    """A native test compiles without a warning and passes without a sanitizer's report."""
-    others = [*NATIVE.glob("*.h"), *HEADERS.glob("*.h"), *HEADERS.glob("*.cc"), *Path(fx.include_dir()).rglob("*.h")]
-    of_xla = jax.__version__ if test == "custom_call_test" else ""
+@functools.cache
+def _build(sanitizer: str) -> Path:
+    """The program of all tests, with the library compiled under the same sanitizer."""
+    sources = [NATIVE / "main.cc", NATIVE / "world.cc", *TESTS]
+    sources += [source for idea in IDEAS for source in sorted((LIBRARY / idea).glob("*.cc"))]
+    headers = [
+        *NATIVE.glob("*.h"),
+        LIBRARY / "wire.h",
+        *(header for idea in IDEAS for header in (LIBRARY / idea).glob("*.h")),
+        *Path(fx.include_dir()).rglob("*.h"),
+    ]
     includes = ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
-    binary = build_once(NATIVE / f"{test}.cc", _flags(sanitizer), includes, others, of_xla)
-    code, output = _run([binary], RUN_SECONDS)
-    if "unexpected memory mapping" in output and shutil.which("setarch"):
-        # The thread sanitizer's runtime of older compilers cannot start where the kernel randomizes many address bits.
-        code, output = _run(["setarch", platform.machine(), "-R", binary], RUN_SECONDS)
-    assert code == 0, f"{test} under the {sanitizer} sanitizer: exit code {code}\n{output}"
+    of_xla = {"custom_call_test.cc": jax.__version__}  # the others do not include XLA's headers
+    return build_program("native-tests", sources, _flags(sanitizer), includes, headers, of_xla)
+
+
+@functools.cache
+def _cannot_start(binary: Path) -> bool:
+    """Whether an older compiler's sanitizer cannot start here, where the kernel randomizes many address bits."""
+    return "unexpected memory mapping" in _run([binary, "--list"], RUN_SECONDS)[1] and bool(shutil.which("setarch"))
+
+
+def _run_binary(sanitizer: str, argument: str) -> tuple[int, str]:
+    binary = _build(sanitizer)
+    randomized = ["setarch", platform.machine(), "-R"] if _cannot_start(binary) else []
+    return _run([*randomized, binary, argument], RUN_SECONDS)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_native_tests_are_all_collected(sanitizer: str) -> None:
+    """The names that are read from the sources are those that the program has."""
+    code, output = _run_binary(sanitizer, "--list")
+    assert (code, sorted(output.split())) == (0, sorted(NAMES))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_native_passes_under_sanitizer(name: str, sanitizer: str) -> None:
+    """A native test compiles without a warning and passes without a sanitizer's report."""
+    code, output = _run_binary(sanitizer, name)
+    assert code == 0, f"{name} under the {sanitizer} sanitizer: exit code {code}\n{output}"

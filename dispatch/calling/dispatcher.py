@@ -9,12 +9,13 @@ import jax
 
 from effects._api.config import config
 from effects._jax import jax_tokens, runs_now
+from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.custom_call_failures import failure_in
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.drain import failure_of
 from effects.dispatch.draining.runtime import runtime
-from effects.dispatch.streams.stream import ProgramTraits, Stream, several_devices
-from effects.lowering.emit.record import TOKEN_LENGTH, TOKEN_NAME
+from effects.dispatch.streams.stream import Stream, several_devices
+from effects.lowering.emit.record import TOKEN_NAME
 from effects.lowering.host.native import native
 
 
@@ -40,7 +41,7 @@ class Dispatcher:
         caller = self._caller
         dispatching = stream.dispatching
         depth = len(dispatching)
-        awaits = (traits := caller.issued) is None or traits.awaits_results  # or may, as far as we know
+        awaits = (traits := caller.traits) is None or traits.awaits_results  # or may, as far as we know
         number = -1
         try:
             with stream.dispatch_lock:

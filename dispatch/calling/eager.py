@@ -14,6 +14,7 @@ from effects import _jax as compat
 from effects._api.custom_call_primitive import custom_call_p
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
+from effects._wire import ALL_DEVICES
 from effects.dispatch.calling.jit import jit
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream
@@ -73,7 +74,7 @@ def _device_of(operands: Sequence[Any]) -> int:
     devices = devices or {device for x in arrays for device in x.devices()}
     if not devices:
         return compat.host_device()
-    return devices.pop().id if len(devices) == 1 else native.ALL_DEVICES
+    return devices.pop().id if len(devices) == 1 else ALL_DEVICES
 
 
 def _records_of_shards(operands: Sequence[Any]) -> list[tuple[int, list[np.ndarray]]]:

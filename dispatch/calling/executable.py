@@ -12,9 +12,9 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
+from effects._wire import ProgramTraits
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.draining.runtime import runtime
-from effects.dispatch.streams.stream import ProgramTraits
 
 
 class Executable:

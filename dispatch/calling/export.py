@@ -17,6 +17,7 @@ import jax.export
 
 from effects import _errors as errors
 from effects import _jax as compat
+from effects import _wire as wire
 from effects._api.config import config
 from effects._api.registry import register_effect, registered_effects
 from effects._model.description import nodes_unknown_elsewhere
@@ -30,14 +31,14 @@ from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
 
 _TARGETS = (
-    "effects_record",
+    wire.RECORD_TARGET,
     "effects_shards",
-    "effects_call",
-    "effects_custom_call",
-    "effects_enter",
-    "effects_leave",
-    "effects_after",
-    "effects_close",
+    wire.CALL_TARGET,
+    wire.CUSTOM_CALL_TARGET,
+    wire.ENTER_TARGET,
+    wire.LEAVE_TARGET,
+    wire.AFTER_TARGET,
+    wire.CLOSE_TARGET,
 )
 _CHECKS = tuple(map(jax.export.DisabledSafetyCheck.custom_call, _TARGETS))
 

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 
 from effects import _jax as compat
+from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.options import jit_with_tokens
 from effects.dispatch.draining.runtime import runtime
-from effects.dispatch.streams.stream import ProgramTraits
-from effects.lowering.emit.record import TOKEN_LENGTH, TOKEN_NAME, Edges, close_p, record_p
+from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, record_p
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.thread import last_record_closes, thread_tokens
 from effects.lowering.passes.tokens import token_keys

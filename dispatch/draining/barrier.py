@@ -10,8 +10,8 @@ from typing import Any
 from effects import _errors as errors
 from effects._api.registry import effect_names
 from effects._jax import patches
+from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.runtime import runtime
-from effects.lowering.host.native import native
 
 
 def effects_barrier(
@@ -55,7 +55,7 @@ def effects_barrier(
         )
     if meeting is not None:
         meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
-    _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), native.PLAIN_THREAD})
+    _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), UNTRACKED_THREAD})
 
 
 def _raise_failures(threads: set[int] | None) -> None:

@@ -14,27 +14,21 @@ from collections.abc import Callable
 from typing import Any
 
 from effects import _errors as errors
-from effects._model.record import HEADER, Records
+from effects._model.record import Records
 from effects._model.site import Site
+from effects._wire import INDEX, PHASE, Batch, CallbackRecord, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.draining.failures import Failures, Place
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
 from effects.dispatch.draining.watchdog import Running, Watch
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
-from effects.lowering.emit.record import PHASE
 from effects.lowering.host.native import native
 from effects.lowering.host.publish import this_thread, to_bytes
 from effects.lowering.host.sites import KnownSites
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
-
-_TEXT, _RECORDS, _LARGE = range(3)
-"""What the items of a batch are; see `Item` in `dispatch/native/drain.h`."""
-
-_CALLS = 6  # of an item: whether some of its records are of callbacks; see `ToCalls` in `dispatch/native/module.cc`
-_REPLY = 3  # of a callback's record: under which number somebody waits; 0 if nobody does
 
 
 class Drain:
@@ -111,12 +105,12 @@ class Drain:
             self.finish(done)
             return True
         nested = this_thread.is_nested
-        native.barrier_begins(nested, for_untracked)
+        native.begin_barrier(nested, for_untracked)
         try:
             with self.progress:
                 return self.progress.wait_for(done, timeout)
         finally:
-            native.barrier_ends(nested, for_untracked)
+            native.end_barrier(nested, for_untracked)
 
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""
@@ -151,29 +145,31 @@ class Drain:
         Returns whether this thread still leads, whether there was anything in the batch, and whether the drain is to
         end.
         """
-        items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = native.next_batch(_PATIENCE)
+        batch = Batch._make(native.next_batch(_PATIENCE))
+        items, finished, run, untracked_released = batch.items, batch.finished, batch.run, batch.untracked_released
+        items[:] = map(Item._make, items)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
-        calls = [self._call_of(item[1], item[2]) for item in items]
+        calls = [self._call_of(item.thread, item.epoch) for item in items]
         at, leads = 0, True
-        while at < len(items) and items[at][0] == _TEXT:
+        while at < len(items) and items[at].kind == ItemKind.TEXT:
             self._show(items[at], *calls[at])
             at += 1
         if run is None:
             if finished or untracked_released != self.untracked_released:
                 self._end_epochs(finished, untracked_released)
-            if forgotten:
-                self._sites.forget(forgotten)
+            if batch.forgotten:
+                self._sites.forget(batch.forgotten)
         else:
             if finished or untracked_released != self.untracked_released:
                 self._end_epochs([each for each in finished if each[0] != run], untracked_released)
                 finished = [each for each in finished if each[0] == run]
-            leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, settle)
+            leads = self._replay_run(items, calls, at, run, batch.untracked_in_run, finished, settle)
         self._batches += 1
-        if leads and not stopped and (run is None or self._batches % 64 == 0):
+        if leads and not batch.stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
             self._free_stuck()
             self._streams.forget_ended()
-        return leads, bool(items or finished), stopped
+        return leads, bool(items or finished), batch.stopped
 
     def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
         for thread, first, count in finished:
@@ -201,14 +197,14 @@ class Drain:
         for at in range(first, len(items)):
             item = items[at]
             try:
-                if item[_CALLS]:
+                if item.has_callbacks:
                     answer = self._call(item, *calls[at], settle)
                 else:
                     self._show(item, *calls[at])
                     if settle is not None:
-                        settle((item[1], item[2]))
+                        settle((item.thread, item.epoch))
             except BaseException as error:  # ours: the others go on all the same
-                self._failures.add((item[1], item[2]), error)
+                self._failures.add((item.thread, item.epoch), error)
                 if (reply := _last_reply(item)) != 0:
                     answer = reply, error, False
             items[at] = item = None  # the arguments of a function live no longer than its run
@@ -219,44 +215,45 @@ class Drain:
         if answer is not None:
             reply, result, by_device = answer
             if by_device:
-                native.hurry()  # the device may go on to where it waits for others, whose records come later
+                native.set_offer_urgent()  # the device may go on to where it waits for others, whose records come later
             answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes
         return native.reclaim()
 
-    def _show(self, item: Any, call: Any, site: Site | None) -> None:
+    def _show(self, item: Item, call: Any, site: Site | None) -> None:
         """Replays an item without callbacks."""
-        kind, thread, number, count, data, block, _, _ = item
+        place = item.thread, item.epoch
         if self._failures.any_ended:
-            self._failures.count_after_end((thread, number), count)
-        replay = Replay(self._failures, self._observers, call or outside_epochs(), (thread, number))
-        if kind == _TEXT:
-            replay.text(data)
-        elif kind == _RECORDS:
-            replay.records(Records(data, count, self._sites.find if site is None else lambda _: site))
+            self._failures.count_after_end(place, item.count)
+        replay = Replay(self._failures, self._observers, call or outside_epochs(), place)
+        if item.kind == ItemKind.TEXT:
+            replay.text(item.data)
+        elif item.kind == ItemKind.RECORDS:
+            replay.records(Records(item.data, item.count, self._sites.find if site is None else lambda _: site))
         else:
-            _, _, _, site_id, *token, device, _, _ = HEADER.unpack(data)
-            replay.records(Records.of_one(site or self._sites.find(site_id), tuple(token), device, block))
+            header = read_header(item.data)
+            site = site or self._sites.find(header.site)
+            replay.records(Records.of_one(site, header.token, header.device, item.block))
 
-    def _call(self, item: Any, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
+    def _call(self, item: Item, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
         """Runs the functions of an item, and replays what stands between them.
 
         Returns whom to answer what, if somebody waits, always for the last of them; and whether other devices have
         turns of their own.
         """
-        _, thread, number, _, parts, _, _, failed = item
-        place = thread, number
+        place = item.thread, item.epoch
         replay = Replay(self._failures, self._observers, call or outside_epochs(), place, settle)
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
-        for part in parts:
-            if len(part) == 2:  # records that call nothing, and how many
+        for part in item.data:
+            if len(part) == len(RecordsBetween._fields):
+                between = RecordsBetween._make(part)
                 if self._failures.any_ended:
-                    self._failures.count_after_end(place, part[1])
-                replay.records(Records(part[0], part[1], find))
+                    self._failures.count_after_end(place, between.count)
+                replay.records(Records(between.data, between.count, find))
                 continue
-            site_id, token, device, reply, several, payload = part
+            site_id, token, device, reply, several, payload = CallbackRecord._make(part)
             site = find(site_id)
-            cancelled = failed and reply != 0
+            cancelled = item.failed and reply != 0
             if self._failures.any_ended:
                 self._failures.count_after_end(place, int(not cancelled), int(cancelled))
             if cancelled:
@@ -267,7 +264,7 @@ class Drain:
             result = replay.function(site, token, device, payload, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:
-                answer = reply, result, bool(token[PHASE] & 1)
+                answer = reply, result, in_region(token[PHASE])
         return answer
 
     def _wait_for_nested(self, nested: Stream, place: tuple[int, int]) -> None:
@@ -296,9 +293,9 @@ class Drain:
                 continue  # it has just ended
             failure = errors.EffectError(message.format(name=function.name, where=function.site.where))
             self.running[thread] = (*running[thread][:3], 0, *running[thread][4:])
-            self._failures.end_program(function.place, failure, function.token[3])
+            self._failures.end_program(function.place, failure, function.token[INDEX])
             answer_with(function.reply, failure)
-            if function.token[PHASE] & 1:  # the other devices' turns do not come before this function ends
+            if in_region(function.token[PHASE]):  # the other devices' turns do not come before this function ends
                 native.end_program(*function.place)
 
     def _close_failed(self) -> None:
@@ -315,10 +312,10 @@ class Drain:
                 stream.fail(number)
 
 
-def _last_reply(item: Any) -> int:
+def _last_reply(item: Item) -> int:
     """Under which number somebody waits for the last record of an item; 0 if nobody does."""
-    last: tuple[Any, ...] = item[4][-1] if item[_CALLS] else ()
-    return last[_REPLY] if len(last) > _REPLY else 0
+    last: tuple[Any, ...] = item.data[-1] if item.has_callbacks else ()
+    return CallbackRecord._make(last).reply if len(last) == len(CallbackRecord._fields) else 0
 
 
 def failure_of(output_token: Any) -> Exception | None:

@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 from effects import _errors as errors
 from effects import _jax as compat
+from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.streams.table import Streams
-from effects.lowering.host.native import native
 
 Place = tuple[int, int]
 """A program: the number of the thread that called it, and of its epoch."""
@@ -61,7 +61,7 @@ class Failures:
                 return
             program.awaited, program.before = failure, before
             self.any_ended = True
-            self.untracked_ended = self.untracked_ended or place[0] == native.PLAIN_THREAD
+            self.untracked_ended = self.untracked_ended or place[0] == UNTRACKED_THREAD
 
     def _of(self, place: Place) -> _OfProgram:
         if place not in self.programs:

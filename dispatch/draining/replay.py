@@ -18,6 +18,7 @@ from effects import _errors as errors
 from effects._model.host_call import HostCall, take_results
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
+from effects._wire import INDEX, UNTRACKED_THREAD
 from effects.dispatch.draining.failures import Failures, Place
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.lowering.host.native import native
@@ -88,7 +89,7 @@ class Replay:
                 self._fail(error, site)
                 return None
             failure = _failure(errors.MSG_AWAITED_CALLBACK, error, self._call[0].name, site)
-            self._failures.end_program(self._place, failure, token[3])
+            self._failures.end_program(self._place, failure, token[INDEX])
             return failure
 
     # In the context of the call.
@@ -171,7 +172,7 @@ class Replay:
 
     def _captures(self) -> tuple[Capture, ...]:
         # What JAX dispatched does not say which thread called it.
-        return self._observers.captures if self._place[0] == native.PLAIN_THREAD else captures.get()
+        return self._observers.captures if self._place[0] == UNTRACKED_THREAD else captures.get()
 
     def _fail(self, error: BaseException, site: Site | None) -> None:
         is_call = site is not None and site.content.call is not None

@@ -65,7 +65,7 @@ class Waiting:
                 if names is None or effects is None or names & set(effects):
                     last.append((stream, number))
                     break
-        untracked = native.plain_published() if for_untracked else 0
+        untracked = native.untracked_published() if for_untracked else 0
 
         def done() -> bool:
             # What is replayed right now is not what one of the functions in it waits for. Whoever else waits for
@@ -126,7 +126,7 @@ def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:
     if (site := stream.eager.get(number)) is not None:
         return (site.effect.name,)
     call = stream.calls.get(number)
-    traits = call[0].issued if call is not None else None
+    traits = call[0].traits if call is not None else None
     return traits.effects if traits is not None else None
 
 

@@ -10,28 +10,20 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from effects._jax import Array, forget_fast_paths, launches_take_threads
 from effects._model.site import Site
+from effects._wire import ProgramTraits
 from effects.dispatch.streams.tokens import PlacedTokens, token_memory
 from effects.lowering.host.native import native
 
 
-class ProgramTraits(NamedTuple):
-    """What is known of a program's effects. Every call returns it, beside the output token."""
-
-    effects: tuple[str, ...]  # their names
-    has_callbacks: bool
-    awaits_results: bool  # of callbacks
-    has_custom_calls: bool = False
-
-
 class WouldTrace(Exception):
-    """What a call raises instead of tracing, where the native stream forbids it; see dispatch/native/stream.h."""
+    """What a call raises instead of tracing, where the native stream forbids it: `dispatch/native/python/launch.h`."""
 
 
 _NO_LOCK = contextlib.nullcontext()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from effects._api.config import Config, config
+from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.streams.stream import SharedStream, Stream, WouldTrace
 from effects.lowering.host.native import native
 from effects.lowering.host.publish import this_thread
@@ -36,7 +37,7 @@ class Streams:
         self._ended: list[int] = []  # numbers of threads that are gone
         # The drain's threads are made as they are needed. The user's are counted by themselves, alike in all processes.
         self._numbers = itertools.count(1)
-        self._nested_numbers = itertools.count(native.PLAIN_THREAD - 1, -1)
+        self._nested_numbers = itertools.count(UNTRACKED_THREAD - 1, -1)
         config.listen(self._configure)
 
     def _configure(self, settings: Config) -> None:
@@ -92,7 +93,7 @@ class Streams:
     def begin_trace(self, by_hand: bool = False) -> None:
         """The user's function is about to be traced, or run by hand. Others do not wait for that: it may wait for
         them."""
-        if native.untraced_raises() and not by_hand:
+        if native.take_tracing_forbidden() and not by_hand:
             raise WouldTrace
         if self.launching._is_owned() and not self._shared.dispatching:  # JAX has not kept what was compiled
             self.launching._release_save()  # as `threading.Condition` does

@@ -1,7 +1,7 @@
 """Runtime tokens: the host's memory, and arrays on several devices.
 
 A stream's native part keeps the latter, and writes them anew for program after program; see `Pool` in
-`dispatch/native/stream.h`.
+`dispatch/native/python/stream.h`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from effects._jax import Placing, sharding_of_call
-from effects.lowering.emit.record import DOMAIN_BITS, EPOCH, STREAM, TOKEN_LENGTH
+from effects._wire import EPOCH, STREAM, TOKEN_LENGTH, stream_of
 from effects.lowering.host.native import native
 
 
@@ -53,6 +53,6 @@ def token_memory(thread: int, first: int, count: int) -> np.ndarray:
     memory = np.zeros((count + 1) * 64, np.uint8)
     start = -memory.ctypes.data % 64
     tokens = memory[start : start + count * 64].view(np.uint32).reshape(-1, 16)[:, :TOKEN_LENGTH]
-    tokens[:, STREAM] = thread << DOMAIN_BITS
+    tokens[:, STREAM] = stream_of(thread)
     tokens[:, EPOCH] = np.arange(first, first + count)
     return tokens

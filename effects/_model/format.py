@@ -17,6 +17,7 @@ from effects._model.arguments import flat_arguments
 from effects._model.operand import Operand, Static, dtype_name
 from effects._model.site import Site
 from effects._model.where import Where
+from effects._wire import SCALARS
 
 # How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
 _TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
@@ -116,12 +117,7 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
 
 # Native formatting
 
-_SCALARS = {
-    name: code
-    for code, name in enumerate(
-        ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
-    )
-}
+_SCALARS = {name: code for code, name in enumerate(SCALARS)}
 _FIXED = re.compile(r"\.(\d{1,2})([efg])")
 
 

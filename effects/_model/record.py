@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
@@ -14,6 +13,7 @@ from effects import _jax as compat
 from effects._model.operand import Static
 from effects._model.site import Site
 from effects._model.where import Where
+from effects._wire import HEADER, STREAM, header_offset, read_header, thread_of
 
 
 class Record:
@@ -108,7 +108,7 @@ class Record:
     @property
     def thread(self) -> int:
         """The number of the thread that called the program."""
-        return self.token[0] >> 8
+        return thread_of(self.token[STREAM])
 
     @property
     def device(self) -> int:
@@ -163,13 +163,6 @@ def _lanes_in(site: Site, payload: Any) -> int:
     return math.prod(site.lanes) if active is None else int(active.sum())
 
 
-HEADER = struct.Struct("<IHHQ4IiIQ")
-"""How a record's header lies in memory, see `dispatch/native/record.h`: size, kind, flags, site, token (four), device,
-reply, size of the payload."""
-_SITE_AT = 8
-_SITE_AND_SIZE = struct.Struct("<8xQ24xQ")
-
-
 class Records(Sequence[Record]):
     """Records one after the other, as they came from their devices. Nothing is read before it is asked for."""
 
@@ -191,18 +184,23 @@ class Records(Sequence[Record]):
         """The one site that all are of, if it is so."""
         if self._one is not None:
             return self._one[0]
-        site = self._find_site(int.from_bytes(self._data[_SITE_AT : _SITE_AT + 8], "little"))
+        site = self._find_site(read_header(self._data).site)
         if site.unknown:
             return None
-        if len(self._data) != self._count * (HEADER.size + site.payload_size):
+        if len(self._data) != self._count * (HEADER.itemsize + site.payload_size):
             return None
-        return site if (self._column((), np.dtype(np.uint64), _SITE_AT, site) == site.id).all() else None
+        return site if (self.header_column("site", site) == site.id).all() else None
 
     def _column(self, shape: tuple[int, ...], dtype: np.dtype, offset: int, site: Site) -> np.ndarray:
         """What lies at this byte of each record, if all are of one site."""
         inner = np.empty(shape, dtype).strides
-        strides = (HEADER.size + site.payload_size, *inner)
+        strides = (HEADER.itemsize + site.payload_size, *inner)
         return np.ndarray((self._count, *shape), dtype, self._data, offset, strides)
+
+    def header_column(self, field: str, site: Site) -> np.ndarray:
+        """A field of each record's header, if all are of one site."""
+        dtype = HEADER[field]
+        return self._column(dtype.shape, dtype.base, header_offset(field), site)
 
     def columns(self) -> dict[str, np.ndarray] | None:
         """The values of each argument, by name or position; the first axis are the records.
@@ -219,7 +217,7 @@ class Records(Sequence[Record]):
                 cut = isinstance(value, (str, bytes)) and value[-1:] in ("\0", b"\0")  # by NumPy's text
                 columns[name] = np.full(self._count, value, object if cut else None)
             else:
-                columns[name] = self._column(leaf.shape, leaf.stored, HEADER.size + next(offsets), site)
+                columns[name] = self._column(leaf.shape, leaf.stored, HEADER.itemsize + next(offsets), site)
                 if leaf.stored != leaf.dtype:
                     columns[name] = columns[name].astype(leaf.dtype)
         return columns
@@ -230,9 +228,9 @@ class Records(Sequence[Record]):
             return {site}
         ids, at = set(), 0
         while at < len(self._data):
-            site_id, size = _SITE_AND_SIZE.unpack_from(self._data, at)
-            ids.add(site_id)
-            at += HEADER.size + size
+            header = read_header(self._data, at)
+            ids.add(header.site)
+            at += HEADER.itemsize + header.payload_size
         return set(map(self._find_site, ids))
 
     def parts(self) -> Iterator[tuple[Site, tuple[int, ...], int, Any]]:
@@ -241,10 +239,11 @@ class Records(Sequence[Record]):
             yield self._one
         at = 0
         while at < len(self._data):
-            _, _, _, site, *token, device, _, size = HEADER.unpack_from(self._data, at)
-            start, at = at + HEADER.size, at + HEADER.size + size
+            header = read_header(self._data, at)
+            start = at + HEADER.itemsize
+            at = start + header.payload_size
             payload = self._data[start:at]
-            yield self._find_site(site).of_record(payload), tuple(token), device, payload
+            yield self._find_site(header.site).of_record(payload), header.token, header.device, payload
 
     def __iter__(self) -> Iterator[Record]:
         for part in self.parts():

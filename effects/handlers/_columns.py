@@ -75,7 +75,7 @@ def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
     """The records of logs as columns: by event, and there by site."""
     if isinstance(records, Records) and (columns := records.columns()) is not None:
         site = cast(Site, records.only_site)
-        columns["token"] = records._column((4,), np.dtype(np.uint32), _TOKEN_AT, site)
+        columns["token"] = records.header_column("token", site)
         event = site.content.labels.get("event")
         return {} if event is None else {event: [Piece(site, columns)]}
     of_site: dict[Site, tuple[list[int], list[Record]]] = {}
@@ -90,10 +90,6 @@ def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
         columns["token"] = np.array([record.token for record in some], np.uint32)
         pieces.setdefault(site.content.labels["event"], []).append(Piece(site, columns, positions))
     return pieces
-
-
-_TOKEN_AT = 16
-"""Where in a record's header its token lies."""
 
 
 def _columns(site: Site, records: list[Record]) -> dict[str, np.ndarray]:

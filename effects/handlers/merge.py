@@ -23,14 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from effects import _errors as errors
-
-_NESTED = 1 << 23
-"""Thread numbers from here on are of the drain's threads (`dispatch/streams/table.py`) and of what JAX dispatched."""
-
-_DOMAIN_BITS = 8
-
-_ALL_DEVICES = -1
-"""The device of a record that all devices of a program publish alike."""
+from effects._wire import ALL_DEVICES, EPOCH, FIRST_NESTED_THREAD, TOKEN_LENGTH, domain_of, in_region, thread_of
 
 _START = -1
 """In place of an epoch: before everything of a thread; in place of a thread: before everything."""
@@ -63,7 +56,7 @@ class Line:
     def shown(self) -> str:
         record = self.record
         what = next((record[name] for name in ("fmt", "event", "text") if name in record), "")
-        where, epoch = record["where"], record["token"][1]
+        where, epoch = record["where"], record["token"][EPOCH]
         place = f"{where['file']}:{where['line']}, dispatch {epoch} of thread {record['thread']}"
         return f"line {self.number} ({record['effect']} {what!r} at {place})"
 
@@ -168,9 +161,9 @@ def _is_record(record: Any) -> bool:
         and isinstance(record.get("args"), list)
         and isinstance(where := record.get("where"), dict)
         and {"file", "line", "function"} <= where.keys()
-        and (record.get("device") == _ALL_DEVICES or _are_counts([record.get("device")]))
+        and (record.get("device") == ALL_DEVICES or _are_counts([record.get("device")]))
         and _are_counts([record.get("process"), record.get("process_count", 1)])
-        and _are_counts(record.get("token"), 4)
+        and _are_counts(record.get("token"), TOKEN_LENGTH)
         and _are_counts([record.get("thread")])
         and isinstance(record.get("fmt", ""), str)
         and _are_counts(record.get("lane"))
@@ -194,12 +187,12 @@ def _find_places(log: Log) -> None:
     for line in log.lines:
         record = line.record
         stream, epoch, phase, index = record["token"]
-        thread, domain = stream >> _DOMAIN_BITS, stream & ((1 << _DOMAIN_BITS) - 1)
+        thread, domain = thread_of(stream), domain_of(stream)
         is_whole = len(record.get("processes", ())) > (log.process_count > 1)
         log.epochs.add((thread, epoch))
         log.newest[thread] = max(epoch, log.newest.get(thread, epoch))
-        line.kind = "device" if phase % 2 else "whole" if is_whole else "process"
-        if record.get("ordered", True) and thread < _NESTED:
+        line.kind = "device" if in_region(phase) else "whole" if is_whole else "process"
+        if record.get("ordered", True) and thread < FIRST_NESTED_THREAD:
             device = record["device"] if line.kind == "device" else _START
             line.place = (thread, epoch, domain, phase, index, device, tuple(record["lane"]))
             known = log.placed.setdefault(line.place, line)
@@ -207,7 +200,7 @@ def _find_places(log: Log) -> None:
                 raise LogError(errors.MSG_LOG_TWICE.format(path=log.path, line=line.number, known=known.number))
             last = newest[thread] = line.place
         else:
-            behind = last if thread >= _NESTED else newest.get(thread, (thread, _START))
+            behind = last if thread >= FIRST_NESTED_THREAD else newest.get(thread, (thread, _START))
             log.behind.setdefault(behind, []).append(line)
 
 
@@ -355,6 +348,6 @@ def _check_unordered(logs: Sequence[Log]) -> None:
 def _merged(line: Line) -> dict[str, Any]:
     """A record as one process with all the devices would have written it."""
     record = {name: _AS_ONE.get(name, value) for name, value in line.record.items() if name not in _OF_RUN}
-    if record["thread"] >= _NESTED:
+    if record["thread"] >= FIRST_NESTED_THREAD:
         record["thread"] = record["token"] = None  # numbers of the drain's own
     return record

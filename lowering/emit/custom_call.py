@@ -20,6 +20,7 @@ from effects._api.message import message_of
 from effects._api.targets import PLATFORMS, platforms_of, unknown_target
 from effects._model.effect import Order
 from effects._model.site import Site
+from effects._wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
 from effects.lowering.emit.native import emit_call, of_processes, own_devices, refuse_several_devices, register_site
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
 
@@ -59,10 +60,6 @@ def _of_lanes(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
-_HAS_TOKEN, _COUNTS, _ORDERED, _HAS_MORE, _DEVICES_SHIFT, _CALL_SHIFT = 1, 2, 4, 8, 8, 32
-"""The traits of a call, in one number; see `dispatch/native/custom_call.cc`."""
-
-
 def _call(
     ctx: Any,
     platform: str,
@@ -87,28 +84,26 @@ def _call(
     register_site(ctx, site)
     inputs, outputs = layouts
     more = token or (_NOTHING,) * (len(outputs) > 1)
-    traits = (
-        _HAS_TOKEN * bool(token)
-        | _COUNTS * (counts and platform == "cpu")  # elsewhere it is in a device's memory
-        | _ORDERED * site.effect.ordered
-        | _HAS_MORE * bool(more)
-        | own_devices(ctx, devices) << _DEVICES_SHIFT
-        | call << _CALL_SHIFT
-    )
+    has = {
+        CustomCallTrait.HAS_TOKEN: bool(token),
+        CustomCallTrait.COUNTS: counts and platform == "cpu",  # elsewhere it is in a device's memory
+        CustomCallTrait.ORDERED: site.effect.ordered,
+        CustomCallTrait.HAS_MORE: bool(more),
+    }
     ours = {
         "target": target,
         "platform": platform,
         "where": str(site.where),
         "site": site.id,
-        "traits": traits,
+        "traits": call_traits(has, own_devices(ctx, devices), call),
         "description": site.description,
     }
     layouts_of_more = tuple(tuple(range(getattr(aval, "ndim", 0))) for aval in more)
     outs = emit_call(
         ctx.replace(avals_out=[*ctx.avals_out[: len(outputs)], *more]),
-        "effects_custom_call",
+        CUSTOM_CALL_TARGET,
         operands,
-        {**attributes.values, "~effects": ours},
+        {**attributes.values, CUSTOM_CALL_ATTRIBUTE: ours},
         replicated=bool(devices or compat.copies_in_parts(ctx)),
         has_side_effect=has_side_effect,
         aliases=dict([*aliases, *[(len(inputs), len(outputs))] * len(token)]),

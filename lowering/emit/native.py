@@ -16,7 +16,21 @@ from effects._api.config import config
 from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
-from effects.lowering.emit.record import NO_EDGES, TOKEN_LENGTH, Edges, close_p, record_p
+from effects._wire import (
+    AFTER_TARGET,
+    CALL_TARGET,
+    CLOSE_TARGET,
+    ENTER_TARGET,
+    LEAVE_TARGET,
+    RECORD_TARGET,
+    STREAM,
+    TOKEN_LENGTH,
+    UNTRACKED_CALL_TARGET,
+    UNTRACKED_TARGET,
+    RecordTrait,
+    call_traits,
+)
+from effects.lowering.emit.record import NO_EDGES, Edges, close_p, record_p
 from effects.lowering.emit.shards import call_shards
 from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
 from effects.lowering.host.sites import known_sites
@@ -33,18 +47,20 @@ def register_site(ctx: Any, site: Site) -> None:
         compat.keep_with_program(ctx, claim)
 
 
-_ORDERED, _CLOSES, _CALLBACK, _ENTERS, _LEAVES, _APART, _ALIKE, _SHARDS = (1 << bit for bit in range(8))
-_DEVICES_SHIFT, _CALL_SHIFT = 8, 32
-"""The traits of a call of the native sink, in one number; see `dispatch/native/handlers.cc`."""
-
-
 def _site_attributes(
-    site: Site, devices: int = 0, alike: bool = False, call: int = 0, edges: Edges = NO_EDGES, shards: bool = False
+    site: Site, devices: int = 0, replicated: bool = False, call: int = 0, edges: Edges = NO_EDGES, shards: bool = False
 ) -> dict[str, Any]:
-    traits = _ORDERED * site.effect.ordered | _CALLBACK * (site.content.call is not None)
-    traits |= _ALIKE * alike | _SHARDS * shards
-    traits |= _CLOSES * edges.closes | _ENTERS * edges.enters | _LEAVES * edges.leaves | _APART * edges.apart
-    traits |= devices << _DEVICES_SHIFT | call << _CALL_SHIFT
+    has = {
+        RecordTrait.ORDERED: site.effect.ordered,
+        RecordTrait.CALLBACK: site.content.call is not None,
+        RecordTrait.REPLICATED: replicated,
+        RecordTrait.HAS_SHARDS: shards,
+        RecordTrait.CLOSES: edges.closes,
+        RecordTrait.ENTERS: edges.enters,
+        RecordTrait.LEAVES: edges.leaves,
+        RecordTrait.MAY_DIVERGE: edges.apart,
+    }
+    traits = call_traits(has, devices, call)
     site = site.portable
     return {"site": site.id, "traits": traits, "description": site.description}
 
@@ -86,7 +102,7 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
         raise _refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
     site = of_processes(ctx, site, devices)
     register_site(ctx, site)
-    target = "effects_record" if site.results is None else "effects_call"
+    target = RECORD_TARGET if site.results is None else CALL_TARGET
     own = own_devices(ctx, devices or copies or edges.devices)
     attributes = _site_attributes(site, own, devices != 0, call, edges)
     return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or copies))
@@ -137,16 +153,16 @@ def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return _close_callback_lowering(ctx, *tokens)
     devices = compat.automatic_devices(ctx)
-    return emit_call(ctx, "effects_close", tokens, {"devices": own_devices(ctx, devices)}, replicated=devices != 0)
+    return emit_call(ctx, CLOSE_TARGET, tokens, {"devices": own_devices(ctx, devices)}, replicated=devices != 0)
 
 
 def _enter_native_lowering(ctx: Any, *operands: Any, devices: int, **attributes: Any) -> Any:
     attributes["devices"] = own_devices(ctx, devices)
-    return compat.call_handler(ctx, "effects_enter", operands, attributes, has_side_effect=True)
+    return compat.call_handler(ctx, ENTER_TARGET, operands, attributes, has_side_effect=True)
 
 
 def _leave_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
-    return emit_call(ctx, "effects_leave", tokens, attributes, replicated=compat.copies_in_parts(ctx) != 0)
+    return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=compat.copies_in_parts(ctx) != 0)
 
 
 def _rejoin(*tokens: Any) -> list[Any]:
@@ -163,12 +179,12 @@ def _after_native_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
         # A call would have what is sharded gathered.
         return compat.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
     aliases = {tokens + at: at for at in range(len(ctx.avals_out))}
-    return compat.call_handler(ctx, "effects_after", operands, {}, has_side_effect=False, aliases=aliases)
+    return compat.call_handler(ctx, AFTER_TARGET, operands, {}, has_side_effect=False, aliases=aliases)
 
 
 def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     """The values, which depend on the tokens by a choice whose outcome XLA does not know: no stream has this number."""
-    never = jnp.stack([token[0] for token in tokens]).max() == np.uint32(0xFFFFFFFF)
+    never = jnp.stack([token[STREAM] for token in tokens]).max() == np.uint32(0xFFFFFFFF)
     return [jax.lax.select_n(never, x, jax.lax.full_like(x, 0)) for x in values]
 
 
@@ -186,7 +202,7 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     kept, site = site.without_idle_mask(operands)
     avals_in = ctx.avals_in[len(operands) - len(kept) :]
     register_site(ctx, site)
-    target = "effects_plain" if site.results is None else "effects_plain_call"
+    target = UNTRACKED_TARGET if site.results is None else UNTRACKED_CALL_TARGET
     attributes = _site_attributes(site)
     if not site.effect.ordered:
         # Something in the token's place, for the same reason as that is last.

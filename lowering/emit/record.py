@@ -1,6 +1,6 @@
 """The leaves of a threaded program: what publishes.
 
-Tokens are `uint32[4]`: stream, epoch, phase, index. See `docs/design.md`.
+Tokens are `uint32[4]`, or in a region of replicas `uint32[8]`; see `effects/_wire.py` and `docs/design.md`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,8 @@ from effects import _jax as compat
 from effects._model.primitive import result_avals
 from effects._model.site import Site
 
-TOKEN_LENGTH = 4
-STREAM, EPOCH, PHASE, INDEX = range(TOKEN_LENGTH)
 TOKEN_NAME = "_runtime_token"
 """What JAX is told a threaded function's first argument is called."""
-DOMAIN_BITS = 8
-"""How many bits of the stream number the order domain within its program; the rest number the thread."""
 
 
 class Edges(NamedTuple):

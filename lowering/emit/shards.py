@@ -18,7 +18,7 @@ import numpy as np
 
 from effects import _jax as compat
 from effects._model.site import SIZE, Site
-from effects.lowering.emit.record import TOKEN_LENGTH
+from effects._wire import RECORD_TARGET, TOKEN_LENGTH
 
 _TARGET = "effects_shards"
 
@@ -107,7 +107,7 @@ def _program_of_one(
         f"  %rows = stablehlo.dynamic_slice %table, %at, %zero, sizes = [1, {width}]"
         f" : ({_type(table.shape, 'i32')}, tensor<ui32>, tensor<ui32>) -> {_type((1, width), 'i32')}",
         f"  %row = stablehlo.reshape %rows : ({_type((1, width), 'i32')}) -> {row}",
-        f"  %out = stablehlo.custom_call @effects_record(%token, %row{passed}) {{api_version = 4 : i32,"
+        f"  %out = stablehlo.custom_call @{RECORD_TARGET}(%token, %row{passed}) {{api_version = 4 : i32,"
         f" backend_config = {_dictionary(attributes)}, {layouts}}}"
         f" : ({', '.join([token, row, *operands])}) -> {token}",
         f"  return %out : {token}",

@@ -9,17 +9,17 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax as compat
+from effects import _wire as wire
 from effects._api import targets as _targets
 from effects._api.config import Config, config
-
-_ABI = 11
 
 try:
     from effects import _native as native
 except ImportError as _error:
     raise ImportError(errors.MSG_NATIVE_MISSING) from _error
-if native.ABI != _ABI:
-    raise ImportError(errors.MSG_NATIVE_VERSION.format(found=native.ABI, expected=_ABI))
+if (_difference := wire.first_difference(native.wire() if hasattr(native, "wire") else {})) is not None:
+    _what, _found, _expected = _difference
+    raise ImportError(errors.MSG_NATIVE_VERSION.format(what=_what, found=_found, expected=_expected))
 
 _XLA = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
 """Platforms as XLA names them."""
@@ -39,7 +39,7 @@ def _register_custom_call_handler(platform: str) -> None:
     """Registers the handler that calls the user's."""
     compat.register_ffi_type("effects_custom_call", *native.loaded_call_type(), platform=_XLA[platform])
     stages = {stage: capsule for _, stage, capsule in native.custom_call_handlers()}
-    jax.ffi.register_ffi_target("effects_custom_call", stages, platform=_XLA[platform])
+    jax.ffi.register_ffi_target(wire.CUSTOM_CALL_TARGET, stages, platform=_XLA[platform])
 
 
 def _set_target(name: str, platform: str, address: int) -> None:
@@ -48,8 +48,7 @@ def _set_target(name: str, platform: str, address: int) -> None:
 
 
 def _configure(settings: Config) -> None:
-    when_full = ("wait", "drop_newest", "drop_oldest").index(settings.when_full)
-    native.configure(settings.ring_bytes, when_full)
+    native.configure(settings.ring_bytes, wire.WHEN_FULL.index(settings.when_full))
 
 
 _register_handlers()

@@ -11,7 +11,7 @@ import numpy as np
 
 from effects import _jax as compat
 from effects._model.site import Site
-from effects.lowering.emit.record import INDEX
+from effects._wire import INDEX, UNTRACKED_THREAD, stream_of
 from effects.lowering.host.native import native
 
 
@@ -51,7 +51,7 @@ def publish_and_wait(
     if reply is None:
         return []
     if this_thread.is_nested:
-        native.hurry()
+        native.set_offer_urgent()
     results = zip(site.results or (), reply.wait(), strict=True)
     return [np.ndarray(result.shape, result.stored, data) for result, data in results]
 
@@ -76,7 +76,7 @@ def publish_untracked(site: Site, operands: Sequence[Any]) -> list[Any]:
     return publish_and_wait(site, _UNTRACKED, operands)
 
 
-_UNTRACKED = (native.PLAIN_THREAD << 8, 0, 0, 0)
+_UNTRACKED = (stream_of(UNTRACKED_THREAD), 0, 0, 0)
 """The token of records that belong to no epoch."""
 
 

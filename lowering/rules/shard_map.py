@@ -20,7 +20,8 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax as compat
 from effects._api.config import config
-from effects.lowering.emit.record import TOKEN_LENGTH, Edges, close_p
+from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
+from effects.lowering.emit.record import Edges, close_p
 from effects.lowering.passes.collectives import after, collectives_come_after, do_collectives_come_after
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, own_effects, summarize
@@ -70,7 +71,7 @@ def _rejoin_abstract_eval(*tokens: Any) -> Any:
 def _enter_abstract_eval(*operands: Any, parts: bool, **_: Any) -> list[Any]:
     tokens = operands[:-2] if parts else operands
     inside = [compat.per_device(token) for token in tokens]
-    return [token.update(shape=(2 * TOKEN_LENGTH,)) for token in inside] if parts else inside
+    return [token.update(shape=(REPLICA_TOKEN_LENGTH,)) for token in inside] if parts else inside
 
 
 @leave_p.def_abstract_eval

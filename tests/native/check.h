@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "../../dispatch/native/record.h"
+#include "../../dispatch/native/wire.h"
 
 namespace check {
 
@@ -47,14 +47,25 @@ inline void Strings(const char *file, int line, const std::vector<std::string> &
 #define CHECK_EQ(a, b) ::check::Equal(__FILE__, __LINE__, #a " == " #b, a, b)
 #define CHECK_SEEN(seen, ...) ::check::Strings(__FILE__, __LINE__, seen, std::vector<std::string> __VA_ARGS__)
 
-// Prints the test's name first, so that the output of a run that hangs or dies names the test.
-#define RUN(test)                                                                                                      \
-  do {                                                                                                                 \
-    std::printf("%s\n", #test);                                                                                        \
-    std::fflush(stdout);                                                                                               \
-    ::check::seed = 0;                                                                                                 \
-    test();                                                                                                            \
-  } while (0)
+// A test of the binary: `TEST(test_some_behaviour) { ... }`. Its name is that of its file and its own.
+struct Test {
+  std::string name;
+  void (*run)();
+};
+inline std::vector<Test> &Tests() {
+  static std::vector<Test> tests;
+  return tests;
+}
+inline bool AddTest(const char *file, const char *name, void (*run)()) {
+  std::string stem(file);
+  stem = stem.substr(stem.rfind('/') + 1);
+  Tests().push_back({stem.substr(0, stem.rfind('.')) + "." + name, run});
+  return true;
+}
+#define TEST(name)                                                                                                     \
+  void name();                                                                                                         \
+  [[maybe_unused]] const bool added_##name = ::check::AddTest(__FILE__, #name, &name);                                 \
+  void name()
 
 // splitmix64: a few lines, the same numbers everywhere.
 class Random {
@@ -75,7 +86,7 @@ private:
 };
 
 inline effects::Token MakeToken(uint32_t thread, uint32_t domain, uint32_t epoch, uint32_t index) {
-  return {thread << effects::kDomainBits | domain, epoch, 0, index};
+  return {effects::StreamOf(thread, domain), epoch, 0, index};
 }
 
 } // namespace check

@@ -21,7 +21,7 @@ const char *Publish(int32_t level, const char *text, size_t size) {
 
 const token_effects::Functions kFunctions{sizeof kFunctions, token_effects::Functions::kType, nullptr, &Publish};
 
-void TestLines() {
+TEST(test_custom_call_lines) {
   const token_effects::Call call(&kFunctions);
   call.Print("x = ", 1, ' ', 0.5, std::string(" and\0more", 9));
   call.Print();
@@ -30,7 +30,7 @@ void TestLines() {
   said.clear();
 }
 
-void TestEvents() {
+TEST(test_custom_call_events) {
   const token_effects::Call call(&kFunctions);
   call.Log(token_effects::kInfo, "step");
   call.Log(token_effects::kError, "a \"b\"\n\\",
@@ -52,7 +52,7 @@ void TestEvents() {
   said.clear();
 }
 
-void TestRefusals() {
+TEST(test_custom_call_refusals) {
   const token_effects::Call call(&kFunctions);
   wrong = "no place";
   std::string caught;
@@ -69,10 +69,3 @@ void TestRefusals() {
 }
 
 } // namespace
-
-int main() {
-  TestLines();
-  TestEvents();
-  TestRefusals();
-  return 0;
-}

@@ -1,5 +1,5 @@
 // Per-device regions: whatever order records and markers arrive in, records leave by (phase, index, device).
-#include "../../dispatch/native/release_order.h"
+#include "../../dispatch/native/order/release_order.h"
 
 #include <algorithm>
 #include <string>
@@ -102,7 +102,7 @@ private:
   std::vector<std::string> seen;
 };
 
-void test_devices_take_turns() {
+TEST(test_devices_take_turns) {
   Play play;
   play.enter(1, 1, 0, 2);
   play.record(1, 1, 0);
@@ -120,7 +120,7 @@ void test_devices_take_turns() {
   CHECK_EQ(play.finished.size(), size_t{1});
 }
 
-void test_program_ends_when_all_its_devices_have_closed() {
+TEST(test_program_ends_when_all_its_devices_have_closed) {
   Play play;
   play.close(0, 0, 0, 3);
   play.close(2, 0, 0, 3);
@@ -131,7 +131,7 @@ void test_program_ends_when_all_its_devices_have_closed() {
   CHECK_EQ(play.finished.size(), size_t{1});
 }
 
-void test_region_waits_for_what_comes_before() {
+TEST(test_region_waits_for_what_comes_before) {
   Play play;
   play.enter(0, 1, 1, 1); // after one effect of the whole program
   play.record(0, 1, 0);
@@ -143,9 +143,9 @@ void test_region_waits_for_what_comes_before() {
 }
 
 // A device that waits goes ahead of the others if told so, after all of its own; and next time without being told.
-void test_relaxed_region() {
+TEST(test_relaxed_region) {
   Play play;
-  for (int32_t device : {0, 1}) play.enter(device, 1, 0, 2, kApart);
+  for (int32_t device : {0, 1}) play.enter(device, 1, 0, 2, kMayDiverge);
   play.record(1, 1, 0);
   play.record(1, 1, 1, /*reply=*/5);
   size_t stuck = 0;
@@ -161,7 +161,7 @@ void test_relaxed_region() {
   play.leave(0, 1, 1);
   CHECK_SEEN(play.take(), {"0.1.0@0", "0.1.2@1"});
   play.leave(1, 1, 3);
-  for (int32_t device : {0, 1}) play.enter(device, 3, 0, 2, kApart);
+  for (int32_t device : {0, 1}) play.enter(device, 3, 0, 2, kMayDiverge);
   play.record(1, 3, 0, /*reply=*/6);
   CHECK_SEEN(play.take(), {"0.3.0@1"});
 }
@@ -209,7 +209,7 @@ std::vector<Event> RandomProgram(Random &random, uint32_t devices, uint32_t doma
 }
 
 // Of two domains, delivered in any order.
-void test_random_deliveries_leave_by_place_and_device() {
+TEST(test_random_deliveries_leave_by_place_and_device) {
   for (uint64_t seed = 1; seed <= 4000; ++seed) {
     check::seed = seed;
     Random random(seed);
@@ -252,7 +252,7 @@ void test_random_deliveries_leave_by_place_and_device() {
 }
 
 // What a program published before it failed leaves in its order, whatever is missing.
-void test_failed_program() {
+TEST(test_failed_program) {
   for (uint64_t seed = 1; seed <= 2000; ++seed) {
     check::seed = seed;
     Random random(seed);
@@ -285,14 +285,3 @@ void test_failed_program() {
 
 } // namespace
 } // namespace effects
-
-int main() {
-  using namespace effects;
-  RUN(test_devices_take_turns);
-  RUN(test_program_ends_when_all_its_devices_have_closed);
-  RUN(test_region_waits_for_what_comes_before);
-  RUN(test_relaxed_region);
-  RUN(test_random_deliveries_leave_by_place_and_device);
-  RUN(test_failed_program);
-  return 0;
-}

@@ -1,5 +1,5 @@
 // Replies: who waits under a number gets one answer, and nobody is forgotten or answered twice.
-#include "../../dispatch/native/replies.h"
+#include "../../dispatch/native/drain/replies.h"
 
 #include <algorithm>
 #include <atomic>
@@ -30,7 +30,7 @@ public:
         told += (i == 0 ? "" : ",") +
                 std::string(static_cast<const char *>(answer.results[i].data), answer.results[i].size);
       seen.push_back(told);
-      return Replies::GoOn();
+      return Replies::Continuation();
     };
   }
   std::vector<std::string> take() { return std::exchange(seen, {}); }
@@ -53,7 +53,7 @@ std::set<uint32_t> Open(Replies &replies) {
 }
 
 // Everybody has a number of his own, which is not 0, and gets his own answer, whatever order they come in.
-void test_each_number_has_its_answer() {
+TEST(test_each_number_has_its_answer) {
   Replies replies;
   Heard heard;
   const uint32_t a = replies.ask(heard.waiter("a"));
@@ -69,7 +69,7 @@ void test_each_number_has_its_answer() {
 }
 
 // The first answer counts; a further one, a failure behind it, and one under a number that nobody has are for nobody.
-void test_each_number_is_answered_once() {
+TEST(test_each_number_is_answered_once) {
   Replies replies;
   Heard heard;
   const uint32_t number = replies.ask(heard.waiter("a"));
@@ -83,7 +83,7 @@ void test_each_number_is_answered_once() {
 }
 
 // Who is failed hears why, and has no results; that too is once.
-void test_failure_is_an_answer() {
+TEST(test_failure_is_an_answer) {
   Replies replies;
   Heard heard;
   const uint32_t number = replies.ask(heard.waiter("a"));
@@ -94,7 +94,7 @@ void test_failure_is_an_answer() {
 }
 
 // open() has the numbers that are asked and not answered.
-void test_open_numbers() {
+TEST(test_open_numbers) {
   Replies replies;
   Heard heard;
   CHECK(Open(replies).empty());
@@ -109,7 +109,7 @@ void test_open_numbers() {
 
 // Of the devices that publish alike the first gets a number, the others 0, and all the one answer, also those that come
 // after it was given, whose bytes are gone by then.
-void test_replicated_devices_share_an_answer() {
+TEST(test_replicated_devices_share_an_answer) {
   for (uint32_t copies : {1u, 2u, 3u, 8u}) {
     for (uint32_t early = 1; early <= copies; ++early) {
       Replies replies;
@@ -136,7 +136,7 @@ void test_replicated_devices_share_an_answer() {
 }
 
 // A failure is shared as well, and the late ones hear it.
-void test_replicated_devices_share_a_failure() {
+TEST(test_replicated_devices_share_a_failure) {
   Replies replies;
   Heard heard;
   const Token token = MakeToken(1, 0, 0, 0);
@@ -150,7 +150,7 @@ void test_replicated_devices_share_a_failure() {
 }
 
 // Tokens that differ in any of their numbers are asked for apart.
-void test_tokens_are_asked_for_apart() {
+TEST(test_tokens_are_asked_for_apart) {
   Replies replies;
   Heard heard;
   const Token tokens[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {1, 2, 1, 1}, {1, 1, 2, 1}, {1, 1, 1, 2}};
@@ -162,7 +162,7 @@ void test_tokens_are_asked_for_apart() {
 }
 
 // When all devices have come and have their answer, nothing is remembered: the same token is asked for anew.
-void test_replicated_answer_is_forgotten() {
+TEST(test_replicated_answer_is_forgotten) {
   for (bool late : {false, true}) {
     Replies replies;
     Heard heard;
@@ -187,7 +187,7 @@ void test_replicated_answer_is_forgotten() {
 // When a program fails, all who wait for what its devices ask for alike hear so, and nothing of it is remembered: an
 // answer that comes later is for nobody, and who asks later asks anew. Others wait on: of another program, or alone.
 // All devices of a program that cannot go on are told, those too that ask later, until it is known to have failed.
-void test_end_program() {
+TEST(test_end_program) {
   Replies replies;
   Heard heard;
   const Token one = MakeToken(1, 0, 3, 0), two = MakeToken(1, 0, 3, 7), other = MakeToken(1, 0, 4, 0);
@@ -204,7 +204,7 @@ void test_end_program() {
   CHECK_SEEN(heard.take(), {"other:x"});
 }
 
-void test_forget_replicated() {
+TEST(test_forget_replicated) {
   Replies replies;
   Heard heard;
   const Token token = MakeToken(1, 2, 3, 4);
@@ -239,7 +239,7 @@ void test_forget_replicated() {
 
 // An answer that was given and is kept for the devices that have not come is forgotten with its program, and who has
 // had it hears nothing more.
-void test_forget_replicated_answer() {
+TEST(test_forget_replicated_answer) {
   Replies replies;
   Heard heard;
   const Token token = MakeToken(1, 0, 0, 0);
@@ -253,7 +253,7 @@ void test_forget_replicated_answer() {
 }
 
 // Who is told of the failure is called with no lock held, and what he holds is freed.
-void test_forget_replicated_calls_without_a_lock() {
+TEST(test_forget_replicated_calls_without_a_lock) {
   Replies replies;
   Heard heard;
   const auto held = std::make_shared<int>(0);
@@ -263,7 +263,7 @@ void test_forget_replicated_calls_without_a_lock() {
     CHECK(Open(replies).empty()); // forgotten before he is told
     replies.forget_replicated(1, 0);
     replies.fail(replies.ask_replicated({token}, 1, heard.waiter("inner")), "why");
-    return Replies::GoOn();
+    return Replies::Continuation();
   });
   CHECK_EQ(held.use_count(), 2l);
   replies.forget_replicated(1, 0);
@@ -272,7 +272,7 @@ void test_forget_replicated_calls_without_a_lock() {
 }
 
 // Programs fail while their devices ask and a thread answers: every waiter is called once.
-void test_programs_fail_while_devices_ask() {
+TEST(test_programs_fail_while_devices_ask) {
   constexpr uint32_t kDevices = 3;
   constexpr uint32_t kEpochs = 300;
   constexpr uint32_t kEach = 5;
@@ -286,7 +286,7 @@ void test_programs_fail_while_devices_ask() {
         std::atomic<int> &mine = told[device * kEpochs * kEach + at];
         replies.ask_replicated({MakeToken(1, 0, at / kEach, at % kEach)}, kDevices, [&mine](const Answer &) {
           mine.fetch_add(1);
-          return Replies::GoOn();
+          return Replies::Continuation();
         });
       }
       --asking;
@@ -309,7 +309,7 @@ void test_programs_fail_while_devices_ask() {
 }
 
 // A waiter is called with no lock held: it may ask, answer and fail, and be late for itself.
-void test_waiter_may_ask_again() {
+TEST(test_waiter_may_ask_again) {
   Replies replies;
   Heard heard;
   const Token token = MakeToken(1, 0, 0, 0);
@@ -319,7 +319,7 @@ void test_waiter_may_ask_again() {
     inner = replies.ask(heard.waiter("inner"));
     replies.fail(replies.ask(heard.waiter("failed")), "why");
     CHECK((Open(replies) == std::set<uint32_t>{inner}));
-    return Replies::GoOn();
+    return Replies::Continuation();
   });
   AnswerWith(replies, number, {"x"});
   AnswerWith(replies, inner, {"y"});
@@ -327,24 +327,24 @@ void test_waiter_may_ask_again() {
 }
 
 // What a waiter holds is freed with its answer.
-void test_waiter_is_freed_with_its_answer() {
+TEST(test_waiter_is_freed_with_its_answer) {
   Replies replies;
   const auto held = std::make_shared<int>(0);
   const Token token = MakeToken(1, 0, 0, 0);
-  const uint32_t single = replies.ask([held](const Answer &) { return Replies::GoOn(); });
-  const uint32_t first = replies.ask_replicated({token}, 3, [held](const Answer &) { return Replies::GoOn(); });
-  replies.ask_replicated({token}, 3, [held](const Answer &) { return Replies::GoOn(); });
+  const uint32_t single = replies.ask([held](const Answer &) { return Replies::Continuation(); });
+  const uint32_t first = replies.ask_replicated({token}, 3, [held](const Answer &) { return Replies::Continuation(); });
+  replies.ask_replicated({token}, 3, [held](const Answer &) { return Replies::Continuation(); });
   CHECK_EQ(held.use_count(), 4l);
   AnswerWith(replies, single, {});
   CHECK_EQ(held.use_count(), 3l);
   AnswerWith(replies, first, {});
   CHECK_EQ(held.use_count(), 1l);
-  replies.ask_replicated({token}, 3, [held](const Answer &) { return Replies::GoOn(); });
+  replies.ask_replicated({token}, 3, [held](const Answer &) { return Replies::Continuation(); });
   CHECK_EQ(held.use_count(), 1l);
 }
 
 // Devices that have one answer go on at the same time: they may wait for each other there, more than once.
-void test_who_has_one_answer_may_wait_for_the_others() {
+TEST(test_who_has_one_answer_may_wait_for_the_others) {
   constexpr uint32_t kDevices = 8;
   for (uint32_t turn = 0; turn < 20; ++turn) {
     Replies replies;
@@ -369,12 +369,13 @@ void test_who_has_one_answer_may_wait_for_the_others() {
   }
 }
 
-// In a region over some axes each part has its own answer, and its first copy publishes, whenever it comes.
-void test_parts_have_answers_of_their_own() {
+// In a region over some axes each group of replicas has its own answer, and its primary one publishes, whenever it
+// comes.
+TEST(test_replica_groups_have_answers_of_their_own) {
   Replies replies;
   Heard heard;
-  const auto ask = [&](uint32_t part, uint32_t copy, const std::string &name) {
-    return replies.ask_replicated({MakeToken(1, 0, 0, 0), true, part, copy}, 2, heard.waiter(name));
+  const auto ask = [&](uint32_t group, uint32_t replica, const std::string &name) {
+    return replies.ask_replicated({MakeToken(1, 0, 0, 0), true, {group, replica, 0, 0}}, 2, heard.waiter(name));
   };
   CHECK_EQ(ask(0, 1, "a1"), 0u);
   const uint32_t b = ask(1, 0, "b0");
@@ -397,7 +398,7 @@ void test_parts_have_answers_of_their_own() {
 
 // Many devices ask while several threads answer each number, some with a failure: every waiter is called once, all of
 // one token hear the same, and nothing is left open.
-void test_many_threads_ask_and_answer() {
+TEST(test_many_threads_ask_and_answer) {
   constexpr uint32_t kDevices = 3;
   constexpr uint32_t kTokens = 1500;
   constexpr uint32_t kAnswerers = 2;
@@ -413,7 +414,7 @@ void test_many_threads_ask_and_answer() {
       told.what = answer.error;
       for (const Span &span : answer.results) told.what.append(static_cast<const char *>(span.data), span.size);
       told.times.fetch_add(1);
-      return Replies::GoOn();
+      return Replies::Continuation();
     };
   };
   std::atomic<uint32_t> asking{kDevices};
@@ -453,26 +454,3 @@ void test_many_threads_ask_and_answer() {
 
 } // namespace
 } // namespace effects
-
-int main() {
-  using namespace effects;
-  RUN(test_each_number_has_its_answer);
-  RUN(test_each_number_is_answered_once);
-  RUN(test_failure_is_an_answer);
-  RUN(test_open_numbers);
-  RUN(test_replicated_devices_share_an_answer);
-  RUN(test_replicated_devices_share_a_failure);
-  RUN(test_tokens_are_asked_for_apart);
-  RUN(test_replicated_answer_is_forgotten);
-  RUN(test_end_program);
-  RUN(test_forget_replicated);
-  RUN(test_forget_replicated_answer);
-  RUN(test_forget_replicated_calls_without_a_lock);
-  RUN(test_programs_fail_while_devices_ask);
-  RUN(test_waiter_may_ask_again);
-  RUN(test_waiter_is_freed_with_its_answer);
-  RUN(test_who_has_one_answer_may_wait_for_the_others);
-  RUN(test_parts_have_answers_of_their_own);
-  RUN(test_many_threads_ask_and_answer);
-  return 0;
-}

@@ -1,6 +1,7 @@
 // Prints what a record costs its producer and its consumer, in nanoseconds.
 //
-//   g++ -std=c++17 -O2 -pthread tests/native/ring_bench.cc -o ring_bench && ./ring_bench
+//   g++ -std=c++17 -O2 -pthread tests/native/ring_bench.cc dispatch/native/{producer,order,drain}/*.cc -o ring_bench
+//   ./ring_bench
 //
 // "publish" is Publisher::publish into a ring that is emptied between the measurements; "drained" is the same with a
 // drain at work on another core, timed until the last record has left in order.
@@ -10,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "../../dispatch/native/drain.h"
-#include "../../dispatch/native/publisher.h"
+#include "../../dispatch/native/drain/drain.h"
+#include "../../dispatch/native/producer/publisher.h"
 
 namespace effects {
 namespace {
@@ -28,16 +29,20 @@ void PublishMany(Publisher &publisher, uint32_t epoch, uint32_t records, size_t 
   const std::vector<char> bytes(size);
   const Span span{bytes.data(), bytes.size()};
   for (uint32_t index = 0; index < records; ++index)
-    publisher.publish(Kind::kOrdered, 7, {kThread << kDomainBits, epoch, 0, index}, 0, &span, 1);
+    publisher.publish(Kind::kOrdered, 7, {StreamOf(kThread, 0), epoch, 0, index}, 0, &span, 1);
 }
 
 double BenchPublish(size_t size) {
   double nanoseconds = 0;
   std::thread([&] {
-    Publisher publisher;
+    WakeUp wake_up;
+    Publisher publisher(wake_up);
     const uint32_t records = static_cast<uint32_t>((size_t{1} << 19) / (sizeof(RecordHeader) + size)); // half a ring
     const auto empty = [&] {
-      publisher.for_each_lane([](Lane &lane) { return lane.ring.take([](const std::byte *) { return true; }), true; });
+      publisher.for_each_ring([](ProducerRing &each) {
+        each.ring.take([](const std::byte *) { return true; });
+        return true;
+      });
     };
     for (int warm = 0; warm < 4; ++warm) {
       PublishMany(publisher, 0, records, size);
@@ -60,10 +65,11 @@ double BenchDrained(size_t size, bool text) {
   double best = 1e9;
   for (int repeat = 0; repeat < 5; ++repeat) {
     constexpr uint32_t kRecords = 300000;
-    Publisher publisher;
+    WakeUp wake_up;
+    Publisher publisher(wake_up);
     Sites sites;
     Replies replies;
-    Drain drain(publisher, sites, replies);
+    Drain drain(wake_up, publisher, sites, replies);
     if (text) {
       Plan plan(1);
       plan[0].literal = "step ";
@@ -75,7 +81,7 @@ double BenchDrained(size_t size, bool text) {
     const auto start = Clock::now();
     std::thread producer([&] {
       PublishMany(publisher, 0, kRecords, size);
-      const Token last{kThread << kDomainBits, 0, 0, kRecords};
+      const Token last{StreamOf(kThread, 0), 0, 0, kRecords};
       const Span span{&last, sizeof last};
       publisher.publish(Kind::kClose, 0, last, 0, &span, 1);
     });

@@ -1,5 +1,5 @@
 // The ring: one producer, one consumer, nothing lost, nothing reordered, nothing overwritten too early.
-#include "../../dispatch/native/ring.h"
+#include "../../dispatch/native/producer/ring.h"
 
 #include <algorithm>
 #include <deque>
@@ -48,14 +48,14 @@ void Pop(Ring &ring, size_t size, uint64_t number) {
 }
 
 // The capacity is the next power of two, and at least one page.
-void test_ring_rounds_its_capacity_up() {
+TEST(test_ring_rounds_its_capacity_up) {
   CHECK_EQ(Ring(1).capacity(), size_t{4096});
   CHECK_EQ(Ring(4096).capacity(), size_t{4096});
   CHECK_EQ(Ring(4097).capacity(), size_t{8192});
 }
 
 // An empty ring has no front, before its first record and after its last.
-void test_empty_ring_has_no_front() {
+TEST(test_empty_ring_has_no_front) {
   Ring ring(kSmallest);
   CHECK(ring.front() == nullptr);
   CHECK_EQ(ring.used(), size_t{0});
@@ -67,7 +67,7 @@ void test_empty_ring_has_no_front() {
 }
 
 // What is reserved and not published cannot be seen.
-void test_reserved_record_is_invisible_until_published() {
+TEST(test_reserved_record_is_invisible_until_published) {
   Ring ring(kSmallest);
   std::byte *room = ring.try_reserve(64);
   CHECK(room != nullptr);
@@ -78,7 +78,7 @@ void test_reserved_record_is_invisible_until_published() {
 }
 
 // front() may be asked again and again; only pop() goes on.
-void test_front_stays_until_popped() {
+TEST(test_front_stays_until_popped) {
   Ring ring(kSmallest);
   CHECK(Push(ring, 64, 1));
   CHECK(Push(ring, 64, 2));
@@ -88,7 +88,7 @@ void test_front_stays_until_popped() {
 }
 
 // Records of exactly a quarter of the capacity fill the ring with four, and each one popped makes room for one.
-void test_quarter_records_fill_the_ring() {
+TEST(test_quarter_records_fill_the_ring) {
   Ring ring(kSmallest);
   const size_t quarter = kSmallest / 4;
   uint64_t pushed = 0;
@@ -106,7 +106,7 @@ void test_quarter_records_fill_the_ring() {
 }
 
 // Every byte of the ring can be used: 8-byte records fill it to the last.
-void test_smallest_records_fill_the_ring() {
+TEST(test_smallest_records_fill_the_ring) {
   Ring ring(kSmallest);
   for (uint64_t round = 0; round < 3; ++round) {
     for (uint64_t i = 0; i < kSmallest / 8; ++i) CHECK(Push(ring, 8, i));
@@ -117,7 +117,7 @@ void test_smallest_records_fill_the_ring() {
 
 // At every offset, a record that would cross the end moves to the start, padding before it, and the neighbours stay
 // whole.
-void test_record_wraps_at_every_offset() {
+TEST(test_record_wraps_at_every_offset) {
   for (size_t offset = 8; offset <= kSmallest; offset += 8) {
     for (size_t size : {size_t{8}, size_t{16}, size_t{56}, size_t{64}, size_t{520}, kSmallest / 4 - 8, kSmallest / 4}) {
       Ring ring(kSmallest);
@@ -141,7 +141,7 @@ void test_record_wraps_at_every_offset() {
 }
 
 // A refusal changes nothing: neither when there is no room at all nor when only the padding would fit.
-void test_full_ring_refuses_and_stays_whole() {
+TEST(test_full_ring_refuses_and_stays_whole) {
   Ring ring(kSmallest);
   CHECK(Push(ring, 1000, 0));
   CHECK(Push(ring, 1000, 1));
@@ -157,7 +157,7 @@ void test_full_ring_refuses_and_stays_whole() {
 }
 
 // What was there at the call is visited oldest first, and what the visitor takes is gone.
-void test_take_visits_what_is_there_oldest_first() {
+TEST(test_take_visits_what_is_there_oldest_first) {
   Ring ring(kSmallest);
   for (uint64_t i = 0; i < 10; ++i) CHECK(Push(ring, 64 + 8 * i, i));
   uint64_t next = 0;
@@ -174,7 +174,7 @@ void test_take_visits_what_is_there_oldest_first() {
 }
 
 // A record taken from the middle is not seen again; its room comes back when everything before it has left.
-void test_take_may_leave_the_oldest() {
+TEST(test_take_may_leave_the_oldest) {
   Ring ring(kSmallest);
   for (uint64_t i = 0; i < 4; ++i) CHECK(Push(ring, 1024, i));
   uint64_t at = 0;
@@ -189,7 +189,7 @@ void test_take_may_leave_the_oldest() {
 }
 
 // Any mixture of sizes, pushes, pops and takes gives what a queue gives, and refuses only when the ring may be full.
-void test_ring_equals_a_queue() {
+TEST(test_ring_equals_a_queue) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     check::seed = seed;
     Random random(seed);
@@ -289,10 +289,10 @@ void CheckTwoThreads(uint64_t seed, size_t capacity, uint64_t records, bool with
 }
 
 // 200,000 records pass from one thread to another in order and whole.
-void test_two_threads_pass_records_in_order() { CheckTwoThreads(1, kSmallest, 200000, /*with_take=*/false); }
+TEST(test_two_threads_pass_records_in_order) { CheckTwoThreads(1, kSmallest, 200000, /*with_take=*/false); }
 
 // The same for many short runs, where starting and ending matter more.
-void test_two_threads_many_seeds() {
+TEST(test_two_threads_many_seeds) {
   for (uint64_t seed = 2; seed < 40; ++seed) {
     check::seed = seed;
     CheckTwoThreads(seed, kSmallest << (seed % 3), 3000, /*with_take=*/seed % 2 == 0);
@@ -301,21 +301,3 @@ void test_two_threads_many_seeds() {
 
 } // namespace
 } // namespace effects
-
-int main() {
-  using namespace effects;
-  RUN(test_ring_rounds_its_capacity_up);
-  RUN(test_empty_ring_has_no_front);
-  RUN(test_reserved_record_is_invisible_until_published);
-  RUN(test_front_stays_until_popped);
-  RUN(test_quarter_records_fill_the_ring);
-  RUN(test_smallest_records_fill_the_ring);
-  RUN(test_record_wraps_at_every_offset);
-  RUN(test_full_ring_refuses_and_stays_whole);
-  RUN(test_take_visits_what_is_there_oldest_first);
-  RUN(test_take_may_leave_the_oldest);
-  RUN(test_ring_equals_a_queue);
-  RUN(test_two_threads_pass_records_in_order);
-  RUN(test_two_threads_many_seeds);
-  return 0;
-}

@@ -1,5 +1,5 @@
 // Sites: what is known of a site stays for as long as a record of it may come, and no longer.
-#include "../../dispatch/native/sites.h"
+#include "../../dispatch/native/drain/sites.h"
 
 #include <atomic>
 #include <limits>
@@ -24,14 +24,14 @@ Plan Named(const std::string &name) {
 }
 
 // What forget() returns, as text.
-std::vector<std::string> Forgotten(Sites &sites, uint64_t oldest_open, uint64_t plain_released) {
+std::vector<std::string> Forgotten(Sites &sites, uint64_t oldest_open, uint64_t untracked_released) {
   std::vector<std::string> forgotten;
-  for (const uint64_t site : sites.forget(oldest_open, plain_released)) forgotten.push_back(std::to_string(site));
+  for (const uint64_t site : sites.forget(oldest_open, untracked_released)) forgotten.push_back(std::to_string(site));
   return forgotten;
 }
 
 // A site that nobody introduced has no holder, no description and no plan, and to ask for it does not introduce it.
-void test_unknown_site() {
+TEST(test_unknown_site) {
   Sites sites;
   CHECK_EQ(sites.holders(1), uint64_t{0});
   CHECK(sites.description(1).empty());
@@ -41,7 +41,7 @@ void test_unknown_site() {
 }
 
 // A site has as many holders as retained and did not release it, and the first description that was not empty.
-void test_holders_and_description() {
+TEST(test_holders_and_description) {
   Sites sites;
   sites.retain(1);
   CHECK(sites.description(1).empty());
@@ -57,7 +57,7 @@ void test_holders_and_description() {
 }
 
 // Only the last holder's release lets a site be forgotten, with its description and its plan, and it is told once.
-void test_last_release_counts() {
+TEST(test_last_release_counts) {
   Sites sites;
   sites.retain(1, "text");
   sites.retain(1);
@@ -77,7 +77,7 @@ void test_last_release_counts() {
 }
 
 // A site stays until every dispatch that there had been when its last holder went has ended; later ones do not matter.
-void test_site_outlives_the_dispatches_before_its_release() {
+TEST(test_site_outlives_the_dispatches_before_its_release) {
   Sites sites;
   sites.retain(1);
   sites.release(1, /*dispatch=*/5, 0);
@@ -86,21 +86,21 @@ void test_site_outlives_the_dispatches_before_its_release() {
   CHECK_SEEN(Forgotten(sites, 6, 0), {"1"});
 }
 
-// And until every plain record that had been published has left.
-void test_site_outlives_the_plain_records_before_its_release() {
+// And until every untracked record that had been published has left.
+TEST(test_site_outlives_the_untracked_records_before_its_release) {
   Sites sites;
   sites.retain(1);
-  sites.release(1, 0, /*plain=*/3);
-  for (uint64_t plain_released : {0, 2}) CHECK_SEEN(Forgotten(sites, kNoneOpen, plain_released), {});
+  sites.release(1, 0, /*untracked=*/3);
+  for (uint64_t untracked_released : {0, 2}) CHECK_SEEN(Forgotten(sites, kNoneOpen, untracked_released), {});
   CHECK_SEEN(Forgotten(sites, kNoneOpen, 3), {"1"});
 }
 
 // Each dying site waits for its own.
-void test_dying_sites_are_independent() {
+TEST(test_dying_sites_are_independent) {
   Sites sites;
   for (uint64_t site = 1; site <= 4; ++site) {
     sites.retain(site);
-    sites.release(site, /*dispatch=*/5 - site, /*plain=*/site == 4 ? 1 : 0);
+    sites.release(site, /*dispatch=*/5 - site, /*untracked=*/site == 4 ? 1 : 0);
   }
   CHECK_SEEN(Forgotten(sites, 3, 0), {"3"});
   CHECK_SEEN(Forgotten(sites, 5, 0), {"1", "2"});
@@ -109,7 +109,7 @@ void test_dying_sites_are_independent() {
 }
 
 // A site that is retained again before it is forgotten stays, and its next last release counts anew.
-void test_dying_site_may_be_retained_again() {
+TEST(test_dying_site_may_be_retained_again) {
   Sites sites;
   sites.retain(1, "text");
   sites.set_plan(1, Named("plan"));
@@ -131,7 +131,7 @@ void test_dying_site_may_be_retained_again() {
 
 // A site that was released as the last and retained again many times is told once, and it dies anew after it was found
 // alive.
-void test_site_that_dies_often_is_told_once() {
+TEST(test_site_that_dies_often_is_told_once) {
   Sites sites;
   for (uint64_t i = 0; i < 5; ++i) {
     sites.retain(1);
@@ -149,7 +149,7 @@ void test_site_that_dies_often_is_told_once() {
 }
 
 // A release too many changes nothing, before the site is forgotten and after.
-void test_release_without_a_holder() {
+TEST(test_release_without_a_holder) {
   Sites sites;
   sites.retain(1);
   sites.release(1, 2, 0);
@@ -166,7 +166,7 @@ void test_release_without_a_holder() {
 }
 
 // A release of a site that is not known, or forgotten, changes nothing.
-void test_release_of_an_unknown_site() {
+TEST(test_release_of_an_unknown_site) {
   Sites sites;
   sites.release(1, 0, 0);
   CHECK(!sites.any_dying());
@@ -174,7 +174,7 @@ void test_release_of_an_unknown_site() {
 }
 
 // The plan that was set last counts; who has an older one keeps it whole, also when its site is forgotten.
-void test_plan_outlives_its_site_with_whom_it_serves() {
+TEST(test_plan_outlives_its_site_with_whom_it_serves) {
   Sites sites;
   sites.retain(1);
   sites.set_plan(1, Named("old"));
@@ -191,7 +191,7 @@ void test_plan_outlives_its_site_with_whom_it_serves() {
 
 // Threads retain, use and release while another forgets: who holds a site finds it, and at the end every site has been
 // forgotten and none is left.
-void test_many_threads_hold_and_release() {
+TEST(test_many_threads_hold_and_release) {
   constexpr uint64_t kSites = 5;
   Sites sites;
   std::atomic<int> holding{3};
@@ -225,20 +225,3 @@ void test_many_threads_hold_and_release() {
 
 } // namespace
 } // namespace effects
-
-int main() {
-  using namespace effects;
-  RUN(test_unknown_site);
-  RUN(test_holders_and_description);
-  RUN(test_last_release_counts);
-  RUN(test_site_outlives_the_dispatches_before_its_release);
-  RUN(test_site_outlives_the_plain_records_before_its_release);
-  RUN(test_dying_sites_are_independent);
-  RUN(test_dying_site_may_be_retained_again);
-  RUN(test_site_that_dies_often_is_told_once);
-  RUN(test_release_without_a_holder);
-  RUN(test_release_of_an_unknown_site);
-  RUN(test_plan_outlives_its_site_with_whom_it_serves);
-  RUN(test_many_threads_hold_and_release);
-  return 0;
-}

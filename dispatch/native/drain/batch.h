@@ -1,0 +1,43 @@
+// What the drain hands to the host at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../order/parked.h"
+#include "../order/release_order.h"
+#include "../wire.h"
+
+namespace effects {
+
+struct Item {
+  ItemKind kind;
+  EpochInfo info;
+  uint64_t count;             // how many records it stands for
+  std::string data;           // the text, the records, or the large one's header
+  Block block;                // the large one's payload
+  uint64_t size = 0;          // of it
+  bool has_callbacks = false; // some of them are of callbacks
+  bool awaited = false;       // somebody waits for the last of these
+};
+
+struct Batch {
+  static constexpr uint32_t kNoRun = ~uint32_t{0};
+
+  std::vector<Item> items;
+  // Epochs that have ended: everything of theirs is in this batch or an earlier one.
+  std::vector<Finished> finished;
+  std::vector<uint64_t> forgotten; // sites of which no record will come
+  uint64_t untracked_released = 0; // untracked records that have been replayed once this batch has
+  uint64_t untracked_in_run = 0;   // and how many more once those have been replayed and the run's thread is resumed
+  uint32_t run = kNoRun;           // the thread of whose programs this batch has records for Python
+  bool ordered_run = false;        // whether one of them is ordered
+  bool stopped = false;
+
+  bool has_run() const { return run != kNoRun; }
+  // The thread that is suspended while they run, and to be resumed. Untracked records wait for an ordered one only.
+  uint32_t suspended() const { return run == kUntrackedThread && !ordered_run ? kNoThread : run; }
+};
+
+} // namespace effects

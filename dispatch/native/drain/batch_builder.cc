@@ -1,0 +1,129 @@
+#include "batch_builder.h"
+
+#include <utility>
+
+namespace effects {
+namespace {
+
+// The last of the items if it is of this kind and thread.
+Item *Last(std::vector<Item> &items, ItemKind kind, uint32_t thread) {
+  return !items.empty() && items.back().kind == kind && items.back().info.thread == thread ? &items.back() : nullptr;
+}
+
+Item &Begin(std::vector<Item> &items, ItemKind kind, const EpochInfo &info) {
+  Item &item = items.emplace_back();
+  item.kind = kind;
+  item.info = info;
+  return item;
+}
+
+} // namespace
+
+void BatchBuilder::begin(Batch &batch) {
+  bytes_ = 0;
+  std::vector<Item> rest;
+  for (Item &item : carried_) {
+    if (must_carry(batch, item.info.thread)) {
+      rest.push_back(std::move(item));
+      continue;
+    }
+    if (item.kind != ItemKind::kText && !batch.has_run()) begin_run(batch, item.info.thread);
+    if (item.awaited) close_run();
+    count_untracked_of(batch, item.info, item.count);
+    batch.items.push_back(std::move(item));
+  }
+  carried_ = std::move(rest);
+}
+
+void BatchBuilder::end(const Batch &batch) {
+  if (!batch.has_run()) return;
+  run_closed_ = false;
+  order_.lift_restriction();
+  order_.suspend(batch.suspended());
+}
+
+void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
+  stats_.released.fetch_add(1, std::memory_order_relaxed);
+  const bool callback = (header.flags & kCallback) != 0;
+  const bool native = !callback && info.sink != 0 && !python_sees_all_.load(std::memory_order_relaxed);
+  const Plan *const plan = native ? plan_of(header.site) : nullptr;
+  if (plan == nullptr) { // handlers, like callbacks, are functions of the user's
+    if (!batch.has_run()) begin_run(batch, info.thread);
+    if (header.kind == Kind::kOrdered) batch.ordered_run = true;
+  }
+  // Nothing of another thread's is to wait behind the functions of one: what is unordered goes into the next batch.
+  const bool carry = must_carry(batch, info.thread);
+  if (!carry) count_untracked_of(batch, info, 1);
+  auto &items = carry ? carried_ : batch.items;
+  if (plan != nullptr)
+    append_text(items, *plan, payload, info);
+  else
+    append_record(items, header, std::move(payload), info);
+  Item &item = items.back();
+  ++item.count;
+  if (item.awaited && !carry) close_run();
+}
+
+void BatchBuilder::append_text(std::vector<Item> &items, const Plan &plan, const Payload &payload,
+                               const EpochInfo &info) {
+  Item *item = Last(items, ItemKind::kText, info.thread);
+  if (item == nullptr || item->info.sink != info.sink) item = &Begin(items, ItemKind::kText, info);
+  const size_t before = item->data.size();
+  Format(item->data, plan, payload.data);
+  bytes_ += item->data.size() - before;
+}
+
+void BatchBuilder::append_record(std::vector<Item> &items, const RecordHeader &header, Payload &&payload,
+                                 const EpochInfo &info) {
+  const bool large = static_cast<bool>(payload.block);
+  Item *item = large ? nullptr : Last(items, ItemKind::kRecords, info.thread);
+  if (item == nullptr || item->info.epoch != info.epoch || item->awaited || item->info.failed != info.failed)
+    item = &Begin(items, large ? ItemKind::kLarge : ItemKind::kRecords, info);
+  RecordHeader shown = header;
+  if ((shown.flags & kReplicated) != 0) shown.device = kAllDevices; // whichever was heard first
+  item->data.append(reinterpret_cast<const char *>(&shown), sizeof shown);
+  if (large) {
+    item->block = std::move(payload.block);
+    item->size = header.payload_size;
+  } else {
+    item->data.append(reinterpret_cast<const char *>(payload.data), header.payload_size);
+  }
+  const bool callback = (header.flags & kCallback) != 0;
+  item->has_callbacks = item->has_callbacks || callback;
+  item->awaited = callback && header.reply != 0;
+  bytes_ += sizeof header + header.payload_size;
+}
+
+// The batch has records for Python of this thread's programs. It ends with them.
+void BatchBuilder::begin_run(Batch &batch, uint32_t thread) {
+  batch.run = thread;
+  order_.restrict_to(thread);
+}
+
+// What comes last in the batch is waited for. Its answer lets a program go on, which must not wait for what the batch
+// holds.
+void BatchBuilder::close_run() {
+  run_closed_ = true;
+  order_.restrict_to(kNoThread);
+}
+
+bool BatchBuilder::must_carry(const Batch &batch, uint32_t thread) const {
+  return batch.has_run() && (run_closed_ || batch.run != thread);
+}
+
+void BatchBuilder::count_untracked_of(Batch &batch, const EpochInfo &info, uint64_t count) {
+  if (info.thread == kUntrackedThread)
+    (batch.run == kUntrackedThread ? batch.untracked_in_run : untracked_released_) += count;
+}
+
+const Plan *BatchBuilder::plan_of(uint64_t site) {
+  if (last_plan_ == nullptr || site != last_site_) {
+    auto plan = sites_.plan(site);
+    if (plan == nullptr) return nullptr;
+    last_site_ = site;
+    last_plan_ = std::move(plan);
+  }
+  return last_plan_.get();
+}
+
+} // namespace effects

@@ -1,0 +1,205 @@
+#include "drain.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+namespace effects {
+namespace {
+
+using std::chrono::steady_clock;
+
+// While programs run nobody wakes the drain for a record; it looks by itself, so that records travel in batches.
+constexpr std::chrono::microseconds kFirstPause{500};
+constexpr std::chrono::microseconds kLongestPause{4000};
+// And it looks no more often than this, unless somebody waits or a ring is half full: a batch costs Python's lock,
+// which a thread that dispatches needs too.
+constexpr std::chrono::microseconds kPace{10000};
+
+} // namespace
+
+Drain::Drain(WakeUp &wake_up, Publisher &publisher, Sites &sites, Replies &replies)
+    : wake_up_(wake_up), publisher_(publisher), sites_(sites), replies_(replies), inbox_(wake_up),
+      builder_(publisher.stats, sites, order_), parking_(order_) {}
+
+// For the host
+
+void Drain::fail(uint32_t thread, uint32_t epoch) {
+  replies_.forget_replicated(thread, epoch);
+  publisher_.closed.forget(thread, epoch);
+  inbox_.post({Notice::kFail, {thread, epoch, 0}, 0});
+}
+
+void Drain::release_site(uint64_t site) {
+  sites_.release(site, publisher_.dispatches.load(std::memory_order_relaxed),
+                 publisher_.untracked_published.load(std::memory_order_acquire));
+  inbox_.knock();
+}
+
+void Drain::fail_replies(const std::string &why) {
+  for (const uint32_t number : replies_.open()) replies_.fail(number, why);
+}
+
+void Drain::note_untracked_published() {
+  publisher_.untracked_published.fetch_add(1, std::memory_order_release);
+  inbox_.knock();
+}
+
+// The leader's
+
+Batch Drain::next_batch(std::chrono::milliseconds patience) {
+  Batch batch;
+  builder_.begin(batch);
+  wake_up_.pace(last_batch_ + kPace);
+  const auto start = steady_clock::now();
+  auto pause = kFirstPause;
+  for (;;) {
+    const bool progress = collect(batch);
+    last_batch_ = steady_clock::now();
+    builder_.end(batch);
+    if (progress || batch.stopped) return batch;
+    if (fall_asleep()) {
+      wake_up_.sleep();
+      last_batch_ = steady_clock::now();
+      wake_up_.pace(last_batch_ + kPace);
+    } else {
+      wake_up_.pause_for(pause);
+      pause = std::min(2 * pause, kLongestPause);
+      if (steady_clock::now() - start > patience) return batch;
+    }
+  }
+}
+
+// Puts into the batch what can leave. Returns whether there is anything to tell the host.
+bool Drain::collect(Batch &batch) {
+  const auto release = [&](const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
+    builder_.release(batch, header, std::move(payload), info);
+  };
+  for (bool again = true; again && !builder_.is_full();) {
+    bool moved = false;
+    if (!scan(batch, moved)) break; // the batch is full: the next call goes on with this scan
+    again = order_.advance(release, batch.finished) || moved;
+    if (builder_.is_closed()) break; // somebody waits for what is here
+  }
+  parking_.adapt(publisher_.ring_bytes.load(std::memory_order_relaxed), scans_);
+  parking_.relax_stuck_regions();
+  if (!batch.has_run() && !order_.any_suspended() && sites_.any_dying())
+    batch.forgotten = sites_.forget(order_.oldest_open(), builder_.untracked_released());
+  batch.untracked_released = builder_.untracked_released();
+  batch.stopped = wake_up_.stopped();
+  return !batch.items.empty() || !batch.finished.empty() || !batch.forgotten.empty() || std::exchange(resumed_, false);
+}
+
+// Whether nothing is under way, so that the leader may sleep until it is woken: from here on an `open` does, and an
+// untracked record. One that is parked waits for one before it, which may be dropped, and of that nobody tells.
+bool Drain::fall_asleep() {
+  return inbox_.try_to_sleep([&] {
+    return order_.open_epochs() == 0 && order_.parked_bytes() == 0 && !builder_.has_carried() &&
+           publisher_.untracked_published.load(std::memory_order_acquire) == untracked_taken_;
+  });
+}
+
+void Drain::read_inbox() {
+  const std::vector<Notice> &notices = inbox_.read();
+  // A program that was announced after an untracked record was published comes after it. Looking first would miss it:
+  //   1. The leader looks: there is no untracked record.
+  //   2. One is published, and then a program is dispatched.
+  //   3. The leader reads of the program, which need not wait for untracked records as far as it knows.
+  if (publisher_.untracked_published.load(std::memory_order_acquire) != 0) order_.expect_untracked();
+  for (const Notice &notice : notices) {
+    switch (notice.what) {
+    case Notice::kOpen:
+      order_.open(notice.info, notice.number);
+      break;
+    case Notice::kFail:
+      order_.fail(notice.info.thread, notice.info.epoch);
+      break;
+    case Notice::kForget:
+      order_.forget(notice.info.thread);
+      break;
+    case Notice::kResume:
+      order_.resume(notice.info.thread);
+      builder_.count_untracked(notice.number);
+      resumed_ = true;
+      break;
+    case Notice::kNest:
+      order_.nest(notice.info.thread);
+      break;
+    }
+  }
+  order_.set_untracked_awaited(wake_up_.has_nested_barriers());
+}
+
+// Takes what is in the rings, in all of them and to their ends: ReleaseOrder counts on that, and no fast producer may
+// keep us from the others. A batch that is full interrupts a scan between two rings. Returns whether the scan is
+// over; sets `moved` when anything was taken.
+bool Drain::scan(Batch &batch, bool &moved) {
+  read_inbox();
+  const bool over = publisher_.for_each_ring([&](ProducerRing &ring) {
+    scan_ring(batch, ring, moved);
+    return !builder_.is_full();
+  });
+  // With no lock held: it may run the rest of a program.
+  for (const uint32_t reply : std::exchange(late_, {}))
+    replies_.fail(reply, "The program had failed before its turn came.");
+  if (over) ++scans_;
+  return over;
+}
+
+// The host announces a program before it runs. The drain may not have read of it yet:
+//   1. The drain reads its inbox.
+//   2. The host announces a program, which is dispatched and publishes.
+//   3. The drain finds the program's record, or that one was dropped, and knows no such epoch.
+// So what is not known has the inbox read again, before it is given up as an ended program's.
+void Drain::scan_ring(Batch &batch, ProducerRing &ring, bool &moved) {
+  std::unique_lock consumer(ring.consumer);
+  if (ring.has_side()) {
+    read_inbox();
+    const ProducerRing::Side side = ring.take_side();
+    untracked_taken_ += side.untracked_dropped;
+    builder_.count_untracked(side.untracked_dropped);
+    for (const DropRange &range : side.drops) order_.accept_drop(range);
+    for (const auto &record : side.kept) accept(batch, record.data());
+    moved = true;
+  }
+  publisher_.stats.note_high_water(ring.ring.used());
+  bool stalled = false;
+  const bool taken = ring.ring.take([&](const std::byte *record) {
+    RecordHeader header;
+    std::memcpy(&header, record, sizeof header);
+    if (!order_.knows(header)) read_inbox();
+    if (!parking_.admits(header)) {
+      if (!std::exchange(stalled, true)) parking_.note_stalled(ThreadOf(header.token), scans_);
+      return false;
+    }
+    accept(batch, record);
+    return true;
+  });
+  consumer.unlock();
+  if (taken) {
+    ring.notify_room();
+    moved = true;
+  }
+}
+
+void Drain::accept(Batch &batch, const std::byte *record) {
+  RecordHeader header;
+  std::memcpy(&header, record, sizeof header);
+  Payload payload{record + sizeof header, header.payload_size, nullptr};
+  if (header.flags & kLarge) {
+    payload.block = publisher_.take_large(header, payload.data);
+    payload.data = payload.block.get();
+  }
+  if (ThreadOf(header.token) == kUntrackedThread && !IsMarker(header.kind)) ++untracked_taken_;
+  const bool wanted =
+      order_.accept(header, std::move(payload), [&](const RecordHeader &left, Payload &&bytes, const EpochInfo &info) {
+        builder_.release(batch, left, std::move(bytes), info);
+      });
+  if (!wanted && header.reply != 0) {
+    publisher_.stats.cancelled.fetch_add(1, std::memory_order_relaxed);
+    late_.push_back(header.reply);
+  }
+}
+
+} // namespace effects

@@ -1,0 +1,84 @@
+// The consumer's side: takes records out of the rings, restores their order and turns them into a batch for Python.
+//
+// One host thread leads (see WakeUp): it calls next_batch() in a loop and replays what it gets. It holds no Python lock
+// while it waits; what it gets is text that only has to be written, and records that Python must see, whose replay may
+// run functions of the user's. Meanwhile it offers the lead to a thread that stands by, so that a function which waits
+// for other effects does not wait in vain.
+//
+// Any thread may call what is for the host; the leader alone calls next_batch().
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../order/release_order.h"
+#include "../producer/publisher.h"
+#include "batch.h"
+#include "batch_builder.h"
+#include "inbox.h"
+#include "parking.h"
+#include "replies.h"
+#include "sites.h"
+#include "wake_up.h"
+
+namespace effects {
+
+class Drain {
+public:
+  Drain(WakeUp &wake_up, Publisher &publisher, Sites &sites, Replies &replies);
+
+  // Host: `thread` is about to dispatch a program whose text goes to `sink` (0: Python formats it). Returns the number
+  // of its epoch. Never waits for the drain. Inline: every dispatch comes by.
+  uint32_t open(uint32_t thread, uint64_t sink) { return inbox_.open(thread, sink, publisher_.dispatches); }
+
+  // Host: the program of this epoch failed or never ran.
+  void fail(uint32_t thread, uint32_t epoch);
+  // Host: the thread has ended and all its epochs have.
+  void forget(uint32_t thread) { inbox_.forget(thread); }
+  // Host: a batch's records for Python have been replayed, `untracked` of them untracked.
+  void resume(uint32_t thread, uint64_t untracked) { inbox_.post({Notice::kResume, {thread, 0, 0}, untracked}); }
+  // Host: programs that this thread dispatches are part of effects that are being replayed.
+  void nest(uint32_t thread) { inbox_.post({Notice::kNest, {thread, 0, 0}, 0}); }
+  // A loaded program, or one that may be, has no more use for a site.
+  void release_site(uint64_t site);
+  // Whether all records go to Python, also those that native code could format.
+  void show_python(bool all) { builder_.show_python(all); }
+  // Nothing drains any more: who still waits for an answer gets none.
+  void fail_replies(const std::string &why);
+
+  // Called by a handler after it published a record that no `open` announced.
+  void note_untracked_published();
+
+  // Leader: everything that can leave now. Waits for something to, but not longer than `patience` while programs are
+  // running; for as long as it takes while none are.
+  Batch next_batch(std::chrono::milliseconds patience);
+
+private:
+  void read_inbox();
+  bool collect(Batch &batch);
+  bool scan(Batch &batch, bool &moved);
+  void scan_ring(Batch &batch, ProducerRing &ring, bool &moved);
+  void accept(Batch &batch, const std::byte *record);
+  bool fall_asleep();
+
+  WakeUp &wake_up_;
+  Publisher &publisher_;
+  Sites &sites_;
+  Replies &replies_;
+  Inbox inbox_;
+
+  // The leader's own.
+  ReleaseOrder order_;
+  BatchBuilder builder_;
+  Parking parking_;
+  bool resumed_ = false;        // since the last batch
+  uint64_t untracked_taken_ = 0;
+  std::vector<uint32_t> late_;  // who is to be answered after the scan
+  uint64_t scans_ = 0;          // that are over
+  std::chrono::steady_clock::time_point last_batch_{};
+};
+
+} // namespace effects

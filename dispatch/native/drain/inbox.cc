@@ -1,0 +1,41 @@
+#include "inbox.h"
+
+#include <utility>
+
+namespace effects {
+
+void Inbox::forget(uint32_t thread) {
+  {
+    std::lock_guard lock(mutex_);
+    next_epoch_.erase(thread);
+  }
+  post({Notice::kForget, {thread, 0, 0}, 0});
+}
+
+void Inbox::post(const Notice &notice) {
+  bool slept;
+  {
+    std::lock_guard lock(mutex_);
+    notices_.push_back(notice);
+    slept = std::exchange(sleeps_, false);
+  }
+  if (slept) wake_up_.set_work_pending();
+}
+
+void Inbox::knock() {
+  bool slept;
+  {
+    std::lock_guard lock(mutex_);
+    slept = std::exchange(sleeps_, false);
+  }
+  if (slept) wake_up_.set_work_pending();
+}
+
+const std::vector<Notice> &Inbox::read() {
+  reading_.clear();
+  std::lock_guard lock(mutex_);
+  std::swap(notices_, reading_);
+  return reading_;
+}
+
+} // namespace effects

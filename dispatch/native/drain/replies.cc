@@ -1,0 +1,156 @@
+#include "replies.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace effects {
+namespace {
+
+constexpr char kEnded[] = "The program has failed on another device.";
+
+} // namespace
+
+uint32_t Replies::ask(Waiter waiter, const Token &token) {
+  std::unique_lock lock(mutex_);
+  if (has_ended(token)) {
+    lock.unlock();
+    notify({std::move(waiter)}, {{}, kEnded});
+    return 0;
+  }
+  const uint32_t number = next_number();
+  asked_[number].token.token = token;
+  asked_[number].waiters.push_back(std::move(waiter));
+  return number;
+}
+
+uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, Waiter waiter) {
+  std::unique_lock lock(mutex_);
+  if (token.has_group && has_ended(token.token)) {
+    lock.unlock();
+    notify({std::move(waiter)}, {{}, kEnded});
+    return 0;
+  }
+  auto [it, first] = replicated_.try_emplace(KeyOf(token), 0);
+  if (first) it->second = next_number();
+  const uint32_t number = it->second;
+  Asked &asked = asked_[number];
+  asked.token = token;
+  asked.replicas = replicas;
+  ++asked.came;
+  if (!asked.answered) {
+    asked.waiters.push_back(std::move(waiter));
+    return (token.has_group ? token.is_primary() : first) ? number : 0;
+  }
+  const Owned owned = asked.came == replicas ? std::move(asked.answer) : asked.answer;
+  if (asked.came == replicas) forget(number);
+  lock.unlock();
+  notify({std::move(waiter)}, owned.view());
+  return 0;
+}
+
+void Replies::answer(uint32_t number, const Answer &answer) {
+  std::vector<Waiter> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = asked_.find(number);
+    if (it == asked_.end() || it->second.answered) return;
+    waiters = std::move(it->second.waiters);
+    if (it->second.came >= it->second.replicas) {
+      forget(number);
+    } else {
+      it->second.answered = true;
+      it->second.answer = Owned(answer);
+    }
+  }
+  notify(waiters, answer);
+}
+
+void Replies::end_program(uint32_t thread, uint32_t epoch) {
+  std::vector<Waiter> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    ended_.insert({thread, epoch});
+    for (auto it = asked_.begin(); it != asked_.end();) {
+      Asked &asked = it->second;
+      const Token &token = asked.token.token;
+      const bool is_whole = asked.replicas != 0 && !asked.token.has_group;
+      if (is_whole || ThreadOf(token) != thread || token.epoch != epoch) {
+        ++it;
+        continue;
+      }
+      if (asked.replicas != 0) replicated_.erase(KeyOf(asked.token));
+      std::move(asked.waiters.begin(), asked.waiters.end(), std::back_inserter(waiters));
+      it = asked_.erase(it);
+    }
+  }
+  notify(waiters, {{}, kEnded});
+}
+
+void Replies::forget_replicated(uint32_t thread, uint32_t epoch) {
+  std::vector<Waiter> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    ended_.erase({thread, epoch});
+    for (auto it = replicated_.begin(); it != replicated_.end();) {
+      const auto asked = asked_.find(it->second);
+      const Token &token = asked->second.token.token;
+      if (ThreadOf(token) != thread || token.epoch != epoch) {
+        ++it;
+        continue;
+      }
+      std::move(asked->second.waiters.begin(), asked->second.waiters.end(), std::back_inserter(waiters));
+      asked_.erase(asked);
+      it = replicated_.erase(it);
+    }
+  }
+  notify(waiters, {{}, kEnded});
+}
+
+std::vector<uint32_t> Replies::open() {
+  std::lock_guard lock(mutex_);
+  std::vector<uint32_t> numbers;
+  for (const auto &[number, asked] : asked_)
+    if (!asked.answered) numbers.push_back(number);
+  return numbers;
+}
+
+Replies::Owned::Owned(const Answer &answer) : error(answer.error) {
+  for (const Span &span : answer.results) results.emplace_back(static_cast<const char *>(span.data), span.size);
+}
+
+Answer Replies::Owned::view() const {
+  Answer answer{{}, error};
+  for (const std::string &bytes : results) answer.results.push_back({bytes.data(), bytes.size()});
+  return answer;
+}
+
+Replies::Key Replies::KeyOf(const DeviceToken &token) {
+  const auto &[stream, epoch, phase, index] = token.token;
+  return {stream, epoch, phase, token.has_group ? token.replicas.num_shared : index, token.replicas.group};
+}
+
+// Devices that have one answer may go on to where they wait for each other. In one thread, that would be a deadlock:
+//   1. The continuation of device 0 runs its program up to a collective, and waits there for device 1.
+//   2. The continuation of device 1 stands behind it in the same thread.
+// So each has a thread to go on in; the first has the calling one.
+void Replies::notify(const std::vector<Waiter> &waiters, const Answer &answer) {
+  std::vector<Continuation> continuations;
+  for (const Waiter &waiter : waiters)
+    if (Continuation continuation = waiter(answer)) continuations.push_back(std::move(continuation));
+  for (size_t i = 1; i < continuations.size(); ++i) threads_.run(std::move(continuations[i]));
+  if (!continuations.empty()) continuations[0]();
+}
+
+uint32_t Replies::next_number() {
+  do ++last_;
+  while (last_ == 0 || asked_.count(last_) != 0);
+  return last_;
+}
+
+void Replies::forget(uint32_t number) {
+  auto it = asked_.find(number);
+  if (it->second.replicas != 0) replicated_.erase(KeyOf(it->second.token));
+  asked_.erase(it);
+}
+
+} // namespace effects

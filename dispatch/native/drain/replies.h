@@ -1,0 +1,94 @@
+// Who waits for what a callback returns: from a number in a record to the devices that wait for its answer.
+//
+// Any thread may call everything here. Waiters are notified with no lock held: they may ask again, or run the rest of
+// their program.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "../producer/bytes.h"
+#include "../producer/device_token.h"
+#include "../wire.h"
+#include "threads.h"
+
+namespace effects {
+
+// What a callback returned: the bytes of its results, or why there are none.
+struct Answer {
+  std::vector<Span> results;
+  std::string error; // empty: none
+};
+
+class Replies {
+public:
+  // The rest of a program that waited; empty if it goes on elsewhere.
+  using Continuation = std::function<void()>;
+  // Called once, by whoever answers, and takes the answer. The continuation that it returns is called then.
+  using Waiter = std::function<Continuation(const Answer &)>;
+
+  // Registers somebody who waits. The number goes into the record; 0: its program has been ended, and it was told so.
+  uint32_t ask(Waiter waiter, const Token &token = {StreamOf(kUntrackedThread, 0), 0, 0, 0});
+
+  // As ask(), for a record that `replicas` devices publish alike: they all get the one answer. Returns the number for
+  // the one that publishes, and 0 for the others. It is the first to come, or in a group of replicas the primary one.
+  // One that comes late is answered here and now.
+  uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, Waiter waiter);
+
+  // Gives everybody who waits under this number the answer.
+  void answer(uint32_t number, const Answer &answer);
+  void fail(uint32_t number, std::string why) { answer(number, {{}, std::move(why)}); }
+
+  // This program cannot go on: all its devices that wait are told, and those that come to ask.
+  void end_program(uint32_t thread, uint32_t epoch);
+
+  // This program has failed, and that is known: not all of its devices may come for what several ask for alike.
+  void forget_replicated(uint32_t thread, uint32_t epoch);
+
+  // Numbers that nobody has answered yet.
+  std::vector<uint32_t> open();
+
+private:
+  // An answer that outlives the call which gave it.
+  struct Owned {
+    Owned() = default;
+    explicit Owned(const Answer &answer);
+    Answer view() const;
+    std::vector<std::string> results;
+    std::string error;
+  };
+  struct Asked {
+    std::vector<Waiter> waiters;
+    uint32_t replicas = 0; // how many will come; 0: only the one
+    uint32_t came = 0;
+    bool answered = false;
+    DeviceToken token{};
+    Owned answer;
+  };
+  using Key = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
+  static Key KeyOf(const DeviceToken &token);
+
+  void notify(const std::vector<Waiter> &waiters, const Answer &answer);
+
+  // All with `mutex_` held.
+  uint32_t next_number();
+  void forget(uint32_t number);
+  bool has_ended(const Token &token) const { return ended_.count({ThreadOf(token), token.epoch}) != 0; }
+
+  Threads threads_;
+  std::mutex mutex_; // guards all below
+  uint32_t last_ = 0;
+  std::unordered_map<uint32_t, Asked> asked_;     // by number
+  std::map<Key, uint32_t> replicated_;            // number of what several devices ask for
+  std::set<std::pair<uint32_t, uint32_t>> ended_; // thread and epoch of programs that cannot go on, until that is known
+};
+
+} // namespace effects

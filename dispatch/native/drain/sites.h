@@ -1,0 +1,54 @@
+// What is known of sites: how they describe themselves, how their records are formatted, and who still has them.
+//
+// Any thread may call everything here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "format.h"
+
+namespace effects {
+
+class Sites {
+public:
+  // Somebody may bring records of this site: a program that is loaded, or may be.
+  void retain(uint64_t site, std::string_view description = {});
+
+  // The holder is gone. `dispatch` and `untracked` say what had been dispatched and published by then: records of the
+  // site may come until all of it has left.
+  void release(uint64_t site, uint64_t dispatch, uint64_t untracked);
+
+  uint64_t holders(uint64_t site);
+  std::string description(uint64_t site);
+
+  void set_plan(uint64_t site, Plan plan);
+  // Null: Python formats the site's records.
+  std::shared_ptr<const Plan> plan(uint64_t site);
+
+  // Forgets the sites whose last holder is gone and of which no record can come any more: all dispatches before
+  // `oldest_open` have ended, and this many untracked records have left. Returns them.
+  std::vector<uint64_t> forget(uint64_t oldest_open, uint64_t untracked_released);
+  bool any_dying();
+
+private:
+  struct Known {
+    uint64_t holders = 0;
+    bool dying = false;         // among `dying_`
+    uint64_t last_dispatch = 0; // how many there had been when the last holder went
+    uint64_t last_untracked = 0;
+    std::string description;
+    std::shared_ptr<const Plan> plan;
+  };
+
+  std::mutex mutex_;                          // guards all below
+  std::unordered_map<uint64_t, Known> sites_; // by content hash
+  std::vector<uint64_t> dying_;               // whose last holder is gone
+};
+
+} // namespace effects

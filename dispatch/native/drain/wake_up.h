@@ -1,0 +1,96 @@
+// How the drain is woken, and which of its threads leads.
+//
+// One thread leads: it takes batches and replays them. While it runs a function of the user's it offers the lead. It is
+// back in a moment mostly, so that a thread which stands by takes the lead after a while only, or at once if somebody
+// says that the offer is urgent: the function waits for the drain itself, or a device does that the function may wait
+// for.
+//
+// Any thread may call what is not said to be a drain thread's or the leader's.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+namespace effects {
+
+class WakeUp {
+public:
+  WakeUp() = default;
+  WakeUp(const WakeUp &) = delete;
+
+  // There is something to do, in a while: wakes a leader that sleeps.
+  void set_work_pending();
+  // Somebody waits for the drain: wakes a leader that sleeps or pauses.
+  void wake_now();
+  // The function that the leader runs waits for the drain, or a device does that it may wait for: whoever stands by
+  // takes the offer, also one that is still to be made.
+  void set_offer_urgent();
+
+  // Nothing will be drained any more once all is replayed that has been published: all threads of the drain end.
+  void stop();
+  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
+
+  // A thread waits for records to leave, from its begin to its end. `nested`: it is a function of the user's that a
+  // drain thread runs; `for_untracked`: it waits for untracked records, among others.
+  void begin_barrier(bool nested, bool for_untracked);
+  void end_barrier(bool nested, bool for_untracked);
+  bool has_barriers() const { return barriers_.load(std::memory_order_relaxed) > 0; }
+  bool has_nested_barriers() const { return nested_barriers_.load(std::memory_order_relaxed) > 0; }
+
+  // Drain threads: the lead.
+
+  // Waits until nobody leads, or until the leader has offered the lead and is busy for long enough; then the calling
+  // thread leads. False: the thread may end.
+  bool stand_by();
+  // Leader: it is about to do something else. Returns how many threads stand by.
+  int offer();
+  // It has done it. False if another thread leads by now.
+  bool reclaim();
+  // It leads no more.
+  void leave();
+
+  // Leader: waiting.
+
+  // Until `deadline`, unless somebody waits for the drain. What was urgent so far no longer is: the leader looks now.
+  void pace(std::chrono::steady_clock::time_point deadline);
+  // For so long, unless somebody comes to wait.
+  void pause_for(std::chrono::microseconds time);
+  // Until there is something to do.
+  void sleep();
+
+  // For tests.
+  bool offer_is_urgent();
+
+private:
+  // A thread that stands by takes an offer that is this old, and sleeps when it has seen none for so many looks.
+  static constexpr std::chrono::milliseconds kOfferPatience{1};
+  static constexpr int kQuietLooks = 16;
+  static constexpr int kEnoughStandingBy = 2;
+
+  void wake(bool &reason);
+  void lead(); // with `mutex_` held: the calling thread does
+
+  std::atomic<bool> stopped_{false};
+  std::atomic<int> barriers_{0};
+  std::atomic<int> nested_barriers_{0};
+
+  std::mutex mutex_; // guards all below
+  std::condition_variable leader_wakes_;
+  bool work_pending_ = false;
+  bool wake_now_ = false;
+
+  std::condition_variable stand_by_wakes_;
+  bool led_ = false;
+  std::thread::id leader_;
+  bool offered_ = false;
+  bool offer_urgent_ = false;
+  uint64_t offers_ = 0;
+  bool asleep_ = false; // those that stand by sleep until there is an offer
+  int standing_by_ = 0;
+};
+
+} // namespace effects

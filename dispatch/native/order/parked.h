@@ -1,0 +1,71 @@
+// Records that leave, or wait until they may.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "../producer/bytes.h"
+#include "../wire.h"
+
+namespace effects {
+
+// What the host said about an epoch when it opened it.
+struct EpochInfo {
+  uint32_t thread;
+  uint32_t epoch;
+  uint64_t sink;
+  bool failed = false;
+};
+
+// A record's bytes: where they are, and the memory that they have for themselves, if any. Who keeps them takes it.
+struct Payload {
+  const std::byte *data;
+  size_t size;
+  Block block;
+
+  Block keep() && {
+    if (block) return std::move(block);
+    Block copy = AllocateBlock(size);
+    if (size != 0) std::memcpy(copy.get(), data, size);
+    return copy;
+  }
+};
+
+// A record that came early, or the slot of some that were dropped.
+struct Parked {
+  RecordHeader header;
+  Block payload;
+  uint64_t gap_count = 0; // not 0: no record, this many indices were dropped
+
+  static Parked gap(const Token &first, uint64_t count) {
+    Parked parked{};
+    parked.header.token = first;
+    parked.gap_count = count;
+    return parked;
+  }
+  size_t bytes() const { return sizeof(Parked) + header.payload_size; }
+};
+
+// Who is handed the records that leave: a reference to something callable, which lives until the call that it is passed
+// to returns.
+class Release {
+public:
+  template <typename F, typename = std::enable_if_t<!std::is_same_v<std::decay_t<F>, Release>>>
+  Release(F &&function) // NOLINT: made where it is passed
+      : function_(const_cast<void *>(static_cast<const void *>(&function))),
+        call_([](void *callable, const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
+          (*static_cast<std::remove_reference_t<F> *>(callable))(header, std::move(payload), info);
+        }) {}
+  void operator()(const RecordHeader &header, Payload &&payload, const EpochInfo &info) const {
+    call_(function_, header, std::move(payload), info);
+  }
+
+private:
+  void *function_;
+  void (*call_)(void *, const RecordHeader &, Payload &&, const EpochInfo &);
+};
+
+} // namespace effects

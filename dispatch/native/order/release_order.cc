@@ -1,0 +1,359 @@
+#include "release_order.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace effects {
+namespace {
+
+void ReleaseParked(Parked &parked, const EpochInfo &info, Release release) {
+  const std::byte *data = parked.payload.get();
+  const size_t size = parked.header.payload_size;
+  // A large one's memory goes on to whoever wants it.
+  release(parked.header, Payload{data, size, (parked.header.flags & kLarge) ? std::move(parked.payload) : Block()},
+          info);
+}
+
+} // namespace
+
+// What the host says
+
+void ReleaseOrder::open(const EpochInfo &info, uint64_t dispatch) {
+  EpochQueue &stream = streams_[info.thread];
+  Epoch &epoch = stream.epochs.emplace_back();
+  epoch.stream = &stream;
+  epoch.info = info;
+  epoch.dispatch = dispatch;
+  epoch.opened_scan = scan_;
+  newest_dispatch_ = dispatch;
+  ++open_epochs_;
+}
+
+void ReleaseOrder::fail(uint32_t thread, uint32_t number) {
+  if (Epoch *epoch = find(thread, number); epoch != nullptr && !epoch->failed) epoch->end(/*has_failed=*/true, scan_);
+}
+
+void ReleaseOrder::forget(uint32_t thread) {
+  auto it = streams_.find(thread);
+  if (it != streams_.end() && it->second.epochs.empty() && it->second.suspended == 0) streams_.erase(it);
+}
+
+void ReleaseOrder::suspend(uint32_t thread) {
+  ++suspended(thread);
+  ++num_suspended_;
+}
+
+void ReleaseOrder::resume(uint32_t thread) {
+  --suspended(thread);
+  --num_suspended_;
+}
+
+int &ReleaseOrder::suspended(uint32_t thread) {
+  if (thread == kUntrackedThread) return untracked_suspended_;
+  return thread == kNoThread ? unordered_suspended_ : streams_[thread].suspended;
+}
+
+// What is known
+
+const Epoch *ReleaseOrder::find(uint32_t thread, uint32_t number) const {
+  const auto it = streams_.find(thread);
+  if (it == streams_.end() || it->second.epochs.empty()) return nullptr;
+  const auto &epochs = it->second.epochs;
+  const uint32_t position = number - epochs.front().info.epoch;
+  return position < epochs.size() ? &epochs[position] : nullptr;
+}
+
+Epoch *ReleaseOrder::find(uint32_t thread, uint32_t number) {
+  return const_cast<Epoch *>(std::as_const(*this).find(thread, number));
+}
+
+uint64_t ReleaseOrder::oldest_open() const {
+  uint64_t oldest = newest_dispatch_ + 1;
+  for (auto &[thread, stream] : streams_)
+    if (!stream.epochs.empty()) oldest = std::min(oldest, stream.epochs.front().dispatch);
+  return oldest;
+}
+
+bool ReleaseOrder::knows(const RecordHeader &header) const {
+  if (ThreadOf(header.token) == kUntrackedThread)
+    return static_cast<int32_t>(header.token.epoch - static_cast<uint32_t>(newest_dispatch_)) <= 0;
+  return find(ThreadOf(header.token), header.token.epoch) != nullptr;
+}
+
+bool ReleaseOrder::releasable(const RecordHeader &header) {
+  if (header.kind != Kind::kOrdered) return true;
+  if (ThreadOf(header.token) == kUntrackedThread)
+    return untracked_.offset(header.token) <= 0 && untracked_may_leave() && untracked_is_due(header);
+  Epoch *epoch = find(ThreadOf(header.token), header.token.epoch);
+  if (epoch == nullptr || epoch->failed) return true;
+  Sequence &sequence = epoch->domains[DomainOf(header.token)];
+  return may_leave(*epoch) && (sequence.is_due(header) || sequence.is_behind(header.token));
+}
+
+uint64_t ReleaseOrder::progress(uint32_t thread) const {
+  if (thread == kUntrackedThread) return untracked_.next;
+  const auto it = streams_.find(thread);
+  return it == streams_.end() || it->second.epochs.empty() ? 0 : it->second.epochs.front().progress();
+}
+
+void ReleaseOrder::for_each_perhaps_stuck(const std::function<void(uint32_t, uint64_t)> &visit) const {
+  if (!any_may_diverge_) return;
+  for (auto &[thread, stream] : streams_) {
+    if (stream.epochs.empty() || !may_leave(stream.epochs.front())) continue;
+    const Epoch &oldest = stream.epochs.front();
+    for (auto &[domain, sequence] : oldest.domains)
+      if (auto region = sequence.regions.find(sequence.phase);
+          region != sequence.regions.end() && region->second.may_be_stuck())
+        visit(thread, oldest.progress() + oldest.heard);
+  }
+}
+
+void ReleaseOrder::relax(uint32_t thread) {
+  for (auto &[domain, sequence] : streams_[thread].epochs.front().domains) {
+    auto region = sequence.regions.find(sequence.phase);
+    if (region == sequence.regions.end() || !region->second.may_be_stuck()) continue;
+    region->second.relax();
+    for (auto &[slot, parked] : region->second.parked)
+      if (parked.header.reply != 0) stuck_sites_.insert(parked.header.site);
+  }
+}
+
+// Whether this epoch's records may leave: it is its thread's oldest, its thread is not suspended, and no untracked
+// record from before its dispatch is left.
+bool ReleaseOrder::may_leave(const Epoch &epoch) const {
+  const EpochQueue &stream = *epoch.stream;
+  if (&stream.epochs.front() != &epoch || stream.suspended != 0) return false;
+  if (!may_leave(epoch.info.thread)) return false;
+  return !untracked_expected_ || stream.nested || !must_wait_for_untracked(epoch);
+}
+
+// What comes
+
+bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release release) {
+  const uint32_t thread = ThreadOf(header.token);
+  if (thread == kUntrackedThread) return accept_untracked(header, std::move(payload), release);
+  Epoch *epoch = find(thread, header.token.epoch);
+  if (epoch == nullptr) return false; // another device's copy of a record that has left, or its program has failed
+  if ((header.flags & kReplicated) != 0 && header.reply == 0 && !IsMarker(header.kind)) {
+    // The first device that is heard of publishes on behalf of all: the others' records are the same. What is waited
+    // for comes but once.
+    if (epoch->primary < 0) epoch->primary = header.device;
+    if (epoch->primary != header.device) return true;
+  }
+  if (header.kind == Kind::kUnordered) {
+    release(header, std::move(payload), epoch->info);
+    return true;
+  }
+  ++epoch->heard;
+  if (header.kind == Kind::kSkip) {
+    accept_drop({header.token, 1, header.device});
+    if (may_leave(*epoch)) flush(*epoch, epoch->domains[DomainOf(header.token)], release);
+    return true;
+  }
+  if (IsMarker(header.kind)) {
+    accept_marker(*epoch, header, payload, release);
+    return true;
+  }
+  Sequence &sequence = epoch->domains[DomainOf(header.token)];
+  if (sequence.is_due(header) && may_leave(*epoch)) {
+    release(header, std::move(payload), epoch->info);
+    sequence.pass(header.token, header.device);
+    ++epoch->left;
+    flush(*epoch, sequence, release);
+    return true;
+  }
+  if (sequence.is_behind(header.token)) return header.reply == 0; // a device's copy; who waits has come too late
+  if (InRegion(header.token)) return accept_in_region(*epoch, sequence, header, std::move(payload), release);
+  return park(sequence.parked, sequence.next + static_cast<uint64_t>(sequence.offset(header.token)), header,
+              std::move(payload)) ||
+         header.reply == 0;
+}
+
+bool ReleaseOrder::accept_in_region(Epoch &epoch, Sequence &sequence, const RecordHeader &header, Payload &&payload,
+                                    Release release) {
+  Region &region = sequence.regions[header.token.phase];
+  const Region::Slot slot = region.slot_of(header.token, header.device);
+  const bool wanted = park(region.parked, slot, header, std::move(payload)) || header.reply == 0;
+  if (header.reply != 0 && wanted) {
+    region.await(slot);
+    if (stuck_sites_.count(header.site) != 0) region.relax();
+  }
+  if (may_leave(epoch)) flush(epoch, sequence, release);
+  return wanted;
+}
+
+void ReleaseOrder::accept_drop(const DropRange &range) {
+  if (ThreadOf(range.first) == kUntrackedThread) {
+    untracked_.park_gap(range);
+    return;
+  }
+  Epoch *epoch = find(ThreadOf(range.first), range.first.epoch);
+  if (epoch == nullptr) return;
+  Sequence &sequence = epoch->domains[DomainOf(range.first)];
+  if (!InRegion(range.first)) {
+    sequence.park_gap(range);
+  } else if (!sequence.has_passed(range.first)) {
+    Region &region = sequence.regions[range.first.phase];
+    region.parked.try_emplace(region.slot_of(range.first, range.device), Parked::gap(range.first, range.count));
+  }
+}
+
+// A marker of one device's.
+void ReleaseOrder::accept_marker(Epoch &epoch, const RecordHeader &header, const Payload &payload, Release release) {
+  if (header.kind == Kind::kClose && epoch.ended) return;
+  const bool first = header.kind != Kind::kClose || epoch.closed++ == 0;
+  for (size_t at = 0; first && at + sizeof(Token) <= header.payload_size; at += sizeof(Token)) {
+    Token token;
+    std::memcpy(&token, payload.data + at, sizeof token);
+    if (header.kind == Kind::kClose) {
+      epoch.finals.push_back(token);
+      continue;
+    }
+    Sequence &sequence = epoch.domains[DomainOf(token)];
+    if (sequence.has_passed(token)) continue; // its program failed, and it is late
+    Region &region = sequence.regions[token.phase];
+    if (header.kind == Kind::kEnter) {
+      const bool may_diverge = (header.flags & kMayDiverge) != 0;
+      region.enter(header.device, header.site, token.index, may_diverge);
+      any_may_diverge_ = any_may_diverge_ || may_diverge;
+    }
+    if (header.kind == Kind::kLeave) region.leave(header.device, token.index);
+    if (may_leave(epoch)) flush(epoch, sequence, release);
+  }
+  if (header.kind == Kind::kClose && epoch.closed >= header.site) epoch.end(/*has_failed=*/false, scan_);
+}
+
+template <typename Slots, typename Slot>
+bool ReleaseOrder::park(Slots &slots, const Slot &slot, const RecordHeader &header, Payload &&payload) {
+  auto [it, inserted] = slots.try_emplace(slot);
+  if (!inserted) return false; // another device's copy
+  it->second.header = header;
+  it->second.payload = std::move(payload).keep();
+  parked_bytes_ += it->second.bytes();
+  return true;
+}
+template bool ReleaseOrder::park(std::map<uint64_t, Parked> &, const uint64_t &, const RecordHeader &, Payload &&);
+
+// What leaves
+
+bool ReleaseOrder::advance(Release release, std::vector<Finished> &finished) {
+  ++scan_;
+  bool again = flush_untracked(release);
+  heads_.clear();
+  for (auto &[thread, stream] : streams_)
+    if (!stream.epochs.empty()) heads_.emplace_back(stream.epochs.front().dispatch, &stream);
+  std::sort(heads_.begin(), heads_.end());
+  for (auto &[dispatch, stream] : heads_) end_epochs(*stream, release, finished, again);
+  return flush_untracked(release) || again;
+}
+
+// A close marker does not mean that all of its program is here:
+//   1. The scan looks into the ring of one of the runtime's threads and passes on.
+//   2. That thread publishes a record of the program.
+//   3. Another thread, which runs the program's last equation, publishes the close marker.
+//   4. The scan looks into the second ring, and sees the close.
+//   5. The epoch ended here, and the record of step 2 would be nobody's.
+// So an epoch ends after one full scan more, which begins behind step 4 and finds what step 2 left.
+void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again) {
+  while (!stream.epochs.empty()) {
+    Epoch &epoch = stream.epochs.front();
+    if (!may_leave(epoch)) {
+      again = again || scan_ <= epoch.opened_scan + 1;
+      return;
+    }
+    for (auto &[domain, sequence] : epoch.domains) flush(epoch, sequence, release);
+    if (!epoch.ended || !may_leave(epoch.info.thread)) return;
+    if (scan_ <= epoch.ended_scan + 1) {
+      again = true;
+      return;
+    }
+    if (!epoch.is_complete()) {
+      if (!epoch.failed) return;
+      for (auto &[domain, sequence] : epoch.domains) flush_over_gaps(epoch, sequence, release);
+      if (!may_leave(epoch.info.thread)) return;
+    }
+    finished.push_back({epoch.info.thread, epoch.info.epoch});
+    --open_epochs_;
+    stream.epochs.pop_front();
+    again = again || !stream.epochs.empty();
+  }
+}
+
+void ReleaseOrder::release_first(Sequence &sequence, const EpochInfo &info, Release release) {
+  auto it = sequence.parked.begin();
+  Parked &parked = it->second;
+  if (parked.gap_count != 0) {
+    sequence.next = std::max(sequence.next, it->first + parked.gap_count);
+  } else {
+    if (it->first == sequence.next) { // else a gap has passed it
+      ReleaseParked(parked, info, release);
+      ++sequence.next;
+    }
+    parked_bytes_ -= parked.bytes();
+  }
+  sequence.parked.erase(it);
+}
+
+// A record that is parked in a region, or a gap, leaves.
+void ReleaseOrder::release_slot(Epoch &epoch, Region &region, const Region::Slot &slot, Release release) {
+  auto it = region.parked.find(slot);
+  const auto [index, device] = it->first;
+  Parked &parked = it->second;
+  if (parked.gap_count == 0) {
+    ReleaseParked(parked, epoch.info, release);
+    ++epoch.left;
+    parked_bytes_ -= parked.bytes();
+  }
+  region.move(device, index + std::max<uint64_t>(parked.gap_count, 1));
+  region.forget({index, device});
+}
+
+// What is due leaves, through as many regions as are over.
+void ReleaseOrder::flush(Epoch &epoch, Sequence &sequence, Release release) {
+  while (may_leave(epoch.info.thread)) {
+    if ((sequence.phase & 1) != 0) {
+      Region &region = sequence.regions[sequence.phase];
+      if (region.is_over()) {
+        sequence.regions.erase(sequence.phase++);
+        continue;
+      }
+      const Region::Slot *next = region.next_parked();
+      if (next == nullptr) return;
+      release_slot(epoch, region, *next, release);
+    } else if (auto first = sequence.parked.begin();
+               first != sequence.parked.end() && first->first <= sequence.next &&
+               static_cast<int32_t>(first->second.header.token.phase - sequence.phase) <= 0) {
+      const uint64_t before = sequence.next;
+      release_first(sequence, epoch.info, release);
+      epoch.left += sequence.next - before;
+    } else if (auto region = sequence.regions.begin(); region != sequence.regions.end() &&
+                                                       region->first == sequence.phase + 1 &&
+                                                       region->second.begins_at(sequence.next)) {
+      ++sequence.phase;
+    } else {
+      return;
+    }
+  }
+}
+
+// Of a program that has failed: what is there leaves in its order, and nothing is waited for.
+void ReleaseOrder::flush_over_gaps(Epoch &epoch, Sequence &sequence, Release release) {
+  while (may_leave(epoch.info.thread) && !(sequence.parked.empty() && sequence.regions.empty())) {
+    const auto region = sequence.regions.begin();
+    const auto first = sequence.parked.begin();
+    if (first == sequence.parked.end() ||
+        (region != sequence.regions.end() && region->first < first->second.header.token.phase)) {
+      sequence.phase = region->first;
+      if (!region->second.parked.empty())
+        release_slot(epoch, region->second, region->second.parked.begin()->first, release);
+      else
+        sequence.regions.erase(sequence.phase++);
+    } else {
+      sequence.phase = first->second.header.token.phase;
+      sequence.next = std::max(sequence.next, first->first);
+      release_first(sequence, epoch.info, release);
+    }
+  }
+}
+
+} // namespace effects

@@ -1,0 +1,153 @@
+// In which order records leave: the part of the drain that knows tokens and nothing of rings or Python.
+//
+// Every thread of the user's has a stream of epochs, one per dispatched program, opened by the host before the
+// program runs. Within an epoch every order domain counts its own effects. A record leaves when its epoch is the
+// oldest of its stream and its index is the next of its domain; otherwise it is parked. Where every device counts for
+// itself there is a Region. An epoch ends when the close markers of all its devices are there and every index up to
+// them has left, or when the host says that the program failed.
+//
+// Untracked records, which no epoch announces, are numbered by themselves. Each carries the number of dispatches at the
+// moment when it was published, leaves after all of these have ended, and before later ones.
+//
+// While functions of the user's run for a stream, the stream is suspended: nothing more of it leaves that has an order.
+//
+// One thread at a time, the leader of the drain, calls everything here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "../wire.h"
+#include "epoch.h"
+#include "parked.h"
+
+namespace effects {
+
+struct Finished {
+  uint32_t thread;
+  uint32_t epoch;
+};
+
+// No thread's number.
+inline constexpr uint32_t kNoThread = std::numeric_limits<uint32_t>::max() - 1;
+
+class ReleaseOrder {
+public:
+  // A program of this thread's is about to be dispatched, as the host's `dispatch`-th. Epochs of a thread come in
+  // order.
+  void open(const EpochInfo &info, uint64_t dispatch);
+
+  // The program of this epoch failed or never ran; nothing more will be published for it. One of its devices may have
+  // closed it all the same, before another failed.
+  void fail(uint32_t thread, uint32_t number);
+
+  // Forgets a thread that has ended, once nothing of it is open.
+  void forget(uint32_t thread);
+
+  // Takes one record. `release(header, payload, info)` is called for it, and for what it was in the way of. Returns
+  // false if nobody will ever want it.
+  bool accept(const RecordHeader &header, Payload &&payload, Release release);
+  void accept_drop(const DropRange &range);
+
+  // Called after every scan of all rings: ends the epochs that are complete, oldest dispatch first, and releases what
+  // waited behind them. Returns whether a further scan can bring more.
+  bool advance(Release release, std::vector<Finished> &finished);
+
+  // Functions of the user's run for records of this thread, or have run. kNoThread: for untracked unordered records,
+  // for which nothing waits.
+  void suspend(uint32_t thread);
+  void resume(uint32_t thread);
+  bool any_suspended() const { return num_suspended_ != 0; }
+
+  // From now on only this thread's ordered records may leave, or with kNoThread none.
+  void restrict_to(uint32_t thread) { restricted_to_ = thread; }
+  void lift_restriction() { restricted_to_ = kNoRestriction; }
+
+  // This thread runs the user's functions. What it dispatches is part of an effect that is being replayed, and waits
+  // for nothing but its own.
+  void nest(uint32_t thread) { streams_[thread].nested = true; }
+
+  // Whether a function that runs for a suspended stream waits for untracked records: they cannot wait for that stream
+  // then.
+  void set_untracked_awaited(bool awaited) { untracked_awaited_by_function_ = awaited; }
+  // From now on there are untracked records.
+  void expect_untracked() { untracked_expected_ = true; }
+
+  size_t open_epochs() const { return open_epochs_; }
+  // The number of the oldest dispatch that has not ended, or is not known yet.
+  uint64_t oldest_open() const;
+  size_t parked_bytes() const { return parked_bytes_; }
+
+  // Whether the epoch of this record is open; of an untracked record, whether all it must wait for is known.
+  bool knows(const RecordHeader &header) const;
+  // True when `accept` would hand this record straight on, so that taking it costs no memory; and when it must be taken
+  // whatever it costs: a failed epoch does not wait for its records, so none may be in a ring when it ends.
+  bool releasable(const RecordHeader &header);
+
+  // A number that changes when ordered records of this thread leave.
+  uint64_t progress(uint32_t thread) const;
+
+  // Calls `visit` with the threads whose next records are in a region where somebody waits who may be what the others
+  // wait for, each with a number that changes when anything of its program's comes or leaves.
+  void for_each_perhaps_stuck(const std::function<void(uint32_t thread, uint64_t progress)> &visit) const;
+  // They are: from now on those that wait do not wait for other devices there, nor where these sites are.
+  void relax(uint32_t thread);
+
+private:
+  static constexpr uint32_t kNoRestriction = std::numeric_limits<uint32_t>::max();
+  static constexpr EpochInfo kUntrackedInfo{kUntrackedThread, 0, 1};
+
+  const Epoch *find(uint32_t thread, uint32_t number) const;
+  Epoch *find(uint32_t thread, uint32_t number);
+  int &suspended(uint32_t thread);
+
+  bool may_leave(uint32_t thread) const { return restricted_to_ == kNoRestriction || restricted_to_ == thread; }
+  bool may_leave(const Epoch &epoch) const;
+
+  bool accept_untracked(const RecordHeader &header, Payload &&payload, Release release);
+  bool accept_in_region(Epoch &epoch, Sequence &sequence, const RecordHeader &header, Payload &&payload,
+                        Release release);
+  void accept_marker(Epoch &epoch, const RecordHeader &header, const Payload &payload, Release release);
+
+  template <typename Slots, typename Slot>
+  bool park(Slots &slots, const Slot &slot, const RecordHeader &header, Payload &&payload);
+
+  void end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again);
+  void flush(Epoch &epoch, Sequence &sequence, Release release);
+  void flush_over_gaps(Epoch &epoch, Sequence &sequence, Release release);
+  void release_first(Sequence &sequence, const EpochInfo &info, Release release);
+  void release_slot(Epoch &epoch, Region &region, const Region::Slot &slot, Release release);
+
+  // Of untracked records; see untracked.cc.
+  bool untracked_is_due(const RecordHeader &header) const;
+  bool untracked_may_leave() const;
+  bool must_wait_for_untracked(const Epoch &epoch) const;
+  bool flush_untracked(Release release);
+
+  std::unordered_map<uint32_t, EpochQueue> streams_;
+  std::vector<std::pair<uint64_t, EpochQueue *>> heads_; // those with epochs, by their oldest dispatch
+  uint64_t scan_ = 0;
+  uint64_t newest_dispatch_ = 0;
+  int num_suspended_ = 0; // of all streams
+  uint32_t restricted_to_ = kNoRestriction;
+  size_t open_epochs_ = 0;
+  size_t parked_bytes_ = 0;
+  bool any_may_diverge_ = false;             // whether there ever was a region that may be stuck
+  std::unordered_set<uint64_t> stuck_sites_; // whose callers were what other devices waited for
+
+  Sequence untracked_;
+  bool untracked_expected_ = false;
+  bool untracked_awaited_by_function_ = false;
+  int untracked_suspended_ = 0;
+  int unordered_suspended_ = 0;    // runs of unordered functions of untracked records, for which nothing waits
+  uint32_t untracked_stamp_ = 0;   // of the newest untracked record that has left
+  size_t untracked_num_asked_ = 0; // how many parked untracked records somebody waits for
+};
+
+} // namespace effects

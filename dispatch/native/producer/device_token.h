@@ -1,0 +1,46 @@
+// A token as it lies in a device's buffer: its four numbers, and in a region over some axes of its mesh four more that
+// say which replica the device is.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <stdexcept>
+
+#include "../wire.h"
+
+namespace effects {
+
+struct DeviceToken {
+  Token token;
+  bool has_group = false;
+  ReplicaNumbers replicas{};
+
+  // Whether the device publishes on behalf of its group. Without one it does for itself.
+  bool is_primary() const { return replicas.replica == 0; }
+};
+
+inline constexpr size_t kTokenSize = sizeof(Token);
+inline constexpr size_t kReplicaTokenSize = sizeof(Token) + sizeof(ReplicaNumbers);
+
+// Inline, both: every record reads a token and writes one.
+
+// Throws std::invalid_argument if the size is neither of the two.
+inline DeviceToken LoadToken(const void *data, size_t size) {
+  if (size != kTokenSize && size != kReplicaTokenSize)
+    throw std::invalid_argument("A token has neither the type uint32[4] nor uint32[8]. Effects and the native module "
+                                "must come from one version of token-effects. Install the package anew.");
+  DeviceToken token;
+  std::memcpy(&token.token, data, kTokenSize);
+  if ((token.has_group = size != kTokenSize))
+    std::memcpy(&token.replicas, static_cast<const std::byte *>(data) + kTokenSize, sizeof token.replicas);
+  return token;
+}
+
+// Into a buffer of the size that it was read from.
+inline void StoreToken(const DeviceToken &token, void *data) {
+  std::memcpy(data, &token.token, kTokenSize);
+  if (token.has_group)
+    std::memcpy(static_cast<std::byte *>(data) + kTokenSize, &token.replicas, sizeof token.replicas);
+}
+
+} // namespace effects

@@ -1,0 +1,95 @@
+// One producing thread's ring, and what does not fit into it.
+//
+// The producer is the thread that has it, the consumer the one that leads the drain.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "../wire.h"
+#include "ring.h"
+
+namespace effects {
+
+// Indices that were dropped because a ring was full: the order must not wait for them.
+struct DropRange {
+  Token first;
+  uint64_t count;
+  int32_t device = 0;
+};
+
+class ProducerRing {
+public:
+  explicit ProducerRing(size_t capacity) : ring(capacity) {}
+  ProducerRing(const ProducerRing &) = delete;
+
+  Ring ring;
+
+  // The producing thread has ended.
+  std::atomic<bool> abandoned{false};
+
+  // Guards the consumer's side of the ring (the drain's, and the producer's own when it drops the oldest) and the side
+  // list. Uncontended but for a full ring.
+  std::mutex consumer;
+
+  // Beside the ring, with `consumer` held: what may not be dropped and found the ring full, or was the oldest in it.
+  void keep(std::vector<std::byte> record);
+  // A record was dropped; `left_ring`: it had been published. Runs of dropped indices are kept as one range.
+  void note_drop(const RecordHeader &header, bool left_ring);
+
+  struct Side {
+    std::vector<std::vector<std::byte>> kept;
+    std::vector<DropRange> drops;
+    uint64_t untracked_dropped = 0; // untracked records that were published, and dropped as the oldest
+  };
+  Side take_side();
+  // Without the lock: whether there is something beside the ring.
+  bool has_side() const { return has_side_.load(std::memory_order_acquire); }
+
+  // Producer: waits until `ready()`, or the consumer has made room, or a while has passed, since no notification tells
+  // that the drain has stopped, nor of what other rings' large records take.
+  template <typename Ready>
+  void await_room(Ready &&ready);
+  // Consumer: it has made some.
+  void notify_room();
+
+private:
+  Side side_;
+  std::atomic<bool> has_side_{false};
+
+  std::mutex room_mutex_;
+  std::condition_variable room_;
+  std::atomic<bool> waiting_{false}; // spares the consumer the lock while nobody waits
+};
+
+// `waiting_` and the ring's position are two atomics. Without the fences, here and in notify_room():
+//   1. The producer looks at the ring: it is full.
+//   2. The consumer gives room back.
+//   3. The consumer looks at `waiting_`: false, since the producer's store is not visible yet. It notifies nobody.
+//   4. The producer's store becomes visible, and the producer sleeps although there is room.
+// Each fence orders its side's store before its side's look, so one of the two sees the other.
+template <typename Ready>
+void ProducerRing::await_room(Ready &&ready) {
+  std::unique_lock lock(room_mutex_);
+  waiting_.store(true, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!ready()) room_.wait_for(lock, std::chrono::milliseconds(5));
+  waiting_.store(false, std::memory_order_relaxed);
+}
+
+// Inline: called after every scan of a ring that took something.
+inline void ProducerRing::notify_room() {
+  std::atomic_thread_fence(std::memory_order_seq_cst); // see await_room()
+  if (waiting_.load(std::memory_order_relaxed)) {
+    std::lock_guard lock(room_mutex_);
+    room_.notify_one();
+  }
+}
+
+} // namespace effects

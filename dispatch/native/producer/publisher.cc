@@ -1,0 +1,231 @@
+#include "publisher.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace effects {
+namespace {
+
+uint64_t NewId() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+// The calling thread's rings, by the id of their publisher: an address may be another publisher's later.
+class ThreadRings {
+public:
+  ~ThreadRings() {
+    for (auto &[publisher, ring] : rings_) ring->abandoned.store(true, std::memory_order_release);
+  }
+  ProducerRing *find(uint64_t publisher) const {
+    for (auto &[id, ring] : rings_)
+      if (id == publisher) return ring.get();
+    return nullptr;
+  }
+  void add(uint64_t publisher, std::shared_ptr<ProducerRing> ring) {
+    // What nobody but us has is of a publisher that is gone.
+    rings_.erase(std::remove_if(rings_.begin(), rings_.end(), [](auto &one) { return one.second.use_count() == 1; }),
+                 rings_.end());
+    rings_.emplace_back(publisher, std::move(ring));
+  }
+
+private:
+  std::vector<std::pair<uint64_t, std::shared_ptr<ProducerRing>>> rings_;
+};
+thread_local ThreadRings thread_rings;
+
+// The one that the calling thread used last, which is nearly always the one it uses next.
+struct LastRing {
+  uint64_t publisher; // 0: none
+  ProducerRing *ring;
+};
+#if defined(__ELF__)
+__attribute__((tls_model("initial-exec"))) // looked at for every record, and small
+#endif
+thread_local LastRing last_ring{0, nullptr};
+
+void Copy(std::byte *to, const Span *spans, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (spans[i].size != 0) std::memcpy(to, spans[i].data, spans[i].size);
+    to += RoundUp8(spans[i].size);
+  }
+}
+
+bool MustStay(const RecordHeader &header) { return IsMarker(header.kind) || header.reply != 0; }
+
+} // namespace
+
+void Stats::note_high_water(uint64_t used) {
+  if (used > high_water.load(std::memory_order_relaxed)) high_water.store(used, std::memory_order_relaxed);
+}
+
+Publisher::Publisher(WakeUp &wake_up) : wake_up_(wake_up), id_(NewId()) {}
+
+Token Publisher::next_untracked_token(bool ordered) {
+  return {StreamOf(kUntrackedThread, 0), static_cast<uint32_t>(dispatches.load(std::memory_order_relaxed)), 0,
+          ordered ? untracked_index_.fetch_add(1, std::memory_order_relaxed) : 0};
+}
+
+bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
+                        uint16_t flags, uint32_t reply) {
+  size_t payload = 0;
+  for (size_t i = 0; i < count; ++i) payload += RoundUp8(spans[i].size);
+  ProducerRing &mine = this_thread_ring();
+  RecordHeader header{};
+  header.kind = kind;
+  header.site = site;
+  header.token = token;
+  header.device = device;
+  header.reply = reply;
+  header.payload_size = payload;
+
+  const bool large = sizeof header + payload > mine.ring.capacity() / 4;
+  header.flags = static_cast<uint16_t>(flags | (large ? kLarge : 0));
+  header.size = static_cast<uint32_t>(sizeof header + (large ? sizeof(void *) : payload));
+
+  Block block;
+  if (large) {
+    // Too large for the ring: the bytes travel beside it. What travels so is bounded as the ring is, except that one
+    // record may always pass.
+    if (!admit_large(mine, payload)) return MustStay(header) ? keep(mine, header, spans, count) : drop(mine, header);
+    try {
+      block = AllocateBlock(payload);
+    } catch (...) {
+      large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
+      throw;
+    }
+    Copy(block.get(), spans, count);
+  }
+  std::byte *room = mine.ring.try_reserve(header.size);
+  if (room == nullptr && (room = make_room(mine, header)) == nullptr) {
+    if (large) large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
+    return MustStay(header) ? keep(mine, header, spans, count) : drop(mine, header);
+  }
+  std::memcpy(room, &header, sizeof header);
+  if (large) {
+    std::byte *const pointer = block.release();
+    std::memcpy(room + sizeof header, &pointer, sizeof pointer);
+  } else {
+    Copy(room + sizeof header, spans, count);
+  }
+  if (mine.ring.publish() || reply != 0) wake_up_.wake_now();
+
+  stats.published.fetch_add(1, std::memory_order_relaxed);
+  stats.bytes.fetch_add(sizeof header + payload, std::memory_order_relaxed);
+  return true;
+}
+
+Block Publisher::take_large(const RecordHeader &header, const std::byte *payload) {
+  std::byte *block;
+  std::memcpy(&block, payload, sizeof block);
+  large_bytes_.fetch_sub(header.payload_size, std::memory_order_relaxed);
+  return Block(block);
+}
+
+inline ProducerRing &Publisher::this_thread_ring() {
+  return last_ring.publisher == id_ ? *last_ring.ring : make_ring();
+}
+
+ProducerRing &Publisher::make_ring() {
+  ProducerRing *mine = thread_rings.find(id_);
+  if (mine == nullptr) {
+    auto ring = std::make_shared<ProducerRing>(ring_bytes.load(std::memory_order_relaxed));
+    mine = ring.get();
+    {
+      std::lock_guard lock(rings_mutex_);
+      rings_.push_back(ring);
+    }
+    thread_rings.add(id_, std::move(ring));
+  }
+  last_ring = {id_, mine};
+  return *mine;
+}
+
+bool Publisher::admit_large(ProducerRing &mine, size_t payload) {
+  const size_t limit = 4 * mine.ring.capacity();
+  for (bool counted = false;;) {
+    size_t taken = large_bytes_.load(std::memory_order_relaxed);
+    while (taken == 0 || taken + payload <= limit)
+      if (large_bytes_.compare_exchange_weak(taken, taken + payload, std::memory_order_relaxed)) return true;
+    const WhenFull mode = when_full.load(std::memory_order_relaxed);
+    if (mode == WhenFull::kDropNewest || wake_up_.stopped()) return false;
+    if (mode == WhenFull::kDropOldest) {
+      // What the other rings hold is not ours to drop: if ours is empty, it is the record itself that must go.
+      std::lock_guard lock(mine.consumer);
+      if (!drop_oldest(mine)) return false;
+      continue;
+    }
+    if (!counted) stats.waited.fetch_add(1, std::memory_order_relaxed);
+    counted = true;
+    wake_up_.set_offer_urgent();
+    mine.await_room([&] { return large_bytes_.load(std::memory_order_relaxed) < taken; });
+  }
+}
+
+// The ring is full. Waits or drops until the record fits; null when it is the record itself that must go.
+std::byte *Publisher::make_room(ProducerRing &mine, const RecordHeader &header) {
+  stats.note_high_water(mine.ring.used());
+  if (when_full.load(std::memory_order_relaxed) == WhenFull::kDropNewest) return nullptr;
+  if (when_full.load(std::memory_order_relaxed) == WhenFull::kWait)
+    stats.waited.fetch_add(1, std::memory_order_relaxed);
+  for (;;) {
+    if (wake_up_.stopped()) return nullptr;
+    if (when_full.load(std::memory_order_relaxed) == WhenFull::kDropOldest) {
+      std::lock_guard lock(mine.consumer);
+      drop_oldest(mine);
+    } else {
+      wake_up_.set_offer_urgent();
+      mine.await_room([&] { return mine.ring.capacity() - mine.ring.used() >= 2 * size_t{header.size}; });
+    }
+    if (std::byte *room = mine.ring.try_reserve(header.size)) return room;
+  }
+}
+
+// With `mine.consumer` held. Returns false when the ring is empty.
+bool Publisher::drop_oldest(ProducerRing &mine) {
+  const std::byte *oldest = mine.ring.front();
+  if (oldest == nullptr) return false;
+  RecordHeader header;
+  std::memcpy(&header, oldest, sizeof header);
+  if (MustStay(header)) {
+    mine.keep({oldest, oldest + header.size});
+  } else {
+    if (header.flags & kLarge) take_large(header, oldest + sizeof header);
+    stats.dropped.fetch_add(1, std::memory_order_relaxed);
+    mine.note_drop(header, /*left_ring=*/true);
+  }
+  mine.ring.pop();
+  return true;
+}
+
+bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {
+  stats.dropped.fetch_add(1, std::memory_order_relaxed);
+  std::lock_guard lock(mine.consumer);
+  mine.note_drop(header, /*left_ring=*/false);
+  return false;
+}
+
+bool Publisher::keep(ProducerRing &mine, RecordHeader header, const Span *spans, size_t count) {
+  header.flags &= static_cast<uint16_t>(~kLarge); // here the payload follows its header, whatever its size
+  std::vector<std::byte> record(sizeof header + header.payload_size);
+  std::memcpy(record.data(), &header, sizeof header);
+  Copy(record.data() + sizeof header, spans, count);
+  std::lock_guard lock(mine.consumer);
+  mine.keep(std::move(record));
+  if (header.reply != 0) wake_up_.wake_now();
+  return true;
+}
+
+void Publisher::copy_rings() {
+  std::lock_guard lock(rings_mutex_);
+  visited_ = rings_;
+  next_visited_ = 0;
+}
+
+void Publisher::forget_ring(const std::shared_ptr<ProducerRing> &ring) {
+  std::lock_guard lock(rings_mutex_);
+  rings_.erase(std::remove(rings_.begin(), rings_.end(), ring), rings_.end());
+}
+
+} // namespace effects

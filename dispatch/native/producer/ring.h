@@ -1,0 +1,161 @@
+// A bounded ring of records with one producing thread and one consuming thread.
+//
+// The producer copies bytes in and goes on; it takes no lock. Positions grow without bound and are reduced modulo the
+// capacity, so "full" and "empty" cannot be confused. A record is contiguous: one that would cross the end is preceded
+// by padding.
+//
+// All of it is inline: every record of every device goes through these functions, each of which is a few instructions.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "../wire.h"
+
+namespace effects {
+
+class Ring {
+public:
+  // `capacity` is rounded up to a power of two.
+  explicit Ring(size_t capacity) : capacity_(RoundUpPowerOfTwo(capacity)), bytes_(new std::byte[capacity_]) {}
+  Ring(const Ring &) = delete;
+  Ring &operator=(const Ring &) = delete;
+
+  size_t capacity() const { return capacity_; }
+
+  // Producer: room for `size` contiguous bytes (a multiple of 8, at most a quarter of the capacity), or null when full.
+  [[nodiscard]] std::byte *try_reserve(size_t size);
+
+  // Producer: hands the reserved bytes to the consumer. Returns whether another half of the ring has been written.
+  bool publish();
+
+  // Consumer: the oldest record, or null when empty. Valid until pop().
+  [[nodiscard]] const std::byte *front();
+
+  // Consumer: gives the room of the record that front() returned back to the producer.
+  void pop();
+
+  // Consumer: calls `visit(record)` for every record that is there now, oldest first, and takes out those for which it
+  // returns true, wherever they stand. The room of one taken from the middle comes back when all before it have left.
+  // Returns whether any was taken. What is published meanwhile is not visited, so that a fast producer cannot hold us.
+  template <typename Visit>
+  bool take(Visit &&visit);
+
+  // The producer, or the consumer: bytes published and not yet given back, padding included.
+  size_t used() const {
+    const uint64_t read = read_.load(std::memory_order_relaxed);
+    return static_cast<size_t>(written_.load(std::memory_order_relaxed) - read);
+  }
+
+private:
+  static size_t RoundUpPowerOfTwo(size_t n) {
+    size_t power = 4096;
+    while (power < n) power *= 2;
+    return power;
+  }
+
+  const size_t capacity_;
+  const std::unique_ptr<std::byte[]> bytes_;
+
+  // Each side's positions stand on cache lines of their own: the other side reads only the atomic, and only when
+  // its cached copy says that the ring is full or empty.
+  alignas(64) std::atomic<uint64_t> written_{0};
+  uint64_t write_ = 0;
+  uint64_t reserved_ = 0;
+  uint64_t cached_read_ = 0;
+
+  alignas(64) std::atomic<uint64_t> read_{0};
+  uint64_t position_ = 0;
+  uint64_t cached_written_ = 0;
+  uint32_t front_size_ = 0;
+};
+
+inline std::byte *Ring::try_reserve(size_t size) {
+  const uint64_t offset = write_ & (capacity_ - 1);
+  const uint64_t to_end = capacity_ - offset;
+  const uint64_t padding = size <= to_end ? 0 : to_end;
+  if (write_ + padding + size - cached_read_ > capacity_) {
+    // Acquire: the consumer's reads of the bytes we are about to overwrite happened before.
+    cached_read_ = read_.load(std::memory_order_acquire);
+    if (write_ + padding + size - cached_read_ > capacity_) return nullptr;
+  }
+  if (padding != 0) {
+    const uint32_t pad_size = static_cast<uint32_t>(padding);
+    const Kind kind = Kind::kPadding;
+    std::memcpy(&bytes_[offset], &pad_size, sizeof pad_size);
+    std::memcpy(&bytes_[offset + sizeof pad_size], &kind, sizeof kind);
+  }
+  reserved_ = write_ + padding + size;
+  return &bytes_[(write_ + padding) & (capacity_ - 1)];
+}
+
+inline bool Ring::publish() {
+  const uint64_t halves = (write_ ^ reserved_) & ~(capacity_ / 2 - 1);
+  write_ = reserved_;
+  // Release: the record's bytes are visible before the position that covers them.
+  written_.store(write_, std::memory_order_release);
+  return halves != 0;
+}
+
+inline const std::byte *Ring::front() {
+  for (;;) {
+    if (position_ == cached_written_) {
+      // Acquire: pairs with publish().
+      cached_written_ = written_.load(std::memory_order_acquire);
+      if (position_ == cached_written_) return nullptr;
+    }
+    const std::byte *record = &bytes_[position_ & (capacity_ - 1)];
+    uint32_t size;
+    Kind kind;
+    std::memcpy(&size, record, sizeof size);
+    std::memcpy(&kind, record + sizeof size, sizeof kind);
+    if (kind != Kind::kPadding) {
+      front_size_ = size;
+      return record;
+    }
+    position_ += size;
+    read_.store(position_, std::memory_order_release); // what take() left as padding may be all there is
+  }
+}
+
+inline void Ring::pop() {
+  position_ += front_size_;
+  // Release: our reads of the record happened before its bytes are overwritten.
+  read_.store(position_, std::memory_order_release);
+}
+
+template <typename Visit>
+bool Ring::take(Visit &&visit) {
+  // Acquire: pairs with publish().
+  cached_written_ = written_.load(std::memory_order_acquire);
+  bool any = false;
+  bool oldest = true; // nothing before `at` is left
+  for (uint64_t at = position_; at != cached_written_;) {
+    std::byte *record = &bytes_[at & (capacity_ - 1)];
+    uint32_t size;
+    Kind kind;
+    std::memcpy(&size, record, sizeof size);
+    std::memcpy(&kind, record + sizeof size, sizeof kind);
+    at += size;
+    if (kind != Kind::kPadding) {
+      if (!visit(static_cast<const std::byte *>(record))) {
+        oldest = false;
+        continue;
+      }
+      any = true;
+      // Bytes that are published and not given back are ours: the producer does not look at them.
+      kind = Kind::kPadding;
+      if (!oldest) std::memcpy(record + sizeof size, &kind, sizeof kind);
+    }
+    if (oldest) {
+      position_ = at;
+      read_.store(position_, std::memory_order_release); // as in pop()
+    }
+  }
+  return any;
+}
+
+} // namespace effects

@@ -1,0 +1,208 @@
+// The Python face of the native part. All functions are called under Python's lock, and let go of it where they may
+// wait.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../xla/custom_call.h"
+#include "../xla/handlers.h"
+#include "../xla/runtime.h"
+#include "../xla/targets.h"
+#include "batch.h"
+#include "buffers.h"
+#include "exit.h"
+#include "host_reply.h"
+#include "stream.h"
+#include "wire.h"
+
+namespace nb = nanobind;
+
+namespace effects {
+namespace {
+
+Token ToToken(nb::handle tuple) {
+  return {nb::cast<uint32_t>(tuple[0]), nb::cast<uint32_t>(tuple[1]), nb::cast<uint32_t>(tuple[2]),
+          nb::cast<uint32_t>(tuple[3])};
+}
+
+NB_MODULE(_native, m) {
+  m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
+  // Compared with effects/_wire.py when Python loads the module.
+  m.def("wire", &Wire);
+
+  m.def("handlers", [] {
+    nb::list all;
+    for (const Handler &handler : handlers())
+      all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
+    return all;
+  });
+  m.def("loaded_site_type",
+        [] { return nb::make_tuple(nb::capsule(LoadedSiteTypeId()), nb::capsule(LoadedSiteTypeInfo())); });
+
+  // Custom calls of the user's: `handler` is an address.
+  m.def("custom_call_handlers", [] {
+    nb::list all;
+    for (const Handler &handler : CustomCallHandlers())
+      all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
+    return all;
+  });
+  m.def("loaded_call_type",
+        [] { return nb::make_tuple(nb::capsule(LoadedCallTypeId()), nb::capsule(LoadedCallTypeInfo())); });
+  m.def("set_target", [](const std::string &name, const std::string &platform, uintptr_t handler) {
+    return targets().set(name, platform, reinterpret_cast<UserHandler>(handler));
+  });
+  m.def("take_custom_call_failure", [](uint64_t number) -> nb::object {
+    const auto failure = custom_call_failures().take(number);
+    if (!failure) return nb::none();
+    return nb::make_tuple(failure->target, failure->where, failure->code,
+                          nb::bytes(failure->message.data(), failure->message.size()));
+  });
+
+  nb::set_leak_warnings(false); // the streams that are left when the process ends are left for good
+  nb::class_<Caller>(m, "Caller")
+      .def(nb::init<std::string, nb::object>(), nb::arg(), nb::arg() = nb::none())
+      .def_ro("name", &Caller::name)
+      .def_ro("traits", &Caller::traits);
+  nb::class_<Pool>(m, "Pool").def(nb::init<nb::object>());
+  nb::class_<Stream>(m, "Stream")
+      .def(nb::init<uint32_t, nb::handle, nb::handle, nb::handle, nb::handle>(), nb::arg("thread"), nb::arg("host"),
+           nb::arg("array_type"), nb::arg("launching").none(), nb::arg("would_trace"))
+      .def_ro("thread", &Stream::thread)
+      .def_ro("calls", &Stream::calls)
+      .def_ro("running", &Stream::running)
+      .def_ro("newest_calling", &Stream::newest_calling)
+      .def("open", &Stream::open)
+      .def("token", &Stream::token)
+      .def("call", &Stream::call, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg() = nb::none());
+  // Whether tracing is forbidden to the calling thread; afterwards it is not.
+  m.def("take_tracing_forbidden", &TracingForbidden::take);
+  m.def("abandon", &AbandonCalls);
+  m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
+  m.def("forget", [](uint32_t thread) { drain().forget(thread); });
+  m.def("stop", [] { wake_up().stop(); });
+  m.def("begin_barrier", [](bool nested, bool for_untracked) { wake_up().begin_barrier(nested, for_untracked); });
+  m.def("end_barrier", [](bool nested, bool for_untracked) { wake_up().end_barrier(nested, for_untracked); });
+  m.def("untracked_published", [] { return publisher().untracked_published.load(std::memory_order_acquire); });
+
+  // The lead of the drain; see Drain.
+  m.def(
+      "stand_by", [] { return wake_up().stand_by(); }, nb::call_guard<nb::gil_scoped_release>());
+  m.def("offer", [] { return wake_up().offer(); });
+  m.def("reclaim", [] { return wake_up().reclaim(); });
+  m.def("leave", [] { wake_up().leave(); });
+  m.def("end_with", &EndWith);
+  m.def("set_offer_urgent", [] { wake_up().set_offer_urgent(); });
+  m.def("nest", [](uint32_t thread) { drain().nest(thread); });
+  m.def("resume", [](uint32_t thread, uint64_t untracked) { drain().resume(thread, untracked); });
+  m.def("show_python", [](bool all) { drain().show_python(all); });
+
+  m.def("next_batch", [](double patience_s) {
+    const std::chrono::milliseconds patience(static_cast<int64_t>(patience_s * 1e3));
+    Batch batch;
+    {
+      nb::gil_scoped_release release;
+      batch = drain().next_batch(patience);
+    }
+    return ToPython(batch);
+  });
+
+  // Publishes from the host: a record of an effect that did not run inside a program, or of a platform without a
+  // native handler. `operands` are objects with the buffer protocol.
+  m.def(
+      "publish",
+      [](uint64_t site, bool ordered, nb::tuple token, int32_t device, nb::list operands, bool callback,
+         uint32_t reply) {
+        const Buffers buffers(operands);
+        const Token place = ToToken(token);
+        const uint16_t flags = callback ? kCallback : 0;
+        const auto &spans = buffers.spans();
+        nb::gil_scoped_release release; // a full ring makes us wait, and the drain may need the lock to empty it
+        if (FailIfStopped(reply)) return;
+        if (ThreadOf(place) == kUntrackedThread)
+          PublishUntracked(site, ordered, device, spans.data(), spans.size(), flags, reply);
+        else
+          publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, site, place, device, spans.data(),
+                              spans.size(), flags, reply);
+      },
+      nb::arg("site"), nb::arg("ordered"), nb::arg("token"), nb::arg("device"), nb::arg("operands"),
+      nb::arg("callback") = false, nb::arg("reply") = 0);
+  m.def("close", [](nb::list tokens, int32_t device) {
+    std::vector<Token> last;
+    for (nb::handle token : tokens) last.push_back(ToToken(token));
+    const Span span{last.data(), last.size() * sizeof(Token)};
+    nb::gil_scoped_release release;
+    PublishClose(span, last.at(0), device, 0);
+  });
+
+  // Answers go to devices, whose programs may go on in the calling thread.
+  m.def("answer", [](uint32_t number, nb::list results) {
+    const Buffers buffers(results);
+    nb::gil_scoped_release release;
+    replies().answer(number, {buffers.spans(), {}});
+  });
+  m.def("answer_error", [](uint32_t number, const std::string &why) {
+    nb::gil_scoped_release release;
+    replies().fail(number, why);
+  });
+  m.def("end_program", [](uint32_t thread, uint32_t epoch) {
+    nb::gil_scoped_release release;
+    replies().end_program(thread, epoch);
+  });
+  m.def("fail_replies", [](const std::string &why) {
+    nb::gil_scoped_release release;
+    drain().fail_replies(why);
+  });
+  m.def("note_cancelled", [] { publisher().stats.cancelled.fetch_add(1, std::memory_order_relaxed); });
+  nb::class_<HostReply>(m, "HostReply")
+      .def(nb::init<>())
+      .def_ro("number", &HostReply::number)
+      .def("wait", &HostReply::wait);
+
+  m.def("retain_site", [](uint64_t site, const std::string &description) { sites().retain(site, description); });
+  m.def("release_site", [](uint64_t site) { drain().release_site(site); });
+  m.def("site_holders", [](uint64_t site) { return sites().holders(site); });
+  m.def("site_description", [](uint64_t site) { return sites().description(site); });
+  m.def("set_plan", [](uint64_t site, nb::list pieces) {
+    Plan plan;
+    for (nb::handle one : pieces) {
+      auto piece = nb::cast<nb::tuple>(one);
+      Piece p;
+      p.literal = nb::cast<std::string>(piece[0]);
+      if (!piece[1].is_none()) {
+        p.has_field = true;
+        p.type = static_cast<Scalar>(nb::cast<int>(piece[1]));
+        p.offset = nb::cast<uint64_t>(piece[2]);
+        const auto conversion = nb::cast<std::string>(piece[3]);
+        p.conversion = conversion.empty() ? 0 : conversion[0];
+        p.precision = nb::cast<int>(piece[4]);
+      }
+      plan.push_back(std::move(p));
+    }
+    sites().set_plan(site, std::move(plan));
+  });
+
+  m.def("configure", [](uint64_t ring_bytes, int when_full) {
+    publisher().ring_bytes.store(ring_bytes, std::memory_order_relaxed);
+    publisher().when_full.store(static_cast<WhenFull>(when_full), std::memory_order_relaxed);
+  });
+  m.def("stats", [] {
+    const Stats &stats = publisher().stats;
+    nb::dict all;
+    all["published"] = stats.published.load();
+    all["released"] = stats.released.load();
+    all["dropped"] = stats.dropped.load();
+    all["cancelled"] = stats.cancelled.load();
+    all["waited"] = stats.waited.load();
+    all["bytes"] = stats.bytes.load();
+    all["high_water"] = stats.high_water.load();
+    return all;
+  });
+}
+
+} // namespace
+} // namespace effects

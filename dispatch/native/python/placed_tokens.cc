@@ -1,0 +1,47 @@
+#include "placed_tokens.h"
+
+#include "../wire.h"
+
+namespace effects {
+
+PlacedToken Pool::take(uint32_t number) {
+  constexpr size_t kEpoch = offsetof(Token, epoch) / sizeof(uint32_t);
+  while (!free_.empty() || find_over()) {
+    PlacedToken placed = std::move(free_.back());
+    free_.pop_back();
+    if (IsDeleted(placed.array)) continue; // and its memory is no more
+    placed.memory[nb::int_(kEpoch)] = number;
+    return placed;
+  }
+  const nb::object made = make_(number);
+  return {made[0], made[1], {}};
+}
+
+void Pool::give(PlacedToken placed) {
+  placed.output_token.reset();
+  if (free_.size() < kKept && !placed.memory.is_none()) free_.push_back(std::move(placed));
+}
+
+void Pool::give_after(PlacedToken placed, nb::handle output_token) {
+  placed.output_token = nb::borrow(output_token);
+  if (in_use_.size() < kKept && !placed.memory.is_none()) in_use_.push_back(std::move(placed));
+}
+
+// The oldest is taken out before it is asked whether it is over. Otherwise:
+//   1. Thread A asks the oldest token, and JAX lets go of Python's lock.
+//   2. Thread B asks the same token: it is over. B takes it for its own program.
+//   3. A hears that the token is over, and takes it too: two programs have one token.
+bool Pool::find_over() {
+  if (in_use_.empty()) return false;
+  PlacedToken oldest = std::move(in_use_.front());
+  in_use_.pop_front();
+  if (IsDeleted(oldest.output_token)) return false; // nobody knows when it may be written
+  if (nb::cast<bool>(oldest.output_token.attr("is_ready")())) {
+    give(std::move(oldest));
+    return !free_.empty();
+  }
+  in_use_.push_front(std::move(oldest));
+  return false;
+}
+
+} // namespace effects

@@ -1,0 +1,226 @@
+#include "stream.h"
+
+#include <utility>
+#include <vector>
+
+#include "../xla/runtime.h"
+
+namespace effects {
+namespace {
+
+// Whether two contexts hold the same values, by identity: equal ones may show differently, or not compare.
+bool SameContext(nb::handle a, nb::handle b) {
+  if (nb::len(a) != nb::len(b)) return false;
+  if (nb::len(a) == 0) return true;
+  for (nb::handle variable : a) {
+    const int there = PySequence_Contains(b.ptr(), variable.ptr());
+    if (there < 0) throw nb::python_error();
+    if (there == 0 || !nb::object(a[variable]).is(nb::object(b[variable]))) return false;
+  }
+  return true;
+}
+
+// f(token, *args, **kwargs)
+nb::object CallWithToken(nb::handle f, nb::handle token, nb::handle args, nb::handle kwargs) {
+  std::vector<PyObject *> all{nullptr, token.ptr()}; // the first is for who is called
+  const Py_ssize_t count = PyTuple_GET_SIZE(args.ptr());
+  all.reserve(2 + static_cast<size_t>(count + PyDict_GET_SIZE(kwargs.ptr())));
+  for (Py_ssize_t i = 0; i < count; ++i) all.push_back(PyTuple_GET_ITEM(args.ptr(), i));
+  nb::object names;
+  if (PyDict_GET_SIZE(kwargs.ptr()) != 0) {
+    names = nb::steal(PySequence_Tuple(kwargs.ptr()));
+    PyObject *name, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(kwargs.ptr(), &at, &name, &value);) all.push_back(value);
+  }
+  const size_t flags = static_cast<size_t>(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET;
+  PyObject *const returned = PyObject_Vectorcall(f.ptr(), all.data() + 1, flags, names.ptr());
+  if (returned == nullptr) throw nb::python_error();
+  return nb::steal(returned);
+}
+
+} // namespace
+
+Stream::Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace)
+    : thread(thread), newest_(nb::make_tuple(nb::none(), nb::none(), nb::none())), host_(nb::borrow(host)),
+      array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)), would_trace_(nb::borrow(would_trace)) {}
+
+uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
+  PyObject *const output = PySys_GetObject("stdout");
+  const nb::object stdout_now = output != nullptr ? nb::borrow(output) : nb::object(nb::none());
+  const nb::object context = nb::steal(PyContext_CopyCurrent());
+  nb::object call = newest_;
+  if (!call[0].is(caller) || !call[1].is(stdout_now) || !SameContext(call[2], context))
+    newest_ = call = nb::make_tuple(caller, stdout_now, context);
+  const uint32_t number = drain().open(thread, reinterpret_cast<uintptr_t>(call.ptr()));
+  const nb::int_ key(number);
+  dispatching.append(key);
+  calls[key] = call;
+  return number;
+}
+
+nb::object Stream::token(uint32_t number) {
+  if (number >> kBlockBits != block_) {
+    tokens_ = nb::cast<nb::list>(host_.attr("make_tokens")(number >> kBlockBits << kBlockBits, 1 << kBlockBits));
+    block_ = number >> kBlockBits;
+  }
+  return tokens_[number & ((1 << kBlockBits) - 1)];
+}
+
+nb::tuple Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::tuple args,
+                       nb::dict kwargs, nb::handle given) {
+  const bool several = several_devices();
+  const nb::object found = several && given.is_none() ? find_pool(args, kwargs) : nb::object(nb::none());
+  Pool *const pool = found.is_none() ? nullptr : nb::cast<Pool *>(found);
+  PlacedToken placed;
+  if (pool != nullptr) placed = pool->take(number);
+  const nb::object runtime_token = pool != nullptr   ? placed.array
+                                   : given.is_none() ? token(number)
+                                                     : nb::borrow(given);
+  const TracingForbidden no(false); // we may be inside of another call
+  const nb::object returned = several && !launching_.is_none()
+                                  ? launch(caller, pool != nullptr, threaded, runtime_token, args, kwargs)
+                                  : CallWithToken(threaded, runtime_token, args, kwargs);
+  forget_closed();
+  nb::object awaited = nb::none();
+  const bool closed = publisher().closed.contains(thread, number);
+  PyObject *traits, *output_token;
+  Py_ssize_t at = 0;
+  if (PyDict_Next(nb::object(returned[1]).ptr(), &at, &traits, &output_token)) { // one, if any
+    awaited = keep(number, caller, traits, output_token, closed);
+    if (pool != nullptr)
+      closed && !Has(traits, kHasCustomCalls) ? pool->give(std::move(placed))
+                                              : pool->give_after(std::move(placed), output_token);
+  } else { // a program without effects closes nothing, and reads no token
+    drain().fail(thread, number);
+    if (pool != nullptr) pool->give(std::move(placed));
+  }
+  nb::del(dispatching[nb::len(dispatching) - 1]);
+  return nb::make_tuple(returned[0], awaited);
+}
+
+// Keeps what a program has returned for as long as it may fail. The drain may have been faster:
+//   1. The program runs to its end before its call returns.
+//   2. The drain sees the end, and removes the epoch from `calls` and `running`.
+//   3. Kept in `running` now, the program's output token would stay there for good.
+// So what has closed is not kept, nor what is not in `calls` any more.
+nb::object Stream::keep(uint32_t number, Caller &caller, nb::handle traits, nb::handle output_token, bool closed) {
+  caller.traits = nb::borrow(traits);
+  if (Has(traits, kHasCallbacks)) newest_calling = number;
+  const nb::tuple both = nb::make_tuple(traits, output_token);
+  if (const nb::int_ key(number); !closed && calls.contains(key)) {
+    running[key] = both;
+    unclosed_.push_back(number);
+  }
+  const bool may_fail = Has(traits, kHasCustomCalls) || (!closed && Has(traits, kAwaitsResults));
+  return may_fail ? nb::object(both) : nb::object(nb::none());
+}
+
+bool Stream::several_devices() {
+  if (!several_) several_ = nb::cast<bool>(host_.attr("several_devices")());
+  return *several_;
+}
+
+// Calls a program of which `over_several` says whether its arguments lie on several devices.
+//
+// Devices run programs in the order in which they get them. Without a lock:
+//   1. Thread A puts its program on device 0, and thread B its own on device 1.
+//   2. Each puts its program on the other device, behind the other thread's.
+//   3. A's program waits on device 0 for its part on device 1, in a collective, and that stands behind B's, which waits
+//      in the same way for A's: a deadlock.
+// So one thread at a time puts a program on several devices. With the lock held for a trace, too:
+//   1. Thread A holds the lock and traces a function of the user's, which waits for thread B.
+//   2. B waits for the lock.
+// So a program for several devices is compiled first, without the lock, and then put on them.
+nb::object Stream::launch(Caller &caller, bool over_several, nb::handle threaded, nb::handle token,
+                  nb::handle args, nb::handle kwargs) {
+  const auto waits = [&] { return caller.several || over_several; };
+  std::optional<Compiling> compiling;
+  bool gave_up = false;
+  if (caller.compiled && waits()) {
+    std::optional<PyLockGuard> guard;
+    acquire_launch_lock(guard);
+    if (caller.compiling == 0) { // else JAX may let us wait for who does that
+      const TracingForbidden yes(true);
+      try {
+        return put(threaded, token, args, kwargs);
+      } catch (nb::python_error &error) {
+        if (!error.matches(would_trace_)) throw;
+        gave_up = true;
+      }
+    }
+    compiling.emplace(caller); // before others call it
+  }
+  if (!caller.compiled) compiling.emplace(caller);
+  if (compiling) {
+    const nb::object several = host_.attr("compile")(caller.compile_lock, threaded, token, args, kwargs, gave_up);
+    caller.several = caller.several || nb::cast<bool>(several);
+    caller.compiled = true;
+    compiling.reset();
+  }
+  if (!waits()) return CallWithToken(threaded, token, args, kwargs);
+  std::optional<PyLockGuard> guard;
+  acquire_launch_lock(guard);
+  return put(threaded, token, args, kwargs);
+}
+
+// Whether only so many programs may run over several devices at a time.
+bool Stream::limits() {
+  if (!most_in_flight_) most_in_flight_ = nb::cast<size_t>(host_.attr("most_in_flight")());
+  return *most_in_flight_ != 0;
+}
+
+// Waits until a program may be put on several devices, and keeps others from that.
+void Stream::acquire_launch_lock(std::optional<PyLockGuard> &guard) {
+  for (;;) {
+    if (limits()) in_flight().make_room(*most_in_flight_);
+    guard.emplace(launching_);
+    if (!limits() || in_flight().has_room(*most_in_flight_)) return;
+    guard.reset(); // while we wait for room, others may launch
+  }
+}
+
+// Puts a program on several devices.
+nb::object Stream::put(nb::handle threaded, nb::handle token, nb::handle args, nb::handle kwargs) {
+  nb::object returned = CallWithToken(threaded, token, args, kwargs);
+  PyObject *traits, *output_token;
+  Py_ssize_t at = 0;
+  if (limits() && PyDict_Next(nb::object(returned[1]).ptr(), &at, &traits, &output_token))
+    in_flight().add(output_token);
+  return returned;
+}
+
+// The pool of the devices that run the program, which are those of its arguments; None if that is one device.
+nb::object Stream::find_pool(nb::handle args, nb::handle kwargs) {
+  if (sharding_.is_valid()) {
+    for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(args.ptr()); i < count; ++i) {
+      const nb::handle arg = PyTuple_GET_ITEM(args.ptr(), i);
+      if (arg.type().is(array_type_) && arg.attr("sharding").is(sharding_)) return pool_;
+    }
+  }
+  const nb::object found = host_.attr("find_pool")(args, kwargs);
+  if (found.is_none()) return found;
+  nb::object sharding = found[0], pool = found[1];
+  std::swap(sharding_, sharding); // both, before what they were is freed
+  std::swap(pool_, pool);
+  return found[1];
+}
+
+// What a program returned that has published its end: nothing can fail any more, and its memory is taken next.
+void Stream::forget_closed() {
+  while (!unclosed_.empty()) {
+    const nb::int_ oldest(unclosed_.front());
+    const bool runs = running.contains(oldest);
+    if (runs && calls.contains(oldest) && !publisher().closed.contains(thread, unclosed_.front())) return;
+    unclosed_.pop_front();
+    if (runs && PyDict_DelItem(running.ptr(), oldest.ptr()) != 0) PyErr_Clear(); // the drain may have been here
+  }
+}
+
+void AbandonCalls(uint32_t thread, nb::list dispatching, size_t depth) {
+  for (size_t left = nb::len(dispatching); left > depth; --left) {
+    drain().fail(thread, nb::cast<uint32_t>(dispatching[left - 1]));
+    nb::del(dispatching[left - 1]);
+  }
+}
+
+} // namespace effects

@@ -1,0 +1,77 @@
+// What every call of a program goes through on the host, hence in C++: the program gets its token, is called, and what
+// it returns is kept until it is over. All of it under Python's lock, which a call and the making and freeing of arrays
+// may let go of for a while: a stream of several threads is whole whenever they do.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "caller.h"
+#include "launch.h"
+#include "placed_tokens.h"
+
+namespace effects {
+
+namespace nb = nanobind;
+
+// A thread's programs; `Stream` in Python has one.
+class Stream {
+public:
+  // `host` answers what only Python knows; its methods are those of `StreamHost` in Python. It must not refer to this
+  // stream, since Python's collector would not find such a cycle. `array_type`: that of JAX's arrays. `launching` is
+  // held while a program is put on several devices; None: not by this stream. `would_trace`: the type of what a call
+  // raises that may not trace.
+  Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace);
+
+  const uint32_t thread;
+  nb::dict calls;              // by epoch
+  nb::dict running;            // by epoch
+  int64_t newest_calling = -1; // the number of the newest epoch whose program calls back
+
+  // A dispatch: what is in force is kept under the number of its epoch, which is returned. Calls that share it with the
+  // one before share its tuple (caller, standard output, context): their text is written in one go. No signal is seen
+  // in here, so that an interrupt leaves nothing open that is not in `dispatching`.
+  uint32_t open(nb::handle caller, nb::list dispatching);
+
+  // The runtime token of an epoch, on the host.
+  nb::object token(uint32_t number);
+
+  // Calls the program of an epoch with `given`, or else with a runtime token for it. Returns its results, and its
+  // (traits, output token) if it may still be waiting for a callback, or fail in a custom call, else None.
+  nb::tuple call(uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::tuple args,
+                 nb::dict kwargs, nb::handle given);
+
+private:
+  static constexpr int kBlockBits = 8;
+
+  bool several_devices();
+  bool limits();
+  nb::object find_pool(nb::handle args, nb::handle kwargs);
+
+  nb::object launch(Caller &caller, bool over_several, nb::handle threaded, nb::handle token,
+                    nb::handle args, nb::handle kwargs);
+  void acquire_launch_lock(std::optional<PyLockGuard> &guard);
+  nb::object put(nb::handle threaded, nb::handle token, nb::handle args, nb::handle kwargs);
+
+  nb::object keep(uint32_t number, Caller &caller, nb::handle traits, nb::handle output_token, bool closed);
+  void forget_closed();
+
+  nb::object newest_; // the newest call
+  nb::list tokens_;   // of the block of epochs that is being handed out
+  int64_t block_ = -1;
+  std::deque<uint32_t> unclosed_; // those of `running`, the oldest first, as their thread knows
+  std::optional<bool> several_;   // whether programs may run on several devices
+  std::optional<size_t> most_in_flight_;
+  nb::object sharding_, pool_; // those of the newest program on several devices
+  nb::object host_, array_type_, launching_, would_trace_;
+};
+
+// A call was left by an exception: fails what it opened, down to so many epochs. Here too no signal is seen, so that a
+// second interrupt leaves nothing open either.
+void AbandonCalls(uint32_t thread, nb::list dispatching, size_t depth);
+
+} // namespace effects

@@ -1,0 +1,136 @@
+#include "wire.h"
+
+#include <initializer_list>
+#include <utility>
+
+#include "../producer/device_token.h"
+#include "../wire.h"
+#include "batch.h"
+
+namespace nb = nanobind;
+
+namespace effects {
+namespace {
+
+nb::list Names(std::initializer_list<const char *> names) {
+  nb::list list;
+  for (const char *name : names) list.append(name);
+  return list;
+}
+
+// The names in the order of the numbers that they stand for.
+nb::list NamesInOrder(std::initializer_list<std::pair<const char *, int64_t>> named) {
+  nb::list list;
+  for (const auto &[name, number] : named) {
+    if (number != static_cast<int64_t>(nb::len(list))) nb::raise("the names of the wire are out of order at %s", name);
+    list.append(name);
+  }
+  return list;
+}
+
+nb::dict Numbers(std::initializer_list<std::pair<const char *, int64_t>> named) {
+  nb::dict numbers;
+  for (const auto &[name, number] : named) numbers[name] = number;
+  return numbers;
+}
+
+// The place of a field of four bytes among others.
+constexpr int64_t Word(size_t offset) {
+  return static_cast<int64_t>(offset / sizeof(uint32_t));
+}
+
+nb::dict Header() {
+  nb::dict fields;
+#define EFFECTS_FIELD(name) fields[#name] = nb::make_tuple(offsetof(RecordHeader, name), sizeof(RecordHeader::name))
+  EFFECTS_FIELD(size);
+  EFFECTS_FIELD(kind);
+  EFFECTS_FIELD(flags);
+  EFFECTS_FIELD(site);
+  EFFECTS_FIELD(token);
+  EFFECTS_FIELD(device);
+  EFFECTS_FIELD(reply);
+  EFFECTS_FIELD(payload_size);
+#undef EFFECTS_FIELD
+  return fields;
+}
+
+} // namespace
+
+nb::dict Wire() {
+  constexpr auto number = [](auto one) { return static_cast<int64_t>(one); };
+  constexpr auto behind_token = [](size_t offset) { return Word(kTokenSize + offset); };
+  nb::dict wire;
+  wire["token"] = NamesInOrder({{"stream", Word(offsetof(Token, stream))},
+                                {"epoch", Word(offsetof(Token, epoch))},
+                                {"phase", Word(offsetof(Token, phase))},
+                                {"index", Word(offsetof(Token, index))}});
+  wire["replica_token"] =
+      NamesInOrder({{"stream", Word(offsetof(Token, stream))},
+                    {"epoch", Word(offsetof(Token, epoch))},
+                    {"phase", Word(offsetof(Token, phase))},
+                    {"index", Word(offsetof(Token, index))},
+                    {"group", behind_token(offsetof(ReplicaNumbers, group))},
+                    {"replica", behind_token(offsetof(ReplicaNumbers, replica))},
+                    {"num_shared", behind_token(offsetof(ReplicaNumbers, num_shared))},
+                    {"announces_skips", behind_token(offsetof(ReplicaNumbers, announces_skips))}});
+  wire["numbers"] = Numbers({{"interface", kInterface},
+                             {"domain_bits", kDomainBits},
+                             {"untracked_thread", kUntrackedThread},
+                             {"all_devices", kAllDevices},
+                             {"header_size", sizeof(RecordHeader)},
+                             {"devices_shift", kDevicesShift},
+                             {"devices_mask", kDevicesMask},
+                             {"call_shift", kCallShift}});
+  wire["header"] = Header();
+  wire["kinds"] = Numbers({{"padding", number(Kind::kPadding)},
+                           {"ordered", number(Kind::kOrdered)},
+                           {"unordered", number(Kind::kUnordered)},
+                           {"close", number(Kind::kClose)},
+                           {"enter", number(Kind::kEnter)},
+                           {"leave", number(Kind::kLeave)},
+                           {"skip", number(Kind::kSkip)}});
+  wire["flags"] = Numbers(
+      {{"large", kLarge}, {"replicated", kReplicated}, {"callback", kCallback}, {"may_diverge", kMayDiverge}});
+  wire["record_traits"] = Numbers({{"ordered", kRecordIsOrdered},
+                                   {"closes", kRecordCloses},
+                                   {"callback", kRecordIsCallback},
+                                   {"enters", kRecordEnters},
+                                   {"leaves", kRecordLeaves},
+                                   {"may_diverge", kRecordMayDiverge},
+                                   {"replicated", kRecordIsReplicated},
+                                   {"has_shards", kRecordHasShards}});
+  wire["custom_call_traits"] = Numbers({{"has_token", kCustomCallHasToken},
+                                        {"counts", kCustomCallCounts},
+                                        {"ordered", kCustomCallIsOrdered},
+                                        {"has_more", kCustomCallHasMore}});
+  wire["scalars"] = NamesInOrder({{"bool", number(Scalar::kBool)},
+                                  {"int8", number(Scalar::kInt8)},
+                                  {"int16", number(Scalar::kInt16)},
+                                  {"int32", number(Scalar::kInt32)},
+                                  {"int64", number(Scalar::kInt64)},
+                                  {"uint8", number(Scalar::kUint8)},
+                                  {"uint16", number(Scalar::kUint16)},
+                                  {"uint32", number(Scalar::kUint32)},
+                                  {"uint64", number(Scalar::kUint64)},
+                                  {"float32", number(Scalar::kFloat32)},
+                                  {"float64", number(Scalar::kFloat64)}});
+  wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kEnterTarget, kLeaveTarget, kAfterTarget,
+                           kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget, kCustomCallAttribute});
+  wire["program_traits"] = NamesInOrder({{"effects", kEffects},
+                                         {"has_callbacks", kHasCallbacks},
+                                         {"awaits_results", kAwaitsResults},
+                                         {"has_custom_calls", kHasCustomCalls}});
+  wire["item_kinds"] = NamesInOrder({{"text", number(ItemKind::kText)},
+                                     {"records", number(ItemKind::kRecords)},
+                                     {"large", number(ItemKind::kLarge)}});
+  wire["when_full"] = NamesInOrder({{"wait", number(WhenFull::kWait)},
+                                    {"drop_newest", number(WhenFull::kDropNewest)},
+                                    {"drop_oldest", number(WhenFull::kDropOldest)}});
+  wire["batch"] = Names(kBatchFields);
+  wire["item"] = Names(kItemFields);
+  wire["callback_record"] = Names(kCallbackRecordFields);
+  wire["records_between"] = Names(kRecordsBetweenFields);
+  return wire;
+}
+
+} // namespace effects

@@ -1,0 +1,166 @@
+// The wire: what native code, compiled programs and Python must lay out alike. It is written down here and, for Python,
+// in effects/_wire.py, and nowhere else; python/wire.cc hands this half to Python, which compares the two when it loads
+// the module.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace effects {
+
+// Grows when a function of the native module takes or gives something else than before.
+inline constexpr int kInterface = 11;
+
+// Tokens
+
+// A token that counts. The same four numbers are the dependency inside the compiled program and the place of an effect
+// in program order.
+struct Token {
+  uint32_t stream; // thread number << kDomainBits | order domain's number within the program
+  uint32_t epoch;  // number of the dispatch within the thread's stream
+  uint32_t phase;  // grows when control enters or leaves a per-device region; odd inside of one
+  uint32_t index;  // grows with every effect; in a per-device region from 0 on
+};
+
+inline constexpr uint32_t kDomainBits = 8;
+inline constexpr uint32_t StreamOf(uint32_t thread, uint32_t domain) { return thread << kDomainBits | domain; }
+inline uint32_t ThreadOf(const Token &token) { return token.stream >> kDomainBits; }
+inline uint32_t DomainOf(const Token &token) { return token.stream & ((1u << kDomainBits) - 1); }
+
+// Whether devices count for themselves here.
+inline bool InRegion(const Token &token) { return (token.phase & 1) != 0; }
+
+// In a region over some axes of its mesh, devices that differ along the others only are replicas of each other, which
+// have one effect between them. There four more numbers follow those of the token.
+//
+// Inside such a region may be others, in which the replicas may diverge. Then all devices count for themselves, and
+// those that are not primary announce the indices that they skip, so that each effect has its place in its device's own
+// order.
+struct ReplicaNumbers {
+  uint32_t group;           // which group of replicas the device is in
+  uint32_t replica;         // which of them it is; replica 0 publishes on behalf of its group
+  uint32_t num_shared;      // how many effects the replicas have shared
+  uint32_t announces_skips; // whether those that are not primary announce what they skip
+};
+
+// The stream of untracked records: those that JAX dispatched, outside of `effects.jit`. It has no epochs.
+inline constexpr uint32_t kUntrackedThread = 0xFFFFFF;
+
+// Records
+
+enum class Kind : uint16_t {
+  kPadding = 0,   // fills the ring up to its end; never leaves it
+  kOrdered = 1,   // released in the order of its token
+  kUnordered = 2, // released when it arrives
+  // Markers: the payload holds one Token per domain, and `site` says how many devices publish theirs.
+  kClose = 3, // the program has published all it will
+  kEnter = 4, // a device begins to count for itself: the index is that of the next effect around the region
+  kLeave = 5, // and ends it: the index after its last effect
+  kSkip = 6,  // a device has no effect of its own at this index
+};
+
+inline bool IsMarker(Kind kind) { return kind >= Kind::kClose; }
+
+enum Flag : uint16_t {
+  kLarge = 1,      // the payload is a pointer to a block, owned by the record
+  kReplicated = 2, // every device of the program publishes this same record
+  kCallback = 4,   // replaying it runs a function of the user's
+  kMayDiverge = 8, // of kEnter: a device that waits for an answer may be what the other devices wait for
+};
+
+// The device of a record that all devices of a program publish alike, as the host sees it.
+inline constexpr int32_t kAllDevices = -1;
+
+// What a device publishes and the host replays begins with this. Plain bytes, no pointers, except for the payload of a
+// large record, which travels beside the ring.
+struct RecordHeader {
+  uint32_t size; // bytes this record takes in the ring, a multiple of 8; first, so that padding fits in 8 bytes
+  Kind kind;
+  uint16_t flags;
+  uint64_t site;
+  Token token;
+  int32_t device;
+  uint32_t reply; // not 0: a device waits for the answer of this number; see Replies
+  uint64_t payload_size;
+};
+static_assert(sizeof(RecordHeader) == 48 && sizeof(RecordHeader) % 8 == 0, "the payload is 8-byte aligned");
+
+// Each operand of a payload begins at a multiple of 8.
+inline constexpr size_t RoundUp8(size_t n) { return (n + 7) & ~size_t{7}; }
+
+// The type of a scalar operand that native code formats.
+enum class Scalar : uint8_t {
+  kBool,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUint8,
+  kUint16,
+  kUint32,
+  kUint64,
+  kFloat32,
+  kFloat64
+};
+
+// Calls of a compiled program
+
+// The traits of a call that publishes a record, in one attribute, since a program has many calls. Above the devices is
+// a number that keeps apart calls that are otherwise equal.
+enum RecordTrait : int64_t {
+  kRecordIsOrdered = 1,
+  kRecordCloses = 2,      // it is the last record of its program, which has no other tokens
+  kRecordIsCallback = 4,
+  kRecordEnters = 8,      // it is the first record of its region
+  kRecordLeaves = 16,     // and the last
+  kRecordMayDiverge = 32, // as the flag kMayDiverge
+  kRecordIsReplicated = 64,
+  kRecordHasShards = 128, // each device publishes its part of what is sharded
+};
+
+// And those of a call of a handler of the user's.
+enum CustomCallTrait : int64_t {
+  kCustomCallHasToken = 1, // behind the operands
+  kCustomCallCounts = 2,   // it is one of ours, in memory that we can read
+  kCustomCallIsOrdered = 4,
+  kCustomCallHasMore = 8, // there is something behind the results
+};
+
+// In both: how many devices come to the call, where that matters, and the number of the call.
+inline constexpr int kDevicesShift = 8;
+inline constexpr int64_t kDevicesMask = 0xFFFFFF;
+inline constexpr int kCallShift = 32;
+inline uint32_t DevicesOf(int64_t traits) { return static_cast<uint32_t>(traits >> kDevicesShift & kDevicesMask); }
+
+// The names under which XLA knows the handlers.
+inline constexpr char kRecordTarget[] = "effects_record";
+inline constexpr char kCallTarget[] = "effects_call";
+inline constexpr char kCloseTarget[] = "effects_close";
+inline constexpr char kEnterTarget[] = "effects_enter";
+inline constexpr char kLeaveTarget[] = "effects_leave";
+inline constexpr char kAfterTarget[] = "effects_after";
+inline constexpr char kUntrackedTarget[] = "effects_untracked";
+inline constexpr char kUntrackedCallTarget[] = "effects_untracked_call";
+inline constexpr char kCustomCallTarget[] = "effects_custom_call";
+
+// The attribute of a custom call that is ours: its name sorts behind all that users may choose.
+inline constexpr char kCustomCallAttribute[] = "~effects";
+
+// What a call of a program returns of its effects: the positions of Python's `ProgramTraits`.
+enum ProgramTrait { kEffects, kHasCallbacks, kAwaitsResults, kHasCustomCalls };
+
+// What the drain hands to Python
+
+// The kinds of the items of a batch.
+enum class ItemKind : int {
+  kText,    // of consecutive records that go to one place
+  kRecords, // consecutive records of one epoch, headers included
+  kLarge,   // a large record by itself
+};
+
+// Settings
+
+// What a producer does that finds its ring full.
+enum class WhenFull : int { kWait = 0, kDropNewest = 1, kDropOldest = 2 };
+
+} // namespace effects

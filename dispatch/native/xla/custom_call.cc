@@ -1,0 +1,212 @@
+// Ours is always last: of operands and results a token, of attributes one whose name sorts behind all others. So it is
+// taken off by counting one less.
+#include "custom_call.h"
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "overlay.h"
+
+namespace effects {
+namespace {
+
+// XLA's functions, for a handler that is bound to arguments.
+struct Api {
+  const XLA_FFI_Api *functions;
+};
+
+} // namespace
+} // namespace effects
+
+template <>
+struct xla::ffi::CtxDecoding<effects::Api> {
+  using Type = effects::Api;
+  static std::optional<Type> Decode(const XLA_FFI_Api *api, XLA_FFI_ExecutionContext *, DiagnosticEngine &) {
+    return Type{api};
+  }
+};
+
+namespace effects {
+
+namespace ffi = xla::ffi;
+
+ffi::TypeId LoadedCall::id{};
+
+LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site_id,
+                       int64_t traits, std::string_view description)
+    : handler(handler), target(target), where(where), site(static_cast<uint64_t>(site_id)),
+      has_token((traits & kCustomCallHasToken) != 0), has_more((traits & kCustomCallHasMore) != 0),
+      counts((traits & kCustomCallCounts) != 0),
+      kind(traits & kCustomCallIsOrdered ? Kind::kOrdered : Kind::kUnordered),
+      flags(DevicesOf(traits) != 0 ? kReplicated : 0) {
+  sites().retain(site, description);
+}
+
+LoadedCall::~LoadedCall() { drain().release_site(site); }
+
+namespace {
+
+#if defined(__ELF__)
+__attribute__((tls_model("initial-exec"))) // looked at in every call, and small
+#endif
+thread_local CurrentCall *current = nullptr;
+
+const XLA_FFI_Buffer &LastBuffer(void *const *buffers, int64_t count) {
+  return *static_cast<const XLA_FFI_Buffer *>(buffers[count - 1]);
+}
+DeviceToken LoadToken(const XLA_FFI_CallFrame *frame) {
+  const XLA_FFI_Buffer &buffer = LastBuffer(frame->args.args, frame->args.size);
+  return effects::LoadToken(buffer.data, static_cast<size_t>(buffer.dims[0]) * sizeof(uint32_t));
+}
+void StoreToken(const DeviceToken &token, const XLA_FFI_CallFrame *frame) {
+  effects::StoreToken(token, LastBuffer(frame->rets.rets, frame->rets.size).data);
+}
+
+// The version of XLA's interface with which a handler was compiled.
+XLA_FFI_Api_Version VersionOf(UserHandler handler) {
+  XLA_FFI_Metadata metadata{};
+  metadata.struct_size = XLA_FFI_Metadata_STRUCT_SIZE;
+  XLA_FFI_Metadata_Extension extension{};
+  extension.extension_base.struct_size = XLA_FFI_Metadata_Extension_STRUCT_SIZE;
+  extension.extension_base.type = XLA_FFI_Extension_Metadata;
+  extension.metadata = &metadata;
+  XLA_FFI_CallFrame frame{};
+  frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
+  frame.extension_start = &extension.extension_base;
+  handler(&frame);
+  return metadata.api_version;
+}
+
+// When a program is loaded.
+ffi::ErrorOr<std::unique_ptr<LoadedCall>> Instantiate(Api api, ffi::Dictionary attributes) {
+  try {
+    auto ours = attributes.get<ffi::Dictionary>(kCustomCallAttribute);
+    if (!ours.has_value()) return ffi::Unexpected(ours.error());
+    auto target = ours->get<std::string_view>("target"), platform = ours->get<std::string_view>("platform");
+    auto where = ours->get<std::string_view>("where"), description = ours->get<std::string_view>("description");
+    auto site = ours->get<int64_t>("site"), traits = ours->get<int64_t>("traits");
+    if (!target.has_value() || !platform.has_value() || !where.has_value() || !description.has_value() ||
+        !site.has_value() || !traits.has_value())
+      return ffi::Unexpected(ffi::Error::Internal("A custom call does not describe itself."));
+    const auto refuse = [&](ffi::ErrorCode code, const std::string &message) {
+      return ffi::Unexpected(ffi::Error(
+          code, DescribeFailure(std::string(*target), std::string(*where), static_cast<int>(code), message)));
+    };
+    const UserHandler handler = targets().find(std::string(*target), std::string(*platform));
+    if (handler == nullptr) {
+      std::string known;
+      for (const std::string &name : targets().names()) known += (known.empty() ? "`" : ", `") + name + "`";
+      return refuse(ffi::ErrorCode::kNotFound,
+                    "There is no handler for " + std::string(*platform) +
+                        " in this process. A program calls handlers by name; registered are " +
+                        (known.empty() ? "none" : known) +
+                        ". Register it with `fx.register_custom_call` before the program is loaded.");
+    }
+    const XLA_FFI_Api_Version theirs = VersionOf(handler), xlas = api.functions->api_version;
+    if (theirs.major_version != xlas.major_version || theirs.minor_version > xlas.minor_version) {
+      const auto shown = [](const XLA_FFI_Api_Version &version) {
+        return std::to_string(version.major_version) + "." + std::to_string(version.minor_version);
+      };
+      return refuse(ffi::ErrorCode::kFailedPrecondition,
+                    "Its handler was compiled for version " + shown(theirs) + " of XLA's interface, and this XLA has " +
+                        shown(xlas) +
+                        ". XLA calls handlers that are not newer than itself. Compile it with the headers "
+                        "in `jax.ffi.include_dir()` of this JAX, or of an older one.");
+    }
+    return std::make_unique<LoadedCall>(handler, *target, *where, *site, *traits, *description);
+  } catch (const std::exception &error) {
+    return ffi::Unexpected(ffi::Error::Internal(std::string("A custom call could not be loaded: ") + error.what()));
+  }
+}
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Ctx<Api>().Attrs());
+
+// Answers when XLA asks for the version.
+XLA_FFI_DEFINE_HANDLER(
+    kMetadata, [](ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); },
+    ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+
+// A handler that threw.
+XLA_FFI_Error *FailThrown(const LoadedCall &call, const std::string &what) {
+  return Fail(call.target, call.where, XLA_FFI_Error_Code_INTERNAL, what);
+}
+
+XLA_FFI_Error *CallUser(const LoadedCall &call, XLA_FFI_CallFrame *frame) {
+  try {
+    XLA_FFI_Error *const error = call.handler(frame);
+    return error == nullptr ? nullptr : FailWith(call.target, call.where, error);
+  } catch (const std::exception &thrown) {
+    return FailThrown(call, std::string("The handler threw a C++ exception: ") + thrown.what());
+  } catch (...) {
+    return FailThrown(call, "The handler threw something that is no C++ exception.");
+  }
+}
+
+// What the user's handler sees while it runs: the frame without what is ours, which is this call's alone meanwhile.
+class UsersFrame {
+public:
+  UsersFrame(XLA_FFI_CallFrame *frame, CurrentCall *now)
+      : frame_(frame), api_(std::exchange(frame->api, OverlayOf(frame->api))), before_(std::exchange(current, now)) {
+    change(-1);
+  }
+  UsersFrame(const UsersFrame &) = delete;
+  ~UsersFrame() {
+    change(1);
+    current = before_; // a handler may have been called while another of this thread's ran
+    frame_->api = api_;
+  }
+
+private:
+  void change(int64_t by) {
+    const LoadedCall &call = *current->call;
+    frame_->args.size += by * call.has_token;
+    frame_->rets.size += by * call.has_more;
+    frame_->attrs.size += by;
+  }
+  XLA_FFI_CallFrame *const frame_;
+  const XLA_FFI_Api *const api_;
+  CurrentCall *const before_;
+};
+
+XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
+  if (frame->extension_start != nullptr) return (*kMetadata)(frame);
+  try {
+    XLA_FFI_State_Get_Args state{XLA_FFI_State_Get_Args_STRUCT_SIZE, nullptr,         frame->ctx,
+                                 XLA_FFI_ExecutionStage_INSTANTIATE, &LoadedCall::id, nullptr};
+    if (XLA_FFI_Error *error = frame->api->XLA_FFI_State_Get(&state)) return error;
+    const LoadedCall &call = *static_cast<const LoadedCall *>(state.state);
+
+    CurrentCall now{&call, frame->ctx, {}};
+    if (call.counts) now.token = LoadToken(frame);
+    XLA_FFI_Error *error;
+    {
+      const UsersFrame users(frame, &now);
+      error = CallUser(call, frame);
+    }
+    if (call.counts) StoreToken(now.token, frame);
+    return error;
+  } catch (...) { // there is no memory left to say more
+    XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "A custom call could not be made.",
+                                   XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
+    return frame->api->XLA_FFI_Error_Create(&args);
+  }
+}
+
+} // namespace
+
+CurrentCall *current_call() { return current; }
+
+void *LoadedCallTypeId() { return &LoadedCall::id; }
+void *LoadedCallTypeInfo() {
+  static ffi::TypeInfo info = ffi::MakeTypeInfo<LoadedCall>();
+  return &info;
+}
+
+std::vector<Handler> CustomCallHandlers() {
+  return {{kCustomCallTarget, "instantiate", reinterpret_cast<void *>(kInstantiate)},
+          {kCustomCallTarget, "execute", reinterpret_cast<void *>(&Execute)}};
+}
+
+} // namespace effects

@@ -1,0 +1,54 @@
+// The handler that calls the user's: takes its own operand, result and attribute off the call, and puts what the call
+// means in their place: where its records come, and whose its errors are. No exception leaves it. The device's thread
+// calls it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../producer/device_token.h"
+#include "../wire.h"
+#include "runtime.h"
+#include "targets.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace effects {
+
+// What a loaded program keeps of a custom call. While it lives, the site is retained.
+struct LoadedCall {
+  static xla::ffi::TypeId id;
+
+  UserHandler handler;
+  std::string target, where;
+  uint64_t site;
+  bool has_token; // behind the operands
+  bool has_more;  // there is something behind the results
+  bool counts;    // it is one of ours, in memory that we can read
+  Kind kind;      // of the records that the handler publishes
+  uint16_t flags;
+
+  LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site_id, int64_t traits,
+             std::string_view description);
+  LoadedCall(const LoadedCall &) = delete;
+  ~LoadedCall();
+};
+
+void *LoadedCallTypeId();
+void *LoadedCallTypeInfo();
+
+// The call that runs in a thread.
+struct CurrentCall {
+  const LoadedCall *call;
+  XLA_FFI_ExecutionContext *context;
+  DeviceToken token;
+};
+
+// The calling thread's; null if none runs there.
+CurrentCall *current_call();
+
+// The stages of the handler.
+std::vector<Handler> CustomCallHandlers();
+
+} // namespace effects

@@ -1,0 +1,25 @@
+// XLA's functions as the user's handler sees them: some are ours, so that an error can be told whose it is, and that
+// the handler can publish.
+//
+// Any thread may call everything here.
+#pragma once
+
+#include <string>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace effects {
+
+// The functions for a handler; made of XLA's at the first call.
+const XLA_FFI_Api *OverlayOf(const XLA_FFI_Api *original);
+
+// What XLA is told of a failure; kept for who asks by the number in it.
+std::string DescribeFailure(const std::string &target, const std::string &where, int code, const std::string &message);
+
+// An error that says whose it is.
+XLA_FFI_Error *Fail(const std::string &target, const std::string &where, XLA_FFI_Error_Code code,
+                    const std::string &message);
+// In place of the handler's, which it frees.
+XLA_FFI_Error *FailWith(const std::string &target, const std::string &where, XLA_FFI_Error *error);
+
+} // namespace effects

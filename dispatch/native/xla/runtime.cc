@@ -1,0 +1,58 @@
+#include "runtime.h"
+
+namespace effects {
+namespace {
+
+constexpr char kStopped[] =
+    "A callback with results did not run. The process ends, and nothing that is waited for is replayed any more. Call "
+    "its program earlier, or register the exit handler that does after importing `effects`.";
+
+} // namespace
+
+WakeUp &wake_up() {
+  static auto *const instance = new WakeUp();
+  return *instance;
+}
+Publisher &publisher() {
+  static auto *const instance = new Publisher(wake_up());
+  return *instance;
+}
+Drain &drain() {
+  static auto *const instance = new Drain(wake_up(), publisher(), sites(), replies());
+  return *instance;
+}
+Sites &sites() {
+  static auto *const instance = new Sites();
+  return *instance;
+}
+Replies &replies() {
+  static auto *const instance = new Replies();
+  return *instance;
+}
+
+void CountOn(DeviceToken &token, int32_t device, bool has_published) {
+  if (token.replicas.announces_skips != 0 && !has_published)
+    publisher().publish(Kind::kSkip, 0, token.token, device, nullptr, 0);
+  ++token.token.index;
+  ++token.replicas.num_shared;
+}
+
+void PublishUntracked(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags,
+                      uint32_t reply) {
+  const Kind kind = ordered ? Kind::kOrdered : Kind::kUnordered;
+  const Token token = publisher().next_untracked_token(ordered);
+  if (publisher().publish(kind, site, token, device, spans, count, flags, reply)) drain().note_untracked_published();
+}
+
+void PublishClose(const Span &tokens, const Token &first, int32_t device, uint32_t devices) {
+  publisher().publish(Kind::kClose, devices, first, device, &tokens, 1);
+  if (wake_up().has_barriers()) wake_up().wake_now();
+}
+
+bool FailIfStopped(uint32_t reply) {
+  if (reply == 0 || !wake_up().stopped()) return false;
+  replies().fail(reply, kStopped);
+  return true;
+}
+
+} // namespace effects

@@ -1,0 +1,43 @@
+// The process's one drain and what belongs to it, and what handlers and Python both do with it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../drain/drain.h"
+#include "../drain/replies.h"
+#include "../drain/sites.h"
+#include "../drain/wake_up.h"
+#include "../producer/device_token.h"
+#include "../producer/publisher.h"
+
+namespace effects {
+
+// Never destroyed: XLA's threads may outlive the static objects of this library.
+WakeUp &wake_up();
+Publisher &publisher();
+Drain &drain();
+Sites &sites();
+Replies &replies();
+
+// The token of the next effect; `has_published`: whether this device has published the one that is here.
+void CountOn(DeviceToken &token, int32_t device, bool has_published);
+
+// Publishes a record that belongs to no epoch.
+void PublishUntracked(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags = 0,
+                      uint32_t reply = 0);
+
+// The program whose tokens these are has published all it will. `devices`: how many run it; 0: this one.
+void PublishClose(const Span &tokens, const Token &first, int32_t device, uint32_t devices);
+
+// When the process ends nobody answers any more: says so to who waits under this number.
+bool FailIfStopped(uint32_t reply);
+
+// A stage of a handler, as XLA is told of it.
+struct Handler {
+  const char *target;
+  const char *stage;
+  void *function;
+};
+
+} // namespace effects

@@ -1,0 +1,61 @@
+// The handlers of custom calls that users have registered, and what has failed of them.
+//
+// Any thread may call everything here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+struct XLA_FFI_CallFrame;
+struct XLA_FFI_Error;
+
+namespace effects {
+
+using UserHandler = XLA_FFI_Error *(*)(XLA_FFI_CallFrame *);
+
+class Targets {
+public:
+  // Returns whether the name has this handler now; not so if it has another.
+  bool set(const std::string &name, const std::string &platform, UserHandler handler);
+  // Null if there is none.
+  UserHandler find(const std::string &name, const std::string &platform);
+  std::vector<std::string> names();
+
+private:
+  std::mutex mutex_;
+  std::map<std::pair<std::string, std::string>, UserHandler> handlers_; // guarded by mutex_; by name and platform
+};
+
+// What a handler's error said, and whose.
+struct CustomCallFailure {
+  uint64_t number;
+  std::string target, where, message;
+  int code;
+};
+
+// Failures that nobody has taken. XLA's error text names them by number.
+class CustomCallFailures {
+public:
+  // Returns its number.
+  uint64_t add(CustomCallFailure failure);
+  std::optional<CustomCallFailure> take(uint64_t number);
+
+private:
+  static constexpr size_t kKept = 1024;
+  std::mutex mutex_; // guards all below
+  uint64_t last_ = 0;
+  std::deque<CustomCallFailure> failures_;
+};
+
+// The process's own.
+Targets &targets();
+CustomCallFailures &custom_call_failures();
+
+} // namespace effects

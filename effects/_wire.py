@@ -1,0 +1,313 @@
+"""The wire: what compiled programs, native code and Python lay out alike.
+
+It is written down here and, for native code, in `dispatch/native/wire.h`, and nowhere else. The native module says what
+it was compiled with, and `lowering/host/native.py` compares the two when it loads it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+INTERFACE = 11
+"""Grows when a function of the native module takes or gives something else than before."""
+
+# Tokens
+
+TOKEN = ("stream", "epoch", "phase", "index")
+"""The numbers of a token, each a `uint32`."""
+TOKEN_LENGTH = len(TOKEN)
+STREAM, EPOCH, PHASE, INDEX = range(TOKEN_LENGTH)
+
+REPLICA_TOKEN = (*TOKEN, "group", "replica", "num_shared", "announces_skips")
+"""Those of a token in a region over some axes of its mesh, where devices are replicas of each other."""
+REPLICA_TOKEN_LENGTH = len(REPLICA_TOKEN)
+
+DOMAIN_BITS = 8
+"""How many bits of the stream number the order domain within its program; the rest number the thread."""
+
+UNTRACKED_THREAD = 0xFFFFFF
+"""The thread of untracked records: those of programs that JAX dispatched, which have no epochs."""
+FIRST_NESTED_THREAD = 1 << 23
+"""The drain's threads have numbers from below `UNTRACKED_THREAD` down, and the user's from 1 up, to here."""
+
+
+def stream_of(thread: int, domain: int = 0) -> int:
+    return thread << DOMAIN_BITS | domain
+
+
+def thread_of(stream: int) -> int:
+    return stream >> DOMAIN_BITS
+
+
+def domain_of(stream: int) -> int:
+    return stream & ((1 << DOMAIN_BITS) - 1)
+
+
+def in_region(phase: int) -> bool:
+    """Whether devices count for themselves there."""
+    return bool(phase & 1)
+
+
+# Records
+
+HEADER = np.dtype(
+    [
+        ("size", "<u4"),
+        ("kind", "<u2"),
+        ("flags", "<u2"),
+        ("site", "<u8"),
+        ("token", "<u4", (TOKEN_LENGTH,)),
+        ("device", "<i4"),
+        ("reply", "<u4"),
+        ("payload_size", "<u8"),
+    ]
+)
+"""What a record begins with. Behind it comes its payload."""
+
+_CODES = {"<u2": "H", "<u4": "I", "<i4": "i", "<u8": "Q"}
+
+
+def _format_of(dtype: np.dtype) -> str:
+    """A structured type as `struct` names it: `struct` reads one record some ten times as fast as NumPy."""
+    fields = [(dtype[name].shape, dtype[name].base.str) for name in dtype.names or ()]
+    return "<" + "".join(f"{shape[0] if shape else ''}{_CODES[code]}" for shape, code in fields)
+
+
+_HEADER = struct.Struct(_format_of(HEADER))
+
+
+class Header(NamedTuple):
+    """A record's header, read."""
+
+    size: int
+    kind: int
+    flags: int
+    site: int
+    stream: int
+    epoch: int
+    phase: int
+    index: int
+    device: int
+    reply: int
+    payload_size: int
+
+    @property
+    def token(self) -> tuple[int, ...]:
+        return self[4:8]
+
+
+def read_header(data: Any, at: int = 0) -> Header:
+    return Header._make(_HEADER.unpack_from(data, at))
+
+
+def header_offset(field: str) -> int:
+    """At which byte of a header a field begins."""
+    return _fields(HEADER)[field][1]
+
+
+def _fields(dtype: np.dtype) -> dict[str, tuple[np.dtype, int]]:
+    return {name: (field[0], field[1]) for name, field in (dtype.fields or {}).items()}
+
+
+class Kind(enum.IntEnum):
+    """What a record is. Those from `CLOSE` on are markers, which say how far a program is."""
+
+    PADDING = 0
+    ORDERED = 1
+    UNORDERED = 2
+    CLOSE = 3
+    ENTER = 4
+    LEAVE = 5
+    SKIP = 6
+
+
+class Flag(enum.IntFlag):
+    LARGE = 1  # the payload travels by itself
+    REPLICATED = 2  # every device of the program publishes this same record
+    CALLBACK = 4  # replaying it runs a function of the user's
+    MAY_DIVERGE = 8  # of `Kind.ENTER`: a device that waits for an answer may be what the other devices wait for
+
+
+ALL_DEVICES = -1
+"""The device of a record that all devices of a program publish alike."""
+
+SCALARS = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float32", "float64"),
+)
+"""The types of scalars that native code formats, in the order of their codes."""
+
+# Calls of a compiled program
+
+
+class RecordTrait(enum.IntFlag):
+    """The traits of a call that publishes a record, in one number."""
+
+    ORDERED = 1
+    CLOSES = 2  # it is the last record of its program, which has no other tokens
+    CALLBACK = 4
+    ENTERS = 8  # it is the first record of its region
+    LEAVES = 16  # and the last
+    MAY_DIVERGE = 32  # as the flag
+    REPLICATED = 64
+    HAS_SHARDS = 128  # each device publishes its part of what is sharded
+
+
+class CustomCallTrait(enum.IntFlag):
+    """The traits of a call of a handler of the user's, in one number."""
+
+    HAS_TOKEN = 1  # behind the operands
+    COUNTS = 2  # it is one of ours, in memory that native code can read
+    ORDERED = 4
+    HAS_MORE = 8  # there is something behind the results
+
+
+DEVICES_SHIFT = 8
+"""Above the traits, of either call: how many devices come to it, where that matters."""
+DEVICES_MASK = 0xFFFFFF
+CALL_SHIFT = 32
+"""Above these: a number that keeps apart calls that are otherwise equal."""
+
+
+def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool], devices: int, call: int) -> int:
+    """The traits that a call has, as the number in its attribute."""
+    return sum(trait.value for trait, it_has in has.items() if it_has) | devices << DEVICES_SHIFT | call << CALL_SHIFT
+
+
+RECORD_TARGET = "effects_record"
+CALL_TARGET = "effects_call"
+CLOSE_TARGET = "effects_close"
+ENTER_TARGET = "effects_enter"
+LEAVE_TARGET = "effects_leave"
+AFTER_TARGET = "effects_after"
+UNTRACKED_TARGET = "effects_untracked"
+UNTRACKED_CALL_TARGET = "effects_untracked_call"
+CUSTOM_CALL_TARGET = "effects_custom_call"
+CUSTOM_CALL_ATTRIBUTE = "~effects"
+"""The attribute of a custom call that is ours: its name sorts behind all that users may choose."""
+
+
+class ProgramTraits(NamedTuple):
+    """What is known of a program's effects. Every call returns it, beside the output token."""
+
+    effects: tuple[str, ...]  # their names
+    has_callbacks: bool
+    awaits_results: bool  # whether it waits for what callbacks return
+    has_custom_calls: bool = False  # whether it calls handlers of the user's
+
+
+# What the drain hands to Python, as plain tuples
+
+
+class Batch(NamedTuple):
+    """What leaves at a time."""
+
+    items: list[Any]  # `Item`s
+    finished: list[tuple[int, int, int]]  # runs of epochs that have ended: (thread, first, count)
+    forgotten: list[int]  # sites of which no record will come
+    untracked_released: int  # untracked records that have been replayed once this batch has
+    run: int | None  # the thread that is suspended while its records are replayed; None: none is for Python
+    untracked_in_run: int  # how many of these are untracked
+    stopped: bool  # the drain is to end
+
+
+class ItemKind(enum.IntEnum):
+    TEXT = 0  # of consecutive records that go to one place
+    RECORDS = 1  # consecutive records of one epoch, headers included
+    LARGE = 2  # a large record by itself
+
+
+class Item(NamedTuple):
+    """Consecutive records of one thread."""
+
+    kind: int
+    thread: int
+    epoch: int
+    count: int
+    data: Any  # text; headers and payloads; the large one's header; or with callbacks `CallbackRecord`s and others
+    block: Any  # the large one's payload
+    has_callbacks: bool
+    failed: bool  # the program has failed
+
+
+class CallbackRecord(NamedTuple):
+    """A record of a callback."""
+
+    site: int
+    token: tuple[int, ...]
+    device: int
+    reply: int  # under which number somebody waits; 0 if nobody does
+    several: bool  # it is one of several devices that ask
+    payload: Any
+
+
+class RecordsBetween(NamedTuple):
+    """Records between callbacks, which call nothing."""
+
+    data: bytes
+    count: int
+
+
+# Settings
+
+WHEN_FULL = ("wait", "drop_newest", "drop_oldest")
+"""What a producer does that finds its ring full, in the order of their codes."""
+
+
+def layout() -> dict[str, Any]:
+    """All of this as data, as the native module gives its own."""
+    return {
+        "token": list(TOKEN),
+        "replica_token": list(REPLICA_TOKEN),
+        "numbers": {
+            "interface": INTERFACE,
+            "domain_bits": DOMAIN_BITS,
+            "untracked_thread": UNTRACKED_THREAD,
+            "all_devices": ALL_DEVICES,
+            "header_size": HEADER.itemsize,
+            "devices_shift": DEVICES_SHIFT,
+            "devices_mask": DEVICES_MASK,
+            "call_shift": CALL_SHIFT,
+        },
+        "header": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(HEADER).items()},
+        "kinds": _values(Kind),
+        "flags": _values(Flag),
+        "record_traits": _values(RecordTrait),
+        "custom_call_traits": _values(CustomCallTrait),
+        "scalars": list(SCALARS),
+        "targets": [
+            *(RECORD_TARGET, CALL_TARGET, CLOSE_TARGET, ENTER_TARGET, LEAVE_TARGET, AFTER_TARGET),
+            *(UNTRACKED_TARGET, UNTRACKED_CALL_TARGET, CUSTOM_CALL_TARGET, CUSTOM_CALL_ATTRIBUTE),
+        ],
+        "program_traits": list(ProgramTraits._fields),
+        "item_kinds": list(_values(ItemKind)),
+        "when_full": list(WHEN_FULL),
+        "batch": list(Batch._fields),
+        "item": list(Item._fields),
+        "callback_record": list(CallbackRecord._fields),
+        "records_between": list(RecordsBetween._fields),
+    }
+
+
+def _values(enumeration: type[enum.IntEnum | enum.IntFlag]) -> dict[str, int]:
+    return {member.name.lower(): member.value for member in enumeration if member.name}
+
+
+def first_difference(native: dict[str, Any]) -> tuple[str, Any, Any] | None:
+    """What the native module has otherwise: its name, what it is there, and what it is here. None if nothing is."""
+    return _first_difference("", native, layout())
+
+
+def _first_difference(name: str, there: Any, here: Any) -> tuple[str, Any, Any] | None:
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in [*here, *(key for key in there if key not in here)]:
+            inner = f"{name}.{key}" if name else str(key)
+            if found := _first_difference(inner, there.get(key, "missing"), here.get(key, "missing")):
+                return found
+        return None
+    return None if there == here else (name, there, here)
