@@ -44,7 +44,7 @@ TEST(test_untracked_records_are_in_order) {
   Play play;
   play.untracked(0, 1);
   play.untracked_unordered(0);
-  CHECK_SEEN(play.take(), {"uplain.0"});
+  CHECK_SEEN(play.take(), {"uuntracked.0"});
   play.untracked(0, 0);
   CHECK_SEEN(play.take(), {"untracked.0", "untracked.1"});
   play.untracked(0, 4);

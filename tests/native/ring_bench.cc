@@ -85,7 +85,10 @@ double BenchDrained(size_t size, bool text) {
       const Span span{&last, sizeof last};
       publisher.publish(Kind::kClose, 0, last, 0, &span, 1);
     });
-    while (drain.next_batch(std::chrono::milliseconds(50)).finished.empty()) {
+    for (bool ended = false; !ended;) {
+      const Batch batch = drain.next_batch(std::chrono::milliseconds(50));
+      if (batch.has_run()) drain.resume(batch.suspended(), batch.untracked_in_run); // nobody replays it
+      ended = !batch.finished.empty();
     }
     best = std::min(best, Nanoseconds(Clock::now() - start, kRecords));
     producer.join();
