@@ -22,11 +22,11 @@ from effects._api.config import config
 from effects._api.registry import register_effect, registered_effects
 from effects._model.description import nodes_unknown_elsewhere
 from effects._model.effect import Effect, describe_effect, jax_effects
+from effects._model.platform import platforms_with
 from effects._model.site import Site, site_from
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens
 from effects.dispatch.draining.runtime import runtime
-from effects.lowering.emit.native import NATIVE_PLATFORMS
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
 
@@ -106,11 +106,10 @@ def export(
 
 
 def _check_platforms(name: str, platforms: Sequence[str]) -> None:
-    if unknown := [platform for platform in platforms if platform not in NATIVE_PLATFORMS or not config.native]:
+    known = platforms_with("native")
+    if unknown := [platform for platform in platforms if platform not in known or not config.native]:
         raise NotImplementedError(
-            errors.MSG_EXPORT_PLATFORM.format(
-                program=name, platforms=", ".join(unknown), known=", ".join(NATIVE_PLATFORMS)
-            )
+            errors.MSG_EXPORT_PLATFORM.format(program=name, platforms=", ".join(unknown), known=", ".join(known))
         )
 
 

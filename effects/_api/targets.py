@@ -10,10 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from effects import _errors as errors
+from effects._model.platform import platforms_with_handlers
 from effects._model.where import Where
-
-PLATFORMS = ("cpu", "cuda", "rocm")
-"""Where handlers may run, as JAX names them."""
 
 _targets: dict[str, dict[str, tuple[int, Any]]] = {}
 """By name and platform: a handler's address, and what keeps it in memory. Written under the lock; nothing leaves it."""
@@ -50,8 +48,8 @@ def register_custom_call(name: str, handler: Any, *, platform: str = "cpu") -> N
     """
     if not isinstance(name, str) or not name:
         raise TypeError(errors.MSG_TARGET_NAME.format(name=errors.shown(name)))
-    if platform not in PLATFORMS:
-        raise ValueError(errors.MSG_TARGET_PLATFORM.format(name=name, platform=platform, known=", ".join(PLATFORMS)))
+    if platform not in (known := platforms_with_handlers()):
+        raise ValueError(errors.MSG_TARGET_PLATFORM.format(name=name, platform=platform, known=", ".join(known)))
     address, kept = _address_of(name, handler)
     with _lock:
         known, _ = _targets.setdefault(name, {}).setdefault(platform, (address, kept))

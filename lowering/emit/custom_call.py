@@ -17,11 +17,13 @@ from effects import _jax as compat
 from effects._api.attributes import Attributes
 from effects._api.custom_call_primitive import by_lane, custom_call_p
 from effects._api.message import message_of
-from effects._api.targets import PLATFORMS, platforms_of, unknown_target
+from effects._api.targets import platforms_of, unknown_target
 from effects._model.effect import Order
+from effects._model.platform import PLATFORMS, platforms_with_handlers
 from effects._model.site import Site
 from effects._wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
-from effects.lowering.emit.native import emit_call, of_processes, own_devices, refuse_several_devices, register_site
+from effects.lowering.emit.common import refuse_several_devices, register_site
+from effects.lowering.emit.native import emit_call, of_processes, own_devices
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
 
 threaded_call_p = compat.Primitive("threaded_custom_call")
@@ -86,7 +88,7 @@ def _call(
     more = token or (_NOTHING,) * (len(outputs) > 1)
     has = {
         CustomCallTrait.HAS_TOKEN: bool(token),
-        CustomCallTrait.COUNTS: counts and platform == "cpu",  # elsewhere it is in a device's memory
+        CustomCallTrait.COUNTS: counts and PLATFORMS[platform].tokens_on_host,
         CustomCallTrait.ORDERED: site.effect.ordered,
         CustomCallTrait.HAS_MORE: bool(more),
     }
@@ -154,6 +156,6 @@ def _refuse(ctx: Any, *operands: Any, site: Site, **params: Any) -> Any:
 
 for _primitive, _rule in ((threaded_call_p, _threaded_call_lowering), (custom_call_p, _custom_call_lowering)):
     compat.mlir.register_lowering(_primitive, _refuse)
-    for _platform in PLATFORMS:
+    for _platform in platforms_with_handlers():
         _lowering = functools.partial(_rule, platform=_platform)
         compat.mlir.register_lowering(_primitive, _lowering, platform=_platform, cacheable=False)

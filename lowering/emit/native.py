@@ -1,4 +1,4 @@
-"""From equations to StableHLO: the custom calls of the native sink, and what stands in for them elsewhere."""
+"""Where the native module has handlers: custom calls of it, which publish records from the device."""
 
 from __future__ import annotations
 
@@ -24,27 +24,17 @@ from effects._wire import (
     LEAVE_TARGET,
     RECORD_TARGET,
     STREAM,
-    TOKEN_LENGTH,
     UNTRACKED_CALL_TARGET,
     UNTRACKED_TARGET,
     RecordTrait,
     call_traits,
 )
+from effects.lowering.emit import callback
+from effects.lowering.emit.common import refuse_several_devices, register_site
 from effects.lowering.emit.record import NO_EDGES, Edges, close_p, record_p
 from effects.lowering.emit.shards import call_shards
-from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
-from effects.lowering.host.sites import known_sites
 from effects.lowering.passes.collectives import after_p
-from effects.lowering.rules.shard_map import enter_p, leave_p, lower_meet_mesh, meet_mesh_p, rejoin_p
-
-NATIVE_PLATFORMS = ("cpu",)
-"""Where the native module has handlers."""
-
-
-def register_site(ctx: Any, site: Site) -> None:
-    """Makes the site known for as long as the program may bring its records."""
-    if (claim := known_sites.register(site.portable)) is not None:
-        compat.keep_with_program(ctx, claim)
+from effects.lowering.rules.shard_map import enter_p, leave_p
 
 
 def _site_attributes(
@@ -85,19 +75,19 @@ def emit_call(
     return outs
 
 
-def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> Any:
+def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> Any:
     devices, copies = compat.automatic_devices(ctx), compat.copies_in_parts(ctx)
     if not config.native:
         if site.per_shard and devices:
             raise _refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
-        return _record_callback_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
+        return callback.record_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
     if site.results is not None and not site.effect.ordered and (devices or copies):
         # Every device asks for itself, and which calls are copies of each other only their order tells.
         if (call_of := site.content.call) is not None and call_of.otherwise is not None:
             return _otherwise(ctx, call_of.otherwise, token, operands)
         raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=site.content.title, where=site.where))
     if site.per_shard and devices:
-        return _shards_native_lowering(ctx, token, operands, site, devices, call, edges)
+        return shards_lowering(ctx, token, operands, site, devices, call, edges)
     if site.per_shard and copies:
         raise _refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
     site = of_processes(ctx, site, devices)
@@ -108,7 +98,7 @@ def _record_native_lowering(ctx: Any, token: Any, *operands: Any, site: Site, ca
     return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or copies))
 
 
-def _shards_native_lowering(
+def shards_lowering(
     ctx: Any, token: Any, operands: Sequence[Any], site: Site, devices: int, call: int, edges: Edges
 ) -> Any:
     if site.symbols:
@@ -149,28 +139,23 @@ def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
     return compat.mlir.lower_fun(bind)(ctx, token, *operands)
 
 
-def _close_native_lowering(ctx: Any, *tokens: Any) -> Any:
+def close_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
-        return _close_callback_lowering(ctx, *tokens)
+        return callback.close_lowering(ctx, *tokens)
     devices = compat.automatic_devices(ctx)
     return emit_call(ctx, CLOSE_TARGET, tokens, {"devices": own_devices(ctx, devices)}, replicated=devices != 0)
 
 
-def _enter_native_lowering(ctx: Any, *operands: Any, devices: int, **attributes: Any) -> Any:
+def enter_lowering(ctx: Any, *operands: Any, devices: int, **attributes: Any) -> Any:
     attributes["devices"] = own_devices(ctx, devices)
     return compat.call_handler(ctx, ENTER_TARGET, operands, attributes, has_side_effect=True)
 
 
-def _leave_native_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
+def leave_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
     return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=compat.copies_in_parts(ctx) != 0)
 
 
-def _rejoin(*tokens: Any) -> list[Any]:
-    own, around = tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
-    return [jnp.concatenate([a, b[TOKEN_LENGTH:]]) for a, b in zip(own, around, strict=True)]
-
-
-def _after_native_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
+def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
     ctx = ctx.replace(
         avals_in=[compat.physical_aval(aval) for aval in ctx.avals_in],
         avals_out=[compat.physical_aval(aval) for aval in ctx.avals_out],
@@ -188,17 +173,11 @@ def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     return [jax.lax.select_n(never, x, jax.lax.full_like(x, 0)) for x in values]
 
 
-def refuse_several_devices(ctx: Any, site: Site) -> None:
-    """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
-    if compat.automatic_devices(ctx) or (site.effect.ordered and compat.is_for_several_devices(ctx)):
-        raise NotImplementedError(errors.MSG_PLAIN_SHARDED.format(effect=site.effect, where=site.where))
-
-
-def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
+def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
     refuse_several_devices(ctx, site)
     if not config.native:
-        return _effect_callback_lowering(ctx, *operands, site=site)
+        return callback.effect_lowering(ctx, *operands, site=site)
     kept, site = site.without_idle_mask(operands)
     avals_in = ctx.avals_in[len(operands) - len(kept) :]
     register_site(ctx, site)
@@ -222,56 +201,12 @@ def _effect_native_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
 _NOTHING = compat.ShapedArray((0,), np.uint8)
 
 
-# Platforms without a native handler: JAX's Python callback publishes the same record.
-
-
-def _record_callback_lowering(ctx: Any, *args: Any, site: Site, call: int, edges: Edges) -> Any:
-    register_site(ctx, site)
-
-    def record(token: Any, *operands: Any) -> list[Any]:
-        token, *outs = publish_in_program(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
-        return [*outs, publish_end([token]) if edges.closes else token]
-
-    return _callback(ctx, record, args)
-
-
-def _close_callback_lowering(ctx: Any, *tokens: Any) -> Any:
-    return _callback(ctx, lambda *tokens: [publish_end([np.asarray(x) for x in tokens])], tokens)
-
-
-def _callback(ctx: Any, callback: Any, args: Any) -> Any:
-    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in ctx.avals_out]
-    return compat.mlir.lower_fun(lambda *args: jax.pure_callback(callback, shapes, *args))(ctx, *args)
-
-
-def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
-    raise errors.MissingTokenRule(errors.MSG_REGION_WITHOUT_NATIVE)
-
-
-def _effect_callback_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
-    refuse_several_devices(ctx, site)
-    kept, plain = site.without_idle_mask(operands)
-    register_site(ctx, plain)
-    order = Order(site.effect.domain) if site.effect.ordered else None
-
-    def publish(*args: Any) -> Any:
-        return publish_untracked(plain, [np.asarray(x) for x in args[len(args) - len(kept) :]])
-
-    return compat.lower_as_callback(ctx, publish, operands, order)
-
-
-for _platform in NATIVE_PLATFORMS:
-    compat.mlir.register_lowering(record_p, _record_native_lowering, platform=_platform, cacheable=False)
-    compat.mlir.register_lowering(close_p, _close_native_lowering, platform=_platform, cacheable=False)
-    compat.mlir.register_lowering(enter_p, _enter_native_lowering, platform=_platform)
-    compat.mlir.register_lowering(leave_p, _leave_native_lowering, platform=_platform)
-    compat.mlir.register_lowering(after_p, _after_native_lowering, platform=_platform)
-    compat.mlir.register_lowering(effect_p, _effect_native_lowering, platform=_platform, cacheable=False)
-compat.mlir.register_lowering(meet_mesh_p, lower_meet_mesh)
-compat.mlir.register_lowering(rejoin_p, compat.mlir.lower_fun(_rejoin))
-compat.mlir.register_lowering(record_p, _record_callback_lowering)
-compat.mlir.register_lowering(close_p, _close_callback_lowering)
-compat.mlir.register_lowering(effect_p, _effect_callback_lowering)
-compat.mlir.register_lowering(enter_p, _refuse_region)
-compat.mlir.register_lowering(leave_p, _refuse_region)
-compat.mlir.register_lowering(after_p, _refuse_region)
+LOWERINGS = {
+    record_p: record_lowering,
+    close_p: close_lowering,
+    enter_p: enter_lowering,
+    leave_p: leave_lowering,
+    after_p: after_lowering,
+    effect_p: effect_lowering,
+}
+"""By primitive."""

@@ -12,6 +12,7 @@ from effects import _jax as compat
 from effects import _wire as wire
 from effects._api import targets as _targets
 from effects._api.config import Config, config
+from effects._model.platform import PLATFORMS
 
 try:
     from effects import _native as native
@@ -20,9 +21,6 @@ except ImportError as _error:
 if (_difference := wire.first_difference(native.wire() if hasattr(native, "wire") else {})) is not None:
     _what, _found, _expected = _difference
     raise ImportError(errors.MSG_NATIVE_VERSION.format(what=_what, found=_found, expected=_expected))
-
-_XLA = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
-"""Platforms as XLA names them."""
 
 
 def _register_handlers() -> None:
@@ -37,9 +35,11 @@ def _register_handlers() -> None:
 @functools.cache
 def _register_custom_call_handler(platform: str) -> None:
     """Registers the handler that calls the user's."""
-    compat.register_ffi_type("effects_custom_call", *native.loaded_call_type(), platform=_XLA[platform])
+    xla_name = PLATFORMS[platform].handlers
+    assert xla_name is not None
+    compat.register_ffi_type("effects_custom_call", *native.loaded_call_type(), platform=xla_name)
     stages = {stage: capsule for _, stage, capsule in native.custom_call_handlers()}
-    jax.ffi.register_ffi_target(wire.CUSTOM_CALL_TARGET, stages, platform=_XLA[platform])
+    jax.ffi.register_ffi_target(wire.CUSTOM_CALL_TARGET, stages, platform=xla_name)
 
 
 def _set_target(name: str, platform: str, address: int) -> None:

@@ -4,7 +4,7 @@ Importing this package loads every module that gives a rule to a table here or t
 """
 
 from effects.lowering.emit import custom_call as custom_call
-from effects.lowering.emit import native as native
+from effects.lowering.emit import platforms as platforms
 from effects.lowering.passes import batching as batching
 from effects.lowering.passes import differentiation as differentiation
 from effects.lowering.rules import custom_functions as custom_functions

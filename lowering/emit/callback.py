@@ -1,0 +1,65 @@
+"""Where the native module has no handlers: JAX's Python callbacks publish the same records from the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax as compat
+from effects._model.effect import Order
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects.lowering.emit.common import refuse_several_devices, register_site
+from effects.lowering.emit.record import Edges, close_p, record_p
+from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
+from effects.lowering.passes.collectives import after_p
+from effects.lowering.rules.shard_map import enter_p, leave_p
+
+
+def record_lowering(ctx: Any, *args: Any, site: Site, call: int, edges: Edges) -> Any:
+    register_site(ctx, site)
+
+    def record(token: Any, *operands: Any) -> list[Any]:
+        token, *outs = publish_in_program(site.portable, np.asarray(token), [np.asarray(x) for x in operands])
+        return [*outs, publish_end([token]) if edges.closes else token]
+
+    return _callback(ctx, record, args)
+
+
+def close_lowering(ctx: Any, *tokens: Any) -> Any:
+    return _callback(ctx, lambda *tokens: [publish_end([np.asarray(x) for x in tokens])], tokens)
+
+
+def _callback(ctx: Any, callback: Any, args: Any) -> Any:
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in ctx.avals_out]
+    return compat.mlir.lower_fun(lambda *args: jax.pure_callback(callback, shapes, *args))(ctx, *args)
+
+
+def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
+    raise errors.MissingTokenRule(errors.MSG_REGION_WITHOUT_NATIVE)
+
+
+def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
+    refuse_several_devices(ctx, site)
+    kept, plain = site.without_idle_mask(operands)
+    register_site(ctx, plain)
+    order = Order(site.effect.domain) if site.effect.ordered else None
+
+    def publish(*args: Any) -> Any:
+        return publish_untracked(plain, [np.asarray(x) for x in args[len(args) - len(kept) :]])
+
+    return compat.lower_as_callback(ctx, publish, operands, order)
+
+
+LOWERINGS = {
+    record_p: record_lowering,
+    close_p: close_lowering,
+    enter_p: _refuse_region,
+    leave_p: _refuse_region,
+    after_p: _refuse_region,
+    effect_p: effect_lowering,
+}
+"""By primitive."""

@@ -1,0 +1,37 @@
+"""Which lowerings each platform has: those of the module that its row names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from effects import _jax as compat
+from effects._model.platform import PLATFORMS
+from effects._model.primitive import effect_p
+from effects._wire import TOKEN_LENGTH
+from effects.lowering.emit import callback, native
+from effects.lowering.emit.record import close_p, record_p
+from effects.lowering.rules.shard_map import lower_meet_mesh, meet_mesh_p, rejoin_p
+
+_MODULES = {"native": native, "callback": callback}
+
+_NOT_CACHEABLE = {record_p, close_p, effect_p}
+"""What is lowered anew for each equation: a program keeps its sites."""
+
+
+def _register(lowerings: dict[Any, Any], platform: str | None) -> None:
+    for primitive, rule in lowerings.items():
+        compat.mlir.register_lowering(primitive, rule, platform=platform, cacheable=primitive not in _NOT_CACHEABLE)
+
+
+def _rejoin(*tokens: Any) -> list[Any]:
+    own, around = tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
+    return [jnp.concatenate([a, b[TOKEN_LENGTH:]]) for a, b in zip(own, around, strict=True)]
+
+
+for _platform in PLATFORMS.values():
+    _register(_MODULES[_platform.records].LOWERINGS, _platform.name)
+_register(callback.LOWERINGS, None)
+compat.mlir.register_lowering(meet_mesh_p, lower_meet_mesh)
+compat.mlir.register_lowering(rejoin_p, compat.mlir.lower_fun(_rejoin))
