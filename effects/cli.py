@@ -10,9 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 import effects as fx
-from effects import _errors as errors
 from effects._demo import demo
 from effects.handlers.merge import LogError, merge, text_of
+
+MSG_MERGE_OUTPUT = (
+    "The merged log cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +83,7 @@ def _merge(options: argparse.Namespace) -> int:
             file.writelines(lines)
     except OSError as error:
         why = error.strerror or error
-        print(errors.MSG_MERGE_OUTPUT.format(path=options.output, why=why), file=sys.stderr)
+        print(MSG_MERGE_OUTPUT.format(path=options.output, why=why), file=sys.stderr)
         return 1
     return 0
 

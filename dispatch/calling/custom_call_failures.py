@@ -7,6 +7,11 @@ import re
 from effects import _errors as errors
 from effects.lowering.host.native import native
 
+MSG_CUSTOM_CALL = (
+    "The custom call `{target}` at {where}, in {function}, failed. A handler that returns an error ends its program, "
+    "and the next call begins anew. It returned {code}: {message}"
+)
+
 
 def failure_in(error: BaseException, function: str) -> errors.CustomCallError | None:
     """What a handler said that made a program fail with this error, if nobody has been told yet."""
@@ -18,9 +23,7 @@ def failure_in(error: BaseException, function: str) -> errors.CustomCallError | 
 
 
 def _error(target: str, where: str, code: str, message: str, function: str) -> errors.CustomCallError:
-    text = errors.MSG_CUSTOM_CALL.format(
-        target=target, where=where, code=code, message=message, function=f"`{function}`"
-    )
+    text = MSG_CUSTOM_CALL.format(target=target, where=where, code=code, message=message, function=f"`{function}`")
     return errors.CustomCallError(text, target, where, code, message)
 
 

@@ -11,10 +11,14 @@ from typing import Any
 
 import jax
 
-from effects import _errors as errors
 from effects._wire import ProgramTraits
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.draining.runtime import runtime
+
+MSG_LOADED_IN_TRACE = (
+    "The compiled program `{program}` was called while another function is traced. It is compiled and cannot become "
+    "part of another. Call it outside, or call the function that it was compiled from."
+)
 
 
 class Executable:
@@ -31,7 +35,7 @@ class Executable:
             return outs[: outputs - len(traits)], dict(zip(traits, outs[outputs - len(traits) :], strict=True))
 
         def refuse(*args: Any) -> Any:
-            raise RuntimeError(errors.MSG_LOADED_IN_TRACE.format(program=name))
+            raise RuntimeError(MSG_LOADED_IN_TRACE.format(program=name))
 
         self.call = Dispatcher(name, refuse, call)
 

@@ -30,6 +30,61 @@ from effects.dispatch.draining.runtime import runtime
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
 
+MSG_EXPORT_CALLBACK = (
+    "The program `{program}` cannot leave this process: it calls back the function `{name}` at {where}. A function "
+    "cannot travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where "
+    "the program will run."
+)
+MSG_EXPORT_PLATFORM = (
+    "The program `{program}` has effects and cannot be exported for {platforms}. A program takes its effects along "
+    "only where there are native handlers ({known}, with the setting `native` on). Export it for these platforms, or "
+    "without its effects."
+)
+MSG_EXPORT_NODE = (
+    "The program `{program}` cannot be exported: {effect} at {where} is given a {types}. Another process knows only "
+    "dictionaries, lists, tuples and named tuples. Pass it as one of these."
+)
+MSG_EXPORT_VJP = (
+    "The derivative of the exported program `{program}` was asked for, and the program has effects. An exported "
+    "derivative computes the program anew, and its effects would happen again. Export the derivative as a function of "
+    "its own: `fx.export(jax.grad(f))`."
+)
+MSG_EXPORT_REFERENCE = (
+    "The program `{program}` cannot be exported: it takes a mutable reference. JAX exports functions of values only. "
+    "Pass `ref[...]`, and return what is to be written back."
+)
+MSG_EXPORTED_FOR_ONE = (
+    "The program `{program}` was exported for one device, has effects, and is called over {devices} devices. Every "
+    "device would have the effects. Export it for as many devices: `fx.export(fx.jit(f, in_shardings=...))`."
+)
+MSG_EXPORT_OF_PROCESSES = (
+    "The program `{program}` has effects, and was exported for several devices where there are several processes. Each "
+    "process knows only its own devices, and the program would be of these. Export it in a process by itself."
+)
+MSG_EXPORTED_OF_PROCESSES = (
+    "The exported program `{program}` has effects, and is called over the devices of several processes. A process "
+    "waits for the effects of its own devices, and the program does not say how many these are. Call the function that "
+    "it was exported from."
+)
+MSG_EXPORTED_STRUCTURE = (
+    "The exported program `{program}` was called with {got}, where {expected} was expected. Arguments have the "
+    "structure with which the program was exported. Call it with the same arguments, by position and by name."
+)
+MSG_EXPORTED_IN_JAX_JIT = (
+    "The exported program `{program}`, which has effects, is part of a program that plain `jax.jit` compiles. Its "
+    "effects are ordered by tokens, which `fx.jit` supplies. Compile the outer function with `fx.jit`."
+)
+MSG_DESERIALIZE = (
+    "`fx.deserialize` was given {what}. It reads what the `serialize` of an exported program returned, in this version "
+    "of the format ({version}). Export with `fx.export(f)(*args).serialize()`, and with this version of token-effects."
+)
+MSG_MISSING_CALLBACKS = (
+    "The exported program `{program}` calls back functions that are not registered here: {names}. A program carries "
+    "the names of its callbacks, and each process its own functions. Decorate them with `@fx.register_callback(name)` "
+    "before `fx.deserialize`."
+)
+
+
 _TARGETS = (
     wire.RECORD_TARGET,
     "effects_shards",
@@ -90,7 +145,7 @@ def export(
         for site in sites:
             _check_site(name, site)
         if any(map(compat.is_reference_type, jaxpr.in_avals)) or any(map(compat.is_reference, jaxpr.consts)):
-            raise NotImplementedError(errors.MSG_EXPORT_REFERENCE.format(program=name))
+            raise NotImplementedError(MSG_EXPORT_REFERENCE.format(program=name))
         keys = token_keys(effects)
         do_export = jax.export.export(
             jit_with_all_tokens(function._fun, function._options, keys),
@@ -99,7 +154,7 @@ def export(
         )
         exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
         if keys and exported.nr_devices > 1 and jax.process_count() > 1:
-            raise NotImplementedError(errors.MSG_EXPORT_OF_PROCESSES.format(program=exported.fun_name))
+            raise NotImplementedError(MSG_EXPORT_OF_PROCESSES.format(program=exported.fun_name))
         return Exported(exported, effects, sites)
 
     return do_export
@@ -109,18 +164,16 @@ def _check_platforms(name: str, platforms: Sequence[str]) -> None:
     known = platforms_with("native")
     if unknown := [platform for platform in platforms if platform not in known or not config.native]:
         raise NotImplementedError(
-            errors.MSG_EXPORT_PLATFORM.format(program=name, platforms=", ".join(unknown), known=", ".join(known))
+            MSG_EXPORT_PLATFORM.format(program=name, platforms=", ".join(unknown), known=", ".join(known))
         )
 
 
 def _check_site(name: str, site: Site) -> None:
     if not site.content.is_portable:
-        raise ValueError(errors.MSG_EXPORT_CALLBACK.format(program=name, name=site.content.title, where=site.where))
+        raise ValueError(MSG_EXPORT_CALLBACK.format(program=name, name=site.content.title, where=site.where))
     if types := nodes_unknown_elsewhere(site.tree):
         shown = ", ".join(f"`{type_}`" for type_ in sorted(types))
-        raise ValueError(
-            errors.MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown)
-        )
+        raise ValueError(MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown))
 
 
 class Exported:
@@ -151,9 +204,7 @@ class Exported:
         def call(*args: Any, **kwargs: Any) -> Any:
             flat, tree = jax.tree.flatten((args, kwargs))
             if tree != self.in_tree:
-                raise ValueError(
-                    errors.MSG_EXPORTED_STRUCTURE.format(program=self.fun_name, got=tree, expected=self.in_tree)
-                )
+                raise ValueError(MSG_EXPORTED_STRUCTURE.format(program=self.fun_name, got=tree, expected=self.in_tree))
             if not self._effects:
                 return jax.tree.unflatten(self.out_tree, self._run([], flat)[0])
             return jax.tree.unflatten(self.out_tree, exported_program_p.bind(*flat, program=self, sites=self._sites))
@@ -208,7 +259,7 @@ class Exported:
     def vjp(self) -> Any:
         """The derivative, as `jax.export.Exported.vjp`."""
         if self._effects:
-            raise NotImplementedError(errors.MSG_EXPORT_VJP.format(program=self.fun_name))
+            raise NotImplementedError(MSG_EXPORT_VJP.format(program=self.fun_name))
         return self._threaded.vjp()
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
@@ -263,7 +314,7 @@ def deserialize(data: bytes | bytearray) -> Exported:
     data = bytes(data)
     if not data.startswith(_MAGIC):
         what = "another version of it" if data.startswith(_FORMAT) else "something else"
-        raise ValueError(errors.MSG_DESERIALIZE.format(what=what, version=_MAGIC[len(_FORMAT) :].decode().strip()))
+        raise ValueError(MSG_DESERIALIZE.format(what=what, version=_MAGIC[len(_FORMAT) :].decode().strip()))
     start = len(_MAGIC) + 8
     end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
     header = json.loads(data[start:end])
@@ -271,7 +322,7 @@ def deserialize(data: bytes | bytearray) -> Exported:
     sites = list(map(site_from, header["sites"]))
     if missing := sorted({site.content.title for site in sites if not site.content.is_available}):
         names = ", ".join(map(repr, missing))
-        raise ValueError(errors.MSG_MISSING_CALLBACKS.format(program=threaded.fun_name, names=names))
+        raise ValueError(MSG_MISSING_CALLBACKS.format(program=threaded.fun_name, names=names))
     effects = frozenset(Effect(**description) for description in header["effects"])
     # One whose domain is its own comes first: another may name that domain.
     for effect in sorted(effects, key=lambda effect: (effect.domain != effect.name, effect.name)):
@@ -324,18 +375,18 @@ def _exported_for_lowering(ctx: Any, token: Any, *, program: Exported) -> list[A
     devices = compat.automatic_devices(ctx)
     # JAX runs what was exported for one device over several too, but its records would come from each of them.
     if devices and program.nr_devices == 1:
-        raise NotImplementedError(errors.MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
+        raise NotImplementedError(MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
     if devices and compat.own_devices(ctx, devices) != devices:
-        raise NotImplementedError(errors.MSG_EXPORTED_OF_PROCESSES.format(program=program.fun_name))
+        raise NotImplementedError(MSG_EXPORTED_OF_PROCESSES.format(program=program.fun_name))
     return [token]
 
 
 def _exported_program_jvp(primals: Any, tangents: Any, *, program: Exported, sites: Any) -> Any:
-    raise errors.NotDifferentiable(errors.MSG_EXPORT_VJP.format(program=program.fun_name))
+    raise errors.NotDifferentiable(MSG_EXPORT_VJP.format(program=program.fun_name))
 
 
 def _exported_program_lowering(ctx: Any, *flat: Any, program: Exported, sites: Any) -> Any:
-    raise errors.MissingTokenRule(errors.MSG_EXPORTED_IN_JAX_JIT.format(program=program.fun_name))
+    raise errors.MissingTokenRule(MSG_EXPORTED_IN_JAX_JIT.format(program=program.fun_name))
 
 
 compat.ad.primitive_jvps[exported_program_p] = _exported_program_jvp

@@ -9,10 +9,14 @@ from typing import Any
 
 import jax
 
-from effects import _errors as errors
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.stages import Lowered, Traced
 from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_threaded
+
+MSG_NOT_CALLABLE = (
+    "`fx.jit` was given {fun!r}, which cannot be called. What is jitted is a function, as for `jax.jit`. Pass a "
+    "callable: `fx.jit(f)`."
+)
 
 
 def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -44,7 +48,7 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     if fun is None:
         return functools.partial(jit, **options)
     if not callable(fun):
-        raise TypeError(errors.MSG_NOT_CALLABLE.format(fun=fun))
+        raise TypeError(MSG_NOT_CALLABLE.format(fun=fun))
     return JitFunction(fun, options)
 
 

@@ -7,10 +7,14 @@ from typing import Any
 
 import jax
 
-from effects import _errors as errors
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.executable import Executable
 from effects.dispatch.calling.threaded import RUNTIME_TOKEN
+
+MSG_JAX_EXPORT = (
+    "`jax.export` was given `{program}`, which `fx.jit` compiled. It knows nothing of the tokens that such a function "
+    "takes and returns. Write `fx.export` in place of `jax.export.export`."
+)
 
 
 class _Stage:
@@ -33,7 +37,7 @@ class Traced(_Stage):
 
     def lower(self, **options: Any) -> Lowered:
         if "_private_parameters" in options:  # of `jax.export`, which would take the tokens for arguments
-            raise NotImplementedError(errors.MSG_JAX_EXPORT.format(program=self._function._name))
+            raise NotImplementedError(MSG_JAX_EXPORT.format(program=self._function._name))
         args, kwargs = self._arguments
         threaded = self._function._threaded.trace(RUNTIME_TOKEN, *args, **kwargs)
         return Lowered(self._function, threaded.lower(**options))

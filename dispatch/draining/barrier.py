@@ -13,6 +13,19 @@ from effects._jax import patches
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.runtime import runtime
 
+MSG_TIMEOUT_VALUE = (
+    "`effects_barrier` was given the timeout {timeout!r}. A timeout is a number of seconds, zero or more, or None to "
+    "wait for as long as it takes. Pass, say, `timeout=10`."
+)
+MSG_SCOPE = (
+    "`effects_barrier` was given the scope {scope!r}. A barrier is of this process, or of all processes of "
+    "`jax.distributed`. Pass `scope='local'` or `scope='global'`."
+)
+MSG_BARRIER_TIMEOUT = (
+    "The barrier waited {timeout} s and these have not ended: {outstanding}. A barrier returns when all that was "
+    "issued before it is visible on the host. Wait longer, or look at what keeps the device busy."
+)
+
 
 def effects_barrier(
     *, timeout: float | None = None, effects: Any = None, all_threads: bool = False, scope: str = "local"
@@ -39,9 +52,9 @@ def effects_barrier(
         x = 1
     """
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0):
-        raise ValueError(errors.MSG_TIMEOUT_VALUE.format(timeout=timeout))
+        raise ValueError(MSG_TIMEOUT_VALUE.format(timeout=timeout))
     if scope not in ("local", "global"):
-        raise ValueError(errors.MSG_SCOPE.format(scope=scope))
+        raise ValueError(MSG_SCOPE.format(scope=scope))
     names = None if effects is None else effect_names(effects)
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else time.monotonic() + timeout
     meeting = runtime.meetings.next() if scope == "global" else None
@@ -50,9 +63,7 @@ def effects_barrier(
     if outstanding:
         if meeting is not None:
             meeting.give_up()
-        raise errors.BarrierTimeout(
-            errors.MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding="; ".join(outstanding))
-        )
+        raise errors.BarrierTimeout(MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding="; ".join(outstanding)))
     if meeting is not None:
         meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
     _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), UNTRACKED_THREAD})

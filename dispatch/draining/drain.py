@@ -27,6 +27,14 @@ from effects.lowering.host.native import native
 from effects.lowering.host.publish import this_thread, to_bytes
 from effects.lowering.host.sites import KnownSites
 
+MSG_CANCELLED = (
+    "The {effect} at {where} did not run. Its program had failed before its turn came. See the error of that program."
+)
+MSG_PROCESS_ENDS = (
+    "A callback did not run. The process ends, and no effects are replayed any more. Call `fx.effects_barrier()` first."
+)
+
+
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
 
@@ -96,7 +104,7 @@ class Drain:
         while threads := [thread for thread in self._threads if thread.is_alive()]:  # one may start another
             for thread in threads:
                 thread.join()
-        native.fail_replies(errors.MSG_PROCESS_ENDS)
+        native.fail_replies(MSG_PROCESS_ENDS)
         self.ended = True
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None, *, for_untracked: bool = False) -> bool:
@@ -258,7 +266,7 @@ class Drain:
                 self._failures.count_after_end(place, int(not cancelled), int(cancelled))
             if cancelled:
                 native.note_cancelled()
-                answer = reply, errors.MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
+                answer = reply, MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
                 continue
             self.running[me] = site, place, token, reply, several, time.monotonic()
             result = replay.function(site, token, device, payload, reply != 0)

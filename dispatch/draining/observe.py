@@ -13,6 +13,15 @@ from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.observers import Capture, Handler, captures
 from effects.dispatch.draining.runtime import runtime
 
+MSG_HANDLER = (
+    "`add_handler` was given {handler}, which has no method `handle` and cannot be called. A handler takes one "
+    "`Record` at a time. Pass a function of a record, or an object with `handle(record)`."
+)
+MSG_HANDLER_TOKEN = (
+    "`remove_handler` was given {token}, which is no handler that is there. A handler is removed once, by what "
+    "`add_handler` returned for it. Keep that, and pass it."
+)
+
 
 @contextlib.contextmanager
 def capture(suppress: bool = False) -> Iterator[list[Record]]:
@@ -75,7 +84,7 @@ def add_handler(handler: Any, effects: Any = None) -> Handler:
     """
     takes_records = callable(getattr(handler, "handle", None)) or callable(handler)
     if not takes_records or isinstance(handler, type):  # a class makes handlers
-        raise TypeError(errors.MSG_HANDLER.format(handler=errors.shown(handler)))
+        raise TypeError(MSG_HANDLER.format(handler=errors.shown(handler)))
     added = Handler(handler, None if effects is None else effect_names(effects))
     runtime.waiting.for_thread()
     runtime.observers.add(added)
@@ -98,5 +107,5 @@ def remove_handler(token: Handler) -> None:
     """
     runtime.waiting.for_thread()
     if not isinstance(token, Handler) or not runtime.observers.remove(token):
-        raise ValueError(errors.MSG_HANDLER_TOKEN.format(token=errors.shown(token)))
+        raise ValueError(MSG_HANDLER_TOKEN.format(token=errors.shown(token)))
     token.close()

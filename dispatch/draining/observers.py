@@ -13,6 +13,11 @@ from effects._api.log import LOG
 from effects._model.record import Record, Records
 from effects.lowering.host.native import native
 
+MSG_HANDLER_FAILED = (
+    "The handler {handler} raised {error} for a record of `{effect}` at {where}. A handler's error is reported once; "
+    "it gets the records after it all the same, as do the other handlers. Correct what the cause below says."
+)
+
 
 class Capture:
     """What `fx.capture` gives the records of its thread's programs to."""
@@ -70,7 +75,7 @@ class Handler:
         self._has_failed = True
         effect, where = (record.effect, record.where) if record is not None else ("several effects", "several places")
         failure = errors.EffectError(
-            errors.MSG_HANDLER_FAILED.format(
+            MSG_HANDLER_FAILED.format(
                 handler=errors.shown(self.handler), error=errors.shown(error), effect=effect, where=where
             )
         )

@@ -17,6 +17,13 @@ from effects.dispatch.draining.drain import Drain
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.publish import this_thread
 
+MSG_GLOBAL_TIMEOUT = (
+    "The barrier of {count} processes {waited}, and {problem}. It returns when every process has called it and what "
+    "each of them issued before is visible there. Wait longer, or look at what keeps a process that is missing, or has "
+    "ended it."
+)
+
+
 _LONGEST = 2**31 - 1
 """The milliseconds for which the service waits if no limit is given: some weeks."""
 
@@ -50,7 +57,7 @@ class Meeting:
         if problem is None:
             return
         raise errors.BarrierTimeout(
-            errors.MSG_GLOBAL_TIMEOUT.format(
+            MSG_GLOBAL_TIMEOUT.format(
                 count=jax.process_count(),
                 waited="waited" if timeout is None else f"waited {timeout} s",
                 problem=problem,

@@ -23,6 +23,30 @@ from effects.dispatch.draining.failures import Failures, Place
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.lowering.host.native import native
 
+MSG_FOREIGN_CALLBACK = (
+    "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
+    "name can. Register it under one name in both processes, with `@fx.register_callback('some.name')`."
+)
+MSG_REPLAY = (
+    "The effect `{effect}` at {where}, in {function}, could not be carried out on the host: {error}. It was replayed "
+    "in its turn, and the effects after it went on. Correct what the cause below says."
+)
+MSG_CALLBACK = (
+    "The callback `{name}` at {where}, in {function}, raised {error}. It ran in its turn, and the effects after it "
+    "went on, since nobody waited for it. Correct what the cause below says."
+)
+MSG_AWAITED_CALLBACK = (
+    "The callback `{name}` at {where}, in {function}, raised {error}. "
+    + errors.WAITED
+    + " Correct what the cause below says."
+)
+MSG_OUTPUT_CLOSED = (
+    "Text of `print` could not be written: the output that was in force when the program was called is closed, and so "
+    "is the present `sys.stdout`. Printed lines go to the `sys.stdout` of the call. Call `fx.effects_barrier()` before "
+    "closing it."
+)
+
+
 _ONCE = ((),)
 """The lanes of what has none."""
 
@@ -88,7 +112,7 @@ class Replay:
             if not awaited:
                 self._fail(error, site)
                 return None
-            failure = _failure(errors.MSG_AWAITED_CALLBACK, error, self._call[0].name, site)
+            failure = _failure(MSG_AWAITED_CALLBACK, error, self._call[0].name, site)
             self._failures.end_program(self._place, failure, token[INDEX])
             return failure
 
@@ -100,7 +124,7 @@ class Replay:
         call = cast(HostCall, site.content.call)  # the record says that it is of one
         fn = call.function.fn
         if fn is None:
-            raise RuntimeError(errors.MSG_FOREIGN_CALLBACK.format(name=call.function.name))
+            raise RuntimeError(MSG_FOREIGN_CALLBACK.format(name=call.function.name))
         observed = self._observers.handlers or self._observers.captures
         values = site.read(payload)
         lanes: Iterable[tuple[int, ...]] = _ONCE
@@ -162,7 +186,7 @@ class Replay:
                 if out is not None:
                     out.write(text)
                 return
-        raise ValueError(errors.MSG_OUTPUT_CLOSED)
+        raise ValueError(MSG_OUTPUT_CLOSED)
 
     def _observe(self, records: Records | list[Record]) -> None:
         for capture in self._captures():
@@ -176,7 +200,7 @@ class Replay:
 
     def _fail(self, error: BaseException, site: Site | None) -> None:
         is_call = site is not None and site.content.call is not None
-        message = errors.MSG_CALLBACK if is_call else errors.MSG_REPLAY
+        message = MSG_CALLBACK if is_call else MSG_REPLAY
         self._failures.add(self._place, _failure(message, error, self._call[0].name, site))
 
 

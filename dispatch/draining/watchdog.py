@@ -22,11 +22,23 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from effects import _errors as errors
 from effects._jax import array_of, devices_of
 from effects._model.site import Site
 from effects.dispatch.draining.failures import Place
 from effects.dispatch.streams.stream import Stream
+
+MSG_STUCK = (
+    "The callback `{name}` at {where} waits for a computation over several devices, and its own program keeps these "
+    "waiting for it. Devices run one program over several of them at a time, so neither could go on: the program was "
+    "ended. Compute in the callback with NumPy or on one device, or ask for no results."
+)
+MSG_STARVED = (
+    "The callback `{name}` at {where} waits for a computation that does not begin, and nothing is computed meanwhile. "
+    "Programs that wait for callbacks, and its own is one, keep the devices, or all the threads on which XLA computes, "
+    "as many as there are processors or CPU devices: the program was ended. Compute in the callback with NumPy, ask "
+    "for no results, or set the environment variable `PJRT_NPROC` to a number of threads above that of devices."
+)
+
 
 _LOOK = 0.2
 """Seconds between two looks, and for which a function must have been running before anybody looks."""
@@ -124,9 +136,9 @@ class Watch:
                 continue
             waits = [self._waits[each] for each in below[thread] if each in self._waits]
             if function.several and any(now - wait.since >= wait.patience for wait in waits):
-                yield thread, function, errors.MSG_STUCK
+                yield thread, function, MSG_STUCK
             elif idle:
-                yield thread, function, errors.MSG_STARVED
+                yield thread, function, MSG_STARVED
 
 
 def _below(thread: int, running: Mapping[int, Running]) -> Iterator[int]:

@@ -10,6 +10,16 @@ import numpy as np
 from effects import _errors as errors
 from effects._model.where import Where
 
+MSG_ATTRIBUTE_NAME = (
+    "`fx.custom_call` at {where} was given an attribute with the name {name}. A handler finds attributes by name, an "
+    "identifier in ASCII letters. Rename it."
+)
+MSG_ATTRIBUTE = (
+    "`fx.custom_call` at {where} was given {given} as the attribute `{name}`. An attribute is known while tracing: a "
+    "number, a string, bytes, an array (of integers, float32 or float64), or a dictionary of these. Pass what is "
+    "computed as an operand."
+)
+
 
 class Attributes:
     """What a handler gets beside operands. Equal ones have equal values of equal types."""
@@ -30,7 +40,7 @@ class Attributes:
 
 def _take_attribute(value: Any, name: str, where: Where) -> Any:
     if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
-        raise ValueError(errors.MSG_ATTRIBUTE_NAME.format(where=where, name=errors.shown(name)))
+        raise ValueError(MSG_ATTRIBUTE_NAME.format(where=where, name=errors.shown(name)))
     if isinstance(value, Mapping):
         return {inner: _take_attribute(each, inner, where) for inner, each in value.items()}
     fits = not isinstance(value, int) or -(2**63) <= value < 2**63
@@ -45,7 +55,7 @@ def _take_attribute(value: Any, name: str, where: Where) -> Any:
             raise TypeError
     except Exception:
         given = errors.shown(value)
-        raise TypeError(errors.MSG_ATTRIBUTE.format(where=where, name=name, given=given)) from None
+        raise TypeError(MSG_ATTRIBUTE.format(where=where, name=name, given=given)) from None
     return array if array.ndim else array[()]
 
 

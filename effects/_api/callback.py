@@ -21,6 +21,30 @@ from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where, where_called
 
+MSG_CALLBACK_NOT_CALLABLE = (
+    "`fx.callback` at {where} was given {fn} as its function. What is called back is a function, or anything else "
+    "that can be called. Pass the function first: `fx.callback(fn, None, x)`."
+)
+MSG_VMAP_METHOD = (
+    "`fx.callback` at {where} was given the vmap_method {given!r}. It says how a function is called for many lanes. "
+    "Pass one of {known}."
+)
+MSG_RESULT_TYPE = (
+    "`fx.callback` at {where} was given {got!r} among the results of `{name}`. A result is described by an object with "
+    "a shape and a dtype of numbers or booleans. Pass, say, `jax.ShapeDtypeStruct((3,), 'float32')`, or None for a "
+    "function without results."
+)
+MSG_RESULT_64 = (
+    "`fx.callback` at {where} was given a result of `{name}` of type {dtype}. Arrays of 64 bits exist only with "
+    "`jax_enable_x64`, which is off. Ask for 32 bits, or set `jax.config.update('jax_enable_x64', True)`."
+)
+MSG_PER_SHARD_RESULTS = (
+    "The callback `{name}` at {where} has results and `per_shard=True`. Results are of the whole array, and a shard's "
+    "call knows its part only. Call it inside a `jax.shard_map`, where each device has its own results, or leave out "
+    "`per_shard=True`."
+)
+
+
 CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
@@ -81,13 +105,13 @@ def callback(
     """
     where = where_called()
     if not callable(fn):
-        raise TypeError(errors.MSG_CALLBACK_NOT_CALLABLE.format(where=where, fn=errors.shown(fn)))
+        raise TypeError(MSG_CALLBACK_NOT_CALLABLE.format(where=where, fn=errors.shown(fn)))
     if vmap_method not in _VMAP_METHODS:
         known = ", ".join(map(repr, _VMAP_METHODS))
-        raise ValueError(errors.MSG_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
+        raise ValueError(MSG_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
     function = HostFunction.of(fn)
     if per_shard and result_shape_dtypes is not None:
-        raise ValueError(errors.MSG_PER_SHARD_RESULTS.format(name=function.name, where=where))
+        raise ValueError(MSG_PER_SHARD_RESULTS.format(name=function.name, where=where))
     results, tree = None, None
     if result_shape_dtypes is not None:
         shapes, tree = jax.tree.flatten(result_shape_dtypes)
@@ -111,7 +135,7 @@ def _result_type(shape: Any, name: str, where: Where) -> Operand:
         if not is_number or any(isinstance(n, int) and n < 0 for n in dims):
             raise TypeError
     except Exception:
-        raise TypeError(errors.MSG_RESULT_TYPE.format(where=where, name=name, got=shape)) from None
+        raise TypeError(MSG_RESULT_TYPE.format(where=where, name=name, got=shape)) from None
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise TypeError(errors.MSG_RESULT_64.format(where=where, name=name, dtype=dtype))
+        raise TypeError(MSG_RESULT_64.format(where=where, name=name, dtype=dtype))
     return Operand(dims, dtype, stored_dtype(dtype))

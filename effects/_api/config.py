@@ -7,7 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from effects import _errors as errors
+MSG_SETTING = (
+    "The setting {where} was given {value!r}. It takes {expected}. Correct it, or leave it out for the default, "
+    "{default!r}."
+)
+MSG_UNKNOWN_SETTING = "`fx.config` has no setting {name!r}. The settings are {known}. Correct the name."
 
 
 def _flag(value: Any) -> bool:
@@ -100,14 +104,12 @@ class Config:
 
     def _set(self, name: str, value: Any, where: str) -> None:
         if name not in _SETTINGS:
-            raise AttributeError(errors.MSG_UNKNOWN_SETTING.format(name=name, known=", ".join(_SETTINGS)))
+            raise AttributeError(MSG_UNKNOWN_SETTING.format(name=name, known=", ".join(_SETTINGS)))
         default, parse, expected = _SETTINGS[name]
         try:
             parsed = parse(value)
         except (ValueError, KeyError, TypeError):
-            raise ValueError(
-                errors.MSG_SETTING.format(where=where, value=value, expected=expected, default=default)
-            ) from None
+            raise ValueError(MSG_SETTING.format(where=where, value=value, expected=expected, default=default)) from None
         object.__setattr__(self, name, parsed)
         for listener in self._listeners:
             listener(self)

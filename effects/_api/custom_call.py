@@ -16,12 +16,42 @@ from effects._api.custom_call_primitive import custom_call_p
 from effects._api.message import Message
 from effects._api.print import PRINT
 from effects._api.registry import registered_effects
-from effects._api.targets import platforms_of, unknown_target
+from effects._api.targets import MSG_TARGET_NAME, platforms_of, unknown_target
 from effects._model.arguments import flat_arguments
 from effects._model.effect import Effect
 from effects._model.operand import Operand
 from effects._model.site import Site
 from effects._model.where import Where, where_called
+
+MSG_CUSTOM_OPERAND = (
+    "The custom call `{target}` at {where} was given the operand {given}. Operands are arrays of numbers. Pass an "
+    "array; pass what is known while tracing as an attribute, by name, and of a random key its `jax.random.key_data`."
+)
+MSG_CUSTOM_RESULT = (
+    "The custom call `{target}` at {where} was given {given} among its results. A result is described by an object "
+    "with `shape` and `dtype`. Pass `jax.ShapeDtypeStruct(shape, dtype)`, or an array of that shape and type."
+)
+MSG_CUSTOM_LAYOUT = (
+    "`fx.custom_call` at {where} was given {given} as `{name}`. There is one layout for each flat array, None or all "
+    "its axes from the slowest to the fastest. Pass a sequence for arrays with {ranks} axes."
+)
+MSG_CUSTOM_ALIAS = (
+    "`fx.custom_call` at {where} was asked to give {operand} and {result} the same memory. An operand and a result, "
+    "counted in flat order from 0, can share it if their shapes, types and layouts are the same. Change "
+    "`input_output_aliases`."
+)
+MSG_CUSTOM_ALIASES = (
+    "`fx.custom_call` at {where} was given {given} as `input_output_aliases`. It says which operand is the memory of "
+    "which result, both counted in flat order from 0. Pass a dictionary, say `{{0: 0}}`."
+)
+MSG_CUSTOM_EFFECT = (
+    "`fx.custom_call` at {where} was given the effect {effect}. An effect is registered before it is used; known are "
+    "{known}. Write `fx.register_effect(fx.Effect('ping', kind='device'))`, and pass that."
+)
+MSG_CUSTOM_VMAP_METHOD = (
+    "`fx.custom_call` at {where} was given the vmap_method {given!r}. It says how a handler is called for many lanes. "
+    "Pass one of {known}."
+)
 
 
 def custom_call(
@@ -86,12 +116,12 @@ def custom_call(
     """
     where = where_called()
     if not isinstance(target, str):
-        raise TypeError(errors.MSG_TARGET_NAME.format(name=errors.shown(target)))
+        raise TypeError(MSG_TARGET_NAME.format(name=errors.shown(target)))
     if not platforms_of(target):
         raise unknown_target(target, where)
     if vmap_method not in _VMAP_METHODS:
         known = ", ".join(map(repr, _VMAP_METHODS))
-        raise ValueError(errors.MSG_CUSTOM_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
+        raise ValueError(MSG_CUSTOM_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
     arrays = [_take_operand(leaf, target, where) for leaf in jax.tree.leaves(operands)]
     results, tree = jax.tree.flatten(result_shape_dtypes)
     shapes = [_shape_of(shape, target, where) for shape in results]
@@ -126,7 +156,7 @@ def _effect_of(effect: Any, where: Where) -> Effect | None:
     name = effect.name if isinstance(effect, Effect) else effect
     if not isinstance(name, str) or name not in known or (isinstance(effect, Effect) and not _is_form_of(effect)):
         given = errors.shown(effect)
-        raise ValueError(errors.MSG_CUSTOM_EFFECT.format(where=where, effect=given, known=", ".join(sorted(known))))
+        raise ValueError(MSG_CUSTOM_EFFECT.format(where=where, effect=given, known=", ".join(sorted(known))))
     return effect if isinstance(effect, Effect) else known[name]
 
 
@@ -152,7 +182,7 @@ def _take_operand(leaf: Any, target: str, where: Where) -> Any:
             raise TypeError
     except Exception:
         given = errors.shown(leaf)
-        raise TypeError(errors.MSG_CUSTOM_OPERAND.format(target=target, where=where, given=given)) from None
+        raise TypeError(MSG_CUSTOM_OPERAND.format(target=target, where=where, given=given)) from None
     return array
 
 
@@ -164,7 +194,7 @@ def _shape_of(shape: Any, target: str, where: Where) -> Any:
             raise TypeError
     except Exception:
         given = errors.shown(shape)
-        raise TypeError(errors.MSG_CUSTOM_RESULT.format(target=target, where=where, given=given)) from None
+        raise TypeError(MSG_CUSTOM_RESULT.format(target=target, where=where, given=given)) from None
     return compat.ShapedArray(dims, dtype)
 
 
@@ -187,7 +217,7 @@ def _layouts_of(given: Any, shapes: Sequence[Any], name: str, where: Where) -> t
     except Exception:
         ranks = ", ".join(str(len(shape)) for shape in shapes) or "none"
         given = errors.shown(given)
-        raise ValueError(errors.MSG_CUSTOM_LAYOUT.format(where=where, name=name, given=given, ranks=ranks)) from None
+        raise ValueError(MSG_CUSTOM_LAYOUT.format(where=where, name=name, given=given, ranks=ranks)) from None
     return tuple(taken)
 
 
@@ -196,7 +226,7 @@ def _aliases_of(
 ) -> tuple[tuple[int, int], ...]:
     aliases = []
     if not isinstance(given, (Mapping, type(None))):
-        raise TypeError(errors.MSG_CUSTOM_ALIASES.format(where=where, given=errors.shown(given)))
+        raise TypeError(MSG_CUSTOM_ALIASES.format(where=where, given=errors.shown(given)))
     for operand, result in (given or {}).items():
         try:
             fits = (
@@ -209,8 +239,8 @@ def _aliases_of(
         except TypeError:
             fits = False
         if not fits:
-            raise ValueError(errors.MSG_CUSTOM_ALIAS.format(where=where, operand=operand, result=result))
+            raise ValueError(MSG_CUSTOM_ALIAS.format(where=where, operand=operand, result=result))
         aliases.append((operand, result))
     if len({result for _, result in aliases}) < len(aliases):
-        raise ValueError(errors.MSG_CUSTOM_ALIAS.format(where=where, operand="several operands", result="one result"))
+        raise ValueError(MSG_CUSTOM_ALIAS.format(where=where, operand="several operands", result="one result"))
     return tuple(sorted(aliases))

@@ -16,6 +16,16 @@ from effects._api.message import message_of
 from effects._model.effect import jax_effects
 from effects._model.site import Site
 
+MSG_CUSTOM_VMAP = (
+    "The custom call `{target}` at {where} is under `vmap`, and has no `vmap_method`. JAX cannot know what a handler "
+    "makes of one more axis. Pass `vmap_method='sequential'` to call it lane by lane, or another that it understands."
+)
+MSG_CUSTOM_DERIVATIVE = (
+    "A derivative was asked of the results of the custom call `{target}` at {where}. JAX cannot look into native code. "
+    "Wrap the call in `jax.custom_jvp` or `jax.custom_vjp`, or its arguments in `jax.lax.stop_gradient`."
+)
+
+
 custom_call_p = compat.Primitive("custom_call")
 custom_call_p.multiple_results = True
 """(*operands) -> results, those that are scratch memory last. `site` is that of records that the handler publishes.
@@ -48,7 +58,7 @@ def _custom_call_transpose(cotangents: Any, *operands: Any, **params: Any) -> An
 
 
 def _not_differentiable(site: Site) -> errors.NotDifferentiable:
-    return errors.NotDifferentiable(errors.MSG_CUSTOM_DERIVATIVE.format(target=site.content.title, where=site.where))
+    return errors.NotDifferentiable(MSG_CUSTOM_DERIVATIVE.format(target=site.content.title, where=site.where))
 
 
 def _custom_call_batch(
@@ -69,7 +79,7 @@ def _custom_call_batch(
         outs = bind(*operands, results=results, layouts=layouts, lanes=lanes, lanes_of=lanes_of)
         return outs, [None] * len(outs)
     if method is None:
-        raise NotImplementedError(errors.MSG_CUSTOM_VMAP.format(target=site.content.title, where=site.where))
+        raise NotImplementedError(MSG_CUSTOM_VMAP.format(target=site.content.title, where=site.where))
     moved = [
         x if dim is None else compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
     ]

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from effects import _errors as errors
 from effects._api.registry import register_effect
 from effects._model.arguments import take_arguments
 from effects._model.content import Content, described_by
@@ -16,6 +15,20 @@ from effects._model.primitive import effect_p
 from effects._model.record import Record, after_shard
 from effects._model.site import Site
 from effects._model.where import where_called
+
+MSG_LOG_EVENT = (
+    "`fx.log` at {where} was given {event!r} as its event. An event is named by a non-empty string, and values are its "
+    "fields. Write, say, `fx.log('step', loss=loss)`."
+)
+MSG_LOG_LEVEL = (
+    "`fx.log` at {where} was given the level {level!r}. A level is a whole number, as for `logging`. Pass, say, "
+    "`level=logging.WARNING`."
+)
+MSG_LOG_FIELD = (
+    "`fx.log` at {where} was given fields named {names}. Every log record has attributes of these names for itself. "
+    "Choose other names, say `{first}_`."
+)
+
 
 LOG = register_effect(Effect("log", domain=PROGRAM))
 
@@ -126,12 +139,12 @@ def log(
         return
     where = where_called()
     if not isinstance(event, str) or not event:
-        raise TypeError(errors.MSG_LOG_EVENT.format(where=where, event=event))
+        raise TypeError(MSG_LOG_EVENT.format(where=where, event=event))
     if isinstance(level, bool) or not isinstance(level, int):
-        raise TypeError(errors.MSG_LOG_LEVEL.format(where=where, level=level))
+        raise TypeError(MSG_LOG_LEVEL.format(where=where, level=level))
     if taken := sorted(RESERVED & set(fields)):
         names = ", ".join(f"`{name}`" for name in taken)
-        raise ValueError(errors.MSG_LOG_FIELD.format(where=where, names=names, first=taken[0]))
+        raise ValueError(MSG_LOG_FIELD.format(where=where, names=names, first=taken[0]))
     operands, leaves, tree = take_arguments((), fields, "fx.log", where)
     effect = LOG if ordered else LOG.unordered()
     content = Event(event, level, tuple(fields))

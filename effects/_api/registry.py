@@ -6,9 +6,26 @@ import threading
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from effects import _errors as errors
 from effects import _jax as compat
 from effects._model.effect import PROGRAM, Effect
+
+MSG_NOT_AN_EFFECT = (
+    "`register_effect` was given {what!r}. What is registered is an `fx.Effect`. Write "
+    "`fx.register_effect(fx.Effect('ping'))`."
+)
+MSG_UNKNOWN_DOMAIN = (
+    "Effect {name!r} names the order domain {domain!r}, which does not exist. A domain comes into being with the first "
+    "effect that has it as its own, that is, by its own name. Name one of {domains}, or leave `domain` out."
+)
+MSG_EFFECT_TAKEN = (
+    "The name {name!r} is taken: it is registered as {known!r} and cannot become {effect!r}. A name means one effect "
+    "for the whole process, because programs carry it. Choose another name, or register it with the same fields."
+)
+MSG_UNKNOWN_EFFECT = (
+    "{name!r} is not a registered effect. Effects are named as they were registered; these are known: {known}. "
+    "Correct the name, or register the effect first with `fx.register_effect`."
+)
+
 
 _effects: dict[str, Effect] = {}  # by name; written under the lock, never removed from
 _lock = threading.Lock()
@@ -32,7 +49,7 @@ def register_effect(effect: Effect) -> Effect:
         True
     """
     if not isinstance(effect, Effect):
-        raise TypeError(errors.MSG_NOT_AN_EFFECT.format(what=effect))
+        raise TypeError(MSG_NOT_AN_EFFECT.format(what=effect))
     with _lock:
         known = _effects.setdefault(effect.name, effect)
         if known is effect and effect.ordered:
@@ -40,12 +57,12 @@ def register_effect(effect: Effect) -> Effect:
             if effect.domain not in domains:
                 del _effects[effect.name]
                 raise ValueError(
-                    errors.MSG_UNKNOWN_DOMAIN.format(
+                    MSG_UNKNOWN_DOMAIN.format(
                         name=effect.name, domain=effect.domain, domains=", ".join(sorted(domains))
                     )
                 )
     if known != effect:
-        raise ValueError(errors.MSG_EFFECT_TAKEN.format(known=known, effect=effect, name=effect.name))
+        raise ValueError(MSG_EFFECT_TAKEN.format(known=known, effect=effect, name=effect.name))
     return known
 
 
@@ -68,7 +85,7 @@ def effect_names(effects: object) -> frozenset[str]:
     for effect in effects if isinstance(effects, Iterable) else (effects,):
         name = effect.name if isinstance(effect, Effect) else effect
         if not isinstance(name, str) or name not in _effects:
-            raise ValueError(errors.MSG_UNKNOWN_EFFECT.format(name=name, known=", ".join(sorted(_effects))))
+            raise ValueError(MSG_UNKNOWN_EFFECT.format(name=name, known=", ".join(sorted(_effects))))
         names.add(name)
     return frozenset(names)
 

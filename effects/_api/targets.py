@@ -13,6 +13,34 @@ from effects import _errors as errors
 from effects._model.platform import platforms_with_handlers
 from effects._model.where import Where
 
+MSG_TARGET_NAME = (
+    "A custom call was given the name {name}. It is known by a non-empty string. Write, say, "
+    "`fx.register_custom_call('my_library.scale', handler)`."
+)
+
+
+MSG_TARGET_PLATFORM = (
+    "The custom call {name!r} was registered for the platform {platform!r}. Handlers run on {known}. Pass one of these "
+    "as `platform`."
+)
+MSG_TARGET_TAKEN = (
+    "The custom call {name!r} was registered for `{platform}` with another handler. Compiled programs know handlers by "
+    "name, so a name keeps the handler that it has. Choose another name."
+)
+MSG_TARGET_SYMBOL = (
+    "The custom call {name!r} was registered with the symbol {symbol!r}, which {library!r} does not have. A handler is "
+    "a function with C linkage, as `XLA_FFI_DEFINE_HANDLER_SYMBOL` makes it. Look at the library with `nm -D`."
+)
+MSG_TARGET_HANDLER = (
+    "The custom call {name!r} was registered with {handler}. A handler is native: a capsule, a function of a `ctypes` "
+    "library, one that returns a capsule, or a pair (library, symbol). For a Python function use `fx.callback`."
+)
+MSG_UNKNOWN_TARGET = (
+    "The custom call `{target}` at {where} has no handler for {platform}. A program calls handlers by name; registered "
+    "are {known}. Register it with `fx.register_custom_call` first."
+)
+
+
 _targets: dict[str, dict[str, tuple[int, Any]]] = {}
 """By name and platform: a handler's address, and what keeps it in memory. Written under the lock; nothing leaves it."""
 
@@ -47,14 +75,14 @@ def register_custom_call(name: str, handler: Any, *, platform: str = "cpu") -> N
         >>> fx.register_custom_call("cholesky", _lapack.registrations()["lapack_spotrf_ffi"])
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(errors.MSG_TARGET_NAME.format(name=errors.shown(name)))
+        raise TypeError(MSG_TARGET_NAME.format(name=errors.shown(name)))
     if platform not in (known := platforms_with_handlers()):
-        raise ValueError(errors.MSG_TARGET_PLATFORM.format(name=name, platform=platform, known=", ".join(known)))
+        raise ValueError(MSG_TARGET_PLATFORM.format(name=name, platform=platform, known=", ".join(known)))
     address, kept = _address_of(name, handler)
     with _lock:
         known, _ = _targets.setdefault(name, {}).setdefault(platform, (address, kept))
         if known != address:
-            raise ValueError(errors.MSG_TARGET_TAKEN.format(name=name, platform=platform))
+            raise ValueError(MSG_TARGET_TAKEN.format(name=name, platform=platform))
         for listener in _listeners:
             listener(name, platform, address)
 
@@ -70,7 +98,7 @@ def _address_of(name: str, handler: Any) -> tuple[int, Any]:
             try:
                 handler = library[symbol]
             except AttributeError:
-                raise ValueError(errors.MSG_TARGET_SYMBOL.format(name=name, symbol=symbol, library=library)) from None
+                raise ValueError(MSG_TARGET_SYMBOL.format(name=name, symbol=symbol, library=library)) from None
     elif callable(handler) and not isinstance(handler, _CTYPES_FUNCTION):
         with contextlib.suppress(TypeError):  # it wants arguments
             handler = handler()
@@ -78,7 +106,7 @@ def _address_of(name: str, handler: Any) -> tuple[int, Any]:
         return ctypes.cast(handler, ctypes.c_void_p).value or 0, handler
     if type(handler).__name__ == "PyCapsule":
         return _capsule_pointer(handler, _capsule_name(handler)), handler
-    raise TypeError(errors.MSG_TARGET_HANDLER.format(name=name, handler=errors.shown(given)))
+    raise TypeError(MSG_TARGET_HANDLER.format(name=name, handler=errors.shown(given)))
 
 
 _CTYPES_FUNCTION: Any = ctypes.CFUNCTYPE(None).__mro__[-2]  # `_CFuncPtr`, which ctypes does not name
@@ -101,7 +129,7 @@ def target_names() -> list[str]:
 def unknown_target(target: str, where: Where, platform: str = "any platform") -> errors.CustomCallError:
     """An error for a target that has no handler."""
     known = ", ".join(f"`{name}` ({', '.join(platforms_of(name))})" for name in target_names()) or "none"
-    message = errors.MSG_UNKNOWN_TARGET.format(target=target, where=where, platform=platform, known=known)
+    message = MSG_UNKNOWN_TARGET.format(target=target, where=where, platform=platform, known=known)
     return errors.CustomCallError(message, target, str(where), "NOT_FOUND", message)
 
 

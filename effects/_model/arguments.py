@@ -9,10 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _errors as errors
 from effects import _jax as compat
 from effects._model.operand import Operand, Static, stored_dtype
 from effects._model.where import Where
+
+MSG_ARGUMENT = (
+    "`{call}` at {where} was given {value} of type {type} as {path}. Arguments are pytrees of arrays, and strings, "
+    "numbers and None are taken as they are. Pass {remedy}."
+)
 
 
 @functools.cache
@@ -69,7 +73,7 @@ def _bad_argument(leaf: Any, path: Any, call: str, where: Where, remedy: str) ->
     if len(value) > 80:
         value = value[:77] + "..."
     return TypeError(
-        errors.MSG_ARGUMENT.format(
+        MSG_ARGUMENT.format(
             call=call, where=where, value=value, type=f"`{type(leaf).__name__}`", path=name, remedy=remedy
         )
     )

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from effects import _errors as errors
-
 if TYPE_CHECKING:
     from effects._model.host_call import HostCall
     from effects._model.operand import Operand
     from effects._model.record import Record
     from effects._model.site import Site
+
+MSG_UNKNOWN_CONTENT = (
+    "A program has an effect whose records are described by {kind!r}, and this process knows those described by "
+    "{known}. A description can be read where the modules of all effects of the program are imported. Install the "
+    "version of token-effects that the program was made with, or import the module that declares the effect."
+)
 
 
 class Content(Protocol):
@@ -127,5 +131,5 @@ def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], O
     """The content that describes itself so. A function is known by its name only."""
     key = next(iter(description))
     if key not in _kinds:
-        raise ValueError(errors.MSG_UNKNOWN_CONTENT.format(kind=key, known=", ".join(sorted(_kinds))))
+        raise ValueError(MSG_UNKNOWN_CONTENT.format(kind=key, known=", ".join(sorted(_kinds))))
     return _kinds[key].from_description(description, read_operand)

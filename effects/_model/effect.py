@@ -6,8 +6,24 @@ import dataclasses
 import functools
 from typing import Any, Literal
 
-from effects import _errors as errors
 from effects import _jax as compat
+
+MSG_EFFECT_NAME = (
+    "An effect was given the name {name!r}. An effect's name is a non-empty string. Write, say, `fx.Effect('ping')`."
+)
+MSG_EFFECT_KIND = (
+    "Effect {name!r} was given the kind {kind!r}. An effect happens either on the host, replayed in order, or on the "
+    "device. Write `kind='host'` or `kind='device'`."
+)
+MSG_EFFECT_DOMAIN_TYPE = (
+    "Effect {name!r} was given the domain {domain!r}. An order domain is named by a string. Leave `domain` out for a "
+    "domain of its own, or name one, such as 'program'."
+)
+MSG_EFFECT_PLACE = (
+    "Effect {name!r} was allowed in {unknown}, which JAX does not ask about. `allowed_in` takes any of {places}. "
+    "Remove what is unknown, or leave `allowed_in` out to allow all of them."
+)
+
 
 PROGRAM = "program"
 """The order domain that the built-in host effects share."""
@@ -45,15 +61,15 @@ class Effect(compat.JaxEffect):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise TypeError(errors.MSG_EFFECT_NAME.format(name=self.name))
+            raise TypeError(MSG_EFFECT_NAME.format(name=self.name))
         if self.kind not in ("host", "device"):
-            raise ValueError(errors.MSG_EFFECT_KIND.format(name=self.name, kind=self.kind))
+            raise ValueError(MSG_EFFECT_KIND.format(name=self.name, kind=self.kind))
         if self.domain is not None and not isinstance(self.domain, str):
-            raise TypeError(errors.MSG_EFFECT_DOMAIN_TYPE.format(name=self.name, domain=self.domain))
+            raise TypeError(MSG_EFFECT_DOMAIN_TYPE.format(name=self.name, domain=self.domain))
         allowed_in = frozenset(self.allowed_in)
         if unknown := sorted(map(str, allowed_in - set(PLACES))):
             raise ValueError(
-                errors.MSG_EFFECT_PLACE.format(name=self.name, unknown=", ".join(unknown), places=", ".join(PLACES))
+                MSG_EFFECT_PLACE.format(name=self.name, unknown=", ".join(unknown), places=", ".join(PLACES))
             )
         object.__setattr__(self, "ordered", bool(self.ordered))
         object.__setattr__(self, "domain", self.domain or self.name)

@@ -19,6 +19,24 @@ from effects._model.site import Site
 from effects._model.where import Where
 from effects._wire import SCALARS
 
+MSG_FMT_TYPE = (
+    "`{call}` at {where} was given {fmt!r} as its format. The format is a string, as for `str.format`. Write "
+    "`{call}('{{}}', x)` to print a value."
+)
+MSG_FORMAT = (
+    "The format {fmt!r} of `{call}` at {where} cannot be filled: {why}. Formats follow `str.format`, with one argument "
+    "for every field. {remedy}"
+)
+MSG_UNUSED = (
+    "`{call}` at {where} has arguments that its format {fmt!r} does not use: {unused}. Every argument must have its "
+    "field, since an argument without one is never seen. Add {fields} to the format, or remove the arguments."
+)
+MSG_TRACER_IN_FMT = (
+    "The format of `{call}` at {where} holds the text of a traced value: {fmt!r}. An f-string is filled while tracing, "
+    "when values are not known yet. Write `{call}('{{}}', x)` instead of `{call}(f'{{x}}')`."
+)
+
+
 # How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
 _TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
 
@@ -70,9 +88,9 @@ def check_format(
     arguments of these names.
     """
     if not isinstance(fmt, str):
-        raise TypeError(errors.MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
+        raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
     if _TRACER.search(fmt):
-        raise errors.FormatError(errors.MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
+        raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
     if _is_filled(fmt, site_leaves, tree):
         return ()
     leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
@@ -92,7 +110,7 @@ def check_format(
         unused = [f"number {i + 1}" if isinstance(i, int) else f"`{i}`" for i in fields.unused]
         shown = ["{}" if isinstance(i, int) else f"{{{i}}}" for i in fields.unused]
         raise errors.FormatError(
-            errors.MSG_UNUSED.format(call=call, where=where, fmt=fmt, unused=", ".join(unused), fields=", ".join(shown))
+            MSG_UNUSED.format(call=call, where=where, fmt=fmt, unused=", ".join(unused), fields=", ".join(shown))
         )
     if fields.computed_spec:
         return tuple(of_record)  # what a field's specification will be is known with the values
@@ -112,7 +130,7 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
         why, remedy = str(error), "Pass the missing argument, or remove the field."
     else:
         why, remedy = str(error) or repr(error), "Change the field so that it fits its argument."
-    return errors.FormatError(errors.MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
+    return errors.FormatError(MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
 
 
 # Native formatting

@@ -10,6 +10,20 @@ from typing import Any, TypeVar
 
 from effects import _errors as errors
 
+MSG_CALLBACK_NAME = (
+    "`register_callback` was given the name {name}. A name is a non-empty string, the same in every process. Write, "
+    "say, `@fx.register_callback('training.save')`."
+)
+MSG_CALLBACK_REGISTERED = (
+    "`register_callback({name!r})` was given {fn} as its function. What is called back is a function, or anything else "
+    "that can be called. Use it as a decorator of a function."
+)
+MSG_CALLBACK_TAKEN = (
+    "The name {name!r} is taken: {known!r} is registered under it, and {fn!r} cannot be. A name means one function for "
+    "the whole process, because programs carry it. Choose another name."
+)
+
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _registered: dict[str, Callable[..., Any]] = {}  # by name; written under the lock, never removed from
@@ -41,15 +55,15 @@ def register_callback(name: str) -> Callable[[_F], _F]:
         hello 1
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(errors.MSG_CALLBACK_NAME.format(name=errors.shown(name)))
+        raise TypeError(MSG_CALLBACK_NAME.format(name=errors.shown(name)))
 
     def register(fn: _F) -> _F:
         if not callable(fn):
-            raise TypeError(errors.MSG_CALLBACK_REGISTERED.format(name=name, fn=errors.shown(fn)))
+            raise TypeError(MSG_CALLBACK_REGISTERED.format(name=name, fn=errors.shown(fn)))
         with _lock:
             known = _registered.setdefault(name, fn)
             if known is not fn:
-                raise ValueError(errors.MSG_CALLBACK_TAKEN.format(name=name, known=known, fn=fn))
+                raise ValueError(MSG_CALLBACK_TAKEN.format(name=name, known=known, fn=fn))
             _names.setdefault(id(fn), name)
         return fn
 

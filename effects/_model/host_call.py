@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _errors as errors
 from effects._model.content import Content, described_by
 from effects._model.functions import HostFunction
 
@@ -19,6 +18,11 @@ if TYPE_CHECKING:
     from effects._model.operand import Operand
     from effects._model.record import Record
     from effects._model.where import Where
+
+MSG_RETURNED = (
+    "The callback `{name}` returned {got}, where {expected} was expected. What it returns must have the structure, "
+    "shapes and dtypes of the `result_shape_dtypes` given at {where}. Change what it returns, or what was asked for."
+)
 
 
 @described_by("function")
@@ -100,7 +104,7 @@ def take_results(call: HostCall, where: Where, returned: Any, types: Sequence[Op
     except _Unexpected as error:
         got, expected = error.args
         name = call.function.name
-        raise TypeError(errors.MSG_RETURNED.format(name=name, got=got, expected=expected, where=where)) from None
+        raise TypeError(MSG_RETURNED.format(name=name, got=got, expected=expected, where=where)) from None
 
 
 class _Unexpected(Exception):

@@ -14,6 +14,17 @@ from effects import _jax as compat
 from effects._model.effect import jax_effects
 from effects._model.site import Site
 
+MSG_NOT_DIFFERENTIABLE = (
+    "A derivative was asked of the results of the callback `{function}` at {where}. JAX cannot look into a Python "
+    "function. Wrap the call in `jax.custom_jvp` or `jax.custom_vjp`, or its arguments in `jax.lax.stop_gradient`."
+)
+MSG_TRANSPOSED = (
+    "Effect `{effect}` at {where} has an operand that depends on the argument of a linear function which is "
+    "transposed. The transposed function gets a cotangent, and the argument never has a value there. Use "
+    "`fx.print_grad` to see the cotangent, or move the effect out of the function."
+)
+
+
 effect_p = compat.Primitive("effect")
 effect_p.multiple_results = True
 
@@ -37,9 +48,7 @@ compat.infer_types_each_time(effect_p)
 def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], list[Any]]:
     """The primal program has the effect; tangents have none. A function of the user's has no derivative."""
     if site.results and any(type(tangent) is not compat.ad.Zero for tangent in tangents):
-        raise errors.NotDifferentiable(
-            errors.MSG_NOT_DIFFERENTIABLE.format(function=site.content.title, where=site.where)
-        )
+        raise errors.NotDifferentiable(MSG_NOT_DIFFERENTIABLE.format(function=site.content.title, where=site.where))
     outs = effect_p.bind(*primals, site=site)
     return outs, [compat.zero_tangent(out) for out in outs]
 
@@ -60,7 +69,7 @@ def _effect_batch(
 
 def _effect_transpose(cotangents: Any, *operands: Any, site: Site) -> Any:
     """What is linear has no value in a transposed function; all else has been evaluated."""
-    raise errors.NotDifferentiable(errors.MSG_TRANSPOSED.format(effect=site.effect, where=site.where))
+    raise errors.NotDifferentiable(MSG_TRANSPOSED.format(effect=site.effect, where=site.where))
 
 
 compat.ad.primitive_transposes[effect_p] = _effect_transpose

@@ -22,8 +22,46 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from effects import _errors as errors
 from effects._wire import ALL_DEVICES, EPOCH, FIRST_NESTED_THREAD, TOKEN_LENGTH, domain_of, in_region, thread_of
+
+MSG_LOG_UNREADABLE = (
+    "The log {path} cannot be read: {why}. `effects merge` takes files that `fx.JsonLinesHandler` has written, one of "
+    "each process. Look at the name and the permissions of the file."
+)
+MSG_LOG_EMPTY = (
+    "The log {path} is empty. A log says with each record of which run and process it is. See why its process has "
+    "written nothing."
+)
+MSG_LOG_LINE = (
+    "Line {line} of the log {path} {why}. Each line is a record, as `fx.JsonLinesHandler` writes it, and a process "
+    "that was ended may leave half of one. Remove the line, or take the file that the handler has written."
+)
+MSG_LOG_OF_SEVERAL = (
+    "Line {line} of the log {path} is of another process or run than its first line. A log is of one process. Merge "
+    "the logs as their processes have written them, each in a file of its own."
+)
+MSG_LOG_TWICE = (
+    "Lines {known} and {line} of the log {path} have the same token. A token is a place in program order, and no two "
+    "effects of a process have the same. Merge logs as their processes have written them, each in a file of its own."
+)
+MSG_LOG_RUNS = (
+    "The logs {path} and {other} are of different runs. Logs are merged if they were written by the processes of one "
+    "`jax.distributed.initialize`. Merge each run by itself."
+)
+MSG_LOG_PROCESS_TWICE = (
+    "The logs {path} and {other} are both of process {process}. Each process of a run has one log. Leave one of them "
+    "out."
+)
+MSG_LOG_MISSING = (
+    "There is no log of process {missing}, of {count} processes in this run. The order can be found only if all "
+    "processes have their say. Name the logs of all of them."
+)
+MSG_LOGS_DIFFER = (
+    "The logs {a} and {b} differ: the first has {first}, where the second {second}. All processes of a run call the "
+    "same programs in the same order, since that is what their tokens count. Call them alike in every process; what is "
+    "to differ belongs into a `jax.shard_map`."
+)
+
 
 _START = -1
 """In place of an epoch: before everything of a thread; in place of a thread: before everything."""
@@ -121,14 +159,14 @@ def _read(path: str) -> Log:
             texts = file.read().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise LogError(errors.MSG_LOG_UNREADABLE.format(path=path, why=why)) from None
+        raise LogError(MSG_LOG_UNREADABLE.format(path=path, why=why)) from None
     if texts == [""]:
-        raise LogError(errors.MSG_LOG_EMPTY.format(path=path))
+        raise LogError(MSG_LOG_EMPTY.format(path=path))
     log = Log(path)
     for number, text in enumerate(texts[:-1], start=1):
         _add(log, number, text)
     if texts[-1]:  # a line's end is what is written last
-        raise LogError(errors.MSG_LOG_LINE.format(path=path, line=len(texts), why="is cut off"))
+        raise LogError(MSG_LOG_LINE.format(path=path, line=len(texts), why="is cut off"))
     _find_places(log)
     return log
 
@@ -137,17 +175,17 @@ def _add(log: Log, number: int, text: str) -> None:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why="is not JSON")) from None
+        raise LogError(MSG_LOG_LINE.format(path=log.path, line=number, why="is not JSON")) from None
     if not _is_record(record):
-        raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why="is not a record"))
+        raise LogError(MSG_LOG_LINE.format(path=log.path, line=number, why="is not a record"))
     if max([record["process"], *record.get("processes", ())]) >= record.get("process_count", 1):
         why = "names a process that the run does not have"
-        raise LogError(errors.MSG_LOG_LINE.format(path=log.path, line=number, why=why))
+        raise LogError(MSG_LOG_LINE.format(path=log.path, line=number, why=why))
     origin = record.get("run"), record["process"], record.get("process_count", 1)
     if number == 1:
         log.run, log.process, log.process_count = origin
     elif origin != (log.run, log.process, log.process_count):
-        raise LogError(errors.MSG_LOG_OF_SEVERAL.format(path=log.path, line=number))
+        raise LogError(MSG_LOG_OF_SEVERAL.format(path=log.path, line=number))
     log.lines.append(Line(log, number, record))
 
 
@@ -197,7 +235,7 @@ def _find_places(log: Log) -> None:
             line.place = (thread, epoch, domain, phase, index, device, tuple(record["lane"]))
             known = log.placed.setdefault(line.place, line)
             if known is not line:
-                raise LogError(errors.MSG_LOG_TWICE.format(path=log.path, line=line.number, known=known.number))
+                raise LogError(MSG_LOG_TWICE.format(path=log.path, line=line.number, known=known.number))
             last = newest[thread] = line.place
         else:
             behind = last if thread >= FIRST_NESTED_THREAD else newest.get(thread, (thread, _START))
@@ -212,13 +250,13 @@ def _check_that_they_belong_together(logs: Sequence[Log]) -> None:
     by_process: dict[int, Log] = {}
     for log in logs:
         if (log.run, log.process_count) != (first.run, first.process_count) or (log.run is None and log is not first):
-            raise LogError(errors.MSG_LOG_RUNS.format(path=log.path, other=first.path))
+            raise LogError(MSG_LOG_RUNS.format(path=log.path, other=first.path))
         known = by_process.setdefault(log.process, log)
         if known is not log:
-            raise LogError(errors.MSG_LOG_PROCESS_TWICE.format(path=log.path, other=known.path, process=log.process))
+            raise LogError(MSG_LOG_PROCESS_TWICE.format(path=log.path, other=known.path, process=log.process))
     if missing := sorted(set(range(first.process_count)) - by_process.keys()):
         shown = ", ".join(map(str, missing))
-        raise LogError(errors.MSG_LOG_MISSING.format(missing=shown, count=first.process_count))
+        raise LogError(MSG_LOG_MISSING.format(missing=shown, count=first.process_count))
 
 
 def _check_that_they_agree(logs: Sequence[Log], place: Place, lines: dict[int, Line]) -> None:
@@ -278,7 +316,7 @@ def _content(line: Line, without: Sequence[str]) -> dict[str, Any]:
 
 
 def _difference(a: Line, b: Line) -> LogError:
-    return LogError(errors.MSG_LOGS_DIFFER.format(a=a.log.path, b=b.log.path, first=a.shown, second=f"has {b.shown}"))
+    return LogError(MSG_LOGS_DIFFER.format(a=a.log.path, b=b.log.path, first=a.shown, second=f"has {b.shown}"))
 
 
 def _lack(line: Line, log: Log, place: Place) -> LogError:
@@ -286,7 +324,7 @@ def _lack(line: Line, log: Log, place: Place) -> LogError:
     places = sorted(log.placed)
     at = bisect.bisect(places, place)
     goes_on = f"goes on with {log.placed[places[at]].shown}" if at < len(places) else "ends"
-    return LogError(errors.MSG_LOGS_DIFFER.format(a=line.log.path, b=log.path, first=line.shown, second=goes_on))
+    return LogError(MSG_LOGS_DIFFER.format(a=line.log.path, b=log.path, first=line.shown, second=goes_on))
 
 
 # Merging
@@ -342,7 +380,7 @@ def _check_unordered(logs: Sequence[Log]) -> None:
         for process in _processes_of(line):
             if counts[key][process] != counts[key][line.log.process]:
                 a, b, second = line.log.path, logs[process].path, "does not have it as often"
-                raise LogError(errors.MSG_LOGS_DIFFER.format(a=a, b=b, first=line.shown, second=second))
+                raise LogError(MSG_LOGS_DIFFER.format(a=a, b=b, first=line.shown, second=second))
 
 
 def _merged(line: Line) -> dict[str, Any]:

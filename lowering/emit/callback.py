@@ -16,7 +16,7 @@ from effects.lowering.emit.common import refuse_several_devices, register_site
 from effects.lowering.emit.record import Edges, close_p, record_p
 from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
 from effects.lowering.passes.collectives import after_p
-from effects.lowering.rules.shard_map import enter_p, leave_p
+from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
 
 
 def record_lowering(ctx: Any, *args: Any, site: Site, call: int, edges: Edges) -> Any:
@@ -39,7 +39,7 @@ def _callback(ctx: Any, callback: Any, args: Any) -> Any:
 
 
 def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
-    raise errors.MissingTokenRule(errors.MSG_REGION_WITHOUT_NATIVE)
+    raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
 
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:

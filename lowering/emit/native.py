@@ -36,6 +36,20 @@ from effects.lowering.emit.shards import call_shards
 from effects.lowering.passes.collectives import after_p
 from effects.lowering.rules.shard_map import enter_p, leave_p
 
+MSG_UNORDERED_SHARDED = (
+    "The unordered callback `{name}` at {where} has results and is in a program that is sharded over several devices. "
+    "It is called once for all of them, and only ordered calls can be told to be the same. Leave out `ordered=False`."
+)
+MSG_PER_SHARD_HERE = (
+    "Effect `{effect}` at {where} has `per_shard=True` {place}. How arrays are sharded is not known there. Leave out "
+    "`per_shard=True`, or {remedy}."
+)
+MSG_REGION_OF_PROCESSES = (
+    "Effects in a `jax.shard_map` over an abstract mesh were lowered where there are several processes. A process "
+    "waits for the effects of its own devices, and an abstract mesh does not say which these are. Give `jax.shard_map` "
+    "a mesh with devices, or call the program inside `jax.set_mesh(mesh)`."
+)
+
 
 def _site_attributes(
     site: Site, devices: int = 0, replicated: bool = False, call: int = 0, edges: Edges = NO_EDGES, shards: bool = False
@@ -85,7 +99,7 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
         # Every device asks for itself, and which calls are copies of each other only their order tells.
         if (call_of := site.content.call) is not None and call_of.otherwise is not None:
             return _otherwise(ctx, call_of.otherwise, token, operands)
-        raise NotImplementedError(errors.MSG_UNORDERED_SHARDED.format(name=site.content.title, where=site.where))
+        raise NotImplementedError(MSG_UNORDERED_SHARDED.format(name=site.content.title, where=site.where))
     if site.per_shard and devices:
         return shards_lowering(ctx, token, operands, site, devices, call, edges)
     if site.per_shard and copies:
@@ -111,7 +125,7 @@ def shards_lowering(
 
 
 def _refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
-    message = errors.MSG_PER_SHARD_HERE.format(effect=site.effect, where=site.where, place=place, remedy=remedy)
+    message = MSG_PER_SHARD_HERE.format(effect=site.effect, where=site.where, place=place, remedy=remedy)
     return NotImplementedError(message)
 
 
@@ -121,7 +135,7 @@ def own_devices(ctx: Any, devices: int) -> int:
         return own
     if compat.automatic_devices(ctx):
         return devices  # it is to be exported
-    raise errors.MissingTokenRule(errors.MSG_REGION_OF_PROCESSES)
+    raise errors.MissingTokenRule(MSG_REGION_OF_PROCESSES)
 
 
 def of_processes(ctx: Any, site: Site, devices: int) -> Site:

@@ -7,20 +7,29 @@ from typing import Any
 
 import jax
 
-from effects import _errors as errors
 from effects import _jax as compat
 from effects import _wire as wire
 from effects._api import targets as _targets
 from effects._api.config import Config, config
 from effects._model.platform import PLATFORMS
 
+MSG_NATIVE_MISSING = (
+    "The native module `effects._native` is not there. It is built when the package is installed. Install the package "
+    "with `pip install .` in its folder."
+)
+MSG_NATIVE_VERSION = (
+    "The native module is of another version than the Python code: `{what}` is {found} there, and {expected} here. "
+    "Both must come from one installation. Install the package anew with `pip install .`."
+)
+
+
 try:
     from effects import _native as native
 except ImportError as _error:
-    raise ImportError(errors.MSG_NATIVE_MISSING) from _error
+    raise ImportError(MSG_NATIVE_MISSING) from _error
 if (_difference := wire.first_difference(native.wire() if hasattr(native, "wire") else {})) is not None:
     _what, _found, _expected = _difference
-    raise ImportError(errors.MSG_NATIVE_VERSION.format(what=_what, found=_found, expected=_expected))
+    raise ImportError(MSG_NATIVE_VERSION.format(what=_what, found=_found, expected=_expected))
 
 
 def _register_handlers() -> None:

@@ -7,9 +7,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from effects import _errors as errors
 from effects._model.site import Site, site_from
 from effects.lowering.host.native import native
+
+MSG_SERIALIZE_CALLBACK = (
+    "The compiled program cannot leave this process: it calls back the function `{name}` at {where}. A function cannot "
+    "travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where the "
+    "program will run."
+)
 
 
 class KnownSites:
@@ -78,7 +83,7 @@ class _Claim:
         self._release(self._site_id)
 
     def __reduce__(self) -> Any:
-        raise pickle.PicklingError(errors.MSG_SERIALIZE_CALLBACK.format(name=self._name, where=self._where))
+        raise pickle.PicklingError(MSG_SERIALIZE_CALLBACK.format(name=self._name, where=self._where))
 
 
 known_sites = KnownSites()

@@ -11,11 +11,10 @@ from typing import Any
 
 import jax
 
-from effects import _errors as errors
 from effects import _jax as compat
 from effects._jax import patches
 from effects.lowering.holders import Extra, Holder, on_holder
-from effects.lowering.passes.masks import masked, needs_masks
+from effects.lowering.passes.masks import MSG_MASKED_STATE, masked, needs_masks
 
 _Rule = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 
@@ -27,7 +26,7 @@ def _batch_cond(batch: _Rule) -> _Rule:
         if not (differs and any(map(needs_masks, branches))):
             return batch(axis_data, args, dims, branches=branches, **params)
         if any(map(compat.has_state, branches)):
-            raise NotImplementedError(errors.MSG_MASKED_STATE.format(control="`cond` or `switch`"))
+            raise NotImplementedError(MSG_MASKED_STATE.format(control="`cond` or `switch`"))
         index, *operands = (compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True))
         results = []
         for i, branch in enumerate(branches):
@@ -63,7 +62,7 @@ def _batch_while(batch: _Rule) -> _Rule:
                 body_jaxpr=body_jaxpr,
             )
         if compat.has_state(cond_jaxpr) or compat.has_state(body_jaxpr):
-            raise NotImplementedError(errors.MSG_MASKED_STATE.format(control="`while_loop`"))
+            raise NotImplementedError(MSG_MASKED_STATE.format(control="`while_loop`"))
         consts = [
             x if dim is None else compat.lanes_at_front(x, dim, axis_data)
             for x, dim in zip(args[:split], dims[:split], strict=True)

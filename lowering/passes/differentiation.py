@@ -21,6 +21,12 @@ from effects.lowering.holders import describe, find_holder
 from effects.lowering.passes.masks import mask_effects
 from effects.lowering.passes.summary import has_effects, summarize
 
+MSG_AGAIN = (
+    "The call of `{name}` at {where} is in a `while` loop that is linearized. JAX runs such a loop once more for the "
+    "tangents, and a function whose results the loop needs would be called again. Use `jax.jvp`, which runs it once, "
+    "or `jax.lax.scan`."
+)
+
 
 @compat.weakref_lru_cache
 def _anchored_jaxpr(jaxpr: Any, after: int) -> Any:
@@ -83,7 +89,7 @@ dropped. `avals`: types of the results."""
 
 @again_p.def_impl
 def _refuse_again(*ctx: Any, site: Site, avals: Any = ()) -> Any:
-    raise errors.NotDifferentiable(errors.MSG_AGAIN.format(name=site.content.title, where=site.where))
+    raise errors.NotDifferentiable(MSG_AGAIN.format(name=site.content.title, where=site.where))
 
 
 again_p.def_abstract_eval(lambda *, site, avals: list(avals))

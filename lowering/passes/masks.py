@@ -18,7 +18,20 @@ from effects import _errors as errors
 from effects import _jax as compat
 from effects._api.print_grad import print_grad_p
 from effects.lowering.holders import Extra, Holder, find_holder
-from effects.lowering.passes.summary import has_effects, summarize
+from effects.lowering.passes.summary import has_effects, own_effects, summarize
+from effects.lowering.passes.tokens import registered_rule
+
+MSG_MISSING_MASK = (
+    "Effect {effects} reached the primitive `{primitive}` at {where}, under a predicate that differs between the lanes "
+    "of a `vmap`. There only some lanes have the effect, and there is no rule by which `{primitive}` could tell. Move "
+    "the effect out of `{primitive}`, describe the primitive with `@lowering.holds({primitive}_p)`, or loop over the "
+    "lanes with `jax.lax.map`."
+)
+MSG_MASKED_STATE = (
+    "A {control} whose predicate differs between the lanes of a `vmap` has effects and uses a mutable reference from "
+    "outside. It runs for all lanes together, and what a lane that is not there would write cannot be held back. "
+    "Carry the value in place of the reference, or loop over the lanes with `jax.lax.map`."
+)
 
 
 @dataclasses.dataclass(slots=True)
@@ -121,7 +134,14 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
             return rule(MaskContext(eqn, mask_effects, masked), active, *operands, **eqn.params)
         if (holder := find_holder(eqn.primitive)) is not None:
             return _mask_held(holder, eqn, active, operands)
-        return _mask_lane_by_lane(eqn, active, operands)
+        if registered_rule(eqn.primitive) is not None:
+            return _mask_lane_by_lane(eqn, active, operands)
+        inside = (summarize(inner).own_effects for inner in compat.jaxprs_in(eqn.params))
+        names = ", ".join(sorted(f"`{effect}`" for effect in own_effects(eqn.effects).union(*inside)))
+        where = compat.source_of(eqn)
+        raise errors.MissingTokenRule(
+            MSG_MISSING_MASK.format(effects=names or "of a backward pass", primitive=eqn.primitive, where=where)
+        )
 
     return compat.interpret(compat.closed_jaxpr(jaxpr), args, apply)
 
@@ -164,7 +184,7 @@ def _mask_held(holder: Holder, eqn: Any, active: Any, operands: Sequence[Any]) -
 def _mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
     """What neither a rule nor a holder describes is called for one lane after the other, if the lane is there."""
     if any(map(compat.is_reference, operands)):
-        raise NotImplementedError(errors.MSG_MASKED_STATE.format(control=f"branch or loop with `{eqn.primitive}`"))
+        raise NotImplementedError(MSG_MASKED_STATE.format(control=f"branch or loop with `{eqn.primitive}`"))
 
     @jax.custom_batching.sequential_vmap
     def call(active: Any, *operands: Any) -> list[Any]:

@@ -22,6 +22,20 @@ from effects.lowering.passes.collectives import after, collectives_come_after, c
 from effects.lowering.passes.summary import effects_of, leaf_of, own_effects, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
 
+MSG_MISSING_RULE = (
+    "Effect {effects} reached the primitive `{primitive}` at {where}, which has no token rule. Effects need one "
+    "unbroken chain of tokens through the program, and it would break here. Move the effect out of `{primitive}`, or "
+    "register a rule with `@lowering.register_token_rule({primitive}_p)`."
+)
+MSG_UNKNOWN_IN_PROGRAM = (
+    "The program has the effect {effect!r} at {where}, which is not registered. Order domains are settled when an "
+    "effect is registered. Call `fx.register_effect` with it before tracing."
+)
+MSG_RULE_RETURNED = (
+    "The token rule for `{primitive}` returned {got}. A rule returns `(tokens, outs)`: the tokens under the keys it "
+    "was given ({keys}), and one value for each of the equation's {outs} results. Correct the rule."
+)
+
 
 def last_record_closes(jaxpr: Any) -> bool:
     """Whether a program's last record can say that it is the last. Its token must be the only one, and it must stand in
@@ -152,7 +166,7 @@ def _apply_rule(
     known = registered_effects()
     for effect in ctx.effects:
         if effect.name not in known:
-            raise ValueError(errors.MSG_UNKNOWN_IN_PROGRAM.format(effect=effect.name, where=ctx.where))
+            raise ValueError(MSG_UNKNOWN_IN_PROGRAM.format(effect=effect.name, where=ctx.where))
     if rule is None:
         raise _missing_rule(ctx.eqn, ctx.effects)
     result = rule(ctx, tokens, *operands, **ctx.eqn.params)
@@ -164,7 +178,7 @@ def _apply_rule(
         or len(result[1]) != ctx.outs
     ):
         raise TypeError(
-            errors.MSG_RULE_RETURNED.format(primitive=ctx.primitive, got=result, keys=", ".join(tokens), outs=ctx.outs)
+            MSG_RULE_RETURNED.format(primitive=ctx.primitive, got=result, keys=", ".join(tokens), outs=ctx.outs)
         )
     return result
 
@@ -172,7 +186,7 @@ def _apply_rule(
 def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
     names = ", ".join(sorted(f"`{effect}`" for effect in effects))
     return errors.MissingTokenRule(
-        errors.MSG_MISSING_RULE.format(effects=names, primitive=eqn.primitive, where=compat.source_of(eqn))
+        MSG_MISSING_RULE.format(effects=names, primitive=eqn.primitive, where=compat.source_of(eqn))
     )
 
 

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _errors as errors
 from effects import _jax as compat
 from effects._model.arguments import take_array
 from effects._model.content import Content
@@ -33,6 +32,11 @@ from effects._model.where import Where
 from effects.lowering.passes.summary import Leaf, effects_of, summarizes
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
 from effects.lowering.rules.effect import bind_record
+
+MSG_RETURNED_SOME = (
+    "The callback `{name}` returned values, where none were expected. A callback without `result_shape_dtypes` returns "
+    "None. Return nothing, or describe what is returned."
+)
 
 
 @register_token_rule(compat.debug_print_p)
@@ -158,7 +162,7 @@ def _calling(callback: Callable[..., Any], results: int | None, x64: bool) -> Ca
             arrays = [np.asarray(x) for x in returned]
             arrays = [x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False) for x in arrays]
         if len(arrays) != results and not results:  # else what takes them says so
-            raise TypeError(errors.MSG_RETURNED_SOME.format(name=function_name(compat.user_function(callback))))
+            raise TypeError(MSG_RETURNED_SOME.format(name=function_name(compat.user_function(callback))))
         return arrays
 
     return call

@@ -27,6 +27,36 @@ from effects.lowering.passes.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, own_effects, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, Tokens, register_token_rule
 
+MSG_REGION_WITHOUT_NATIVE = (
+    "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "
+    "and JAX's Python callbacks, which stand in for it, do not say which device they are for. Use a platform with "
+    "native handlers (CPU) with the setting `native`, or move the effects out."
+)
+
+
+MSG_PARTLY_MANUAL = (
+    "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh and not all, and JAX's setting "
+    "`jax_use_shardy_partitioner` is off. The older partitioner does not say which devices are copies of each other "
+    "there. Turn the setting on, name all axes in `axis_names`, or move the effect out."
+)
+MSG_REGION_IN_REGION = (
+    "Effect {effects} at {where} is in a `jax.shard_map` inside another one that has effects of its own, or that not "
+    "all devices may come to. A device counts its effects in one of them. Have the effects in the inner one only, or "
+    "in the outer one only, by naming all axes in its `axis_names`."
+)
+MSG_PARTLY_OF_PROCESSES = (
+    "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh, and there are several processes. "
+    "One of the devices that are copies of each other speaks for them, and a process hears only its own. Name all axes "
+    "in `axis_names`, or move the effect out."
+)
+MSG_MESH_ELSEWHERE = (
+    "Effect {effects} at {where} is in a `jax.shard_map` over an abstract mesh, of {mesh} devices, and the program was "
+    "called for {devices}. Every device of the mesh has a token of the program, which lies on the devices that the "
+    "program is called for. Put an argument on all of them (`jax.device_put(x, jax.NamedSharding(mesh, spec))`), or "
+    "call the program inside `jax.set_mesh(mesh)`, with a mesh that has devices."
+)
+
+
 enter_p = compat.Primitive("enter")
 enter_p.multiple_results = True
 """(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices may go
@@ -57,7 +87,7 @@ def lower_meet_mesh(ctx: Any, token: Any, *, mesh: Any, names: str, where: str) 
     """Where a mesh does not say which its devices are, they are those that the program is for."""
     devices = compat.devices_of_program(ctx)
     if devices is not None and devices != mesh.size:
-        message = errors.MSG_MESH_ELSEWHERE.format(effects=names, where=where, mesh=mesh.size, devices=devices)
+        message = MSG_MESH_ELSEWHERE.format(effects=names, where=where, mesh=mesh.size, devices=devices)
         raise ValueError(message)
     return [token]
 
@@ -198,13 +228,13 @@ def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:
 def _refusal(jaxpr: Any, counts: bool, has_copies: bool) -> str | None:
     """Why the effects of a region cannot be told apart by device, if so."""
     if counts and has_copies and not all(map(_tells_copies_apart, _regions_in(jaxpr))):
-        return errors.MSG_REGION_IN_REGION
+        return MSG_REGION_IN_REGION
     if counts and has_copies and not jax.config.jax_use_shardy_partitioner:
-        return errors.MSG_PARTLY_MANUAL
+        return MSG_PARTLY_MANUAL
     if counts and has_copies and jax.process_count() > 1:
-        return errors.MSG_PARTLY_OF_PROCESSES
+        return MSG_PARTLY_OF_PROCESSES
     if not config.native:
-        return errors.MSG_REGION_WITHOUT_NATIVE
+        return MSG_REGION_WITHOUT_NATIVE
     return None
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax as compat
 from effects._jax import patches
+from effects.lowering.passes.masks import MSG_MISSING_MASK
 from effects.lowering.passes.summary import effects_of
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
 
@@ -37,9 +38,7 @@ def _while_token_rule(
     if cond_jaxpr.out_avals[0].shape:  # by JAX: under `vmap`, loops with effects of ours have been given masks
         if any(effect.ordered for effect in effects_of(cond_jaxpr.effects)):
             names = ", ".join(sorted(map(str, ctx.effects)))
-            raise errors.MissingTokenRule(
-                errors.MSG_MISSING_MASK.format(effects=names, primitive="while", where=ctx.where)
-            )
+            raise errors.MissingTokenRule(MSG_MISSING_MASK.format(effects=names, primitive="while", where=ctx.where))
         cond_jaxpr, body_jaxpr = _without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
         body_consts, body_nconsts = [*cond_consts, *body_consts], cond_nconsts + body_nconsts
 

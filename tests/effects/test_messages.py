@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
 
 import jax
@@ -14,7 +16,6 @@ from jax.experimental import pallas as pl
 import effects as fx
 from effects import lowering
 from tests.helpers import run_python
-from tests.internals import _errors
 
 
 def _here(offset=0):
@@ -185,10 +186,20 @@ def test_registered_rule_that_returns_nonsense():
         fx.jit(lambda: broken_p.bind())()
 
 
+def _texts():
+    """The texts of errors, by module and name."""
+    for info in pkgutil.walk_packages(fx.__path__, "effects."):
+        if info.name != "effects.__main__":
+            for name, text in vars(importlib.import_module(info.name)).items():
+                if name.startswith("MSG_"):
+                    yield f"{info.name}.{name}", text
+
+
 def test_every_text_has_three_sentences():
     """What happened, which rule it broke, what to do."""
-    for name, text in vars(_errors).items():
-        if name.startswith("MSG_"):
-            plain = re.sub(r"`[^`]*`|\{[^{}]*\}", "x", text)
-            sentences = [s for s in re.split(r"[.] (?=[A-Zx])|[.]$", plain) if s.strip()]
-            assert len(sentences) >= 3, (name, sentences)
+    texts = dict(_texts())
+    assert len(texts) > 100
+    for name, text in texts.items():
+        plain = re.sub(r"`[^`]*`|\{[^{}]*\}", "x", text)
+        sentences = [s for s in re.split(r"[.] (?=[A-Zx])|[.]$", plain) if s.strip()]
+        assert len(sentences) >= 3, (name, sentences)
