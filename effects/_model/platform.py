@@ -10,7 +10,7 @@ class Platform(NamedTuple):
 
     Attributes:
         name: As JAX calls it.
-        records: Which module of `lowering/emit/` publishes records: `"native"`, from the device by handlers of the
+        records: The module of `lowering/emit/` that publishes records: `"native"`, from the device by handlers of the
             native module, or `"callback"`, from the host by JAX's Python callbacks.
         handlers: What XLA calls it for handlers of the user's; None where there can be none.
         tokens_on_host: Whether native code reads tokens where they lie, so that a custom call knows its place.

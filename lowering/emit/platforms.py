@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,11 +11,9 @@ from effects import _jax as compat
 from effects._model.platform import PLATFORMS
 from effects._model.primitive import effect_p
 from effects._wire import TOKEN_LENGTH
-from effects.lowering.emit import callback, native
+from effects.lowering.emit import callback
 from effects.lowering.emit.record import close_p, record_p
 from effects.lowering.rules.shard_map import lower_meet_mesh, meet_mesh_p, rejoin_p
-
-_MODULES = {"native": native, "callback": callback}
 
 _NOT_CACHEABLE = {record_p, close_p, effect_p}
 """What is lowered anew for each equation: a program keeps its sites."""
@@ -31,7 +30,7 @@ def _rejoin(*tokens: Any) -> list[Any]:
 
 
 for _platform in PLATFORMS.values():
-    _register(_MODULES[_platform.records].LOWERINGS, _platform.name)
+    _register(importlib.import_module(f"effects.lowering.emit.{_platform.records}").LOWERINGS, _platform.name)
 _register(callback.LOWERINGS, None)
 compat.mlir.register_lowering(meet_mesh_p, lower_meet_mesh)
 compat.mlir.register_lowering(rejoin_p, compat.mlir.lower_fun(_rejoin))
