@@ -91,7 +91,7 @@ class Header(NamedTuple):
     stream: int
     epoch: int
     phase: int
-    index: int
+    token_index: int
     device: int
     reply: int
     payload_size: int
@@ -228,7 +228,7 @@ class Item(NamedTuple):
     kind: int
     thread: int
     epoch: int
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     data: Any  # text; headers and payloads; the large one's header; or with callbacks `CallbackRecord`s and others
     block: Any  # the large one's payload
     has_callbacks: bool
@@ -250,7 +250,7 @@ class RecordsBetween(NamedTuple):
     """Records between callbacks, which call nothing."""
 
     data: bytes
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 # Settings

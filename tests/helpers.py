@@ -103,10 +103,10 @@ def build_program(
         for source in sources
     }
     result = _cached(name, list(objects.values()), flags, of_contents=False)
-    with open(result.with_suffix(".lock"), "w") as lock:
+    with open(_cached(f"{name}.lock", [], flags), "w") as lock:  # of all versions: they have most sources in common
         fcntl.flock(lock, fcntl.LOCK_EX)
-        missing = [(source, made) for source, made in objects.items() if not made.exists()]
         if not result.exists():
+            missing = [(source, made) for source, made in objects.items() if not made.exists()]
             with ThreadPoolExecutor(os.cpu_count()) as threads:
                 list(threads.map(lambda one: _compile([*flags, "-c", one[0], *includes], one[1]), missing))
             _compile([*flags, *objects.values()], result)
