@@ -40,7 +40,9 @@ MSG_RETURNED_SOME = (
 
 
 @register_token_rule(compat.debug_print_p)
-def _debug_print_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
+def _debug_print_token_rule(
+    ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any
+) -> tuple[Tokens, Sequence[Any]]:
     if params["partitioned"] and not params["ordered"]:
         return _leave_to_jax(ctx, tokens, *args, **params)
     if (line := _as_line(params)) is None:
@@ -56,7 +58,7 @@ def _debug_print_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, **par
 @register_token_rule(compat.debug_callback_p)
 def _debug_callback_token_rule(
     ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any
-) -> tuple[Tokens, list[Any]]:
+) -> tuple[Tokens, Sequence[Any]]:
     [effect] = ctx.effects
     if params["partitioned"] and not effect.ordered:
         return _leave_to_jax(ctx, tokens, *args, **params)
@@ -64,7 +66,9 @@ def _debug_callback_token_rule(
 
 
 @register_token_rule(compat.io_callback_p)
-def _io_callback_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
+def _io_callback_token_rule(
+    ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any
+) -> tuple[Tokens, Sequence[Any]]:
     avals = params["result_avals"]
     results, tree = None, None
     if avals:
@@ -83,7 +87,7 @@ def _io_callback_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, **par
 
 
 @register_token_rule(compat.inspect_sharding_p)
-def _leave_to_jax(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
+def _leave_to_jax(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
     return tokens, list(ctx.primitive.bind(*args, **params))
 
 
@@ -100,7 +104,7 @@ def _summarize_callback(eqn: Any) -> Leaf:
 # Records
 
 
-def _publish(ctx: TokenContext, tokens: Tokens, args: Sequence[Any], content: Content) -> tuple[Tokens, list[Any]]:
+def _publish(ctx: TokenContext, tokens: Tokens, args: Sequence[Any], content: Content) -> tuple[Tokens, Sequence[Any]]:
     """Publishes a record whose operands are a function's positional arguments."""
     values, operands = _take(args)
     return _publish_site(ctx, tokens, values, content, operands, jax.tree.structure(((0,) * len(args), {})))
@@ -108,7 +112,7 @@ def _publish(ctx: TokenContext, tokens: Tokens, args: Sequence[Any], content: Co
 
 def _publish_site(
     ctx: TokenContext, tokens: Tokens, values: Sequence[Any], content: Content, leaves: Sequence[Any], tree: Any
-) -> tuple[Tokens, list[Any]]:
+) -> tuple[Tokens, Sequence[Any]]:
     [effect] = ctx.effects
     frame = compat.user_frame()
     site = Site(effect, content, tuple(leaves), tree, Where(*frame) if frame else Where(ctx.where, 0, ""))

@@ -7,6 +7,7 @@ references, since JAX would give it their first values.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -30,7 +31,7 @@ def _while_token_rule(
     cond_nconsts: int,
     body_nconsts: int,
     **params: Any,
-) -> tuple[Tokens, list[Any]]:
+) -> tuple[Tokens, Sequence[Any]]:
     cond_consts = args[:cond_nconsts]
     body_consts = args[cond_nconsts : cond_nconsts + body_nconsts]
     carry = args[cond_nconsts + body_nconsts :]
