@@ -121,8 +121,8 @@ def test_row_is_needed(name, monkeypatch):
 
 
 def test_every_row_is_shown_to_be_needed():
-    """A new row comes with a program that needs it. Axes of tangents have theirs in `tests/transformations/`, and lanes of
-    a device in `tests/lowering/regions/`."""
+    """A new row comes with a program that needs it. Axes of tangents have theirs in `tests/transformations/`, and lanes
+    of a device in `tests/lowering/regions/`."""
     elsewhere = ("axis of tangents", "lanes of a device")
     rows = {row.name for row in fx.patches() if not row.name.startswith(elsewhere)}
     assert rows == set(NEEDED)
