@@ -116,7 +116,7 @@ def test_regions_outside_of_jit(region, check_vma, lines):
 
 @pytest.mark.parametrize("kind", ["print", "callback"])
 def test_region_over_one_axis_outside_of_jit(kind):
-    """Each part has one effect, from the first of its devices, on the whole of the part."""
+    """Each replica group has one effect, from its replica 0, on the whole of the group."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
 
     def body(x):
