@@ -241,7 +241,7 @@ class CallbackRecord(NamedTuple):
     site: int
     token: tuple[int, ...]
     device: int
-    reply: int  # under which number somebody waits; 0 if nobody does
+    reply: int  # the number of the reply that a device waits for; 0 if none does
     several: bool  # it is one of several devices that ask
     payload: Any
 

@@ -37,8 +37,8 @@ def device_place(ordinal: int) -> int:
 @functools.cache
 def _device_places() -> dict[int, int]:
     if jax.process_count() == 1:
-        return {}  # the number is the place
-    return {device.id: place for place, device in enumerate(jax.devices("cpu"))}
+        return {}  # the number is the position
+    return {device.id: position for position, device in enumerate(jax.devices("cpu"))}
 
 
 @functools.cache

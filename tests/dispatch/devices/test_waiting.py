@@ -165,7 +165,7 @@ print("done")
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_programs_with_collectives_that_nobody_waits_for(threads):
-    """XLA has as many threads here as devices. JAX before 0.12 stops for ever at the 33rd, without effects too."""
+    """XLA has as many threads here as devices. JAX before 0.12 deadlocks at the 33rd, without effects too."""
     done = run_python(UNAWAITED, env={"THREADS": str(threads)})
     assert done.stdout == "done\n", done.stderr[-2000:]
 

@@ -120,7 +120,7 @@ _WAYS = {
 @pytest.mark.parametrize("way", _WAYS)
 def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
     """It cannot go on, so its program ends with an error that says why; the next one runs."""
-    monkeypatch.setattr(watchdog, "_HOLD_PATIENCE", 1.0)
+    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 1.0)
     monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 2.0)  # with few processors, the dispatch itself may wait
     x = _sharded()
 
@@ -139,7 +139,7 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
 @pytest.mark.parametrize("way", ["numpy", "function", "effects", "callback"])
 def test_callback_of_a_region_that_waits_for_the_devices(way, monkeypatch):
     """The same where each device has its own: those that have their answers wait for the others."""
-    monkeypatch.setattr(watchdog, "_HOLD_PATIENCE", 1.0)
+    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 1.0)
     monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 2.0)
     x = _sharded()
 
