@@ -122,7 +122,7 @@ class SharedStream(Stream):
     @property
     def dispatch_lock(self) -> Any:  # type: ignore[override]
         """Several devices run programs in the order in which they get them, and one that waits for a callback blocks
-        those behind it. So they must get them in the order of the epochs, since the callback waits for those ahead of it."""
+        those behind it. The callback waits for the epochs ahead of its own, so devices must get them in that order."""
         return self._launching if several_devices() else _NO_LOCK
 
     @property

@@ -43,7 +43,7 @@ def _device_places() -> dict[int, int]:
 
 @functools.cache
 def host_device() -> int:
-    """The number of the device for which this process's host speaks."""
+    """The number of the device on whose behalf this process's host publishes."""
     return 0 if jax.process_count() == 1 else jax.local_devices(backend="cpu")[0].id
 
 

@@ -60,7 +60,7 @@ def test_sharded_program_calls_once_for_all_devices():
 
 
 def test_sharded_program_that_waits_lets_earlier_callbacks_use_the_devices():
-    """Devices run one program over several of them at a time; one that waits for its turn does not keep them busy."""
+    """Devices run one program over several of them at a time; one that waits for another does not block them."""
     seen = []
     queued = fx.jit(lambda x: fx.callback(lambda: seen.append(float(jax.jit(lambda y: y.sum())(_sharded()))), None))
     waits = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
