@@ -117,7 +117,7 @@ def _end(item: pytest.Item, phase: str, *, failed: bool) -> None:
 
 
 def _barrier(config: pytest.Config) -> BaseException | None:
-    """Waits for all effects. Returns what they raised. Where nobody has imported `effects`, there are none."""
+    """Waits for all effects. Returns what they raised. Where `effects` has not been imported, there are none."""
     barrier = getattr(sys.modules.get("effects"), "effects_barrier", None)
     if barrier is None:
         return None

@@ -1,4 +1,4 @@
-"""What a call of Python costs inside a compiled loop, and a log record, and a large operand on its way to the host."""
+"""What a call of Python costs inside a compiled loop, and a log record, and a large operand sent to the host."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _measuring(
     def measure() -> float:
         seconds = timed(program)
         check()
-        settle(x).block_until_ready()  # JAX frees arrays that were dropped in its next call, which is somebody else's
+        settle(x).block_until_ready()  # JAX frees arrays that were dropped in its next call, in another case's time
         return seconds
 
     return measure

@@ -38,15 +38,15 @@ def assert_order(seen: Iterable[Any], template: Iterable[Any]) -> None:
     seen, at = list(seen), 0
     for part in [template] if isinstance(template, Set) else template:
         values: dict[int, Any] = {}
-        # Which of a set's equal values one is, only what follows may tell, so every way to read what was seen is kept.
+        # Which of a set's equal values one is, only what follows may tell, so every reading of what was seen is kept.
         # Each has taken as many values: either something is left in all of them, or in none.
-        ways = {_pattern(part, values, in_set=False)}
-        while any(ways):
-            expected = {n for way in ways for n in _next(way)}
+        readings = {_pattern(part, values, in_set=False)}
+        while any(readings):
+            expected = {n for reading in readings for n in _next(reading)}
             came = {n for n in expected if at < len(seen) and values[n] == seen[at]}
             if not came:
                 _fail(seen, at, {repr(values[n]) for n in expected})
-            ways = {left for way in ways for left in _after(way, came)}
+            readings = {left for reading in readings for left in _after(reading, came)}
             at += 1
     if at < len(seen):
         _fail(seen, at, {"the end"})

@@ -110,9 +110,9 @@ def _records() -> None:
         return jax.lax.scan(step, x, jax.numpy.arange(1000))[0]
 
     handler = fx.ListHandler()
-    token = fx.add_handler(handler, effects="log")
+    added = fx.add_handler(handler, effects="log")
     train(1.0)
-    fx.remove_handler(token)
+    fx.remove_handler(added)
     columns = handler.columns("step")
     print(len(handler), "events; i from", columns["i"].min(), "to", columns["i"].max(), "in order")
 

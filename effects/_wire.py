@@ -1,4 +1,4 @@
-"""The wire: what compiled programs, native code and Python lay out alike.
+"""The wire: what compiled programs, native code and Python lay out in the same way.
 
 It is written down here and, for native code, in `dispatch/native/wire.h`, and nowhere else. The native module says what
 it was compiled with, and `lowering/host/native.py` compares the two when it loads it.
@@ -134,7 +134,7 @@ class Flag(enum.IntFlag):
 
 
 ALL_DEVICES = -1
-"""The device of a record that all devices of a program publish alike."""
+"""The device of a record that is replicated: all devices of a program publish it."""
 
 SCALARS = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -155,7 +155,7 @@ class RecordTrait(enum.IntFlag):
     LEAVES = 16  # and the last
     MAY_DIVERGE = 32  # as the flag
     REPLICATED = 64
-    HAS_SHARDS = 128  # each device publishes its part of what is sharded
+    HAS_SHARDS = 128  # each device publishes its shard
 
 
 class CustomCallTrait(enum.IntFlag):
@@ -171,7 +171,7 @@ DEVICES_SHIFT = 8
 """Above the traits, of either call: how many devices come to it, where that matters."""
 DEVICES_MASK = 0xFFFFFF
 CALL_SHIFT = 32
-"""Above these: a number that keeps apart calls that are otherwise equal."""
+"""Above these: a number that differs between calls that are otherwise equal."""
 
 
 def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool], devices: int, call: int) -> int:
@@ -217,7 +217,7 @@ class Batch(NamedTuple):
 
 
 class ItemKind(enum.IntEnum):
-    TEXT = 0  # of consecutive records that go to one place
+    TEXT = 0  # of consecutive records that go to one output
     RECORDS = 1  # consecutive records of one epoch, headers included
     LARGE = 2  # a large record by itself
 
@@ -241,7 +241,7 @@ class CallbackRecord(NamedTuple):
     site: int
     token: tuple[int, ...]
     device: int
-    reply: int  # under which number somebody waits; 0 if nobody does
+    reply: int  # the number of the reply that a device waits for; 0 if none does
     several: bool  # it is one of several devices that ask
     payload: Any
 

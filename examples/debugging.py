@@ -99,7 +99,7 @@ def forward():
 
 
 def backward():
-    """What flows backward is printed by `fx.print_grad`, in the turns of a loop from the last to the first.
+    """What flows backward is printed by `fx.print_grad`, in the iterations of a loop, from the last to the first.
 
     forward, turn 0
     forward, turn 1

@@ -14,7 +14,7 @@ MSG_CUSTOM_CALL = (
 
 
 def failure_in(error: BaseException, function: str) -> errors.CustomCallError | None:
-    """What a handler said that made a program fail with this error, if nobody has been told yet."""
+    """What a handler said that made a program fail with this error, if no caller has been given it yet."""
     for number in _NUMBER.findall(str(error)):
         if (taken := native.take_custom_call_failure(int(number))) is not None:
             target, where, code, message = taken

@@ -116,10 +116,10 @@ _LOOK = 0.005
 
 def _raise_what_ended(stream: Stream, number: int) -> None:
     """Raises what a callback raised for whose results the program waited, once its other effects are done."""
-    place = stream.thread, number
-    if runtime.failures.has_ended(place):
+    key = stream.thread, number
+    if runtime.failures.has_ended(key):
         runtime.drain.wait(lambda: number not in stream.calls)
-        if (failure := runtime.failures.take_awaited(place)) is not None:
+        if (failure := runtime.failures.take_awaited(key)) is not None:
             raise failure
 
 

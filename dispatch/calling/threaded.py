@@ -96,7 +96,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     summary = summarize(jaxpr)
     keys = token_keys(summary.effects)
     compat.need_devices([record_p, close_p])  # each process counts its own
-    # The domains of one program are told apart by the lowest bits of the stream, in the order of their keys.
+    # The domains of one program differ in the lowest bits of the stream, in the order of their keys.
     tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
     closes = bool(keys) and last_record_closes(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes))

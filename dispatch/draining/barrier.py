@@ -70,7 +70,7 @@ def effects_barrier(
 
 
 def _raise_failures(threads: set[int] | None) -> None:
-    """Raises what effects of these threads' programs raised, or of all, and nobody has reported."""
+    """Raises what effects of these threads' programs raised, or of all, and has not been reported."""
     if not runtime.failures:
         return
     raised = runtime.failures.take(threads)

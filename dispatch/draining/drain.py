@@ -17,7 +17,7 @@ from effects import _errors as errors
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._wire import INDEX, PHASE, Batch, CallbackRecord, Item, ItemKind, RecordsBetween, in_region, read_header
-from effects.dispatch.draining.failures import Failures, Place
+from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
 from effects.dispatch.draining.watchdog import Running, Watch
@@ -27,9 +27,7 @@ from effects.lowering.host.native import native
 from effects.lowering.host.publish import this_thread, to_bytes
 from effects.lowering.host.sites import KnownSites
 
-MSG_CANCELLED = (
-    "The {effect} at {where} did not run. Its program had failed before its turn came. See the error of that program."
-)
+MSG_CANCELLED = "The {effect} at {where} did not run. Its program had failed before. See the error of that program."
 MSG_PROCESS_ENDS = (
     "A callback did not run. The process ends, and no effects are replayed any more. Call `fx.effects_barrier()` first."
 )
@@ -49,11 +47,11 @@ class Drain:
         self._sites = sites
         self.progress = threading.Condition()  # notified when epochs have ended
         self.untracked_released = 0  # under `progress`: how many records without an epoch have been replayed
-        # By the identity of its work: a run of functions that is under way; the number of the thread that is held, and
-        # how many untracked records are part of it.
+        # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
+        # suspended, and how many untracked records are part of it.
         self._runs: dict[int, tuple[int, int]] = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
-        self.running: dict[int, tuple[Site, Place, tuple[int, ...], int, bool, float]] = {}
+        self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         self.ended = False  # the process is about to end, and nothing runs in the background any more
         self._batches = 0  # the leader's
@@ -61,9 +59,9 @@ class Drain:
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
 
-    def holds(self, thread: int) -> bool:
+    def is_suspended(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way."""
-        return any(held == thread for held, _ in self._runs.copy().values())
+        return any(suspended == thread for suspended, _ in self._runs.copy().values())
 
     @property
     def untracked_in_runs(self) -> int:
@@ -129,9 +127,9 @@ class Drain:
                     self._close_failed()
 
     def _settle(self, nested: Stream) -> Settle:
-        def settle(place: Place) -> None:
+        def settle(key: ProgramKey) -> None:
             if nested.calls or self._failures.programs:
-                self._wait_for_nested(nested, place)
+                self._wait_for_nested(nested, key)
 
         return settle
 
@@ -229,10 +227,10 @@ class Drain:
 
     def _show(self, item: Item, call: Any, site: Site | None) -> None:
         """Replays an item without callbacks."""
-        place = item.thread, item.epoch
+        key = item.thread, item.epoch
         if self._failures.any_ended:
-            self._failures.count_after_end(place, item.count)
-        replay = Replay(self._failures, self._observers, call or outside_epochs(), place)
+            self._failures.count_after_end(key, item.count)
+        replay = Replay(self._failures, self._observers, call or outside_epochs(), key)
         if item.kind == ItemKind.TEXT:
             replay.text(item.data)
         elif item.kind == ItemKind.RECORDS:
@@ -245,42 +243,42 @@ class Drain:
     def _call(self, item: Item, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
         """Runs the functions of an item, and replays what stands between them.
 
-        Returns whom to answer what, if somebody waits, always for the last of them; and whether other devices have
-        turns of their own.
+        Returns the number of the reply that a device waits for, always that of the last function, and what to answer;
+        and whether other devices have calls of their own.
         """
-        place = item.thread, item.epoch
-        replay = Replay(self._failures, self._observers, call or outside_epochs(), place, settle)
+        key = item.thread, item.epoch
+        replay = Replay(self._failures, self._observers, call or outside_epochs(), key, settle)
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
         for part in item.data:
             if len(part) == len(RecordsBetween._fields):
                 between = RecordsBetween._make(part)
                 if self._failures.any_ended:
-                    self._failures.count_after_end(place, between.count)
+                    self._failures.count_after_end(key, between.count)
                 replay.records(Records(between.data, between.count, find))
                 continue
             site_id, token, device, reply, several, payload = CallbackRecord._make(part)
             site = find(site_id)
             cancelled = item.failed and reply != 0
             if self._failures.any_ended:
-                self._failures.count_after_end(place, int(not cancelled), int(cancelled))
+                self._failures.count_after_end(key, int(not cancelled), int(cancelled))
             if cancelled:
                 native.note_cancelled()
                 answer = reply, MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
                 continue
-            self.running[me] = site, place, token, reply, several, time.monotonic()
+            self.running[me] = site, key, token, reply, several, time.monotonic()
             result = replay.function(site, token, device, payload, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:
                 answer = reply, result, in_region(token[PHASE])
         return answer
 
-    def _wait_for_nested(self, nested: Stream, place: tuple[int, int]) -> None:
+    def _wait_for_nested(self, nested: Stream, key: tuple[int, int]) -> None:
         """The effects of programs that a function called come where the function does."""
         if nested.calls:
             self.wait(lambda: not nested.calls)
         for failure in self._failures.take({nested.thread}):
-            self._failures.add(place, failure)
+            self._failures.add(key, failure)
 
     def _call_of(self, thread: int, number: int) -> tuple[Any, Site | None]:
         """What was in force when a program was called, and the site of an effect outside of programs."""
@@ -288,7 +286,7 @@ class Drain:
         if stream is None:
             return None, None
         call = stream.calls.get(number)
-        if self._runs and call is not None and self.holds(thread):
+        if self._runs and call is not None and self.is_suspended(thread):
             # What is unordered passes a function that runs in this context, and no two threads can be in one.
             call = (*call[:2], call[2].copy())
         return call, (stream.eager.get(number) if stream.eager else None)
@@ -301,10 +299,10 @@ class Drain:
                 continue  # it has just ended
             failure = errors.EffectError(message.format(name=function.name, where=function.site.where))
             self.running[thread] = (*running[thread][:3], 0, *running[thread][4:])
-            self._failures.end_program(function.place, failure, function.token[INDEX])
+            self._failures.end_program(function.key, failure, function.token[INDEX])
             answer_with(function.reply, failure)
-            if in_region(function.token[PHASE]):  # the other devices' turns do not come before this function ends
-                native.end_program(*function.place)
+            if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
+                native.end_program(*function.key)
 
     def _close_failed(self) -> None:
         """Ends epochs whose programs have failed or run elsewhere, which never close themselves."""
@@ -313,15 +311,15 @@ class Drain:
                 # What waits behind one that has not failed waits for it.
                 _, output_token = stream.running.get(number, (None, None))
                 if output_token is None or output_token.is_deleted() or not output_token.is_ready():
-                    break  # if the user has deleted all arrays of JAX's, nobody knows
+                    break  # if the user has deleted all arrays of JAX's, it cannot be known
                 if runs_here(output_token) and failure_of(output_token) is None:
-                    break  # it has ended, and its end is on its way
+                    break  # it has ended, and its marker is about to come
                 stream.running.pop(number, None)
                 stream.fail(number)
 
 
 def _last_reply(item: Item) -> int:
-    """Under which number somebody waits for the last record of an item; 0 if nobody does."""
+    """The number of the reply that a device waits for with the last record of an item; 0 if none does."""
     last: tuple[Any, ...] = item.data[-1] if item.has_callbacks else ()
     return CallbackRecord._make(last).reply if len(last) == len(CallbackRecord._fields) else 0
 

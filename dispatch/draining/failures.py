@@ -1,4 +1,4 @@
-"""What effects raised on the host and nobody has been told yet, program by program."""
+"""What effects raised on the host and no caller has been given yet, program by program."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from effects import _jax as compat
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.streams.table import Streams
 
-Place = tuple[int, int]
-"""A program: the number of the thread that called it, and of its epoch."""
+ProgramKey = tuple[int, int]
+"""A call of a program: the number of the thread that called it, and of its epoch."""
 
 _KEPT = 100
 """How many failures of one program are kept; the others are counted. A loop may fail in every iteration."""
@@ -35,62 +35,62 @@ class Failures:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._lock = threading.Lock()
-        self.programs: dict[Place, _OfProgram] = {}  # by program, in the order of their first failure
-        self.calls: set[Place] = set()  # programs whose calls have not returned, and raise what ends them
+        self.programs: dict[ProgramKey, _OfProgram] = {}  # by program, in the order of their first failure
+        self.calls: set[ProgramKey] = set()  # programs whose calls have not returned, and raise what ends them
         self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
         self.any_ended = False  # whether a callback has ended a program that may still have records to replay
 
     def __bool__(self) -> bool:
         return bool(self.programs)
 
-    def add(self, place: Place, failure: BaseException) -> None:
+    def add(self, key: ProgramKey, failure: BaseException) -> None:
         """Keeps a failure after which the program goes on."""
         with self._lock:
-            program = self._of(place)
+            program = self._of(key)
             if len(program.kept) < _KEPT:
                 program.kept.append(failure)
             else:
                 program.more += 1
 
-    def end_program(self, place: Place, failure: BaseException, before: int) -> None:
+    def end_program(self, key: ProgramKey, failure: BaseException, before: int) -> None:
         """Keeps the failure that ends the program."""
         with self._lock:
-            program = self._of(place)
+            program = self._of(key)
             if program.awaited is not None:  # another device of the same program
                 program.kept.append(failure)
                 return
             program.awaited, program.before = failure, before
             self.any_ended = True
-            self.untracked_ended = self.untracked_ended or place[0] == UNTRACKED_THREAD
+            self.untracked_ended = self.untracked_ended or key[0] == UNTRACKED_THREAD
 
-    def _of(self, place: Place) -> _OfProgram:
-        if place not in self.programs:
-            stream = self._streams.get(place[0])
-            self.programs[place] = _OfProgram(thread=stream and stream.thread_of(place[1]))
-        return self.programs[place]
+    def _of(self, key: ProgramKey) -> _OfProgram:
+        if key not in self.programs:
+            stream = self._streams.get(key[0])
+            self.programs[key] = _OfProgram(thread=stream and stream.thread_of(key[1]))
+        return self.programs[key]
 
-    def has_ended(self, place: Place) -> bool:
-        """Whether a callback has ended this program, and nobody has been told."""
-        program = self.programs.get(place)
+    def has_ended(self, key: ProgramKey) -> bool:
+        """Whether a callback has ended this program, and no caller has been given its failure."""
+        program = self.programs.get(key)
         return program is not None and program.awaited is not None
 
-    def count_after_end(self, place: Place, replayed: int, cancelled: int = 0) -> None:
+    def count_after_end(self, key: ProgramKey, replayed: int, cancelled: int = 0) -> None:
         """Counts what became of records of a program that a callback has ended."""
         with self._lock:
-            program = self.programs.get(place)
+            program = self.programs.get(key)
             if program is not None and program.awaited is not None:
                 program.after += replayed
                 program.cancelled += cancelled
 
-    def take_awaited(self, place: Place) -> BaseException | None:
+    def take_awaited(self, key: ProgramKey) -> BaseException | None:
         """The failure that ended this program."""
         with self._lock:
-            program = self.programs.get(place)
+            program = self.programs.get(key)
             if program is None or program.awaited is None:
                 return None
             failure = _finish_awaited(program)
             if not program.kept:
-                del self.programs[place]
+                del self.programs[key]
             self._look_for_ended()
         return failure
 
@@ -98,13 +98,13 @@ class Failures:
         """All failures, or those of programs that these threads called, in order; but what a call is to raise."""
         taken: list[BaseException] = []
         with self._lock:
-            for place in list(self.programs):
-                thread = self.programs[place].thread
-                if threads is None or (place[0] in threads and thread in (None, self._streams.this_thread())):
-                    program = self.programs.pop(place)
+            for key in list(self.programs):
+                thread = self.programs[key].thread
+                if threads is None or (key[0] in threads and thread in (None, self._streams.this_thread())):
+                    program = self.programs.pop(key)
                     kept = program.kept
-                    if program.awaited is not None and place in self.calls:
-                        self.programs[place] = dataclasses.replace(program, kept=[], more=0)
+                    if program.awaited is not None and key in self.calls:
+                        self.programs[key] = dataclasses.replace(program, kept=[], more=0)
                     elif program.awaited is not None:
                         kept = [_finish_awaited(program), *kept]
                     if program.more:

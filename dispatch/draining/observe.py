@@ -75,9 +75,9 @@ def add_handler(handler: Any, effects: Any = None) -> Handler:
     Example:
         >>> import effects as fx
         >>> texts = []
-        >>> token = fx.add_handler(lambda record: texts.append(record.text), effects="print")
+        >>> added = fx.add_handler(lambda record: texts.append(record.text), effects="print")
         >>> fx.jit(lambda x: fx.print("x = {}", x))(1)
-        >>> fx.remove_handler(token)
+        >>> fx.remove_handler(added)
         x = 1
         >>> texts
         ['x = 1']
@@ -102,8 +102,8 @@ def remove_handler(token: Handler) -> None:
 
     Example:
         >>> import effects as fx
-        >>> token = fx.add_handler(print)
-        >>> fx.remove_handler(token)
+        >>> added = fx.add_handler(print)
+        >>> fx.remove_handler(added)
     """
     runtime.waiting.for_thread()
     if not isinstance(token, Handler) or not runtime.observers.remove(token):

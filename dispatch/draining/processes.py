@@ -34,7 +34,7 @@ _GRACE = 5.0
 class Meeting:
     """One barrier of a thread's with the same thread of all other processes.
 
-    Threads are numbered alike in all processes, so those that call barriers at the same time each meet their own. A
+    Threads have the same numbers in all processes, so those that call barriers at the same time each meet their own. A
     process notes with the service how far it is, so that the others can say who is missing and why.
     """
 

@@ -19,7 +19,7 @@ from effects._model.host_call import HostCall, take_results
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
 from effects._wire import INDEX, UNTRACKED_THREAD
-from effects.dispatch.draining.failures import Failures, Place
+from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.lowering.host.native import native
 
@@ -29,11 +29,11 @@ MSG_FOREIGN_CALLBACK = (
 )
 MSG_REPLAY = (
     "The effect `{effect}` at {where}, in {function}, could not be carried out on the host: {error}. It was replayed "
-    "in its turn, and the effects after it went on. Correct what the cause below says."
+    "in its place in the order, and the effects after it went on. Correct what the cause below says."
 )
 MSG_CALLBACK = (
-    "The callback `{name}` at {where}, in {function}, raised {error}. It ran in its turn, and the effects after it "
-    "went on, since nobody waited for it. Correct what the cause below says."
+    "The callback `{name}` at {where}, in {function}, raised {error}. It ran in its place in the order, and "
+    "the effects after it went on, since nothing waited for it. Correct what the cause below says."
 )
 MSG_AWAITED_CALLBACK = (
     "The callback `{name}` at {where}, in {function}, raised {error}. "
@@ -59,7 +59,7 @@ class Call(NamedTuple):
     context: contextvars.Context  # in which its effects are replayed
 
 
-Settle = Callable[[Place], None]
+Settle = Callable[[ProgramKey], None]
 """Waits for the effects of what a function of the user's has called, on behalf of the program that called it."""
 
 _OUTSIDE = native.Caller("a program outside fx.jit")
@@ -78,13 +78,13 @@ class Replay:
         failures: Failures,
         observers: Observers,
         call: tuple[native.Caller, TextIO | None, contextvars.Context],
-        place: Place,
+        key: ProgramKey,
         settle: Settle | None = None,
     ):
         self._failures = failures
         self._observers = observers
         self._call = call
-        self._place = place
+        self._key = key
         self._settle = settle
 
     def text(self, text: str) -> None:
@@ -113,7 +113,7 @@ class Replay:
                 self._fail(error, site)
                 return None
             failure = _failure(MSG_AWAITED_CALLBACK, error, self._call[0].name, site)
-            self._failures.end_program(self._place, failure, token[INDEX])
+            self._failures.end_program(self._key, failure, token[INDEX])
             return failure
 
     # In the context of the call.
@@ -163,7 +163,7 @@ class Replay:
                         all_lanes[lane] = of_one
             finally:
                 if self._settle is not None:
-                    self._settle(self._place)
+                    self._settle(self._key)
         return results
 
     def _show(self, records: Records) -> None:
@@ -192,16 +192,16 @@ class Replay:
         for capture in self._captures():
             capture.records.extend(records)
         for handler in self._observers.handlers:
-            handler.take(records, lambda failure: self._failures.add(self._place, failure))
+            handler.take(records, lambda failure: self._failures.add(self._key, failure))
 
     def _captures(self) -> tuple[Capture, ...]:
         # What JAX dispatched does not say which thread called it.
-        return self._observers.captures if self._place[0] == UNTRACKED_THREAD else captures.get()
+        return self._observers.captures if self._key[0] == UNTRACKED_THREAD else captures.get()
 
     def _fail(self, error: BaseException, site: Site | None) -> None:
         is_call = site is not None and site.content.call is not None
         message = MSG_CALLBACK if is_call else MSG_REPLAY
-        self._failures.add(self._place, _failure(message, error, self._call[0].name, site))
+        self._failures.add(self._key, _failure(message, error, self._call[0].name, site))
 
 
 def _failure(message: str, error: BaseException, function: str, site: Site | None) -> errors.EffectError:

@@ -42,7 +42,7 @@ class Runtime:
         self.drain.start()
 
     def stop(self) -> None:
-        """Shows all effects, ends the drain, closes handlers, and reports what effects raised and nobody has seen.
+        """Shows all effects, ends the drain, closes handlers, and reports what effects raised and no caller was given.
 
         At the end of the process. Effects of exit handlers that come later are replayed by whoever waits for them.
         """

@@ -53,7 +53,7 @@ class Waiting:
         # The newest epoch that counts, of each stream: a stream's epochs end in their order.
         last = []
         for stream in which:
-            if nested and stream not in own and self._drain.holds(stream.thread):
+            if nested and stream not in own and self._drain.is_suspended(stream.thread):
                 continue  # it goes on when the effects that are being replayed are done, and we may be one of them
             numbers = list(stream.calls)
             # Such a call is ours or may never return: what it opened and what came after waits for it.

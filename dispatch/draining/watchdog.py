@@ -24,7 +24,7 @@ import numpy as np
 
 from effects._jax import array_of, devices_of
 from effects._model.site import Site
-from effects.dispatch.draining.failures import Place
+from effects.dispatch.draining.failures import ProgramKey
 from effects.dispatch.streams.stream import Stream
 
 MSG_STUCK = (
@@ -49,7 +49,7 @@ _PATIENCE = 1.0
 _IDLE_PATIENCE = 8.0
 """The same where it might come, but nothing is computed. XLA aborts the process after 40."""
 
-_HOLD_PATIENCE = 60.0
+_ARRAY_PATIENCE = 60.0
 """The same for one that does not stand still, or we do not know where, and has what cannot come in a variable."""
 
 _IDLE = 0.1
@@ -67,7 +67,7 @@ class Running(NamedTuple):
     """A function of the user's that runs. A plain tuple where it is made, since that is at every callback."""
 
     site: Site
-    place: Place
+    key: ProgramKey
     token: tuple[int, ...]
     reply: int  # under which its program waits for it; 0 if it does not
     several: bool  # whether that program waits on several devices
@@ -146,7 +146,7 @@ def _below(thread: int, running: Mapping[int, Running]) -> Iterator[int]:
     yield thread
     own = running[thread].own
     for other, function in running.items():
-        if own is not None and other != thread and function.place[0] == own.thread:
+        if own is not None and other != thread and function.key[0] == own.thread:
             yield from _below(other, running)
 
 
@@ -171,15 +171,15 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
             return wait([], len(devices) > 1)
         frame = frame.f_back
     # Native code shows nothing but the line that called it.
-    held = []
+    arrays = []
     while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
-        held += filter(_is_over_several, _unready(_values(frame)))
+        arrays += filter(_is_over_several, _unready(_values(frame)))
         frame = frame.f_back
     names = _names(innermost.f_code, innermost.f_lasti, innermost.f_lineno)
     called = list(_values_of(names, innermost))
     dispatches = any(each is jax.jit or isinstance(each, _JITTED) for each in called)
-    if held and dispatches:  # only so many programs are queued
-        return wait(held, True)
+    if arrays and dispatches:  # only so many programs are queued
+        return wait(arrays, True)
     if "block_until_ready" in names and (awaited := _unready(jax.live_arrays())):
         return wait(awaited, all(map(_is_over_several, awaited)))
     if any(map(_is_of_numpy, called)):  # it reads arrays of one device where they lie
@@ -192,7 +192,7 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
     own = function.own
     if own is not None and (awaited := _unready(output_token for _, output_token in list(own.running.values()))):
         return wait(awaited, any(map(_is_over_several, awaited)), own.thread, id(awaited[0]))
-    return _Wait((id(held[0]),), _HOLD_PATIENCE, False, now, now, cpu) if held else None
+    return _Wait((id(arrays[0]),), _ARRAY_PATIENCE, False, now, now, cpu) if arrays else None
 
 
 def _values(frame: FrameType) -> Iterator[Any]:

@@ -50,7 +50,7 @@ class Stream:
     """
 
     dispatch_lock: Any = _NO_LOCK
-    """Held from where a program gets its place until it is called."""
+    """A thread has it from where its program gets a number until the program is called."""
 
     open: Callable[[native.Caller, list[int]], int]
     token: Callable[[int], np.ndarray]
@@ -121,8 +121,8 @@ class SharedStream(Stream):
 
     @property
     def dispatch_lock(self) -> Any:  # type: ignore[override]
-        """Several devices run programs in the order in which they get them, and one that waits for a callback holds up
-        those behind it. So they must get them in the order of the epochs, since the callback waits for its place."""
+        """Several devices run programs in the order in which they get them, and one that waits for a callback blocks
+        those behind it. The callback waits for the epochs ahead of its own, so devices must get them in that order."""
         return self._launching if several_devices() else _NO_LOCK
 
     @property
@@ -172,7 +172,7 @@ class StreamHost:
         """
         compiled = threaded
         if hasattr(threaded, "lower"):
-            threaded.lower(token, *args, **kwargs)  # traces, for which nobody waits
+            threaded.lower(token, *args, **kwargs)  # traces, for which no other thread waits
             with lock:  # of several threads that were there at one time, one compiles: JAX has kept one lowering
                 compiled = threaded.lower(token, *args, **kwargs).compile()
         if gave_up:

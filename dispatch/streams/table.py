@@ -35,7 +35,7 @@ class Streams:
         self._use_shared = False
         self._by_thread: dict[int, Stream] = {0: self._shared}
         self._ended: list[int] = []  # numbers of threads that are gone
-        # The drain's threads are made as they are needed. The user's are counted by themselves, alike in all processes.
+        # The drain's threads are made as they are needed. The user's are counted by themselves, as in all processes.
         self._numbers = itertools.count(1)
         self._nested_numbers = itertools.count(UNTRACKED_THREAD - 1, -1)
         config.listen(self._configure)

@@ -49,7 +49,7 @@ def _take_attribute(value: Any, name: str, where: Where) -> Any:
     try:
         if not fits:
             raise TypeError
-        array = np.array(value)  # a copy, which nobody changes
+        array = np.array(value)  # a copy, which does not change
         array = array.astype(array.dtype.newbyteorder("="))
         if array.dtype.name not in _ATTRIBUTE_TYPES and not (array.ndim == 0 and array.dtype == bool):
             raise TypeError

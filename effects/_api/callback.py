@@ -63,8 +63,8 @@ def callback(
 ) -> Any:
     """Calls a Python function when the program reaches this point, in program order with prints and logs.
 
-    Without results the call is only recorded: the program goes on, and the function runs later, in its turn. With
-    results the program waits until the function has run in its turn.
+    Without results the call is only recorded: the program goes on, and the function runs later, in its place in the
+    order. With results the program waits until the function has run there.
 
     Arrays reach the function as NumPy arrays, which are its own to keep and read-only; the device may have changed its
     copy meanwhile. The function may use JAX, print, log and call `fx.jit` functions: their effects come in its place.

@@ -26,7 +26,7 @@ def print_grad(fmt: str, x: Any, /) -> Any:
     """The identity, which prints the cotangent of `x` in the backward pass.
 
     The line comes in program order with the other effects, where the backward pass gets there: after those of the
-    forward pass, and of a loop the last turn first. Without a backward pass nothing is printed.
+    forward pass, and of a loop the last iteration first. Without a backward pass nothing is printed.
 
     Args:
         fmt: A format as for `fx.print`, with one argument: the cotangent, in the structure of `x`.

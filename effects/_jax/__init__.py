@@ -97,7 +97,6 @@ from effects._jax.primitives import while_p as while_p
 from effects._jax.regions import as_per_device as as_per_device
 from effects._jax.regions import automatic_devices as automatic_devices
 from effects._jax.regions import boolean as boolean
-from effects._jax.regions import copies_in_parts as copies_in_parts
 from effects._jax.regions import devices_of_program as devices_of_program
 from effects._jax.regions import differs as differs
 from effects._jax.regions import is_abstract as is_abstract
@@ -105,6 +104,7 @@ from effects._jax.regions import is_collective as is_collective
 from effects._jax.regions import is_for_several_devices as is_for_several_devices
 from effects._jax.regions import per_device as per_device
 from effects._jax.regions import region_axes as region_axes
+from effects._jax.regions import replicas_per_group as replicas_per_group
 from effects._jax.registrations import hide_frames_in as hide_frames_in
 from effects._jax.registrations import hold_weakly_in_caches as hold_weakly_in_caches
 from effects._jax.registrations import infer_types_each_time as infer_types_each_time

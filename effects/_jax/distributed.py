@@ -37,13 +37,13 @@ def device_place(ordinal: int) -> int:
 @functools.cache
 def _device_places() -> dict[int, int]:
     if jax.process_count() == 1:
-        return {}  # the number is the place
-    return {device.id: place for place, device in enumerate(jax.devices("cpu"))}
+        return {}  # the number is the position
+    return {device.id: position for position, device in enumerate(jax.devices("cpu"))}
 
 
 @functools.cache
 def host_device() -> int:
-    """The number of the device for which this process's host speaks."""
+    """The number of the device on whose behalf this process's host publishes."""
     return 0 if jax.process_count() == 1 else jax.local_devices(backend="cpu")[0].id
 
 

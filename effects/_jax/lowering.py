@@ -12,7 +12,7 @@ from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 
 from effects._jax.core import abstract_token
-from effects._jax.regions import copies_in_parts
+from effects._jax.regions import replicas_per_group
 
 
 def call_handler(
@@ -66,10 +66,10 @@ def _attribute(value: Any) -> Any:
 
 
 def mark_replicated(ctx: Any, op: Any) -> None:
-    """Tells the partitioner that all devices run this operation on the whole value, or all copies in a part."""
+    """Tells the partitioner that all devices run this operation on the whole value, or all replicas of a group."""
     if jax.config.jax_use_shardy_partitioner:
         sharding: Any = jax_callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
-        if copies_in_parts(ctx):  # all shardings in a region are of its mesh
+        if replicas_per_group(ctx):  # all shardings in a region are of its mesh
             mesh_shape = tuple(ctx.module_context.axis_context.mesh.shape.items())
             each = [array.replace(mesh_shape=mesh_shape, logical_device_ids=None) for array in sharding.shardings]
             sharding = type(sharding)(tuple(each))

@@ -35,13 +35,13 @@ from effects._jax.primitives import (
 )
 
 Maker = Callable[[Any], Any]
-"""Makes what stands in a place from what JAX has there, which is None if that is nothing."""
+"""Makes what stands at a patch point from what JAX has there, which is None if that is nothing."""
 
 _Maker = TypeVar("_Maker", bound=Maker)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Place:
+class PatchPoint:
     """An attribute of a module or a class of JAX's, or an entry of one of its tables."""
 
     name: str
@@ -60,13 +60,13 @@ class Place:
             setattr(self.owner, self.key, value)
 
 
-def _attribute(owner: Any, name: str) -> Place:
+def _attribute(owner: Any, name: str) -> PatchPoint:
     owner_name = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
-    return Place(f"{owner_name}.{name}", owner, name)
+    return PatchPoint(f"{owner_name}.{name}", owner, name)
 
 
-def _entry(module: Any, table: str, primitive: Any) -> Place:
-    return Place(f"{module.__name__}.{table}[{primitive}]", getattr(module, table), primitive)
+def _entry(module: Any, table: str, primitive: Any) -> PatchPoint:
+    return PatchPoint(f"{module.__name__}.{table}[{primitive}]", getattr(module, table), primitive)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Patch:
 
     Attributes:
         name: What it is called.
-        places: What of JAX is changed.
+        points: What of JAX is changed.
         now: What is different.
         why: What would go wrong without it.
         since: The oldest supported version of JAX that needs it. No supported version is older than 0.10.
@@ -83,7 +83,7 @@ class Patch:
     """
 
     name: str
-    places: tuple[Place, ...]
+    points: tuple[PatchPoint, ...]
     now: str
     why: str
     since: str
@@ -92,7 +92,7 @@ class Patch:
     @property
     def changes(self) -> tuple[str, ...]:
         """The dotted names of what of JAX is changed."""
-        return tuple(place.name for place in self.places)
+        return tuple(point.name for point in self.points)
 
     def lines(self) -> list[tuple[str, str]]:
         """The columns, by name, as they are printed."""
@@ -274,12 +274,13 @@ _TABLE = (
 
 _makers: dict[str, Maker] = {}
 
-# Of each place, by its name. A module that is loaded again keeps its names, so that nothing is replaced twice.
+# Of each patch point, by its name. A module that is loaded again keeps its names, so that nothing is replaced twice.
 _originals: dict[str, Any] = globals().get("_originals", {})
 
 
 def implements(*names: str) -> Callable[[_Maker], _Maker]:
-    """Gives the rows of these names what stands in their places: `make(what JAX has there)`. Nothing is changed yet."""
+    """Gives the rows of these names what is to stand at their patch points: `make(what JAX has there)`. Nothing is
+    changed yet."""
 
     def collect(make: _Maker) -> _Maker:
         for name in names:
@@ -298,10 +299,10 @@ def apply() -> None:
         missing, unknown = set(names) - set(_makers), set(_makers) - set(names)
         raise AssertionError(f"rows without an implementation: {missing}; implementations without a row: {unknown}")
     for row in _TABLE:
-        for place in row.places:
-            original = place.get()
-            _originals.setdefault(place.name, original)
-            place.put(_makers[row.name](original))
+        for point in row.points:
+            original = point.get()
+            _originals.setdefault(point.name, original)
+            point.put(_makers[row.name](original))
 
 
 def patches() -> Patches:

@@ -14,7 +14,7 @@ from effects._jax.jaxprs import jaxprs_in
 
 
 def boolean() -> Any:
-    """The type of a predicate, alike on all devices of the mesh that is in force, if one is."""
+    """The type of a predicate, the same on all devices of the mesh that is in force, if one is."""
     return ShapedArray((), bool, sharding=core.get_cur_mesh_sharding(jax.sharding.PartitionSpec()))
 
 
@@ -47,8 +47,8 @@ def is_collective(eqn: Any) -> bool:
 
 
 def region_axes(mesh: Any, newly_manual_axes: Any) -> tuple[dict[Any, int], dict[Any, int]]:
-    """The axes along which the devices of a region count for themselves, and those along which they are copies of each
-    other, with their sizes."""
+    """The axes along which the devices of a region count for themselves, and those along which they are replicas of
+    each other, with their sizes."""
     by_device = frozenset(newly_manual_axes) | frozenset(mesh.manual_axes)
     own = {axis: size for axis, size in mesh.shape.items() if axis in by_device}
     return own, {axis: size for axis, size in mesh.shape.items() if axis not in by_device and size > 1}
@@ -79,11 +79,11 @@ def is_for_several_devices(ctx: Any) -> bool:
     return devices is not None and devices > 1
 
 
-def copies_in_parts(ctx: Any) -> int:
-    """In a region over some axes of its mesh: how many devices are copies of each other; elsewhere 0."""
+def replicas_per_group(ctx: Any) -> int:
+    """In a region over some axes of its mesh: how many replicas a replica group has; elsewhere 0."""
     axis_context = ctx.module_context.axis_context
     by_device = getattr(axis_context, "manual_axes", None)
     if not by_device:
         return 0
-    copies = math.prod(size for axis, size in axis_context.mesh.shape.items() if axis not in by_device)
-    return copies if copies > 1 else 0
+    replicas = math.prod(size for axis, size in axis_context.mesh.shape.items() if axis not in by_device)
+    return replicas if replicas > 1 else 0

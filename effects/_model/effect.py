@@ -19,8 +19,8 @@ MSG_EFFECT_DOMAIN_TYPE = (
     "Effect {name!r} was given the domain {domain!r}. An order domain is named by a string. Leave `domain` out for a "
     "domain of its own, or name one, such as 'program'."
 )
-MSG_EFFECT_PLACE = (
-    "Effect {name!r} was allowed in {unknown}, which JAX does not ask about. `allowed_in` takes any of {places}. "
+MSG_EFFECT_ALLOWED_IN = (
+    "Effect {name!r} was allowed in {unknown}, which JAX does not ask about. `allowed_in` takes any of {every}. "
     "Remove what is unknown, or leave `allowed_in` out to allow all of them."
 )
 
@@ -28,7 +28,7 @@ MSG_EFFECT_PLACE = (
 PROGRAM = "program"
 """The order domain that the built-in host effects share."""
 
-PLACES = ("control_flow", "custom_derivatives", "remat")
+ALLOWED_IN = ("control_flow", "custom_derivatives", "remat")
 """Where JAX asks whether an effect may appear."""
 
 
@@ -57,7 +57,7 @@ class Effect(compat.JaxEffect):
     ordered: bool = True
     kind: Literal["host", "device"] = "host"
     domain: str = ""
-    allowed_in: frozenset[str] = frozenset(PLACES)
+    allowed_in: frozenset[str] = frozenset(ALLOWED_IN)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -67,9 +67,9 @@ class Effect(compat.JaxEffect):
         if self.domain is not None and not isinstance(self.domain, str):
             raise TypeError(MSG_EFFECT_DOMAIN_TYPE.format(name=self.name, domain=self.domain))
         allowed_in = frozenset(self.allowed_in)
-        if unknown := sorted(map(str, allowed_in - set(PLACES))):
+        if unknown := sorted(map(str, allowed_in - set(ALLOWED_IN))):
             raise ValueError(
-                MSG_EFFECT_PLACE.format(name=self.name, unknown=", ".join(unknown), places=", ".join(PLACES))
+                MSG_EFFECT_ALLOWED_IN.format(name=self.name, unknown=", ".join(unknown), every=", ".join(ALLOWED_IN))
             )
         object.__setattr__(self, "ordered", bool(self.ordered))
         object.__setattr__(self, "domain", self.domain or self.name)
@@ -109,12 +109,12 @@ def jax_effects(effect: Effect) -> set[compat.JaxEffect]:
     return {effect, Order(effect.domain)} if effect.ordered else {effect}
 
 
-def _allowed_in(place: str) -> type:
+def _allowed_in(where: str) -> type:
     """A type whose instances are the effects that are allowed there. JAX asks by type, we answer by field."""
 
     class Allowed(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, Order) or (isinstance(instance, Effect) and place in instance.allowed_in)
+            return isinstance(instance, Order) or (isinstance(instance, Effect) and where in instance.allowed_in)
 
     return Allowed("Allowed", (), {})
 

@@ -73,7 +73,7 @@ def register_callback(name: str) -> Callable[[_F], _F]:
 class HostFunction:
     """A function of the user's, with a key by which records name it.
 
-    The key of a registered function is its name. That of another is of this process alone: nobody else has it.
+    The key of a registered function is its name. That of another is of this process alone: no other process has it.
     """
 
     __slots__ = ("__weakref__", "_fn", "key", "name", "registered")

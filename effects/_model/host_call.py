@@ -31,12 +31,12 @@ class HostCall(Content):
     """A call of `fx.callback`, or of a callback of JAX's."""
 
     function: HostFunction
-    results: tuple[Operand, ...] | None = None  # types of the results in one lane; None: nobody waits for any
+    results: tuple[Operand, ...] | None = None  # types of the results in one lane; None: no program waits for any
     tree: Any = None  # their treedef, or its text in a process that has no more
     pass_record: bool = False
     vmap_method: str | None = None  # as for `jax.pure_callback`; None: lane by lane
     prints: bool = False  # whether the function returns text to print
-    otherwise: Callable[..., Any] | None = None  # JAX's own way from operands to results, where there is none of ours
+    otherwise: Callable[..., Any] | None = None  # JAX's own path from operands to results, where there is none of ours
 
     @property
     def title(self) -> str:

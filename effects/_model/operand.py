@@ -76,7 +76,7 @@ def dtype_name(dtype: np.dtype) -> str:
     return dtype.name
 
 
-# Less than a byte: devices pack them in ways of their own.
+# Less than a byte: each device packs them in its own format.
 _STORED = {
     **dict.fromkeys(("int1", "int2", "int4"), np.dtype(np.int8)),
     **dict.fromkeys(("uint1", "uint2", "uint4"), np.dtype(np.uint8)),

@@ -23,7 +23,7 @@ class Record:
 
     Attributes:
         effect: The effect's name.
-        device: The device that recorded it: its place in `jax.devices()`; -1 if all devices of the program did alike.
+        device: The device that recorded it: its position in `jax.devices()`; -1 if all of the program's devices did.
         token: Its place in program order: (stream, epoch, phase, index).
         lane: Its lane under `vmap`: one number for each, the outermost first.
 
@@ -112,7 +112,7 @@ class Record:
 
     @property
     def device(self) -> int:
-        """The device that recorded it: its place in `jax.devices()`; -1 if all devices of the program did alike."""
+        """The device that recorded it: its position in `jax.devices()`; -1 if all of the program's devices did."""
         return compat.device_place(self._ordinal)
 
     @property

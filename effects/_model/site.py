@@ -162,8 +162,8 @@ class Site:
         come first in a record."""
         if not self.symbols:
             return self
-        places = {size: place for place, size in enumerate(self.symbols)}
-        return self._resized(lambda size: size if isinstance(size, int) else -1 - places[size], len(places))
+        positions = {size: position for position, size in enumerate(self.symbols)}
+        return self._resized(lambda size: size if isinstance(size, int) else -1 - positions[size], len(positions))
 
     @functools.cached_property
     def in_shards(self) -> Site:
@@ -239,7 +239,7 @@ class Site:
 
     @functools.cached_property
     def leaf_names(self) -> tuple[str, ...]:
-        """What each leaf is called: the name or position of its argument, and the way into it."""
+        """What each leaf is called: the name or position of its argument, and the path into it."""
         paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(self.tree, range(len(self.leaves))))
         names = [jax.tree_util.keystr(path[1:], simple=True, separator=".") for path, _ in paths]
         if len(set(names)) < len(names):  # a key of the user's has a dot in it
@@ -257,7 +257,7 @@ class Site:
         return self.is_flat and all(isinstance(leaf, Operand) for leaf in self.leaves)
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """`(args, kwargs)` with these values in the operands' places."""
+        """`(args, kwargs)` with these values in place of the operands."""
         if self._is_plain:
             return tuple(operands), {}
         values = iter(operands)

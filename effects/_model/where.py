@@ -1,4 +1,4 @@
-"""Places in the user's source."""
+"""Lines of the user's source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """A place in the user's source."""
+    """A line of the user's source."""
 
     file: str
     line: int
@@ -20,6 +20,6 @@ class Where:
 
 
 def where_called(depth: int = 1) -> Where:
-    """The place from which the caller of the caller was called."""
+    """The line from which the caller of the caller was called."""
     frame: FrameType = sys._getframe(depth + 1)
     return Where(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)

@@ -17,9 +17,9 @@ class ConsoleHandler:
 
     Example:
         >>> import effects as fx
-        >>> token = fx.add_handler(fx.ConsoleHandler(), effects="log")
+        >>> added = fx.add_handler(fx.ConsoleHandler(), effects="log")
         >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)  # doctest: +ELLIPSIS
-        >>> fx.remove_handler(token)  # doctest: +ELLIPSIS
+        >>> fx.remove_handler(added)  # doctest: +ELLIPSIS
         INFO     step loss=0.5 ...
     """
 

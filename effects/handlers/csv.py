@@ -29,9 +29,9 @@ class CsvHandler:
     Example:
         >>> import effects as fx, pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp(), "run.csv")
-        >>> token = fx.add_handler(fx.CsvHandler(path), effects="log")
+        >>> added = fx.add_handler(fx.CsvHandler(path), effects="log")
         >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
-        >>> fx.remove_handler(token)
+        >>> fx.remove_handler(added)
         >>> print(path.read_text(), end="")
         event,level,device,lane,loss,fields
         step,20,0,[],0.5,

@@ -34,9 +34,9 @@ class JsonLinesHandler:
     Example:
         >>> import effects as fx, json, pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp(), "run.jsonl")
-        >>> token = fx.add_handler(fx.JsonLinesHandler(path))
+        >>> added = fx.add_handler(fx.JsonLinesHandler(path))
         >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
-        >>> fx.remove_handler(token)
+        >>> fx.remove_handler(added)
         >>> record = json.loads(path.read_text())
         >>> record["event"], record["level"], record["fields"]
         ('step', 20, {'loss': 0.5})

@@ -21,10 +21,10 @@ class ListHandler:
     Example:
         >>> import effects as fx, jax
         >>> handler = fx.ListHandler()
-        >>> token = fx.add_handler(handler, effects="log")
+        >>> added = fx.add_handler(handler, effects="log")
         >>> count = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.log("step", i=i), None))
         >>> count(1000)
-        >>> fx.remove_handler(token)
+        >>> fx.remove_handler(added)
         >>> len(handler), handler.records[1].fields, handler.columns("step")["i"].sum()
         (1000, {'i': array(1, dtype=int32)}, np.int64(499500))
     """

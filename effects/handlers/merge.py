@@ -5,7 +5,7 @@ itself, also (device); records under `vmap` follow by lane. That is the order in
 the devices would have let them go. Threads follow one after the other, since each counts for itself.
 
 - A record of a whole value is in the log of each process whose devices ran the program, and the same in all: it is kept
-  once. So is what all processes did by themselves and alike; if only the values differ, each process's is kept.
+  once. So is what every process did by itself, if all did the same; if only the values differ, each process's is kept.
 - What has no place of its own comes behind what it came behind in its process's log: an unordered record, one of a
   program that plain `jax.jit` dispatched, and one of a program that a callback called.
 
@@ -58,7 +58,7 @@ MSG_LOG_MISSING = (
 )
 MSG_LOGS_DIFFER = (
     "The logs {a} and {b} differ: the first has {first}, where the second {second}. All processes of a run call the "
-    "same programs in the same order, since that is what their tokens count. Call them alike in every process; what is "
+    "same programs in the same order, since that is what their tokens count. Call the same in every process; what is "
     "to differ belongs into a `jax.shard_map`."
 )
 
@@ -127,9 +127,9 @@ def merge(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
         >>> import effects as fx, pathlib, tempfile
         >>> from effects.handlers.merge import merge
         >>> path = pathlib.Path(tempfile.mkdtemp(), "run.jsonl")
-        >>> token = fx.add_handler(fx.JsonLinesHandler(path))
+        >>> added = fx.add_handler(fx.JsonLinesHandler(path))
         >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
-        >>> fx.remove_handler(token)
+        >>> fx.remove_handler(added)
         >>> [(record["event"], record["fields"]) for record in merge([path])]
         [('step', {'loss': 0.5})]
     """
@@ -297,7 +297,7 @@ def _processes_of(line: Line) -> list[int]:
 
 
 def _said_by(line: Line) -> Any:
-    """What all processes say alike, whatever their values: the effect, where it is, and what its content says."""
+    """What all processes say in common, whatever their values: the effect, where it is, and what its content says."""
     return _content(line, _WITHOUT_VALUES)
 
 

@@ -31,11 +31,11 @@ class NpzHandler:
     Example:
         >>> import effects as fx, numpy as np, pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp(), "run.npz")
-        >>> token = fx.add_handler(fx.NpzHandler(path), effects="log")
+        >>> added = fx.add_handler(fx.NpzHandler(path), effects="log")
         >>> step = fx.jit(lambda x: fx.log("step", loss=x))
         >>> step(0.5), step(0.25)
         (None, None)
-        >>> fx.remove_handler(token)
+        >>> fx.remove_handler(added)
         >>> with np.load(path) as arrays:
         ...     arrays["step/loss"]
         array([0.5 , 0.25], dtype=float32)

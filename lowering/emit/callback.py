@@ -44,12 +44,12 @@ def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     refuse_several_devices(ctx, site)
-    kept, plain = site.without_idle_mask(operands)
-    register_site(ctx, plain)
+    kept, unmasked = site.without_idle_mask(operands)
+    register_site(ctx, unmasked)
     order = Order(site.effect.domain) if site.effect.ordered else None
 
     def publish(*args: Any) -> Any:
-        return publish_untracked(plain, [np.asarray(x) for x in args[len(args) - len(kept) :]])
+        return publish_untracked(unmasked, [np.asarray(x) for x in args[len(args) - len(kept) :]])
 
     return compat.lower_as_callback(ctx, publish, operands, order)
 

@@ -41,7 +41,7 @@ def _custom_call_token_rule(
     ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site, **params: Any
 ) -> tuple[Tokens, list[Any]]:
     key = token_key(site.effect)
-    # As for records: unordered calls that are alike in all are two all the same.
+    # As for records: unordered calls that are the same in all are still two.
     call = 0 if site.effect.ordered else ctx.call
     of_lanes, params = _of_lanes(params)
 
@@ -106,7 +106,7 @@ def _call(
         CUSTOM_CALL_TARGET,
         operands,
         {**attributes.values, CUSTOM_CALL_ATTRIBUTE: ours},
-        replicated=bool(devices or compat.copies_in_parts(ctx)),
+        replicated=bool(devices or compat.replicas_per_group(ctx)),
         has_side_effect=has_side_effect,
         aliases=dict([*aliases, *[(len(inputs), len(outputs))] * len(token)]),
         layouts=((*inputs, *layouts_of_more[: len(token)]), (*outputs, *layouts_of_more)),

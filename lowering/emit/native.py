@@ -62,7 +62,7 @@ def _site_attributes(
         RecordTrait.CLOSES: edges.closes,
         RecordTrait.ENTERS: edges.enters,
         RecordTrait.LEAVES: edges.leaves,
-        RecordTrait.MAY_DIVERGE: edges.apart,
+        RecordTrait.MAY_DIVERGE: edges.may_diverge,
     }
     traits = call_traits(has, devices, call)
     site = site.portable
@@ -90,26 +90,26 @@ def emit_call(
 
 
 def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> Any:
-    devices, copies = compat.automatic_devices(ctx), compat.copies_in_parts(ctx)
+    devices, replicas = compat.automatic_devices(ctx), compat.replicas_per_group(ctx)
     if not config.native:
         if site.per_shard and devices:
             raise _refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
         return callback.record_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
-    if site.results is not None and not site.effect.ordered and (devices or copies):
-        # Every device asks for itself, and which calls are copies of each other only their order tells.
+    if site.results is not None and not site.effect.ordered and (devices or replicas):
+        # Every device asks for itself, and which calls are replicas of each other only their order tells.
         if (call_of := site.content.call) is not None and call_of.otherwise is not None:
             return _otherwise(ctx, call_of.otherwise, token, operands)
         raise NotImplementedError(MSG_UNORDERED_SHARDED.format(name=site.content.title, where=site.where))
     if site.per_shard and devices:
         return shards_lowering(ctx, token, operands, site, devices, call, edges)
-    if site.per_shard and copies:
+    if site.per_shard and replicas:
         raise _refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
     site = of_processes(ctx, site, devices)
     register_site(ctx, site)
     target = RECORD_TARGET if site.results is None else CALL_TARGET
-    own = own_devices(ctx, devices or copies or edges.devices)
+    own = own_devices(ctx, devices or replicas or edges.devices)
     attributes = _site_attributes(site, own, devices != 0, call, edges)
-    return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or copies))
+    return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or replicas))
 
 
 def shards_lowering(
@@ -160,13 +160,22 @@ def close_lowering(ctx: Any, *tokens: Any) -> Any:
     return emit_call(ctx, CLOSE_TARGET, tokens, {"devices": own_devices(ctx, devices)}, replicated=devices != 0)
 
 
-def enter_lowering(ctx: Any, *operands: Any, devices: int, **attributes: Any) -> Any:
-    attributes["devices"] = own_devices(ctx, devices)
+def enter_lowering(
+    ctx: Any,
+    *operands: Any,
+    ordered: int,
+    devices: int,
+    may_diverge: bool,
+    has_groups: bool,
+    announces_skips: bool,
+) -> Any:
+    attributes = {"ordered": ordered, "devices": own_devices(ctx, devices)}
+    attributes |= {"apart": may_diverge, "parts": has_groups, "skips": announces_skips}  # as the handler has them
     return compat.call_handler(ctx, ENTER_TARGET, operands, attributes, has_side_effect=True)
 
 
 def leave_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
-    return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=compat.copies_in_parts(ctx) != 0)
+    return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=compat.replicas_per_group(ctx) != 0)
 
 
 def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
@@ -174,7 +183,7 @@ def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
         avals_in=[compat.physical_aval(aval) for aval in ctx.avals_in],
         avals_out=[compat.physical_aval(aval) for aval in ctx.avals_out],
     )
-    if compat.copies_in_parts(ctx):
+    if compat.replicas_per_group(ctx):
         # A call would have what is sharded gathered.
         return compat.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
     aliases = {tokens + at: at for at in range(len(ctx.avals_out))}

@@ -13,7 +13,7 @@ from effects._model.primitive import effect_p
 from effects._wire import TOKEN_LENGTH
 from effects.lowering.emit import callback
 from effects.lowering.emit.record import close_p, record_p
-from effects.lowering.rules.shard_map import lower_meet_mesh, meet_mesh_p, rejoin_p
+from effects.lowering.rules.shard_map import check_mesh_p, lower_check_mesh, rejoin_p
 
 _NOT_CACHEABLE = {record_p, close_p, effect_p}
 """What is lowered anew for each equation: a program keeps its sites."""
@@ -32,5 +32,5 @@ def _rejoin(*tokens: Any) -> list[Any]:
 for _platform in PLATFORMS.values():
     _register(importlib.import_module(f"effects.lowering.emit.{_platform.records}").LOWERINGS, _platform.name)
 _register(callback.LOWERINGS, None)
-compat.mlir.register_lowering(meet_mesh_p, lower_meet_mesh)
+compat.mlir.register_lowering(check_mesh_p, lower_check_mesh)
 compat.mlir.register_lowering(rejoin_p, compat.mlir.lower_fun(_rejoin))

@@ -22,7 +22,7 @@ class Edges(NamedTuple):
     leaves: bool = False  # it gives that back; if it is not the first too, it takes it behind its own
     closes: bool = False
     devices: int = 0  # how many enter, or close
-    apart: bool = False  # as for `enter_p`
+    may_diverge: bool = False  # as for `enter_p`
 
 
 NO_EDGES = Edges()

@@ -1,8 +1,8 @@
 """`per_shard=True`: each shard of what is sharded automatically, without gathering.
 
 XLA's partitioner decides how a value lies on the devices, long after lowering. So a program has a call of a target that
-the partitioner knows by name, and asks us what each device is to do: it publishes a record of its part, with where that
-part lies in the whole. The devices count for themselves meanwhile, as in a per-device region with one effect.
+the partitioner knows by name, and asks us what each device is to do: it publishes a record of its shard, with where
+that lies in the whole. The devices count for themselves meanwhile, as in a per-device region with one effect.
 
 What has no elements XLA makes a constant, which is not cut, before it decides. Only its type can say how it lies, if
 the axes of the mesh are explicit, so the call says that.
@@ -58,33 +58,33 @@ class _Tiles:
 
     def __init__(self, shape: tuple[int, ...], sharding: Any):
         self.shape = shape
-        self._places: dict[int, tuple[int, ...]] = {}  # of each device: which part of each axis it has
+        self._tiles: dict[int, tuple[int, ...]] = {}  # of each device: which shard along each axis it has
         cuts = (1,) * len(shape)
         if not sharding.is_replicated():
             dims = sharding.tile_assignment_dimensions()
             order = np.reshape(sharding.tile_assignment_devices(), dims)
-            self._places = {int(order[place]): place[: len(shape)] for place in np.ndindex(*dims)}
+            self._tiles = {int(order[at]): at[: len(shape)] for at in np.ndindex(*dims)}
             cuts = dims[: len(shape)]
-        self.size = tuple(-(-n // parts) for n, parts in zip(shape, cuts, strict=True))  # the last may have less
+        self.size = tuple(-(-n // shards) for n, shards in zip(shape, cuts, strict=True))  # the last may have less
 
     def bounds(self, device: int) -> list[tuple[int, int]]:
-        """Where a device's part begins along each axis, and where it ends."""
-        place = self._places.get(device, (0,) * len(self.shape))
-        starts = [min(n, at * size) for n, at, size in zip(self.shape, place, self.size, strict=True)]
+        """Where a device's shard begins along each axis, and where it ends."""
+        tile = self._tiles.get(device, (0,) * len(self.shape))
+        starts = [min(n, at * size) for n, at, size in zip(self.shape, tile, self.size, strict=True)]
         return [(start, min(n, start + size)) for n, start, size in zip(self.shape, starts, self.size, strict=True)]
 
 
 def _table(tiles: Sequence[_Tiles], devices: int) -> np.ndarray:
-    """A row for each device: whether it is the first that has its parts, and what its record begins with."""
+    """A row for each device: whether it is the first that has its shards, and what its record begins with."""
     rows, seen = [], set()
     for device in range(devices):
         bounds = [bound for tile in tiles for bound in tile.bounds(device)]
         sizes = [size for tile in tiles for size in tile.size]
         wholes = [size for tile in tiles for size in tile.shape]
         is_empty = any(start == stop and whole for (start, stop), whole in zip(bounds, wholes, strict=True))
-        speaks = tuple(bounds) not in seen and not is_empty
+        is_primary = tuple(bounds) not in seen and not is_empty
         seen.add(tuple(bounds))
-        rows.append([speaks, *sizes, *(start for start, _ in bounds), *(stop for _, stop in bounds), *wholes])
+        rows.append([is_primary, *sizes, *(start for start, _ in bounds), *(stop for _, stop in bounds), *wholes])
     return np.array(rows, SIZE)
 
 

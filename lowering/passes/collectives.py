@@ -1,8 +1,13 @@
 """Values that are there only after the effects that come before them.
 
 Nothing ties a value to a print that stands ahead of it, so XLA may run a collective first, and a device that waits in a
-collective publishes nothing. Where another device's callback waits for its turn among all devices' effects, and is what
-that collective waits for, neither would go on. There, what goes into a collective is tied to the tokens.
+collective publishes nothing. If another device's callback is ordered behind that print, the two deadlock:
+
+1. Device 0 waits in the collective for device 1, and has not published its print.
+2. Device 1 waits for its callback's result, before it comes to the collective.
+3. The callback waits for the print of device 0, which is ahead of it in the order.
+
+So in regions where devices may diverge, what goes into a collective is tied to the tokens.
 """
 
 from __future__ import annotations
@@ -40,19 +45,19 @@ _tracing = threading.local()
 
 
 @contextlib.contextmanager
-def collectives_come_after(is_so: bool) -> Iterator[None]:
-    """Whether, in what the token pass goes through meanwhile, collectives come after the effects ahead of them."""
-    before = do_collectives_come_after()
-    _tracing.is_so = is_so
+def order_collectives_after_effects(enabled: bool) -> Iterator[None]:
+    """Whether the token pass, inside of this block, ties collectives to the effects that stand ahead of them."""
+    before = are_collectives_ordered_after_effects()
+    _tracing.enabled = enabled
     try:
         yield
     finally:
-        _tracing.is_so = before
+        _tracing.enabled = before
 
 
-def do_collectives_come_after() -> bool:
-    """Whether they do, where the token pass is."""
-    return getattr(_tracing, "is_so", False)
+def are_collectives_ordered_after_effects() -> bool:
+    """Whether `order_collectives_after_effects` is in force."""
+    return getattr(_tracing, "enabled", False)
 
 
 def communicates(eqn: Any) -> bool:

@@ -1,7 +1,8 @@
 """Differentiation of loops with effects.
 
-Where JAX divides a `scan` into what runs forward and what runs backward, it does what is the same in every turn once,
-ahead of the loop. Effects must stay inside. A `while` loop it runs once more for the tangents: without effects.
+Where JAX divides a `scan` into what runs forward and what runs backward, it does what is the same in every
+iteration once, ahead of the loop. Effects must stay inside. JAX runs a `while` loop once more for the tangents: without
+effects.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from effects.lowering.holders import describe, find_holder
 from effects.lowering.passes.masks import mask_effects
 from effects.lowering.passes.summary import has_effects, summarize
 
-MSG_AGAIN = (
+MSG_UNAVAILABLE = (
     "The call of `{name}` at {where} is in a `while` loop that is linearized. JAX runs such a loop once more for the "
     "tangents, and a function whose results the loop needs would be called again. Use `jax.jvp`, which runs it once, "
     "or `jax.lax.scan`."
@@ -81,19 +82,20 @@ def _anchors(divide: Callable[..., Any]) -> Callable[..., Any]:
 patches.implements("hoisting from scans")(compat.hoisting_unless(has_effects))
 
 
-again_p = compat.Primitive("again")
-again_p.multiple_results = True
-"""What a callback or a custom call gives in a loop that runs once more. There is nothing; where nothing needs it, it is
-dropped. `avals`: types of the results."""
+unavailable_p = compat.Primitive("unavailable")
+unavailable_p.multiple_results = True
+"""() -> the results of a callback or a custom call, of the types `avals`, in the copy of a loop that JAX re-runs for
+the tangents. The function is not called again, so there are none: this must be dead code. JAX drops it if no tangent
+needs a result; else lowering it is an error."""
 
 
-@again_p.def_impl
-def _refuse_again(*ctx: Any, site: Site, avals: Any = ()) -> Any:
-    raise errors.NotDifferentiable(MSG_AGAIN.format(name=site.content.title, where=site.where))
+@unavailable_p.def_impl
+def _refuse_unavailable(*ctx: Any, site: Site, avals: Any = ()) -> Any:
+    raise errors.NotDifferentiable(MSG_UNAVAILABLE.format(name=site.content.title, where=site.where))
 
 
-again_p.def_abstract_eval(lambda *, site, avals: list(avals))
-compat.mlir.register_lowering(again_p, _refuse_again)
+unavailable_p.def_abstract_eval(lambda *, site, avals: list(avals))
+compat.mlir.register_lowering(unavailable_p, _refuse_unavailable)
 
 
 @compat.weakref_lru_cache
@@ -105,7 +107,7 @@ def _silent_jaxpr(jaxpr: Any) -> Any:
             return compat.bind(eqn, operands)
         if eqn.primitive in (effect_p, custom_call_p):
             avals = tuple(var.aval for var in eqn.outvars)
-            return again_p.bind(site=eqn.params["site"], avals=avals) if avals else []
+            return unavailable_p.bind(site=eqn.params["site"], avals=avals) if avals else []
         return compat.bind(compat.with_jaxprs(eqn, _silent), operands)
 
     return compat.trace_to_jaxpr(lambda *args: compat.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
@@ -154,7 +156,7 @@ def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., A
         except AssertionError:  # of JAX, which can save no results in a loop, and would have to
             for site in set[Site]().union(*(summarize(inner).sites for inner in compat.jaxprs_in(eqn.params))):
                 if site.results is not None or site.content.calls_handler:
-                    _refuse_again(site=site)
+                    _refuse_unavailable(site=site)
             raise
         if known is not None and staged is not None and has_effects(eqn):
             staged = compat.with_jaxprs(staged, _silent)

@@ -18,7 +18,12 @@ from effects import _jax as compat
 from effects._api.registry import registered_effects
 from effects.lowering.emit.record import NO_EDGES, Edges
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes.collectives import after, collectives_come_after, communicates, do_collectives_come_after
+from effects.lowering.passes.collectives import (
+    after,
+    are_collectives_ordered_after_effects,
+    communicates,
+    order_collectives_after_effects,
+)
 from effects.lowering.passes.summary import effects_of, leaf_of, own_effects, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
 
@@ -39,7 +44,7 @@ MSG_RULE_RETURNED = (
 
 def last_record_closes(jaxpr: Any) -> bool:
     """Whether a program's last record can say that it is the last. Its token must be the only one, and it must stand in
-    the outermost jaxpr, or in a region there in which no devices are copies of each other."""
+    the outermost jaxpr, or in a region there in which no devices are replicas of each other."""
     summary = summarize(jaxpr)
     if len(token_keys(summary.effects)) != 1:
         return False
@@ -77,7 +82,7 @@ def thread_tokens(
         if not effects or (rule is None and not own_effects(eqn.effects)):
             # Nothing to order, or callbacks of JAX's own in a primitive without a rule, which JAX can lower.
             refuse_hidden_effects(eqn)
-            if do_collectives_come_after() and communicates(eqn):
+            if are_collectives_ordered_after_effects() and communicates(eqn):
                 operands = after(tokens.values(), operands)
             return compat.bind(eqn, operands)
         taken = {key: tokens[key] for key in token_keys(effects)}
@@ -87,7 +92,7 @@ def thread_tokens(
         returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
             # Unordered effects all take the token that came in: nothing orders them. But two calls of one function must
-            # not be alike in all, or XLA makes one of them.
+            # not be the same in all, or XLA makes one of them.
             if key == UNORDERED and not any(compat.jaxprs_in(eqn.params)):
                 joined.append(token)
             else:
@@ -118,7 +123,7 @@ def threaded_jaxpr(
 
     def threaded(*flat: Any) -> list[Any]:
         taken, args = flat[after : after + len(keys)], [*flat[:after], *flat[after + len(keys) :]]
-        with collectives_come_after(collectives_after):
+        with order_collectives_after_effects(collectives_after):
             tokens, outs = thread_tokens(jaxpr, dict(zip(keys, taken, strict=True)), args)
         return [*(tokens[key] for key in keys), *outs]
 
@@ -135,7 +140,7 @@ def _thread(
 def _threaded(jaxpr: Any, tokens: Tokens, after: int = 0) -> Any:
     keys = tuple(tokens)
     avals = tuple(compat.typeof(tokens[key]) for key in keys)
-    return threaded_jaxpr(compat.closed_jaxpr(jaxpr), keys, avals, after, do_collectives_come_after())
+    return threaded_jaxpr(compat.closed_jaxpr(jaxpr), keys, avals, after, are_collectives_ordered_after_effects())
 
 
 def find_rule(primitive: Any) -> TokenRule | None:

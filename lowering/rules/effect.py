@@ -23,7 +23,7 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
     """Publishes a record in place of an equation."""
     key = token_key(site.effect)
     operands, site = site.without_idle_mask(operands)
-    # Ordered calls are told apart by their tokens. Unordered ones may be alike in all, and still are two.
+    # Ordered calls differ in their tokens. Unordered ones may be the same in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
     around = () if ctx.around is None else (ctx.around,)
     *results, token = record_p.bind(

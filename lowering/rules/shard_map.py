@@ -1,11 +1,13 @@
 """`shard_map`: per-device regions.
 
-Around a region all devices count alike. Inside, every device counts its own effects: its token enters with the phase
-advanced and an index of 0, and leaves as it came but for the phase, so that nobody must be asked how far others got.
+Around a region the token is replicated: all devices count the same effects. Inside, every device counts its own: its
+token enters with the phase advanced and an index of 0, and leaves as it came but for the phase, so that no device must
+ask another how far it got.
 
-In a region over some axes of its mesh, devices that differ along the others only are copies of each other: a *part*.
-They have one effect between them, as all devices have outside of regions. XLA decides what of it runs where, so all of
-them come to it, each with a token that says which it is, and the first of them speaks.
+In a region over some axes of its mesh, devices that differ along the others only are *replicas* of each other, and form
+a *replica group*. They have one effect between them, as all devices have outside of regions. XLA decides what of it
+runs where, so all of them come to it, each with a token that says which replica it is, and replica 0 publishes on
+behalf of its group.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ from effects import _jax as compat
 from effects._api.config import config
 from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.emit.record import Edges, close_p
-from effects.lowering.passes.collectives import after, collectives_come_after, do_collectives_come_after
+from effects.lowering.passes.collectives import (
+    after,
+    are_collectives_ordered_after_effects,
+    order_collectives_after_effects,
+)
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, own_effects, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, Tokens, register_token_rule
@@ -36,7 +42,7 @@ MSG_REGION_WITHOUT_NATIVE = (
 
 MSG_PARTLY_MANUAL = (
     "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh and not all, and JAX's setting "
-    "`jax_use_shardy_partitioner` is off. The older partitioner does not say which devices are copies of each other "
+    "`jax_use_shardy_partitioner` is off. The older partitioner does not say which devices are replicas of each other "
     "there. Turn the setting on, name all axes in `axis_names`, or move the effect out."
 )
 MSG_REGION_IN_REGION = (
@@ -46,8 +52,8 @@ MSG_REGION_IN_REGION = (
 )
 MSG_PARTLY_OF_PROCESSES = (
     "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh, and there are several processes. "
-    "One of the devices that are copies of each other speaks for them, and a process hears only its own. Name all axes "
-    "in `axis_names`, or move the effect out."
+    "One of the devices that are replicas of each other publishes for them, and a process hears only its own. Name all "
+    "axes in `axis_names`, or move the effect out."
 )
 MSG_MESH_ELSEWHERE = (
     "Effect {effects} at {where} is in a `jax.shard_map` over an abstract mesh, of {mesh} devices, and the program was "
@@ -59,10 +65,10 @@ MSG_MESH_ELSEWHERE = (
 
 enter_p = compat.Primitive("enter")
 enter_p.multiple_results = True
-"""(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices may go
-`apart`, one that waits for an answer may be what the others wait for in a collective. With `parts`, the last operands
-are the numbers of the device's part and of the device among the copies there. With `skips`, copies may have effects of
-their own too."""
+"""(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices
+`may_diverge`, one that waits for an answer may be what the others wait for in a collective. With `has_groups`, the last
+operands are the numbers of the device's replica group and of the replica in it. With `announces_skips`, replicas may
+have effects of their own too: those that are not primary announce the indices that they skip."""
 
 leave_p = compat.Primitive("leave")
 leave_p.multiple_results = True
@@ -71,20 +77,20 @@ leave_p.multiple_results = True
 
 rejoin_p = compat.Primitive("rejoin")
 rejoin_p.multiple_results = True
-"""(*tokens, *tokens around) -> the tokens with which copies go on that have had effects of their own."""
+"""(*tokens, *tokens around) -> the tokens with which replicas go on that have had effects of their own."""
 
 
-meet_mesh_p = compat.Primitive("meet_mesh")
-"""token -> token, in a program that must run on all devices of a region's mesh."""
+check_mesh_p = compat.Primitive("check_mesh")
+"""token -> token. Lowering it checks that the program runs on all devices of a region's mesh."""
 
 
-@meet_mesh_p.def_abstract_eval
-def _meet_mesh_abstract_eval(token: Any, **_: Any) -> Any:
+@check_mesh_p.def_abstract_eval
+def _check_mesh_abstract_eval(token: Any, **_: Any) -> Any:
     return token
 
 
-def lower_meet_mesh(ctx: Any, token: Any, *, mesh: Any, names: str, where: str) -> Any:
-    """Where a mesh does not say which its devices are, they are those that the program is for."""
+def lower_check_mesh(ctx: Any, token: Any, *, mesh: Any, names: str, where: str) -> Any:
+    """Raises unless the program is for as many devices as an abstract mesh, which does not say which they are, has."""
     devices = compat.devices_of_program(ctx)
     if devices is not None and devices != mesh.size:
         message = MSG_MESH_ELSEWHERE.format(effects=names, where=where, mesh=mesh.size, devices=devices)
@@ -98,10 +104,10 @@ def _rejoin_abstract_eval(*tokens: Any) -> Any:
 
 
 @enter_p.def_abstract_eval
-def _enter_abstract_eval(*operands: Any, parts: bool, **_: Any) -> list[Any]:
-    tokens = operands[:-2] if parts else operands
+def _enter_abstract_eval(*operands: Any, has_groups: bool, **_: Any) -> list[Any]:
+    tokens = operands[:-2] if has_groups else operands
     inside = [compat.per_device(token) for token in tokens]
-    return [token.update(shape=(REPLICA_TOKEN_LENGTH,)) for token in inside] if parts else inside
+    return [token.update(shape=(REPLICA_TOKEN_LENGTH,)) for token in inside] if has_groups else inside
 
 
 @leave_p.def_abstract_eval
@@ -122,10 +128,10 @@ def _shard_map_token_rule(
     newly_manual_axes: Any,
 ) -> tuple[Tokens, list[Any]]:
     jaxpr = compat.closed_jaxpr(jaxpr)
-    own_axes, copy_axes = compat.region_axes(mesh, newly_manual_axes)
+    own_axes, replica_axes = compat.region_axes(mesh, newly_manual_axes)
     is_inside_whole = bool(mesh.manual_axes) and not compat.region_axes(mesh, ())[1]  # each device counts already
-    counts = not is_inside_whole and not (copy_axes and _is_inside_others(jaxpr, check_vma))
-    if refused := _refusal(jaxpr, counts, bool(copy_axes)):
+    counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
+    if refused := _refusal(jaxpr, counts, bool(replica_axes)):
         if not own_effects(ctx.effects):  # as JAX has them
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
             return closed, list(compat.bind(ctx.eqn, args))
@@ -133,54 +139,54 @@ def _shard_map_token_rule(
         raise errors.MissingTokenRule(refused.format(effects=names, where=where))
     if compat.is_abstract(mesh) and not mesh.manual_axes:
         first, (names, where) = next(iter(tokens)), _described(ctx, jaxpr)
-        tokens = {**tokens, first: meet_mesh_p.bind(tokens[first], mesh=mesh, names=names, where=where)}
+        tokens = {**tokens, first: check_mesh_p.bind(tokens[first], mesh=mesh, names=names, where=where)}
     keys = sorted(tokens, key=lambda key: key == UNORDERED)
     ordered = sum(key != UNORDERED for key in keys)
     # In a region inside one that counts, each device goes on with its own count.
     goes_on = any(compat.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
     counts = counts and not goes_on
-    skips = counts and bool(copy_axes) and bool(_regions_in(jaxpr))
+    skips = counts and bool(replica_axes) and bool(_regions_in(jaxpr))
 
-    # A device that waits for its turn then waits for effects which others may never come to.
-    apart = _may_part(jaxpr, check_vma) and any(map(_waits, _eqns_in(jaxpr)))
-    apart = apart or (is_inside_whole and do_collectives_come_after())
-    may_be_stuck = apart and (skips or summarize(jaxpr).has_collectives)  # XLA may gather between copies, too
+    # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
+    may_diverge = _may_diverge(jaxpr, check_vma) and any(map(_waits, _eqns_in(jaxpr)))
+    may_diverge = may_diverge or (is_inside_whole and are_collectives_ordered_after_effects())
+    may_deadlock = may_diverge and (skips or summarize(jaxpr).has_collectives)  # XLA may gather between replicas, too
     edges = ctx.edges
-    if counts and not copy_axes and ordered == len(keys) == 1:
+    if counts and not replica_axes and ordered == len(keys) == 1:
         begins, ends = begins_with_record(jaxpr), ends_with_record(jaxpr)
-        edges = Edges(begins, ends, ctx.edges.closes, mesh.size, may_be_stuck)
+        edges = Edges(begins, ends, ctx.edges.closes, mesh.size, may_deadlock)
 
     def enter(tokens: Sequence[Any]) -> Sequence[Any]:
         devices = mesh.size if skips else math.prod(own_axes.values())
-        attributes = {"ordered": ordered, "devices": devices, "apart": may_be_stuck, "parts": bool(copy_axes)}
-        attributes["skips"] = skips
-        if not copy_axes:
+        attributes = {"ordered": ordered, "devices": devices, "may_diverge": may_deadlock}
+        attributes |= {"has_groups": bool(replica_axes), "announces_skips": skips}
+        if not replica_axes:
             return enter_p.bind(*tokens, **attributes)
 
-        def enter_part(*tokens: Any) -> Sequence[Any]:
-            numbers = [jax.lax.axis_index(tuple(axes)).astype("uint32") for axes in (own_axes, copy_axes)]
+        def enter_group(*tokens: Any) -> Sequence[Any]:
+            numbers = [jax.lax.axis_index(tuple(axes)).astype("uint32") for axes in (own_axes, replica_axes)]
             return tuple(enter_p.bind(*tokens, *numbers, **attributes))
 
-        # What differs between copies passes for equal: XLA must not touch it.
+        # What differs between replicas passes for equal: XLA must not touch it.
         specs = (PartitionSpec(),) * len(keys)
-        enter_part = jax.shard_map(
-            enter_part, in_specs=specs, out_specs=specs, axis_names=set(copy_axes), check_vma=False
+        enter_group = jax.shard_map(
+            enter_group, in_specs=specs, out_specs=specs, axis_names=set(replica_axes), check_vma=False
         )
-        return [compat.as_per_device(token) for token in enter_part(*tokens)]
+        return [compat.as_per_device(token) for token in enter_group(*tokens)]
 
     def region(*flat: Any) -> tuple[Any, ...]:
         around, args = flat[: len(keys)], flat[len(keys) :]
         tokens = enter(around) if counts and not edges.enters else around
         if goes_on:
             tokens = [compat.as_per_device(token[:TOKEN_LENGTH]) for token in around]
-        with collectives_come_after(apart):
+        with order_collectives_after_effects(may_diverge):
             after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args, edges, around[0])
         tokens = [after_all[key] for key in keys]
         if counts and not edges.leaves:
             tokens = leave_p.bind(*tokens, *around, ordered=ordered)
         if goes_on:
             tokens = rejoin_p.bind(*tokens, *around)
-        return (*tokens, *(after(tokens, outs) if apart else outs))  # XLA may gather them
+        return (*tokens, *(after(tokens, outs) if may_diverge else outs))  # XLA may gather them
 
     everywhere = (PartitionSpec(),) * len(keys)
     outs = jax.shard_map(
@@ -225,13 +231,13 @@ def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:
     return names, str(where)
 
 
-def _refusal(jaxpr: Any, counts: bool, has_copies: bool) -> str | None:
-    """Why the effects of a region cannot be told apart by device, if so."""
-    if counts and has_copies and not all(map(_tells_copies_apart, _regions_in(jaxpr))):
+def _refusal(jaxpr: Any, counts: bool, has_replicas: bool) -> str | None:
+    """Why it cannot be said which device the effects of a region are of, if so."""
+    if counts and has_replicas and not all(map(_has_no_replicas, _regions_in(jaxpr))):
         return MSG_REGION_IN_REGION
-    if counts and has_copies and not jax.config.jax_use_shardy_partitioner:
+    if counts and has_replicas and not jax.config.jax_use_shardy_partitioner:
         return MSG_PARTLY_MANUAL
-    if counts and has_copies and jax.process_count() > 1:
+    if counts and has_replicas and jax.process_count() > 1:
         return MSG_PARTLY_OF_PROCESSES
     if not config.native:
         return MSG_REGION_WITHOUT_NATIVE
@@ -243,8 +249,8 @@ def _regions_in(jaxpr: Any) -> list[Any]:
     return [eqn for eqn in _eqns_in(jaxpr) if eqn.primitive is compat.shard_map_p and effects_of(eqn.effects)]
 
 
-def _tells_copies_apart(region: Any) -> bool:
-    """Whether no devices are copies of each other in a region inside another."""
+def _has_no_replicas(region: Any) -> bool:
+    """Whether no devices are replicas of each other in a region inside another."""
     return not compat.region_axes(region.params["mesh"], region.params["newly_manual_axes"])[1]
 
 
@@ -255,16 +261,16 @@ def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
         if not effects_of(eqn.effects) or eqn.primitive is compat.shard_map_p:
             continue
         inner = list(compat.jaxprs_in(eqn.params))
-        if not inner or _may_part_at(eqn, check_vma):
+        if not inner or _may_diverge_at(eqn, check_vma):
             return False
         if not all(_is_inside_others(each, check_vma) for each in inner):
             return False
     return True
 
 
-def _may_part(jaxpr: Any, check_vma: bool) -> bool:
+def _may_diverge(jaxpr: Any, check_vma: bool) -> bool:
     """Whether not all devices may come to some effect."""
-    return any(_may_part_at(eqn, check_vma) for eqn in _eqns_in(jaxpr) if effects_of(eqn.effects))
+    return any(_may_diverge_at(eqn, check_vma) for eqn in _eqns_in(jaxpr) if effects_of(eqn.effects))
 
 
 def _waits(eqn: Any) -> bool:
@@ -272,8 +278,8 @@ def _waits(eqn: Any) -> bool:
     return bool(eqn.outvars and effects_of(eqn.effects)) and not any(compat.jaxprs_in(eqn.params))
 
 
-def _may_part_at(eqn: Any, check_vma: bool) -> bool:
-    """Whether devices may take ways of their own at a branch or a loop. If JAX checks it, types say so."""
+def _may_diverge_at(eqn: Any, check_vma: bool) -> bool:
+    """Whether devices may diverge at a branch or a loop. If JAX checks it, types say so."""
     if eqn.primitive is compat.cond_p:
         return not check_vma or compat.differs(eqn.invars[0].aval)
     if eqn.primitive is compat.while_p:

@@ -63,11 +63,11 @@ def _while_token_rule(
     tokens, [predicate] = ctx.thread(cond_jaxpr, tokens, [*cond_consts, *carry])
     # What both have is one constant: a reference that the body writes is the one that the condition reads.
     consts = [*{id(x): x for x in (*cond_consts, *body_consts)}.values()]
-    places = {id(x): place for place, x in enumerate(consts)}
+    positions = {id(x): position for position, x in enumerate(consts)}
     state = [predicate, *keep(tokens, carry)]
 
     def body(*flat: Any) -> list[Any]:
-        c_consts, b_consts = ([flat[places[id(x)]] for x in given] for given in (cond_consts, body_consts))
+        c_consts, b_consts = ([flat[positions[id(x)]] for x in given] for given in (cond_consts, body_consts))
         inner = dict(zip(keys, flat[len(consts) + 1 :], strict=False))
         inner, carried = ctx.thread(body_jaxpr, inner, [*b_consts, *flat[len(consts) + 1 + len(keys) :]])
         inner, [again] = ctx.thread(cond_jaxpr, inner, [*c_consts, *carried])
@@ -114,7 +114,7 @@ def _without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nco
 
 def _asked_once(params: dict[str, Any]) -> Any:
     """A loop whose condition has effects, as a jaxpr that carries the predicate. `checkify` would ask the condition
-    twice at each turn."""
+    twice in each iteration."""
     cond, body, split = params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"]
     if not effects_of(cond.effects):
         return None

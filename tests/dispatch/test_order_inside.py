@@ -52,7 +52,7 @@ class _BadRepr(Exception):
 @pytest.mark.parametrize("length", [0, 2])
 @pytest.mark.parametrize("form", ["grad", "checkpoint", "checkpoint-inside", "linearize", "vmap"])
 def test_effects_stay_in_differentiated_loop(form, length, lines):
-    """What is the same in every turn of a loop is not done once, ahead of it, when the loop is differentiated."""
+    """What is the same in every iteration of a loop is not done once, ahead of it, when the loop is differentiated."""
 
     one = jnp.ones(())
 
@@ -151,7 +151,7 @@ def test_interrupted_dispatches_block_nothing(lines):
 
 
 def test_contexts_with_values_that_do_not_compare(lines):
-    """What context variables hold is nobody's business: arrays, and values that are equal and not the same."""
+    """What context variables hold makes no difference: arrays, and values that are equal and not the same."""
     variable = contextvars.ContextVar("variable")
     program = fx.jit(lambda x: fx.print("{}", x))
 
@@ -164,7 +164,7 @@ def test_contexts_with_values_that_do_not_compare(lines):
 
 
 def _turns(x):
-    """A loop of two turns, with effects in its condition too."""
+    """A loop of two iterations, with effects in its condition too."""
 
     def asks(state):
         fx.print("ask {}", state[0])
@@ -196,7 +196,7 @@ def test_while_that_is_differentiated_has_its_effects_once(lines, wrap, derivati
 
 
 def _counts(grows):
-    """A loop whose turns a callback counts."""
+    """A loop whose iterations a callback counts."""
     calls = []
 
     def count(i):
@@ -224,7 +224,7 @@ def test_callback_whose_results_a_linearized_while_needs(jit, wrap):
 @pytest.mark.parametrize("wrap", [lambda f: f, fx.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
 @pytest.mark.parametrize("has_aux", [False, True])
 def test_callback_whose_results_only_a_linearized_while_itself_needs(wrap, has_aux):
-    """Where the tangents do not need the loop again it is dropped, and the callback is called once a turn."""
+    """Where the tangents do not need the loop again it is dropped, and the callback is called once in an iteration."""
     f, calls = _counts(1)
 
     def value(x):

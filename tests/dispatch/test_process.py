@@ -208,7 +208,7 @@ def test_effects_in_handlers_that_run_after_ours_at_exit():
 
 @pytest.mark.parametrize("order", ["thread", "process"])
 def test_call_that_never_returns_does_not_hold_up_the_end(order):
-    """A daemon thread whose call waits for ever has what came before it shown, and the process ends."""
+    """A daemon thread whose call never returns has what came before it shown, and the process ends."""
     done = run_python(
         "import threading, effects as fx\n"
         "def waits(x):\n"

@@ -183,7 +183,7 @@ def test_each_error_is_raised_once_and_several_as_a_group():
 
 
 def test_many_errors_of_one_program_are_counted():
-    """A loop that fails at every turn says so without keeping a traceback for each."""
+    """A loop that fails in every iteration says so without keeping a traceback for each."""
 
     def raises(i):
         raise Boom(str(i))

@@ -215,7 +215,7 @@ import effects as fx
 from effects._jax import patches
 
 def standing():
-    return [place.get() for patch in fx.patches() for place in patch.places]
+    return [point.get() for patch in fx.patches() for point in patch.points]
 
 first = standing()
 patches.apply()
@@ -242,12 +242,12 @@ def test_rows_and_implementations_match(monkeypatch):
     monkeypatch.setattr(patches, "_originals", {})
     names = [row.name for row in fx.patches()]
     assert len(set(names)) == len(names)
-    standing = [place.get() for row in fx.patches() for place in row.places]
+    standing = [point.get() for row in fx.patches() for point in row.points]
     for makers in ({}, {**patches._makers, "another": lambda original: original}):
         monkeypatch.setattr(patches, "_makers", makers)
         with pytest.raises(AssertionError, match="without"):
             patches.apply()
-    assert standing == [place.get() for row in fx.patches() for place in row.places]
+    assert standing == [point.get() for row in fx.patches() for point in row.points]
 
 
 OWN_TABLES = {"primitive_jvps", "primitive_transposes", "fancy_primitive_batchers", "rules_in_eager_regions"}

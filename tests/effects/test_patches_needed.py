@@ -109,14 +109,14 @@ def test_row_is_needed(name, monkeypatch):
     program, with_row, without_row = NEEDED[name]
     assert program() == with_row
     [row] = [row for row in fx.patches() if row.name == name]
-    for place in row.places:
-        original = patches._originals[place.name]
-        if not isinstance(place.owner, dict):
-            monkeypatch.setattr(place.owner, place.key, original)
+    for point in row.points:
+        original = patches._originals[point.name]
+        if not isinstance(point.owner, dict):
+            monkeypatch.setattr(point.owner, point.key, original)
         elif original is None:
-            monkeypatch.delitem(place.owner, place.key)
+            monkeypatch.delitem(point.owner, point.key)
         else:
-            monkeypatch.setitem(place.owner, place.key, original)
+            monkeypatch.setitem(point.owner, point.key, original)
     assert program() == without_row
 
 

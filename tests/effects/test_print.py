@@ -175,7 +175,7 @@ def test_print_of_what_is_differentiated_eagerly(lines, x):
 
 
 def test_print_eagerly_in_order_with_programs(lines):
-    """Outside of programs an effect waits its turn behind programs that still run."""
+    """Outside of programs an effect waits behind programs that still run."""
     program = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.print("in {}", i), None))
 
     def call():

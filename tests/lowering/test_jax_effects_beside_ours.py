@@ -228,7 +228,7 @@ def test_sharded(sharded):
 
 
 def test_sharded_and_left_to_jax(sharded):
-    """What shows each device's part, and unordered results, JAX does; a barrier waits for them."""
+    """What shows each device's shard, and unordered results, JAX does; a barrier waits for them."""
     f = fx.jit(lambda x: (jax.debug.print("{}", x, partitioned=True), x)[1])
     out = io.StringIO()
     with contextlib.redirect_stdout(out):

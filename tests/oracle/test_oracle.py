@@ -139,7 +139,7 @@ LANES_LINES = [
 
 
 def test_check_lanes_agree_with_lines_written_by_hand() -> None:
-    """Lanes of a `vmap` go where Python would, each at its turn: the branch that is false first, as in a `switch`."""
+    """Lanes of a `vmap` go where Python would, each in its place: the branch that is false first, as in a `switch`."""
     assert interpret(LANES, (1, 0, 0)) == ((1, 14, 0), LANES_LINES)
     assert check([Run(LANES, (1, 0, 0))]).lines == LANES_LINES
 
@@ -163,7 +163,7 @@ def _differentiated(form: str) -> Program:
     ],
 )
 def test_check_derivatives_agree_with_lines_written_by_hand(form: str, lines: list[str]) -> None:
-    """What happens forward happens once; what happens backward, the last turn first, for each time one goes there."""
+    """What happens forward happens once; what happens backward, last iteration first, for each time one goes there."""
     assert check([Run(_differentiated(form), (1, 0, 0))]).lines == ["turn 1", "turn 2", *lines]
 
 

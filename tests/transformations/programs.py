@@ -127,7 +127,7 @@ PROGRAMS = {  # name -> program, argument, effects
     "`vmap`, then `jacfwd`, of one `jit`": (_shared_jit, TWO, "c5 c5 c5"),
     "`print_grad` without a backward pass": (_loss, ONE, "p1"),
     "`print_grad` under `jvp`": (lambda x: jax.jvp(_loss, (x,), (x,)), ONE, "p1"),
-    "`print_grad` in `scan`: the last turn first": (jax.grad(_scan_of_gradients), ONE, "p1 p2 g2 g4"),
+    "`print_grad` in `scan`: the last iteration first": (jax.grad(_scan_of_gradients), ONE, "p1 p2 g2 g4"),
     "`print_grad` in `scan` in `checkpoint`": (jax.grad(jax.checkpoint(_scan_of_gradients)), ONE, "p1 p2 g2 g4"),
     "`print_grad`, `vmap` of `grad`": (jax.vmap(jax.grad(_loss)), TWO, "p1 p2 g2 g2"),
     "`print_grad` in `cond`, lanes differ": (jax.vmap(jax.grad(_cond_of_gradients)), TWO, "g3"),

@@ -1,4 +1,4 @@
-"""Programs on many devices: one order, and nobody waits for it."""
+"""Programs on many devices: one order, and no device waits for it."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_eight_threads_over_four_devices(order, in_turn):
         fx.effects_barrier(all_threads=True, timeout=240)
     seen = out.getvalue().splitlines()
     expected = [line for call in calls for line in call]
-    if in_turn:  # else nobody knows who called first
+    if in_turn:  # else it is not known which thread called first
         assert seen == expected
     for thread in range(8):
         own = [line for line in expected if line.startswith(f"{thread} ")]

@@ -60,7 +60,7 @@ def test_queued_callback_that_raises_on_one_device(lines):
 
 
 def test_callback_that_raises_on_every_device(lines):
-    """The call raises it, for the first device whose turn it is; the next programs know nothing of any."""
+    """The call raises it, for the first device in the order; the next programs know nothing of any."""
     calls = []
     fails = fx.jit(by_device(_raising({0, 1, 2, 3}, True, calls)))
     goes_on = fx.jit(by_device(_raising(set(), True, calls)))
@@ -73,7 +73,7 @@ def test_callback_that_raises_on_every_device(lines):
         assert str(caught.value.__cause__) == "device 0"
         try:
             fx.effects_barrier(timeout=120)
-        except* fx.EffectError as group:  # the other devices' turns came before the program had ended
+        except* fx.EffectError as group:  # the other devices' functions ran before the program had ended
             others = [str(error.__cause__) for error in group.exceptions]
             assert others == [f"device {n}" for n in calls[1:]]
 
@@ -116,7 +116,7 @@ def test_regions_outside_of_jit(region, check_vma, lines):
 
 @pytest.mark.parametrize("kind", ["print", "callback"])
 def test_region_over_one_axis_outside_of_jit(kind):
-    """Each part has one effect, from the first of its devices, on the whole of the part."""
+    """Each replica group has one effect, from its replica 0, on the whole of the group."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
 
     def body(x):

@@ -165,7 +165,7 @@ print("done")
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_programs_with_collectives_that_nobody_waits_for(threads):
-    """XLA has as many threads here as devices. JAX before 0.12 stops for ever at the 33rd, without effects too."""
+    """XLA has as many threads here as devices. JAX before 0.12 deadlocks at the 33rd, without effects too."""
     done = run_python(UNAWAITED, env={"THREADS": str(threads)})
     assert done.stdout == "done\n", done.stderr[-2000:]
 
@@ -225,8 +225,8 @@ def test_calls_take_the_fast_path_of_jax():
     assert any("dispatch" in name for name in called) and not any("pjit" in name for name in called)
 
 
-def test_order_that_changes_while_a_call_has_its_turn(lines):
-    """A call that has waited for its turn with `order="process"` keeps it, though it compiles after the change."""
+def test_order_that_changes_while_a_call_has_the_dispatch_lock(lines):
+    """A call that has the dispatch lock with `order="process"` keeps it, though it compiles after the change."""
     tracing, go = threading.Event(), threading.Event()
 
     @fx.jit

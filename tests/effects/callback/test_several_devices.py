@@ -60,7 +60,7 @@ def test_sharded_program_calls_once_for_all_devices():
 
 
 def test_sharded_program_that_waits_lets_earlier_callbacks_use_the_devices():
-    """Devices run one program over several of them at a time; one that waits for its turn does not keep them busy."""
+    """Devices run one program over several of them at a time; one that waits for another does not block them."""
     seen = []
     queued = fx.jit(lambda x: fx.callback(lambda: seen.append(float(jax.jit(lambda y: y.sum())(_sharded()))), None))
     waits = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
@@ -120,7 +120,7 @@ _WAYS = {
 @pytest.mark.parametrize("way", _WAYS)
 def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
     """It cannot go on, so its program ends with an error that says why; the next one runs."""
-    monkeypatch.setattr(watchdog, "_HOLD_PATIENCE", 1.0)
+    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 1.0)
     monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 2.0)  # with few processors, the dispatch itself may wait
     x = _sharded()
 
@@ -139,7 +139,7 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
 @pytest.mark.parametrize("way", ["numpy", "function", "effects", "callback"])
 def test_callback_of_a_region_that_waits_for_the_devices(way, monkeypatch):
     """The same where each device has its own: those that have their answers wait for the others."""
-    monkeypatch.setattr(watchdog, "_HOLD_PATIENCE", 1.0)
+    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 1.0)
     monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 2.0)
     x = _sharded()
 

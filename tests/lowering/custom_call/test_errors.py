@@ -21,7 +21,7 @@ ONE = jax.ShapeDtypeStruct((), I32)
 @EVERY_WAY
 @pytest.mark.parametrize("effect", [None, STEP, STEP.unordered(), "print"], ids=["pure", "device", "unordered", "host"])
 def test_error_of_a_handler(way, effect):
-    """In the third of ten turns. The program fails, once; the next call works."""
+    """In the third of ten iterations. The program fails, once; the next call works."""
 
     def f(x):
         return lax.fori_loop(0, 10, lambda _, x: fx.custom_call("test.fail_at", ONE, x, at=2, effect=effect), x)

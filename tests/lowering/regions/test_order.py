@@ -98,7 +98,7 @@ def check_talking(statements, lines):
 
 
 def _by_part(body, **kwargs):
-    """Two parts, of two copies each."""
+    """Two replica groups, of two replicas each."""
     return in_parts(body, mesh_of(2, 2), **kwargs)
 
 

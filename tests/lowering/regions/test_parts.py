@@ -1,4 +1,4 @@
-"""Regions over some axes of a mesh: devices that differ along the others only are copies of each other."""
+"""Regions over some axes of a mesh: devices that differ along the others only are replicas of each other."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from tests.lowering.regions.meshes import collectives, in_parts, mesh_of
 P = jax.P
 
 
-def test_part_calls_a_jitted_function_with_a_constant(lines):
+def test_replica_group_calls_a_jitted_function_with_a_constant(lines):
     """A jaxpr inside of the region's has constants."""
     constant = np.arange(3)
 
@@ -28,8 +28,8 @@ def test_part_calls_a_jitted_function_with_a_constant(lines):
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("check_vma", [True, False])
-def test_parts_have_effects_of_their_own(kind, check_vma, lines):
-    """Each part has each of its effects once, in ways of its own; what is unordered and what is waited for too."""
+def test_replica_groups_have_effects_of_their_own(kind, check_vma, lines):
+    """Replica groups may diverge, and each has each of its effects once; so for what is unordered or waited for."""
 
     def body(x):
         n = lax.axis_index("x")
@@ -111,7 +111,7 @@ def test_parts_around_other_regions(lines):
 
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("calls", [False, True])
-def test_copies_may_have_effects_of_their_own(calls, check_vma, lines):
+def test_replicas_may_have_effects_of_their_own(calls, check_vma, lines):
     """A region inside one that has effects too: each has its place in its device's own order."""
 
     def inner(x):
@@ -155,6 +155,6 @@ def test_error_in_a_part():
     for _ in range(3):
         with pytest.raises(fx.EffectError, match="ZeroDivisionError"):
             f(jnp.arange(4))
-        with pytest.raises(fx.EffectError, match="ZeroDivisionError"):  # the other part's
+        with pytest.raises(fx.EffectError, match="ZeroDivisionError"):  # the other group's
             fx.effects_barrier()
     fx.effects_barrier()

@@ -115,7 +115,7 @@ def test_region_under_a_predicate_that_differs_between_lanes(check_vma, lines):
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("around", ["nothing", "branch", "loop with an asking condition"])
 def test_lanes_whose_turns_differ_between_devices(around, check_vma, lines):
-    """What a loop carries is the same on all devices to JAX, though not all devices leave it at the same turn."""
+    """What a loop carries is the same on all devices to JAX, though not all devices leave it in the same iteration."""
 
     def lane(turns, same):
         def turn(i, total):
@@ -138,7 +138,7 @@ def test_lanes_whose_turns_differ_between_devices(around, check_vma, lines):
 
     f = jax.shard_map(body, mesh=mesh_of(4), in_specs=(P("x"), P()), out_specs=P("x"), check_vma=check_vma)
     turns = [[(device + lane) % 4 for lane in range(3)] for device in range(4)]
-    more = around.startswith("loop")  # a condition is asked once more than there are turns
+    more = around.startswith("loop")  # a condition is asked once more than there are iterations
     shown = [f"{device} {i} of {n}" for i in range(4) for device in range(4) for n in turns[device] if i < n + more]
     assert lines(fx.jit(f), jnp.arange(4), jnp.int32(5)) == shown
     assert fx.jit(f)(jnp.arange(4), jnp.int32(5)).tolist() == [[5 + n for n in of] for of in turns]

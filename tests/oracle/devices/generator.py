@@ -101,7 +101,7 @@ class DeviceGenerator(Generator):
         made = super().callback(place, kind, **parameters)
         if kind != "sync" or not (place.mode or place.lanes):
             return made
-        self.fails = fails  # where devices may wait for each other, and where nobody knows whose turn it is, none does
+        self.fails = fails  # where devices may wait for each other, and where it is not known which is next, none does
         return dataclasses.replace(made, remembers=False, fails_at=0)
 
     def while_(self, place: Any) -> Statement:

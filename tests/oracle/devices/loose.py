@@ -28,8 +28,8 @@ def _branches(tree: object) -> bool:
 def is_loose(region: Region, calls: Mapping[str, object], inside: Sequence[Statement]) -> bool:
     """Whether only the order of each device's own effects in this region is known, by what may be in functions too.
 
-    A device counts what lanes skip, in branches and loops that are made for others' sake. And where devices take ways
-    of their own and also talk to each other, what is waited for may come before its turn. JAX talks by itself where
+    A device counts what lanes skip, in branches and loops that are made for others' sake. And where devices diverge
+    and also talk to each other, what is waited for may come ahead of its place in the order. JAX talks by itself where
     something is differentiated that all devices have the same of.
     """
     whole = (region.body, tuple(body for name, body in calls.items() if _is_called(name, region)))

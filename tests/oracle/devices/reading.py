@@ -113,7 +113,7 @@ class DeviceReading(threading.local, Reading):
 
     @contextlib.contextmanager
     def _only(self, parts: Sequence[tuple[int, ...]]) -> Iterator[None]:
-        """These are all, each a part; its first device speaks."""
+        """These are all, each a part; its first device publishes for it."""
         before = self.devices, self._parts
         self.devices, self._parts = tuple(part[0] for part in parts), parts
         try:
@@ -192,10 +192,10 @@ class DeviceReading(threading.local, Reading):
         return [results[rank] for rank in range(len(devices))]
 
     def _numbered(
-        self, points: list[Point], device: int, speaks: bool
+        self, points: list[Point], device: int, is_primary: bool
     ) -> Iterator[tuple[int, tuple[int, ...], str, Callable[[], object]]]:
         """What a device of a part does, each with its number. Lanes share one, but for those of a native call. What the
-        part does has a number on each, and one speaks."""
+        part does has a number on each, and one publishes."""
         number, before = 0, None
         for position, lane, label, happens in sorted(points, key=lambda point: point[:2]):
             if isinstance(happens, _OfOne) and happens.device != device:
@@ -204,7 +204,7 @@ class DeviceReading(threading.local, Reading):
             if EFFECTS[kind] and (position != before or kind == "native"):
                 number += 1
             before = position
-            if speaks or isinstance(happens, _OfOne):
+            if is_primary or isinstance(happens, _OfOne):
                 yield number, lane, label, happens
 
     def _on_device(self, label: str, device: int, happens: Callable[[], object]) -> None:
