@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from effects import _jax as compat
+from effects import _jax
 
 
 class Extra:
@@ -52,11 +52,11 @@ class Extra:
             after: How many of the body's own inputs come ahead of the state. A loop's body takes its constants ahead of
                 what it carries, and the state is carried.
         """
-        return self._rewrite(compat.closed_jaxpr(body), after)
+        return self._rewrite(_jax.closed_jaxpr(body), after)
 
     def rewrite_condition(self, condition: Any, after: int = 0) -> Any:
         """The same for a body that does not give the state back: what decides whether a loop goes on."""
-        return compat.without_results(self.rewrite(condition, after), len(self.state))
+        return _jax.without_results(self.rewrite(condition, after), len(self.state))
 
     def bind(self, *operands: Any, **params: Any) -> list[Any]:
         """Binds the primitive to new operands and parameters, and returns the equation's results. The state that comes
@@ -68,7 +68,7 @@ class Extra:
 
     def run(self, body: Any, args: Sequence[Any]) -> list[Any]:
         """Evaluates a body in place of the equation, and returns its results. May be called several times."""
-        state, outs = self._run(compat.closed_jaxpr(body), self.state, args)
+        state, outs = self._run(_jax.closed_jaxpr(body), self.state, args)
         self.state = tuple(state)
         return list(outs)
 
@@ -176,27 +176,27 @@ def describe(holder: Holder, value: Any, rewrite: Callable[[Any, int], Any], arg
 # JAX's own
 
 
-@holds(compat.cond_p)
+@holds(_jax.cond_p)
 def _cond(extra: Extra, index: Any, *args: Any, branches: Any, **params: Any) -> Sequence[Any]:
     """Every branch takes and gives all of the state, whether it uses it or not."""
     return extra.bind(index, *extra.values, *args, branches=tuple(map(extra.rewrite, branches)), **params)
 
 
-@holds(compat.scan_p)
+@holds(_jax.scan_p)
 def _scan(extra: Extra, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
     """The state is carried, whatever the direction and the unrolling."""
-    consts, _ = compat.read_scan(params)
+    consts, _ = _jax.read_scan(params)
     return extra.bind(
         *extra.consts,
         *args[:consts],
         *extra.state,
         *args[consts:],
         jaxpr=extra.rewrite(jaxpr, consts),
-        **compat.with_scan_values(params, consts=len(extra.consts), carry=len(extra.state)),
+        **_jax.with_scan_values(params, consts=len(extra.consts), carry=len(extra.state)),
     )
 
 
-@holds(compat.while_p)
+@holds(_jax.while_p)
 def _while(
     extra: Extra,
     *args: Any,
@@ -223,7 +223,7 @@ def _while(
     )
 
 
-@holds(compat.jit_p, *compat.annotated_calls())
+@holds(_jax.jit_p, *_jax.annotated_calls())
 def _call(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
     """A jitted function stays a function of its own, so that however often it is called it is compiled once."""
     body = "jaxpr" if "jaxpr" in params else "call_jaxpr"
@@ -236,35 +236,35 @@ def _call(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
 
 
 _EACH: dict[str, Any] = {  # parameters with one element for each input or output, and that of a value that is added
-    "in_shardings": compat.UNSPECIFIED,
-    "out_shardings": compat.UNSPECIFIED,
+    "in_shardings": _jax.UNSPECIFIED,
+    "out_shardings": _jax.UNSPECIFIED,
     "in_layouts": None,
     "out_layouts": None,
     "donated_invars": False,
-    "out_memory_spaces": compat.DEVICE_MEMORY,
+    "out_memory_spaces": _jax.DEVICE_MEMORY,
     "exclude_mask": False,
 }
 
 
-@holds(compat.remat_p)
+@holds(_jax.remat_p)
 def _remat(extra: Extra, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
     """A rematerialized region stays a region, for its barriers."""
     body = extra.rewrite(jaxpr)
-    return extra.bind(*body.consts, *extra.values, *args, jaxpr=compat.open_jaxpr(body), **params)
+    return extra.bind(*body.consts, *extra.values, *args, jaxpr=_jax.open_jaxpr(body), **params)
 
 
-@holds(compat.run_state_p)
+@holds(_jax.run_state_p)
 def _run_state(extra: Extra, *args: Any, jaxpr: Any, is_initialized: Any, **params: Any) -> Sequence[Any]:
     """References become values, as when JAX lowers it. Effects between reads and writes stay between them."""
 
     def read(x: Any) -> Any:
-        return x[...] if compat.is_reference(x) else x
+        return x[...] if _jax.is_reference(x) else x
 
-    outs = extra.run(*compat.discharge_state(jaxpr, [read(x) for x in args], is_initialized))
+    outs = extra.run(*_jax.discharge_state(jaxpr, [read(x) for x in args], is_initialized))
     # A reference of the enclosing function comes in as itself; what became of its value is written back.
     finals = [out for out, initialized in zip(outs, is_initialized, strict=True) if initialized]
     for x, final in zip(args, finals, strict=True):
-        if compat.is_reference(x):
+        if _jax.is_reference(x):
             x[...] = final
     return outs
 
@@ -278,5 +278,5 @@ def _inlined(body_in: Callable[[Any], Any]) -> Holder:
     return run
 
 
-for _primitive, _body_in in compat.inlined_calls().items():
+for _primitive, _body_in in _jax.inlined_calls().items():
     holds(_primitive)(_inlined(_body_in))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _jax as compat
+from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
@@ -73,7 +73,7 @@ def _device_of(operands: Sequence[Any]) -> int:
         devices = {jax.devices(default)[0] if isinstance(default, str) else default}
     devices = devices or {device for x in arrays for device in x.devices()}
     if not devices:
-        return compat.host_device()
+        return _jax.host_device()
     return devices.pop().id if len(devices) == 1 else ALL_DEVICES
 
 
@@ -135,7 +135,7 @@ def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
     first = tuple(slice(None) if axis in manual else 0 for axis in mesh.axis_names)
     devices = list(mesh.devices[first].flat)
     in_order = sorted(devices, key=lambda device: device.id)
-    with compat.outside_of_traces():
+    with _jax.outside_of_traces():
         operands, site = site.without_idle_mask(given)
         stored = [operand.stored for operand in site.operands]
         records = [
@@ -150,7 +150,7 @@ def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
         ]
 
 
-compat.rules_in_eager_regions[effect_p] = _effect_on_each_device
+_jax.rules_in_eager_regions[effect_p] = _effect_on_each_device
 
 
 def _row_on(x: Any, device: Any) -> Any:

@@ -16,7 +16,7 @@ import jax
 import jax.export
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects import _wire as wire
 from effects._api.config import config
 from effects._api.registry import register_effect, registered_effects
@@ -144,7 +144,7 @@ def export(
             _check_platforms(name, platforms or (jax.export.default_export_platform(),))
         for site in sites:
             _check_site(name, site)
-        if any(map(compat.is_reference_type, jaxpr.in_avals)) or any(map(compat.is_reference, jaxpr.consts)):
+        if any(map(_jax.is_reference_type, jaxpr.in_avals)) or any(map(_jax.is_reference, jaxpr.consts)):
             raise NotImplementedError(MSG_EXPORT_REFERENCE.format(program=name))
         keys = token_keys(effects)
         do_export = jax.export.export(
@@ -335,7 +335,7 @@ def deserialize(data: bytes | bytearray) -> Exported:
 
 # The call of an exported program with effects inside another.
 
-exported_program_p = compat.Primitive("exported_program")
+exported_program_p = _jax.Primitive("exported_program")
 exported_program_p.multiple_results = True
 
 
@@ -346,7 +346,7 @@ def _exported_program_abstract_eval(*avals: Any, program: Exported, sites: Any) 
     outs, _ = jax.eval_shape(program._run, tokens, args)
     effects = set().union(*map(jax_effects, program._effects))
     weak = [aval.weak_type for aval in program.out_avals]
-    shaped = [compat.ShapedArray(x.shape, x.dtype, weak_type=w) for x, w in zip(outs, weak, strict=True)]
+    shaped = [_jax.ShapedArray(x.shape, x.dtype, weak_type=w) for x, w in zip(outs, weak, strict=True)]
     return shaped, effects
 
 
@@ -366,17 +366,17 @@ def _exported_program_token_rule(
     return dict(zip(tokens, after, strict=True)), outs
 
 
-exported_for_p = compat.Primitive("exported_for")
+exported_for_p = _jax.Primitive("exported_for")
 """token -> token: what follows was lowered for as many devices as the program was exported for."""
 exported_for_p.def_abstract_eval(lambda token, program: token)
 
 
 def _exported_for_lowering(ctx: Any, token: Any, *, program: Exported) -> list[Any]:
-    devices = compat.automatic_devices(ctx)
+    devices = _jax.automatic_devices(ctx)
     # JAX runs what was exported for one device over several too, but its records would come from each of them.
     if devices and program.nr_devices == 1:
         raise NotImplementedError(MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
-    if devices and compat.own_devices(ctx, devices) != devices:
+    if devices and _jax.own_devices(ctx, devices) != devices:
         raise NotImplementedError(MSG_EXPORTED_OF_PROCESSES.format(program=program.fun_name))
     return [token]
 
@@ -389,6 +389,6 @@ def _exported_program_lowering(ctx: Any, *flat: Any, program: Exported, sites: A
     raise errors.MissingTokenRule(MSG_EXPORTED_IN_JAX_JIT.format(program=program.fun_name))
 
 
-compat.ad.primitive_jvps[exported_program_p] = _exported_program_jvp
-compat.mlir.register_lowering(exported_program_p, _exported_program_lowering)
-compat.mlir.register_lowering(exported_for_p, _exported_for_lowering)
+_jax.ad.primitive_jvps[exported_program_p] = _exported_program_jvp
+_jax.mlir.register_lowering(exported_program_p, _exported_program_lowering)
+_jax.mlir.register_lowering(exported_for_p, _exported_for_lowering)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from effects import _jax as compat
+from effects import _jax
 from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.options import jit_with_tokens
 from effects.dispatch.draining.runtime import runtime
@@ -53,7 +53,7 @@ def _threaded_function(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
 def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options: dict[str, Any]) -> Any:
     @functools.wraps(fun, updated=())
     def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
-        by_hand = not isinstance(token, compat.Tracer)
+        by_hand = not isinstance(token, _jax.Tracer)
         runtime.streams.begin_trace(by_hand)
         if by_hand:  # JAX does that to find where a NaN came from: effects happen as they do without jit
             return find_fun()(*args, **kwargs), {}
@@ -67,7 +67,7 @@ def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options
 def _run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[Any]], tuple[list[Any], Any]]) -> Any:
     """The results of `run(jaxpr, flat arguments)`, the first of them as the traced function returns it."""
     # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
-    flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, compat.Tracer)]
+    flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
     outs, rest = run(traced.jaxpr, flat)
     return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs), rest
 
@@ -95,7 +95,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     """Evaluates a whole program with tokens that begin at the runtime token."""
     summary = summarize(jaxpr)
     keys = token_keys(summary.effects)
-    compat.need_devices([record_p, close_p])  # each process counts its own
+    _jax.need_devices([record_p, close_p])  # each process counts its own
     # The domains of one program differ in the lowest bits of the stream, in the order of their keys.
     tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
     closes = bool(keys) and last_record_closes(jaxpr)

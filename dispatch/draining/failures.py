@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.streams.table import Streams
 
@@ -118,7 +118,7 @@ class Failures:
         one."""
         if self.untracked_ended:
             self.untracked_ended = False
-            compat.forget_failed_tokens(lambda text: errors.WAITED in text)
+            _jax.forget_failed_tokens(lambda text: errors.WAITED in text)
 
     def _look_for_ended(self) -> None:
         self.any_ended = any(program.awaited is not None for program in self.programs.values())

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.publish import this_thread
@@ -124,7 +124,7 @@ class Meetings:
 
     def next(self) -> Meeting | None:
         """The calling thread's next one; None if there is but one process."""
-        service = compat.coordination_service()
+        service = _jax.coordination_service()
         if service is None:
             return None
         key = f"token-effects/barrier/{self._name_of_thread()}"

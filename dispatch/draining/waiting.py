@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 
-from effects import _jax as compat
+from effects import _jax
 from effects._api.registry import OF_JAX
 from effects._model.effect import Order
 from effects.dispatch.draining.drain import Drain
@@ -46,7 +46,7 @@ class Waiting:
         nested = this_thread.is_nested
         # Records of programs that JAX dispatched do not say which thread that was. One that runs functions of effects
         # knows whether it has dispatched any.
-        for_untracked = not nested or bool(compat.jax_tokens.current_tokens)
+        for_untracked = not nested or bool(_jax.jax_tokens.current_tokens)
         if not self.for_untracked_programs(deadline):
             return ["programs with effects that were not dispatched by fx.jit"]
         own = self._streams.own()
@@ -100,15 +100,15 @@ class Waiting:
 
         JAX knows when they have run; their order is kept by its tokens.
         """
-        tokens = compat.jax_tokens.current_tokens
+        tokens = _jax.jax_tokens.current_tokens
         for effect, token in list(tokens.items()):
-            while deadline is not None and not compat.is_token_ready(token):
+            while deadline is not None and not _jax.is_token_ready(token):
                 if time.monotonic() > deadline:
                     return False
                 left = max(0.0, deadline - time.monotonic())
-                self._drain.wait(lambda token=token: compat.is_token_ready(token), min(0.01, left))
+                self._drain.wait(lambda token=token: _jax.is_token_ready(token), min(0.01, left))
             if deadline is None:
-                compat.block_until_token(token)
+                _jax.block_until_token(token)
             if isinstance(effect, Order):
                 del tokens[effect]  # nothing is left to wait for; the next program begins anew
         return True
@@ -135,13 +135,13 @@ _OF_JAX = frozenset(effect.name for effect in OF_JAX.values())
 
 def _wait_for_unordered(deadline: float | None) -> bool:
     """Waits for unordered effects that were left to JAX. False if the time ran out."""
-    tokens = compat.unordered_tokens()
+    tokens = _jax.unordered_tokens()
     if not tokens or deadline is None:
         for token in tokens:
-            compat.block_until_token(token)
+            _jax.block_until_token(token)
         return True
     # These tokens do not say whether they are ready.
-    waiting = threading.Thread(target=lambda: [*map(compat.block_until_token, tokens)], daemon=True)
+    waiting = threading.Thread(target=lambda: [*map(_jax.block_until_token, tokens)], daemon=True)
     waiting.start()
     waiting.join(max(0.0, deadline - time.monotonic()))
     return not waiting.is_alive()

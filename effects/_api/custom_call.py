@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._api.attributes import Attributes
 from effects._api.custom_call_primitive import custom_call_p
 from effects._api.message import Message
@@ -174,7 +174,7 @@ def _site(target: str, effect: Effect | None, where: Where) -> Site:
 
 
 def _take_operand(leaf: Any, target: str, where: Where) -> Any:
-    if compat.is_reference(leaf):
+    if _jax.is_reference(leaf):
         leaf = leaf[...]  # what it holds now
     try:
         array = jnp.asarray(leaf)
@@ -195,7 +195,7 @@ def _shape_of(shape: Any, target: str, where: Where) -> Any:
     except Exception:
         given = errors.shown(shape)
         raise TypeError(MSG_CUSTOM_RESULT.format(target=target, where=where, given=given)) from None
-    return compat.ShapedArray(dims, dtype)
+    return _jax.ShapedArray(dims, dtype)
 
 
 def _row_major(shape: Sequence[Any]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._api.message import message_of
 from effects._model.effect import jax_effects
 from effects._model.site import Site
@@ -26,7 +26,7 @@ MSG_CUSTOM_DERIVATIVE = (
 )
 
 
-custom_call_p = compat.Primitive("custom_call")
+custom_call_p = _jax.Primitive("custom_call")
 custom_call_p.multiple_results = True
 """(*operands) -> results, those that are scratch memory last. `site` is that of records that the handler publishes.
 
@@ -39,18 +39,18 @@ def _custom_call_abstract_eval(
     *operands: Any, site: Site, results: Any, lanes: tuple[int, ...], **_: Any
 ) -> tuple[list[Any], set[Any]]:
     effects = jax_effects(site.effect) if message_of(site).has_effect else set()
-    return [compat.per_device(_mapped(result, lanes)) for result in results], effects
+    return [_jax.per_device(_mapped(result, lanes)) for result in results], effects
 
 
 def _mapped(result: Any, lanes: tuple[int, ...]) -> Any:
-    return compat.ShapedArray((*lanes, *result.shape), result.dtype)
+    return _jax.ShapedArray((*lanes, *result.shape), result.dtype)
 
 
 def _custom_call_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[Any]]:
-    if any(type(tangent) is not compat.ad.Zero for tangent in tangents):
+    if any(type(tangent) is not _jax.ad.Zero for tangent in tangents):
         raise _not_differentiable(params["site"])
     outs = custom_call_p.bind(*primals, **params)
-    return outs, [compat.zero_tangent(out) for out in outs]
+    return outs, [_jax.zero_tangent(out) for out in outs]
 
 
 def _custom_call_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
@@ -75,13 +75,13 @@ def _custom_call_batch(
     site, method, size, masked = params["site"], params["vmap_method"], axis_data.size, params["masked"]
     mapped = [dim is not None for dim in dims]
     bind = functools.partial(custom_call_p.bind, **params)
-    if not any(mapped) and (not message_of(site).has_effect or compat.is_axis_of_tangents(axis_data)):
+    if not any(mapped) and (not message_of(site).has_effect or _jax.is_axis_of_tangents(axis_data)):
         outs = bind(*operands, results=results, layouts=layouts, lanes=lanes, lanes_of=lanes_of)
         return outs, [None] * len(outs)
     if method is None:
         raise NotImplementedError(MSG_CUSTOM_VMAP.format(target=site.content.title, where=site.where))
     moved = [
-        x if dim is None else compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
+        x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
     ]
     # One by one, in the order of the lanes, the outermost first: that is known when the program is complete.
     if method.startswith("sequential") or lanes or (masked and mapped[0]):
@@ -125,7 +125,7 @@ def by_lane(
     flat = [_by_lane(x, lanes, differs) for x, differs in zip(operands, lanes_of, strict=True)]
 
     def leave_out(carry: Any, *_: Any) -> tuple[Any, list[Any]]:
-        return carry, [compat.as_per_device(jnp.zeros(result.shape, result.dtype)) for result in results]
+        return carry, [_jax.as_per_device(jnp.zeros(result.shape, result.dtype)) for result in results]
 
     def one(carry: Any, of_lane: Any) -> tuple[Any, Any]:
         given = iter(of_lane)
@@ -150,6 +150,6 @@ def _with_lanes(layout: tuple[int, ...]) -> tuple[int, ...]:
     return (0, *(axis + 1 for axis in layout))
 
 
-compat.ad.primitive_jvps[custom_call_p] = _custom_call_jvp
-compat.ad.primitive_transposes[custom_call_p] = _custom_call_transpose
-compat.batching.fancy_primitive_batchers[custom_call_p] = _custom_call_batch
+_jax.ad.primitive_jvps[custom_call_p] = _custom_call_jvp
+_jax.ad.primitive_transposes[custom_call_p] = _custom_call_transpose
+_jax.batching.fancy_primitive_batchers[custom_call_p] = _custom_call_batch

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from effects import _jax as compat
+from effects import _jax
 from effects._api.print import PRINT
 from effects._model.arguments import take_arguments
 from effects._model.format import check_format
@@ -17,7 +17,7 @@ from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import where_called
 
-print_grad_p = compat.Primitive("print_grad")
+print_grad_p = _jax.Primitive("print_grad")
 print_grad_p.multiple_results = True
 """The identity, which is linear; what is printed is in its transpose."""
 
@@ -79,14 +79,14 @@ def _print_grad(*args: Any, site: Site) -> list[Any]:
 def _print_grad_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, site: Site) -> tuple[Any, Any]:
     mask, xs = _split(primals, site)
     _, tangents = _split(tangents, site)
-    if all(type(tangent) is compat.ad.Zero for tangent in tangents):
+    if all(type(tangent) is _jax.ad.Zero for tangent in tangents):
         return xs, tangents
-    return xs, print_grad_p.bind(*mask, *map(compat.ad.instantiate_zeros, tangents), site=site)
+    return xs, print_grad_p.bind(*mask, *map(_jax.ad.instantiate_zeros, tangents), site=site)
 
 
 def _print_grad_transpose(cotangents: Sequence[Any], *args: Any, site: Site) -> list[Any]:
     mask, _ = _split(args, site)
-    cotangents = [compat.ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    cotangents = [_jax.ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     _, operands = _split(site.operands, site)
     stored = [x.astype(operand.stored) for x, operand in zip(cotangents, operands, strict=True)]
     effect_p.bind(*mask, *stored, site=site)
@@ -95,17 +95,17 @@ def _print_grad_transpose(cotangents: Sequence[Any], *args: Any, site: Site) -> 
 
 def _print_grad_batch(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, site: Site) -> tuple[Any, Any]:
     """Each lane has a cotangent of its own, even if the value is the same in all."""
-    if all(dim is None for dim in dims) and compat.is_axis_of_tangents(axis_data):
+    if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):
         outs = print_grad_p.bind(*args, site=site)
         return outs, [None] * len(outs)
-    moved = [compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
+    moved = [_jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
     outs = print_grad_p.bind(*moved, site=site.with_lanes(axis_data.size, [True] * len(moved)))
     return outs, [0] * len(outs)
 
 
 print_grad_p.def_impl(_print_grad)
 print_grad_p.def_abstract_eval(_print_grad)
-compat.ad.primitive_jvps[print_grad_p] = _print_grad_jvp
-compat.ad.primitive_transposes[print_grad_p] = _print_grad_transpose
-compat.batching.fancy_primitive_batchers[print_grad_p] = _print_grad_batch
-compat.mlir.register_lowering(print_grad_p, lambda ctx, *args, site: _split(args, site)[1])
+_jax.ad.primitive_jvps[print_grad_p] = _print_grad_jvp
+_jax.ad.primitive_transposes[print_grad_p] = _print_grad_transpose
+_jax.batching.fancy_primitive_batchers[print_grad_p] = _print_grad_batch
+_jax.mlir.register_lowering(print_grad_p, lambda ctx, *args, site: _split(args, site)[1])

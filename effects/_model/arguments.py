@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _jax as compat
+from effects import _jax
 from effects._model.operand import Operand, Static, stored_dtype
 from effects._model.where import Where
 
@@ -36,7 +36,7 @@ def take_arguments(
         if isinstance(leaf, (str, bytes, int, float, complex, np.generic)):
             leaves.append(Static(leaf))
             continue
-        if compat.is_reference(leaf):
+        if _jax.is_reference(leaf):
             leaf = leaf[...]  # what it holds now
         if not isinstance(leaf, (jax.Array, np.ndarray)):
             raise _bad_argument(leaf, path, call, where, "an array, or the text you want to see, say `str(x)`")
@@ -49,7 +49,7 @@ def take_arguments(
 def take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand]:
     """An array as it travels, and its description. What has no numbers is refused."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = compat.physical_key_data(x)
+        x = _jax.physical_key_data(x)
     if x.dtype == jax.dtypes.float0:  # the tangent of an integer: it has no value
         x = np.zeros(x.shape, bool)
     elif isinstance(x, np.ndarray):

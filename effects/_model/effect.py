@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any, Literal
 
-from effects import _jax as compat
+from effects import _jax
 
 MSG_EFFECT_NAME = (
     "An effect was given the name {name!r}. An effect's name is a non-empty string. Write, say, `fx.Effect('ping')`."
@@ -33,7 +33,7 @@ ALLOWED_IN = ("control_flow", "custom_derivatives", "remat")
 
 
 @dataclasses.dataclass(frozen=True)
-class Effect(compat.JaxEffect):
+class Effect(_jax.JaxEffect):
     """A kind of side effect.
 
     Args:
@@ -95,7 +95,7 @@ def describe_effect(effect: Effect) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Order(compat.JaxEffect):
+class Order(_jax.JaxEffect):
     """What JAX sees of an order domain, beside the effects in it: one token of its own for all of them."""
 
     domain: str
@@ -104,7 +104,7 @@ class Order(compat.JaxEffect):
         return f"order of {self.domain!r}"
 
 
-def jax_effects(effect: Effect) -> set[compat.JaxEffect]:
+def jax_effects(effect: Effect) -> set[_jax.JaxEffect]:
     """What an equation with this effect tells JAX."""
     return {effect, Order(effect.domain)} if effect.ordered else {effect}
 
@@ -119,7 +119,7 @@ def _allowed_in(where: str) -> type:
     return Allowed("Allowed", (), {})
 
 
-compat.register_effect_types(
+_jax.register_effect_types(
     (Effect, Order),
     ordered=Order,
     control_flow=_allowed_in("control_flow"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._model.effect import jax_effects
 from effects._model.site import Site
 
@@ -25,7 +25,7 @@ MSG_TRANSPOSED = (
 )
 
 
-effect_p = compat.Primitive("effect")
+effect_p = _jax.Primitive("effect")
 effect_p.multiple_results = True
 
 
@@ -33,8 +33,8 @@ def result_avals(site: Site) -> list[Any]:
     """Types of what a program waits for at this site. In a per-device region a user's function may return another
     thing to each device; JAX takes what its own callbacks return to be the same on all."""
     of_jax = (call := site.content.call) is not None and call.otherwise is not None
-    avals = [compat.ShapedArray(result.shape, result.stored) for result in site.results or ()]
-    return avals if of_jax else [compat.per_device(aval) for aval in avals]
+    avals = [_jax.ShapedArray(result.shape, result.stored) for result in site.results or ()]
+    return avals if of_jax else [_jax.per_device(aval) for aval in avals]
 
 
 @effect_p.def_effectful_abstract_eval
@@ -42,26 +42,26 @@ def _effect_abstract_eval(*operands: Any, site: Site) -> tuple[list[Any], set[An
     return result_avals(site), jax_effects(site.effect)
 
 
-compat.infer_types_each_time(effect_p)
+_jax.infer_types_each_time(effect_p)
 
 
 def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], list[Any]]:
     """The primal program has the effect; tangents have none. A function of the user's has no derivative."""
-    if site.results and any(type(tangent) is not compat.ad.Zero for tangent in tangents):
+    if site.results and any(type(tangent) is not _jax.ad.Zero for tangent in tangents):
         raise errors.NotDifferentiable(MSG_NOT_DIFFERENTIABLE.format(function=site.content.title, where=site.where))
     outs = effect_p.bind(*primals, site=site)
-    return outs, [compat.zero_tangent(out) for out in outs]
+    return outs, [_jax.zero_tangent(out) for out in outs]
 
 
 def _effect_batch(
     axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, site: Site
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """One record with lanes, replayed lane by lane, whether its operands differ between them or not."""
-    if all(dim is None for dim in dims) and compat.is_axis_of_tangents(axis_data):
+    if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):
         outs = effect_p.bind(*operands, site=site)
         return outs, [None] * len(outs)
     moved = [
-        x if dim is None else compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
+        x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
     ]
     outs = effect_p.bind(*moved, site=site.with_lanes(axis_data.size, [dim is not None for dim in dims]))
     return outs, [0] * len(outs)
@@ -72,6 +72,6 @@ def _effect_transpose(cotangents: Any, *operands: Any, site: Site) -> Any:
     raise errors.NotDifferentiable(MSG_TRANSPOSED.format(effect=site.effect, where=site.where))
 
 
-compat.ad.primitive_transposes[effect_p] = _effect_transpose
-compat.ad.primitive_jvps[effect_p] = _effect_jvp
-compat.batching.fancy_primitive_batchers[effect_p] = _effect_batch
+_jax.ad.primitive_transposes[effect_p] = _effect_transpose
+_jax.ad.primitive_jvps[effect_p] = _effect_jvp
+_jax.batching.fancy_primitive_batchers[effect_p] = _effect_batch

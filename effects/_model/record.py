@@ -9,7 +9,7 @@ from typing import Any, overload
 import jax
 import numpy as np
 
-from effects import _jax as compat
+from effects import _jax
 from effects._model.operand import Static
 from effects._model.site import Site
 from effects._model.where import Where
@@ -113,7 +113,7 @@ class Record:
     @property
     def device(self) -> int:
         """The device that recorded it: its position in `jax.devices()`; -1 if all of the program's devices did."""
-        return compat.device_place(self._ordinal)
+        return _jax.device_place(self._ordinal)
 
     @property
     def process(self) -> int:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _jax as compat
+from effects import _jax
 from effects._model.arguments import flat_arguments
 from effects._model.content import Content
 from effects._model.description import describe_site, read_site
@@ -305,7 +305,7 @@ def size_operands(site: Site) -> list[Any]:
     return [jnp.stack([jnp.asarray(size).astype(SIZE) for size in site.symbols])] if site.symbols else []
 
 
-compat.hold_weakly_in_caches(Site)  # it may have a function of the user's
+_jax.hold_weakly_in_caches(Site)  # it may have a function of the user's
 
 
 def site_from(text: str) -> Site:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _jax as compat
+from effects import _jax
 from effects._model.record import Record
 from effects.handlers._columns import is_number
 
@@ -38,7 +38,7 @@ def json_object(record: Record) -> dict[str, Any]:
 
 def _run() -> dict[str, Any]:
     """What the processes of one run have in common, where there are several."""
-    run = compat.run_id()
+    run = _jax.run_id()
     return {} if run is None else {"run": run, "process_count": jax.process_count()}
 
 

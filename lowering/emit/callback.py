@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
@@ -35,7 +35,7 @@ def close_lowering(ctx: Any, *tokens: Any) -> Any:
 
 def _callback(ctx: Any, callback: Any, args: Any) -> Any:
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in ctx.avals_out]
-    return compat.mlir.lower_fun(lambda *args: jax.pure_callback(callback, shapes, *args))(ctx, *args)
+    return _jax.mlir.lower_fun(lambda *args: jax.pure_callback(callback, shapes, *args))(ctx, *args)
 
 
 def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
@@ -51,7 +51,7 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     def publish(*args: Any) -> Any:
         return publish_untracked(unmasked, [np.asarray(x) for x in args[len(args) - len(kept) :]])
 
-    return compat.lower_as_callback(ctx, publish, operands, order)
+    return _jax.lower_as_callback(ctx, publish, operands, order)
 
 
 LOWERINGS = {

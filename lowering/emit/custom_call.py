@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from effects import _jax as compat
+from effects import _jax
 from effects._api.attributes import Attributes
 from effects._api.custom_call_primitive import by_lane, custom_call_p
 from effects._api.message import message_of
@@ -26,14 +26,14 @@ from effects.lowering.emit.common import refuse_several_devices, register_site
 from effects.lowering.emit.native import emit_call, of_processes, own_devices
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
 
-threaded_call_p = compat.Primitive("threaded_custom_call")
+threaded_call_p = _jax.Primitive("threaded_custom_call")
 threaded_call_p.multiple_results = True
 """(*operands, token) -> (*results, token)."""
 
 
 @threaded_call_p.def_abstract_eval
 def _threaded_call_abstract_eval(*operands: Any, results: Any, **_: Any) -> list[Any]:
-    return [*map(compat.per_device, results), operands[-1]]
+    return [*map(_jax.per_device, results), operands[-1]]
 
 
 @register_token_rule(custom_call_p)
@@ -81,7 +81,7 @@ def _call(
     target = message_of(site).target
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
-    devices = compat.automatic_devices(ctx)
+    devices = _jax.automatic_devices(ctx)
     site = of_processes(ctx, site, devices)
     register_site(ctx, site)
     inputs, outputs = layouts
@@ -106,7 +106,7 @@ def _call(
         CUSTOM_CALL_TARGET,
         operands,
         {**attributes.values, CUSTOM_CALL_ATTRIBUTE: ours},
-        replicated=bool(devices or compat.replicas_per_group(ctx)),
+        replicated=bool(devices or _jax.replicas_per_group(ctx)),
         has_side_effect=has_side_effect,
         aliases=dict([*aliases, *[(len(inputs), len(outputs))] * len(token)]),
         layouts=((*inputs, *layouts_of_more[: len(token)]), (*outputs, *layouts_of_more)),
@@ -114,7 +114,7 @@ def _call(
     return outs[: len(outputs) + len(token)]
 
 
-_NOTHING = compat.ShapedArray((0,), np.uint8)
+_NOTHING = _jax.ShapedArray((0,), np.uint8)
 
 
 def _threaded_call_lowering(ctx: Any, *operands: Any, platform: str, **params: Any) -> Any:
@@ -133,7 +133,7 @@ def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, *
             outs = custom_call_p.bind(*operands, site=site, masked=False, lanes=(), lanes_of=lanes_of, **params)
             return nothing, outs
 
-        return compat.mlir.lower_fun(lambda *operands: by_lane(make, None, operands, **of_lanes)[1])(ctx, *operands)
+        return _jax.mlir.lower_fun(lambda *operands: by_lane(make, None, operands, **of_lanes)[1])(ctx, *operands)
     operands, avals = operands[masked:], ctx.avals_in[masked:]
     has_effect = message_of(site).has_effect
     if has_effect:
@@ -142,11 +142,11 @@ def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, *
         call_ctx = ctx.replace(avals_in=avals)
         return _call(call_ctx, platform, operands, has_side_effect=has_effect, site=site, **params)
     order = Order(site.effect.domain)
-    token = (compat.abstract_token,)
+    token = (_jax.abstract_token,)
     call_ctx = ctx.replace(avals_in=[*avals, *token])
     operands = (*operands, ctx.tokens_in.get(order))
     *results, after = _call(call_ctx, platform, operands, token=token, has_side_effect=True, site=site, **params)
-    ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: after})))
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(_jax.mlir.TokenSet({order: after})))
     return results
 
 
@@ -155,7 +155,7 @@ def _refuse(ctx: Any, *operands: Any, site: Site, **params: Any) -> Any:
 
 
 for _primitive, _rule in ((threaded_call_p, _threaded_call_lowering), (custom_call_p, _custom_call_lowering)):
-    compat.mlir.register_lowering(_primitive, _refuse)
+    _jax.mlir.register_lowering(_primitive, _refuse)
     for _platform in platforms_with_handlers():
         _lowering = functools.partial(_rule, platform=_platform)
-        compat.mlir.register_lowering(_primitive, _lowering, platform=_platform, cacheable=False)
+        _jax.mlir.register_lowering(_primitive, _lowering, platform=_platform, cacheable=False)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._api.config import config
 from effects._model.effect import Order
 from effects._model.primitive import effect_p
@@ -83,14 +83,14 @@ def emit_call(
     # XLA's partitioner wants to know what to do with a side effect, and refuses to replicate one. In its regions the
     # flag stays off: the token, which the program returns, keeps the call alive and in its place.
     has_side_effect = has_side_effect and not replicated
-    outs = compat.call_handler(ctx, target, args, attributes, has_side_effect=has_side_effect, **options)
+    outs = _jax.call_handler(ctx, target, args, attributes, has_side_effect=has_side_effect, **options)
     if replicated:
-        compat.mark_replicated(ctx, compat.owner_of(outs))
+        _jax.mark_replicated(ctx, _jax.owner_of(outs))
     return outs
 
 
 def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> Any:
-    devices, replicas = compat.automatic_devices(ctx), compat.replicas_per_group(ctx)
+    devices, replicas = _jax.automatic_devices(ctx), _jax.replicas_per_group(ctx)
     if not config.native:
         if site.per_shard and devices:
             raise _refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
@@ -131,16 +131,16 @@ def _refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedErr
 
 def own_devices(ctx: Any, devices: int) -> int:
     """How many of the devices that come here are this process's; 0 if that does not matter."""
-    if (own := compat.own_devices(ctx, devices) if devices else 0) is not None:
+    if (own := _jax.own_devices(ctx, devices) if devices else 0) is not None:
         return own
-    if compat.automatic_devices(ctx):
+    if _jax.automatic_devices(ctx):
         return devices  # it is to be exported
     raise errors.MissingTokenRule(MSG_REGION_OF_PROCESSES)
 
 
 def of_processes(ctx: Any, site: Site, devices: int) -> Site:
     """The site as it says whose devices all have its records, if XLA's partitioner has several."""
-    processes = compat.processes_of(ctx) if devices else ()
+    processes = _jax.processes_of(ctx) if devices else ()
     return dataclasses.replace(site, processes=processes) if processes else site
 
 
@@ -150,13 +150,13 @@ def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
     def bind(token: Any, *operands: Any) -> list[Any]:
         return jax.lax.optimization_barrier([*call(*operands), token])
 
-    return compat.mlir.lower_fun(bind)(ctx, token, *operands)
+    return _jax.mlir.lower_fun(bind)(ctx, token, *operands)
 
 
 def close_lowering(ctx: Any, *tokens: Any) -> Any:
     if not config.native:
         return callback.close_lowering(ctx, *tokens)
-    devices = compat.automatic_devices(ctx)
+    devices = _jax.automatic_devices(ctx)
     return emit_call(ctx, CLOSE_TARGET, tokens, {"devices": own_devices(ctx, devices)}, replicated=devices != 0)
 
 
@@ -171,23 +171,23 @@ def enter_lowering(
 ) -> Any:
     attributes = {"ordered": ordered, "devices": own_devices(ctx, devices)}
     attributes |= {"apart": may_diverge, "parts": has_groups, "skips": announces_skips}  # as the handler has them
-    return compat.call_handler(ctx, ENTER_TARGET, operands, attributes, has_side_effect=True)
+    return _jax.call_handler(ctx, ENTER_TARGET, operands, attributes, has_side_effect=True)
 
 
 def leave_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
-    return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=compat.replicas_per_group(ctx) != 0)
+    return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=_jax.replicas_per_group(ctx) != 0)
 
 
 def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
     ctx = ctx.replace(
-        avals_in=[compat.physical_aval(aval) for aval in ctx.avals_in],
-        avals_out=[compat.physical_aval(aval) for aval in ctx.avals_out],
+        avals_in=[_jax.physical_aval(aval) for aval in ctx.avals_in],
+        avals_out=[_jax.physical_aval(aval) for aval in ctx.avals_out],
     )
-    if compat.replicas_per_group(ctx):
+    if _jax.replicas_per_group(ctx):
         # A call would have what is sharded gathered.
-        return compat.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
+        return _jax.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
     aliases = {tokens + at: at for at in range(len(ctx.avals_out))}
-    return compat.call_handler(ctx, AFTER_TARGET, operands, {}, has_side_effect=False, aliases=aliases)
+    return _jax.call_handler(ctx, AFTER_TARGET, operands, {}, has_side_effect=False, aliases=aliases)
 
 
 def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
@@ -209,19 +209,17 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     if not site.effect.ordered:
         # Something in the token's place, for the same reason as that is last.
         call_ctx = ctx.replace(avals_in=avals_in, avals_out=[*ctx.avals_out, _NOTHING])
-        *results, _ = compat.call_handler(call_ctx, target, kept, attributes, has_side_effect=True)
+        *results, _ = _jax.call_handler(call_ctx, target, kept, attributes, has_side_effect=True)
         return results
     order = Order(site.effect.domain)
-    call_ctx = ctx.replace(
-        avals_in=[compat.abstract_token, *avals_in], avals_out=[*ctx.avals_out, compat.abstract_token]
-    )
+    call_ctx = ctx.replace(avals_in=[_jax.abstract_token, *avals_in], avals_out=[*ctx.avals_out, _jax.abstract_token])
     args = [ctx.tokens_in.get(order), *kept]
-    *results, token = compat.call_handler(call_ctx, target, args, attributes, has_side_effect=True)
-    ctx.set_tokens_out(ctx.tokens_in.update_tokens(compat.mlir.TokenSet({order: token})))
+    *results, token = _jax.call_handler(call_ctx, target, args, attributes, has_side_effect=True)
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(_jax.mlir.TokenSet({order: token})))
     return results
 
 
-_NOTHING = compat.ShapedArray((0,), np.uint8)
+_NOTHING = _jax.ShapedArray((0,), np.uint8)
 
 
 LOWERINGS = {

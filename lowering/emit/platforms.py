@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from effects import _jax as compat
+from effects import _jax
 from effects._model.platform import PLATFORMS
 from effects._model.primitive import effect_p
 from effects._wire import TOKEN_LENGTH
@@ -21,7 +21,7 @@ _NOT_CACHEABLE = {record_p, close_p, effect_p}
 
 def _register(lowerings: dict[Any, Any], platform: str | None) -> None:
     for primitive, rule in lowerings.items():
-        compat.mlir.register_lowering(primitive, rule, platform=platform, cacheable=primitive not in _NOT_CACHEABLE)
+        _jax.mlir.register_lowering(primitive, rule, platform=platform, cacheable=primitive not in _NOT_CACHEABLE)
 
 
 def _rejoin(*tokens: Any) -> list[Any]:
@@ -32,5 +32,5 @@ def _rejoin(*tokens: Any) -> list[Any]:
 for _platform in PLATFORMS.values():
     _register(importlib.import_module(f"effects.lowering.emit.{_platform.records}").LOWERINGS, _platform.name)
 _register(callback.LOWERINGS, None)
-compat.mlir.register_lowering(check_mesh_p, lower_check_mesh)
-compat.mlir.register_lowering(rejoin_p, compat.mlir.lower_fun(_rejoin))
+_jax.mlir.register_lowering(check_mesh_p, lower_check_mesh)
+_jax.mlir.register_lowering(rejoin_p, _jax.mlir.lower_fun(_rejoin))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from effects import _jax as compat
+from effects import _jax
 from effects._model.primitive import result_avals
 from effects._model.site import Site
 
@@ -27,25 +27,25 @@ class Edges(NamedTuple):
 
 NO_EDGES = Edges()
 
-record_p = compat.Primitive("record")
+record_p = _jax.Primitive("record")
 record_p.multiple_results = True
 """(token, *operands) -> (*results, token): publishes one record, and waits for what a callback returns.
 
 Were the token first, what a call returns could be all that a loop carries, in the loop's order, and XLA takes a body
 that ends with such a call for one that changes nothing."""
 
-close_p = compat.Primitive("close")
+close_p = _jax.Primitive("close")
 """(*tokens) -> output token: the program has published all it will."""
 
 
 @record_p.def_abstract_eval
 def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> list[Any]:
     if edges.enters and not edges.leaves:
-        return [*result_avals(site), compat.per_device(token)]
+        return [*result_avals(site), _jax.per_device(token)]
     return [*result_avals(site), operands[0] if edges.leaves and not edges.enters else token]
 
 
-compat.infer_types_each_time(record_p)
+_jax.infer_types_each_time(record_p)
 
 
 @close_p.def_abstract_eval

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from effects import _jax as compat
+from effects import _jax
 from effects._model.site import SIZE, Site
 from effects._wire import RECORD_TARGET, TOKEN_LENGTH
 
@@ -29,25 +29,25 @@ def call_shards(
     """Calls the target. `devices`: how many run the program; `attributes`: those of the call that each makes."""
     # The lanes of a `vmap` stay together, and so does what says which of them have the effect.
     together = [len(operand.lanes) for operand in site.operands]
-    empty = [compat.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
+    empty = [_jax.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
     said = json.dumps({"attributes": attributes, "together": together, "empty": empty, "devices": devices})
-    return compat.call_partitioned(ctx, _TARGET, (token, *operands), said)
+    return _jax.call_partitioned(ctx, _TARGET, (token, *operands), said)
 
 
 def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_result: Any, said: bytes) -> Any:
     """What the partitioner asks for: the program of one device, and how operands and result lie."""
     description = json.loads(said)
-    whole = compat.replicated_hlo_sharding
+    whole = _jax.replicated_hlo_sharding
     shardings = [
-        compat.read_sharding(empty) if empty else sharding
+        _jax.read_sharding(empty) if empty else sharding
         for sharding, empty in zip(shardings[1:], description["empty"], strict=True)
     ]
     layouts = [
-        sharding if compat.is_tiled(sharding, together) else whole
+        sharding if _jax.is_tiled(sharding, together) else whole
         for sharding, together in zip(shardings, description["together"], strict=True)
     ]
     tiles = [_Tiles(tuple(shape.dimensions()), layout) for shape, layout in zip(shapes[1:], layouts, strict=True)]
-    types = [compat.element_type(shape) for shape in shapes[1:]]
+    types = [_jax.element_type(shape) for shape in shapes[1:]]
     table = _table(tiles, description["devices"])
     program = _program_of_one(description["attributes"], table, [tile.size for tile in tiles], types)
     return program, [whole, *layouts], whole
@@ -134,4 +134,4 @@ def _attribute(value: Any) -> str:
     return '"' + "".join(f"\\{byte:02X}" for byte in value.encode()) + '"'  # whatever it holds
 
 
-compat.register_partitioner(_TARGET, _partition)
+_jax.register_partitioner(_TARGET, _partition)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from effects import _jax as compat
+from effects import _jax
 from effects._model.site import Site
 from effects._wire import INDEX, UNTRACKED_THREAD, stream_of
 from effects.lowering.host.native import native
@@ -35,7 +35,7 @@ def publish(
         site.id,
         site.effect.ordered,
         token,
-        compat.host_device() if device is None else device,
+        _jax.host_device() if device is None else device,
         [to_bytes(np.asarray(x)) for x in operands],
         site.content.call is not None,
         0 if reply is None else reply.number,

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from effects import _jax as compat
+from effects import _jax
 from effects._jax import patches
 from effects.lowering.holders import Extra, Holder, on_holder
 from effects.lowering.passes.masks import MSG_MASKED_STATE, masked, needs_masks
@@ -25,17 +25,17 @@ def _batch_cond(batch: _Rule) -> _Rule:
         differs = dims[0] is not None and "branches_platforms" not in params
         if not (differs and any(map(needs_masks, branches))):
             return batch(axis_data, args, dims, branches=branches, **params)
-        if any(map(compat.has_state, branches)):
+        if any(map(_jax.has_state, branches)):
             raise NotImplementedError(MSG_MASKED_STATE.format(control="`cond` or `switch`"))
-        index, *operands = (compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True))
+        index, *operands = (_jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True))
         results = []
         for i, branch in enumerate(branches):
             active = index == i
-            for_all, _ = compat.batched(masked(branch), axis_data, [True] * (1 + len(operands)), True)
+            for_all, _ = _jax.batched(masked(branch), axis_data, [True] * (1 + len(operands)), True)
             # What is not a number in another lane must not reach this one's derivative: JAX's issue 1052.
-            chosen = [compat.select(active, x, jax.lax.stop_gradient(x)) for x in operands]
-            results.append(compat.evaluate(for_all, [active, *chosen]))
-        outs = [compat.select_n(index, *cases) for cases in zip(*results, strict=True)]
+            chosen = [_jax.select(active, x, jax.lax.stop_gradient(x)) for x in operands]
+            results.append(_jax.evaluate(for_all, [active, *chosen]))
+        outs = [_jax.select_n(index, *cases) for cases in zip(*results, strict=True)]
         return outs, [0] * len(outs)
 
     return rule
@@ -61,39 +61,39 @@ def _batch_while(batch: _Rule) -> _Rule:
                 body_nconsts=body_nconsts,
                 body_jaxpr=body_jaxpr,
             )
-        if compat.has_state(cond_jaxpr) or compat.has_state(body_jaxpr):
+        if _jax.has_state(cond_jaxpr) or _jax.has_state(body_jaxpr):
             raise NotImplementedError(MSG_MASKED_STATE.format(control="`while_loop`"))
         consts = [
-            x if dim is None else compat.lanes_at_front(x, dim, axis_data)
+            x if dim is None else _jax.lanes_at_front(x, dim, axis_data)
             for x, dim in zip(args[:split], dims[:split], strict=True)
         ]
-        carry = [compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args[split:], dims[split:], strict=True)]
+        carry = [_jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args[split:], dims[split:], strict=True)]
         each = [True] * len(carry)
-        cond, _ = compat.batched(masked(cond_jaxpr), axis_data, [True, *in_cond, *each], True)
-        body, _ = compat.batched(masked(body_jaxpr), axis_data, [True, *in_body, *each], True)
+        cond, _ = _jax.batched(masked(cond_jaxpr), axis_data, [True, *in_cond, *each], True)
+        body, _ = _jax.batched(masked(body_jaxpr), axis_data, [True, *in_body, *each], True)
 
         def goes_on(*flat: Any) -> list[Any]:
             return [flat[0].any()]
 
         def asks(running: Any, consts: Sequence[Any], carry: Sequence[Any]) -> Any:
             """Which lanes go on. Those that are through are not asked again."""
-            return running & compat.evaluate_as_typed(cond, [running, *consts[:cond_nconsts], *carry])[0]
+            return running & _jax.evaluate_as_typed(cond, [running, *consts[:cond_nconsts], *carry])[0]
 
         def step(*flat: Any) -> list[Any]:
             consts, running, carry = flat[:split], flat[split], flat[split + 1 :]
-            stepped = compat.evaluate(body, [running, *consts[cond_nconsts:], *carry])
-            carry = [compat.select(running, new, old) for new, old in zip(stepped, carry, strict=True)]
+            stepped = _jax.evaluate(body, [running, *consts[cond_nconsts:], *carry])
+            carry = [_jax.select(running, new, old) for new, old in zip(stepped, carry, strict=True)]
             return [asks(running, consts, carry), *carry]
 
         running, *in_carry = (body.in_avals[0], *body.in_avals[1 + body_nconsts :])
         consts_avals = [*cond.in_avals[1 : 1 + cond_nconsts], *body.in_avals[1 : 1 + body_nconsts]]
         every = jax.numpy.ones(axis_data.size, bool)
-        _, *outs = compat.while_p.bind(
+        _, *outs = _jax.while_p.bind(
             *consts,
             asks(every, consts, carry),
             *carry,
-            cond_jaxpr=compat.trace_to_jaxpr(goes_on, [running, *in_carry], like=cond),
-            body_jaxpr=compat.trace_to_jaxpr(step, [*consts_avals, running, *in_carry], like=body),
+            cond_jaxpr=_jax.trace_to_jaxpr(goes_on, [running, *in_carry], like=cond),
+            body_jaxpr=_jax.trace_to_jaxpr(step, [*consts_avals, running, *in_carry], like=body),
             cond_nconsts=0,
             body_nconsts=split,
         )
@@ -120,12 +120,12 @@ def _batch_run_state(_: None) -> _Rule:
     values, as when JAX lowers it."""
 
     def rule(axis_data: Any, args: Any, dims: Any, *, jaxpr: Any, is_initialized: Any, **params: Any) -> Any:
-        if needs_masks(jaxpr) and not any(map(compat.is_reference, args)):
-            pure, values = compat.discharge_state(jaxpr, args, is_initialized)
+        if needs_masks(jaxpr) and not any(map(_jax.is_reference, args)):
+            pure, values = _jax.discharge_state(jaxpr, args, is_initialized)
             return _for_all_lanes(pure, axis_data, values, dims)
         if any(dim is not None for dim in dims) or needs_masks(jaxpr):
             raise NotImplementedError("Batching rule for 'run_state' not implemented")
-        outs = compat.run_state_p.bind(*args, jaxpr=jaxpr, is_initialized=is_initialized, **params)
+        outs = _jax.run_state_p.bind(*args, jaxpr=jaxpr, is_initialized=is_initialized, **params)
         return outs, [None] * len(outs)
 
     return rule
@@ -133,9 +133,9 @@ def _batch_run_state(_: None) -> _Rule:
 
 def _for_all_lanes(jaxpr: Any, axis_data: Any, args: Sequence[Any], dims: Sequence[Any]) -> Any:
     """Evaluates a jaxpr for all lanes at once, in place of its equation."""
-    values = [x if dim is None else compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
-    for_all, batched = compat.batched(jaxpr, axis_data, [dim is not None for dim in dims], False)
-    return compat.evaluate(for_all, values), [0 if differs else None for differs in batched]
+    values = [x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
+    for_all, batched = _jax.batched(jaxpr, axis_data, [dim is not None for dim in dims], False)
+    return _jax.evaluate(for_all, values), [0 if differs else None for differs in batched]
 
 
 def _differs(
@@ -148,11 +148,11 @@ def _differs(
 ) -> bool:
     """Whether a loop's condition differs between lanes."""
     while True:
-        _, stepped = compat.batched(body_jaxpr, axis_data, [*in_body, *carried], carried)
+        _, stepped = _jax.batched(body_jaxpr, axis_data, [*in_body, *carried], carried)
         if stepped == list(carried):
             break
         carried = stepped
-    _, [differs] = compat.batched(cond_jaxpr, axis_data, [*in_cond, *carried], False)
+    _, [differs] = _jax.batched(cond_jaxpr, axis_data, [*in_cond, *carried], False)
     return differs
 
 
@@ -161,8 +161,8 @@ def _with_own_lanes(batch: _Rule, *, always: bool = False) -> _Rule:
     """What a region closes over has, with `spmd_axis_name`, the lanes of all devices, which effects must not show."""
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
-        if always or any(map(needs_masks, compat.jaxprs_in(params))):
-            args = [compat.own_lanes(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
+        if always or any(map(needs_masks, _jax.jaxprs_in(params))):
+            args = [_jax.own_lanes(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
         return batch(axis_data, args, dims, **params)
 
     return rule
@@ -175,28 +175,28 @@ def _with_own_lanes_always(batch: _Rule) -> _Rule:
 
 def _batch_held(primitive: Any, holder: Holder) -> None:
     """Gives lanes to what a user describes without a batching rule, and to its effects even if no value differs."""
-    rules = compat.batching.fancy_primitive_batchers
+    rules = _jax.batching.fancy_primitive_batchers
     own = rules.get(primitive)  # which takes what is not mapped for what happens once
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         is_mapped = any(dim is not None for dim in dims)
-        if not is_mapped and not any(map(needs_masks, compat.jaxprs_in(params))):
+        if not is_mapped and not any(map(needs_masks, _jax.jaxprs_in(params))):
             outs = primitive.bind(*args, **params)
             return (outs, [None] * len(outs)) if primitive.multiple_results else (outs, None)
         if is_mapped and own is not None:
             return own(axis_data, args, dims, **params)
 
         def rewrite(body: Any, _: int) -> Any:
-            return compat.batched(body, axis_data, [True] * len(body.in_avals), True)[0]
+            return _jax.batched(body, axis_data, [True] * len(body.in_avals), True)[0]
 
         def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> Any:
-            return state, compat.evaluate(rewrite(body, 0), args)
+            return state, _jax.evaluate(rewrite(body, 0), args)
 
         def bind(*operands: Any, **params: Any) -> Sequence[Any]:
             outs = primitive.bind(*operands, **params)
             return outs if primitive.multiple_results else [outs]
 
-        values = [compat.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
+        values = [_jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
         outs = holder(Extra(bind, rewrite, run), *values, **params)
         return (outs, [0] * len(outs)) if primitive.multiple_results else (outs[0], 0)
 

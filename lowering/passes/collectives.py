@@ -17,10 +17,10 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from effects import _jax as compat
+from effects import _jax
 from effects.lowering.passes.summary import summarize
 
-after_p = compat.Primitive("after")
+after_p = _jax.Primitive("after")
 after_p.multiple_results = True
 """(*tokens, *values) -> the values. The first `tokens` of the operands are tokens."""
 
@@ -33,7 +33,7 @@ def _after_abstract_eval(*operands: Any, tokens: int) -> Sequence[Any]:
 def after(tokens: Iterable[Any], values: Sequence[Any]) -> list[Any]:
     """The values, when what these tokens stand for has been published."""
     tokens, values = list(tokens), list(values)
-    arrays = [at for at, value in enumerate(values) if not compat.is_reference_type(compat.typeof(value))]
+    arrays = [at for at, value in enumerate(values) if not _jax.is_reference_type(_jax.typeof(value))]
     if arrays:
         outs = after_p.bind(*tokens, *(values[at] for at in arrays), tokens=len(tokens))
         for at, out in zip(arrays, outs, strict=True):
@@ -62,4 +62,4 @@ def are_collectives_ordered_after_effects() -> bool:
 
 def communicates(eqn: Any) -> bool:
     """Whether devices communicate in this equation, or inside it."""
-    return compat.is_collective(eqn) or any(summarize(inner).has_collectives for inner in compat.jaxprs_in(eqn.params))
+    return _jax.is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
 from effects._jax import patches
 from effects._model.primitive import effect_p
@@ -29,7 +29,7 @@ MSG_UNAVAILABLE = (
 )
 
 
-@compat.weakref_lru_cache
+@_jax.weakref_lru_cache
 def _anchored_jaxpr(jaxpr: Any, after: int) -> Any:
     """A loop's body that carries a mask, behind the first `after` inputs."""
 
@@ -37,27 +37,27 @@ def _anchored_jaxpr(jaxpr: Any, after: int) -> Any:
         """What chooses a branch seems to come of the mask, too: else JAX divides the branches, and forgets effects."""
 
         def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-            if eqn.primitive is compat.cond_p and has_effects(eqn):
+            if eqn.primitive is _jax.cond_p and has_effects(eqn):
                 operands = [jax.lax.select(mask, operands[0], operands[0]), *operands[1:]]
-            return compat.bind(eqn, operands)
+            return _jax.bind(eqn, operands)
 
-        return compat.interpret(jaxpr, args, apply)
+        return _jax.interpret(jaxpr, args, apply)
 
     def body(*args: Any) -> list[Any]:
         consts, mask, others = args[:after], args[after], args[after + 1 :]
         return [mask, *mask_effects(chosen, mask, [mask, *consts, *others])]
 
     avals = jaxpr.in_avals
-    boolean = compat.boolean()
-    chosen = compat.trace_to_jaxpr(with_indices, [boolean, *avals], like=jaxpr)
-    return compat.trace_to_jaxpr(body, [*avals[:after], boolean, *avals[after:]], like=jaxpr)
+    boolean = _jax.boolean()
+    chosen = _jax.trace_to_jaxpr(with_indices, [boolean, *avals], like=jaxpr)
+    return _jax.trace_to_jaxpr(body, [*avals[:after], boolean, *avals[after:]], like=jaxpr)
 
 
 @patches.implements("scan in remat")
 def _anchors(divide: Callable[..., Any]) -> Callable[..., Any]:
     """In a rematerialized region, effects get a mask that always holds. As the loop carries it, JAX takes them for
     different in every iteration. Where there are no lanes the mask goes when the program is lowered."""
-    holder = find_holder(compat.scan_p)
+    holder = find_holder(_jax.scan_p)
     assert holder is not None
 
     def rule(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: Any) -> Any:
@@ -67,22 +67,22 @@ def _anchors(divide: Callable[..., Any]) -> Callable[..., Any]:
         def carrying(value: Any, args: Sequence[Any]) -> Any:
             return describe(holder, value, _anchored_jaxpr, args, eqn.params)
 
-        invars, params = carrying(compat.literal(True), eqn.invars)
+        invars, params = carrying(_jax.literal(True), eqn.invars)
         known, staged, unknown_outs, instantiated_outs, values = divide(
             saveable,
             carrying(False, unknown)[0],
             carrying(True, instantiated)[0],
-            compat.with_more_outputs(eqn, invars, params),
+            _jax.with_more_outputs(eqn, invars, params),
         )
         return known, staged, unknown_outs[1:], instantiated_outs[1:], values
 
     return rule
 
 
-patches.implements("hoisting from scans")(compat.hoisting_unless(has_effects))
+patches.implements("hoisting from scans")(_jax.hoisting_unless(has_effects))
 
 
-unavailable_p = compat.Primitive("unavailable")
+unavailable_p = _jax.Primitive("unavailable")
 unavailable_p.multiple_results = True
 """() -> the results of a callback or a custom call, of the types `avals`, in the copy of a loop that JAX re-runs for
 the tangents. The function is not called again, so there are none: this must be dead code. JAX drops it if no tangent
@@ -95,27 +95,27 @@ def _refuse_unavailable(*ctx: Any, site: Site, avals: Any = ()) -> Any:
 
 
 unavailable_p.def_abstract_eval(lambda *, site, avals: list(avals))
-compat.mlir.register_lowering(unavailable_p, _refuse_unavailable)
+_jax.mlir.register_lowering(unavailable_p, _refuse_unavailable)
 
 
-@compat.weakref_lru_cache
+@_jax.weakref_lru_cache
 def _silent_jaxpr(jaxpr: Any) -> Any:
     """The jaxpr without its effects."""
 
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         if not has_effects(eqn):
-            return compat.bind(eqn, operands)
+            return _jax.bind(eqn, operands)
         if eqn.primitive in (effect_p, custom_call_p):
             avals = tuple(var.aval for var in eqn.outvars)
             return unavailable_p.bind(site=eqn.params["site"], avals=avals) if avals else []
-        return compat.bind(compat.with_jaxprs(eqn, _silent), operands)
+        return _jax.bind(_jax.with_jaxprs(eqn, _silent), operands)
 
-    return compat.trace_to_jaxpr(lambda *args: compat.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
+    return _jax.trace_to_jaxpr(lambda *args: _jax.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
 
 
 def _silent(jaxpr: Any) -> Any:
-    silent = _silent_jaxpr(compat.closed_jaxpr(jaxpr))
-    return silent if compat.is_closed(jaxpr) else compat.open_jaxpr(silent)
+    silent = _silent_jaxpr(_jax.closed_jaxpr(jaxpr))
+    return silent if _jax.is_closed(jaxpr) else _jax.open_jaxpr(silent)
 
 
 class _Silencing:
@@ -141,7 +141,7 @@ def _runs_again_silently(divide: Callable[..., Any]) -> Callable[..., Any]:
         silencing = _Silencing(trace)
         outs = divide(silencing, *tracers, **params)
         # JAX may have found nothing that is known: then the loop runs later, and only then.
-        return trace.default_process_primitive(compat.while_p, tracers, params) if outs is silencing.outs else outs
+        return trace.default_process_primitive(_jax.while_p, tracers, params) if outs is silencing.outs else outs
 
     return rule
 
@@ -154,12 +154,12 @@ def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., A
         try:
             known, staged, *others = divide(saveable, unknown, instantiated, eqn)
         except AssertionError:  # of JAX, which can save no results in a loop, and would have to
-            for site in set[Site]().union(*(summarize(inner).sites for inner in compat.jaxprs_in(eqn.params))):
+            for site in set[Site]().union(*(summarize(inner).sites for inner in _jax.jaxprs_in(eqn.params))):
                 if site.results is not None or site.content.calls_handler:
                     _refuse_unavailable(site=site)
             raise
         if known is not None and staged is not None and has_effects(eqn):
-            staged = compat.with_jaxprs(staged, _silent)
+            staged = _jax.with_jaxprs(staged, _silent)
         return known, staged, *others
 
     return rule

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import jax
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._api.print_grad import print_grad_p
 from effects.lowering.holders import Extra, Holder, find_holder
 from effects.lowering.passes.summary import has_effects, own_effects, summarize
@@ -55,7 +55,7 @@ class MaskContext:
 
     @property
     def where(self) -> str:
-        return compat.source_of(self.eqn)
+        return _jax.source_of(self.eqn)
 
 
 class MaskRule(Protocol):
@@ -129,28 +129,28 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
 
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         if not _is_masked(eqn):
-            return compat.bind(eqn, operands)
+            return _jax.bind(eqn, operands)
         if (rule := _mask_rules.get(eqn.primitive)) is not None:
             return rule(MaskContext(eqn, mask_effects, masked), active, *operands, **eqn.params)
         if (holder := find_holder(eqn.primitive)) is not None:
             return _mask_held(holder, eqn, active, operands)
         if registered_rule(eqn.primitive) is not None:
             return _mask_lane_by_lane(eqn, active, operands)
-        inside = (summarize(inner).own_effects for inner in compat.jaxprs_in(eqn.params))
+        inside = (summarize(inner).own_effects for inner in _jax.jaxprs_in(eqn.params))
         names = ", ".join(sorted(f"`{effect}`" for effect in own_effects(eqn.effects).union(*inside)))
-        where = compat.source_of(eqn)
+        where = _jax.source_of(eqn)
         raise errors.MissingTokenRule(
             MSG_MISSING_MASK.format(effects=names or "of a backward pass", primitive=eqn.primitive, where=where)
         )
 
-    return compat.interpret(compat.closed_jaxpr(jaxpr), args, apply)
+    return _jax.interpret(_jax.closed_jaxpr(jaxpr), args, apply)
 
 
 def _is_masked(eqn: Any) -> bool:
     return (
         eqn.primitive is print_grad_p
         or has_effects(eqn)
-        or any(summarize(inner).needs_masks for inner in compat.jaxprs_in(eqn.params))
+        or any(summarize(inner).needs_masks for inner in _jax.jaxprs_in(eqn.params))
     )
 
 
@@ -159,16 +159,16 @@ def needs_masks(jaxpr: Any) -> bool:
     return summarize(jaxpr).needs_masks
 
 
-@compat.weakref_lru_cache
+@_jax.weakref_lru_cache
 def _masked_jaxpr(jaxpr: Any) -> Any:
-    avals = [compat.boolean(), *jaxpr.in_avals]
-    return compat.trace_to_jaxpr(lambda active, *args: mask_effects(jaxpr, active, args), avals, like=jaxpr)
+    avals = [_jax.boolean(), *jaxpr.in_avals]
+    return _jax.trace_to_jaxpr(lambda active, *args: mask_effects(jaxpr, active, args), avals, like=jaxpr)
 
 
 def masked(jaxpr: Any) -> Any:
     """A jaxpr, with constants or without, with the predicate ahead of its inputs. Cached, so that one function stays
     one function."""
-    return _masked_jaxpr(compat.closed_jaxpr(jaxpr))
+    return _masked_jaxpr(_jax.closed_jaxpr(jaxpr))
 
 
 def _mask_held(holder: Holder, eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
@@ -183,7 +183,7 @@ def _mask_held(holder: Holder, eqn: Any, active: Any, operands: Sequence[Any]) -
 
 def _mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
     """What neither a rule nor a holder describes is called for one lane after the other, if the lane is there."""
-    if any(map(compat.is_reference, operands)):
+    if any(map(_jax.is_reference, operands)):
         raise NotImplementedError(MSG_MASKED_STATE.format(control=f"branch or loop with `{eqn.primitive}`"))
 
     @jax.custom_batching.sequential_vmap
@@ -191,6 +191,6 @@ def _mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequen
         def skip(*operands: Any) -> list[Any]:
             return [jax.lax.full(var.aval.shape, 0, var.aval.dtype) for var in eqn.outvars]
 
-        return jax.lax.cond(active, lambda *operands: list(compat.bind(eqn, operands)), skip, *operands)
+        return jax.lax.cond(active, lambda *operands: list(_jax.bind(eqn, operands)), skip, *operands)
 
     return call(active, *operands)

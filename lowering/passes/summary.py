@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from effects import _jax as compat
+from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print_grad import print_grad_p
 from effects._api.registry import OF_JAX
@@ -80,10 +80,10 @@ class Summary:
 
 def summarize(jaxpr: Any) -> Summary:
     """The summary of a jaxpr, with constants or without."""
-    return _summarize(jaxpr.jaxpr if compat.is_closed(jaxpr) else jaxpr)
+    return _summarize(jaxpr.jaxpr if _jax.is_closed(jaxpr) else jaxpr)
 
 
-@compat.weakref_lru_cache
+@_jax.weakref_lru_cache
 def _summarize(jaxpr: Any) -> Summary:
     own = set(own_effects(jaxpr.effects))
     sites: set[Site] = set()
@@ -97,7 +97,7 @@ def _summarize(jaxpr: Any) -> Summary:
         has_callbacks |= leaf.has_callbacks
         awaits_results |= leaf.awaits_results
         has_custom_calls |= eqn.primitive is custom_call_p
-        has_collectives |= compat.is_collective(eqn)
+        has_collectives |= _jax.is_collective(eqn)
         needs_masks |= eqn.primitive is print_grad_p or bool(own_effects(eqn.effects))
         if eqn.effects:
             found = _sites_of(eqn)
@@ -105,7 +105,7 @@ def _summarize(jaxpr: Any) -> Summary:
             has_callbacks |= any(site.content.call is not None for site in found)
             awaits_results |= any(site.results is not None for site in found)
             has_custom_calls |= any(site.content.calls_handler for site in found)
-        for inner in map(summarize, compat.jaxprs_in(eqn.params)):
+        for inner in map(summarize, _jax.jaxprs_in(eqn.params)):
             own |= inner.own_effects
             has_custom_calls |= inner.has_custom_calls
             has_collectives |= inner.has_collectives

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._api.registry import registered_effects
 from effects.lowering.emit.record import NO_EDGES, Edges
 from effects.lowering.holders import Extra, find_holder
@@ -49,8 +49,8 @@ def last_record_closes(jaxpr: Any) -> bool:
     if len(token_keys(summary.effects)) != 1:
         return False
     last = summary.last
-    if last.primitive is compat.shard_map_p:
-        if compat.region_axes(last.params["mesh"], last.params["newly_manual_axes"])[1]:
+    if last.primitive is _jax.shard_map_p:
+        if _jax.region_axes(last.params["mesh"], last.params["newly_manual_axes"])[1]:
             return False
         last = summarize(last.params["jaxpr"]).last
     return leaf_of(last).is_ordered_record
@@ -84,7 +84,7 @@ def thread_tokens(
             refuse_hidden_effects(eqn)
             if are_collectives_ordered_after_effects() and communicates(eqn):
                 operands = after(tokens.values(), operands)
-            return compat.bind(eqn, operands)
+            return _jax.bind(eqn, operands)
         taken = {key: tokens[key] for key in token_keys(effects)}
         own = edges if first is last is eqn else _edges_of(edges, eqn is first, eqn is last)
         own_around = around if own.leaves and not own.enters else None
@@ -93,13 +93,13 @@ def thread_tokens(
         for key, token in returned.items():
             # Unordered effects all take the token that came in: nothing orders them. But two calls of one function must
             # not be the same in all, or XLA makes one of them.
-            if key == UNORDERED and not any(compat.jaxprs_in(eqn.params)):
+            if key == UNORDERED and not any(_jax.jaxprs_in(eqn.params)):
                 joined.append(token)
             else:
                 tokens[key] = token
         return outs
 
-    outs = compat.interpret(jaxpr, args, apply)
+    outs = _jax.interpret(jaxpr, args, apply)
     if joined:
         tokens[UNORDERED] = _join([tokens[UNORDERED], *joined])
     return tokens, outs
@@ -114,7 +114,7 @@ def _edges_of(edges: Edges, is_first: bool, is_last: bool) -> Edges:
     )
 
 
-@compat.weakref_lru_cache
+@_jax.weakref_lru_cache
 def threaded_jaxpr(
     jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ...], after: int, collectives_after: bool
 ) -> Any:
@@ -128,19 +128,19 @@ def threaded_jaxpr(
         return [*(tokens[key] for key in keys), *outs]
 
     avals = jaxpr.in_avals
-    return compat.trace_to_jaxpr(threaded, [*avals[:after], *token_avals, *avals[after:]], like=jaxpr)
+    return _jax.trace_to_jaxpr(threaded, [*avals[:after], *token_avals, *avals[after:]], like=jaxpr)
 
 
 def _thread(
     jaxpr: Any, tokens: Tokens, args: Sequence[Any], edges: Edges = NO_EDGES, around: Any = None
 ) -> tuple[Tokens, list[Any]]:
-    return thread_tokens(compat.closed_jaxpr(jaxpr), tokens, args, edges, around)
+    return thread_tokens(_jax.closed_jaxpr(jaxpr), tokens, args, edges, around)
 
 
 def _threaded(jaxpr: Any, tokens: Tokens, after: int = 0) -> Any:
     keys = tuple(tokens)
-    avals = tuple(compat.typeof(tokens[key]) for key in keys)
-    return threaded_jaxpr(compat.closed_jaxpr(jaxpr), keys, avals, after, are_collectives_ordered_after_effects())
+    avals = tuple(_jax.typeof(tokens[key]) for key in keys)
+    return threaded_jaxpr(_jax.closed_jaxpr(jaxpr), keys, avals, after, are_collectives_ordered_after_effects())
 
 
 def find_rule(primitive: Any) -> TokenRule | None:
@@ -191,13 +191,13 @@ def _apply_rule(
 def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
     names = ", ".join(sorted(f"`{effect}`" for effect in effects))
     return errors.MissingTokenRule(
-        MSG_MISSING_RULE.format(effects=names, primitive=eqn.primitive, where=compat.source_of(eqn))
+        MSG_MISSING_RULE.format(effects=names, primitive=eqn.primitive, where=_jax.source_of(eqn))
     )
 
 
 def refuse_hidden_effects(eqn: Any) -> None:
     """Raises if a jaxpr inside an equation has effects that the equation does not show."""
-    for inner in compat.jaxprs_in(eqn.params):
+    for inner in _jax.jaxprs_in(eqn.params):
         if hidden := summarize(inner).own_effects:
             raise _missing_rule(eqn, hidden)
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from effects import _jax as compat
+from effects import _jax
 from effects._model.effect import Effect
 
 Tokens = dict[str, Any]
@@ -66,7 +66,7 @@ class TokenContext:
 
     @property
     def where(self) -> str:
-        return compat.source_of(self.eqn)
+        return _jax.source_of(self.eqn)
 
 
 class TokenRule(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from effects import _jax as compat
+from effects import _jax
 from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
 
 
@@ -22,11 +22,11 @@ def _mask_function(fun: Callable[..., Sequence[Any]], active: Any, args: Sequenc
 
     def flat(values: Sequence[Any]) -> list[Any]:
         given = iter(values)
-        outs = fun(*[next(given) if compat.is_value(x) else x for x in args])
-        known[:] = [None if compat.is_value(out) else out for out in outs]
-        return [out for out in outs if compat.is_value(out)]
+        outs = fun(*[next(given) if _jax.is_value(x) else x for x in args])
+        known[:] = [None if _jax.is_value(out) else out for out in outs]
+        return [out for out in outs if _jax.is_value(out)]
 
-    values = [x for x in args if compat.is_value(x)]
+    values = [x for x in args if _jax.is_value(x)]
     outs = iter(mask_effects(jax.make_jaxpr(flat)(values), active, values))
     return [next(outs) if out is None else out for out in known]
 
@@ -36,7 +36,7 @@ def _mask_first(fun: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any
     return lambda active, *args: _mask_function(fun, active, args)
 
 
-@register_mask_rule(compat.custom_jvp_call_p)
+@register_mask_rule(_jax.custom_jvp_call_p)
 def _mask_custom_jvp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
     """The function and its rule, each with the predicate ahead."""
 
@@ -47,10 +47,10 @@ def _mask_custom_jvp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -
 
         return with_both
 
-    return compat.bind_custom_jvp(params, [active, *args], _mask_first, masked_rule)
+    return _jax.bind_custom_jvp(params, [active, *args], _mask_first, masked_rule)
 
 
-@register_mask_rule(compat.custom_vjp_call_p)
+@register_mask_rule(_jax.custom_vjp_call_p)
 def _mask_custom_vjp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
     """The function and its rules, each with the predicate ahead, which is a residual too."""
 
@@ -58,10 +58,10 @@ def _mask_custom_vjp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -
         # Each input comes with whether it is differentiated.
         return lambda active, _, *args: _mask_function(forward, active, args)
 
-    return compat.bind_custom_vjp(params, [active, *args], _mask_first, masked_forward, _mask_first)
+    return _jax.bind_custom_vjp(params, [active, *args], _mask_first, masked_forward, _mask_first)
 
 
-@register_mask_rule(compat.custom_vmap_p)
+@register_mask_rule(_jax.custom_vmap_p)
 def _mask_custom_vmap(
     ctx: MaskContext, active: Any, *args: Any, call: Any, rule: Any, in_tree: Any, out_tree: Any
 ) -> Sequence[Any]:
@@ -83,6 +83,6 @@ def _mask_custom_vmap(
         *args,
         call=ctx.masked(call),
         rule=masked_rule,
-        in_tree=compat.custom_vmap_arguments(1 + len(args)),
+        in_tree=_jax.custom_vmap_arguments(1 + len(args)),
         out_tree=out_tree,
     )

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _jax as compat
+from effects import _jax
 from effects._model.arguments import take_array
 from effects._model.content import Content
 from effects._model.functions import HostFunction, function_name
@@ -39,7 +39,7 @@ MSG_RETURNED_SOME = (
 )
 
 
-@register_token_rule(compat.debug_print_p)
+@register_token_rule(_jax.debug_print_p)
 def _debug_print_token_rule(
     ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any
 ) -> tuple[Tokens, Sequence[Any]]:
@@ -55,7 +55,7 @@ def _debug_print_token_rule(
     return _publish_site(ctx, tokens, values, line, leaves, tree)
 
 
-@register_token_rule(compat.debug_callback_p)
+@register_token_rule(_jax.debug_callback_p)
 def _debug_callback_token_rule(
     ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any
 ) -> tuple[Tokens, Sequence[Any]]:
@@ -65,7 +65,7 @@ def _debug_callback_token_rule(
     return _publish(ctx, tokens, args, HostCall(_function(params["callback"])))
 
 
-@register_token_rule(compat.io_callback_p)
+@register_token_rule(_jax.io_callback_p)
 def _io_callback_token_rule(
     ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any
 ) -> tuple[Tokens, Sequence[Any]]:
@@ -74,11 +74,11 @@ def _io_callback_token_rule(
     if avals:
         results = tuple(Operand(aval.shape, np.dtype(aval.dtype), stored_dtype(np.dtype(aval.dtype))) for aval in avals)
         tree = jax.tree.structure([0] * len(avals))
-    dtypes = [compat.typeof(x).dtype for x in args]
+    dtypes = [_jax.typeof(x).dtype for x in args]
 
     def otherwise(*stored: Any) -> list[Any]:
         operands = [x if _is_key(dtype) else x.astype(dtype) for x, dtype in zip(stored, dtypes, strict=True)]
-        outs = compat.io_callback_p.bind(*operands, **params)
+        outs = _jax.io_callback_p.bind(*operands, **params)
         return [out.astype(result.stored) for out, result in zip(outs, results or (), strict=True)]
 
     content = HostCall(_function(params["callback"], len(avals)), results, tree, otherwise=otherwise)
@@ -86,18 +86,18 @@ def _io_callback_token_rule(
     return tokens, [out.astype(result.dtype) for out, result in zip(outs, results or (), strict=True)]
 
 
-@register_token_rule(compat.inspect_sharding_p)
+@register_token_rule(_jax.inspect_sharding_p)
 def _leave_to_jax(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
     return tokens, list(ctx.primitive.bind(*args, **params))
 
 
-@summarizes(compat.debug_print_p, compat.debug_callback_p, compat.io_callback_p)
+@summarizes(_jax.debug_print_p, _jax.debug_callback_p, _jax.io_callback_p)
 def _summarize_callback(eqn: Any) -> Leaf:
     ordered = all(effect.ordered for effect in effects_of(eqn.effects))
-    if eqn.primitive is compat.io_callback_p:
+    if eqn.primitive is _jax.io_callback_p:
         awaits = bool(eqn.params["result_avals"])
         return Leaf(True, awaits, ordered and not awaits)
-    calls = eqn.primitive is compat.debug_callback_p or _as_line(eqn.params) is None
+    calls = eqn.primitive is _jax.debug_callback_p or _as_line(eqn.params) is None
     return Leaf(calls, False, ordered)
 
 
@@ -114,7 +114,7 @@ def _publish_site(
     ctx: TokenContext, tokens: Tokens, values: Sequence[Any], content: Content, leaves: Sequence[Any], tree: Any
 ) -> tuple[Tokens, Sequence[Any]]:
     [effect] = ctx.effects
-    frame = compat.user_frame()
+    frame = _jax.user_frame()
     site = Site(effect, content, tuple(leaves), tree, Where(*frame) if frame else Where(ctx.where, 0, ""))
     return bind_record(ctx, tokens, values, site)
 
@@ -123,7 +123,7 @@ def _take(args: Sequence[Any]) -> tuple[list[Any], list[Operand]]:
     """Operands as they travel, and their descriptions."""
     values, operands = [], []
     for x in args:
-        if compat.is_reference(x):
+        if _jax.is_reference(x):
             x = x[...]
         elif not isinstance(x, (jax.Array, np.ndarray)):  # a literal of the jaxpr
             x = jnp.asarray(x)
@@ -147,7 +147,7 @@ one function."""
 
 def _function(callback: Any, results: int | None = None) -> HostFunction:
     """The function of a record that calls what JAX calls. With `results` it returns so many arrays in a list."""
-    user = compat.user_function(callback)
+    user = _jax.user_function(callback)
     same = (id(user), callback.in_tree) if hasattr(callback, "in_tree") else (id(callback),)
     x64 = bool(jax.config.jax_enable_x64)
     key = (*same, results, x64)
@@ -159,14 +159,14 @@ def _function(callback: Any, results: int | None = None) -> HostFunction:
 
 def _calling(callback: Callable[..., Any], results: int | None, x64: bool) -> Callable[..., Any]:
     def call(*args: Any) -> list[np.ndarray] | None:
-        with compat.callback_context(x64) as put:
+        with _jax.callback_context(x64) as put:
             returned = callback(*map(put, args))
             if results is None:
                 return None
             arrays = [np.asarray(x) for x in returned]
             arrays = [x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False) for x in arrays]
         if len(arrays) != results and not results:  # else what takes them says so
-            raise TypeError(MSG_RETURNED_SOME.format(name=function_name(compat.user_function(callback))))
+            raise TypeError(MSG_RETURNED_SOME.format(name=function_name(_jax.user_function(callback))))
         return arrays
 
     return call
@@ -176,13 +176,13 @@ def _printing(params: dict[str, Any]) -> HostCall:
     """A call that formats as JAX does, with arrays of JAX's."""
     x64 = bool(jax.config.jax_enable_x64)
     if params["logging_record"] is not None:
-        return HostCall(HostFunction(_calling(compat.log_callback(params), None, x64), name="jax.debug.log"))
+        return HostCall(HostFunction(_calling(_jax.log_callback(params), None, x64), name="jax.debug.log"))
     fmt, options = params["fmt"], dict(params["np_printoptions"])
 
     def text(*values: Any) -> str:
-        with compat.callback_context(x64) as put:
+        with _jax.callback_context(x64) as put:
             arrays = list(map(put, values))
-            args, kwargs = compat.merge_arguments(params["in_tree"], arrays, params["static_args"])
+            args, kwargs = _jax.merge_arguments(params["in_tree"], arrays, params["static_args"])
             if params["has_placeholders"]:
                 return fill(fmt, options, args, kwargs) + "\n"
             assert not kwargs, "Format without placeholders should not have kwargs."

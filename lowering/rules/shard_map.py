@@ -20,7 +20,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._api.config import config
 from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.emit.record import Edges, close_p
@@ -63,24 +63,24 @@ MSG_MESH_ELSEWHERE = (
 )
 
 
-enter_p = compat.Primitive("enter")
+enter_p = _jax.Primitive("enter")
 enter_p.multiple_results = True
 """(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices
 `may_diverge`, one that waits for an answer may be what the others wait for in a collective. With `has_groups`, the last
 operands are the numbers of the device's replica group and of the replica in it. With `announces_skips`, replicas may
 have effects of their own too: those that are not primary announce the indices that they skip."""
 
-leave_p = compat.Primitive("leave")
+leave_p = _jax.Primitive("leave")
 leave_p.multiple_results = True
 """(*tokens, *tokens at the entry) -> the tokens with which all devices go on."""
 
 
-rejoin_p = compat.Primitive("rejoin")
+rejoin_p = _jax.Primitive("rejoin")
 rejoin_p.multiple_results = True
 """(*tokens, *tokens around) -> the tokens with which replicas go on that have had effects of their own."""
 
 
-check_mesh_p = compat.Primitive("check_mesh")
+check_mesh_p = _jax.Primitive("check_mesh")
 """token -> token. Lowering it checks that the program runs on all devices of a region's mesh."""
 
 
@@ -91,7 +91,7 @@ def _check_mesh_abstract_eval(token: Any, **_: Any) -> Any:
 
 def lower_check_mesh(ctx: Any, token: Any, *, mesh: Any, names: str, where: str) -> Any:
     """Raises unless the program is for as many devices as an abstract mesh, which does not say which they are, has."""
-    devices = compat.devices_of_program(ctx)
+    devices = _jax.devices_of_program(ctx)
     if devices is not None and devices != mesh.size:
         message = MSG_MESH_ELSEWHERE.format(effects=names, where=where, mesh=mesh.size, devices=devices)
         raise ValueError(message)
@@ -106,7 +106,7 @@ def _rejoin_abstract_eval(*tokens: Any) -> Any:
 @enter_p.def_abstract_eval
 def _enter_abstract_eval(*operands: Any, has_groups: bool, **_: Any) -> list[Any]:
     tokens = operands[:-2] if has_groups else operands
-    inside = [compat.per_device(token) for token in tokens]
+    inside = [_jax.per_device(token) for token in tokens]
     return [token.update(shape=(REPLICA_TOKEN_LENGTH,)) for token in inside] if has_groups else inside
 
 
@@ -115,7 +115,7 @@ def _leave_abstract_eval(*tokens: Any, ordered: int) -> Any:
     return tokens[len(tokens) // 2 :]
 
 
-@register_token_rule(compat.shard_map_p)
+@register_token_rule(_jax.shard_map_p)
 def _shard_map_token_rule(
     ctx: TokenContext,
     tokens: Tokens,
@@ -127,23 +127,23 @@ def _shard_map_token_rule(
     check_vma: bool,
     newly_manual_axes: Any,
 ) -> tuple[Tokens, list[Any]]:
-    jaxpr = compat.closed_jaxpr(jaxpr)
-    own_axes, replica_axes = compat.region_axes(mesh, newly_manual_axes)
-    is_inside_whole = bool(mesh.manual_axes) and not compat.region_axes(mesh, ())[1]  # each device counts already
+    jaxpr = _jax.closed_jaxpr(jaxpr)
+    own_axes, replica_axes = _jax.region_axes(mesh, newly_manual_axes)
+    is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # each device counts already
     counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
     if refused := _refusal(jaxpr, counts, bool(replica_axes)):
         if not own_effects(ctx.effects):  # as JAX has them
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
-            return closed, list(compat.bind(ctx.eqn, args))
+            return closed, list(_jax.bind(ctx.eqn, args))
         names, where = _described(ctx, jaxpr)
         raise errors.MissingTokenRule(refused.format(effects=names, where=where))
-    if compat.is_abstract(mesh) and not mesh.manual_axes:
+    if _jax.is_abstract(mesh) and not mesh.manual_axes:
         first, (names, where) = next(iter(tokens)), _described(ctx, jaxpr)
         tokens = {**tokens, first: check_mesh_p.bind(tokens[first], mesh=mesh, names=names, where=where)}
     keys = sorted(tokens, key=lambda key: key == UNORDERED)
     ordered = sum(key != UNORDERED for key in keys)
     # In a region inside one that counts, each device goes on with its own count.
-    goes_on = any(compat.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
+    goes_on = any(_jax.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
     counts = counts and not goes_on
     skips = counts and bool(replica_axes) and bool(_regions_in(jaxpr))
 
@@ -172,13 +172,13 @@ def _shard_map_token_rule(
         enter_group = jax.shard_map(
             enter_group, in_specs=specs, out_specs=specs, axis_names=set(replica_axes), check_vma=False
         )
-        return [compat.as_per_device(token) for token in enter_group(*tokens)]
+        return [_jax.as_per_device(token) for token in enter_group(*tokens)]
 
     def region(*flat: Any) -> tuple[Any, ...]:
         around, args = flat[: len(keys)], flat[len(keys) :]
         tokens = enter(around) if counts and not edges.enters else around
         if goes_on:
-            tokens = [compat.as_per_device(token[:TOKEN_LENGTH]) for token in around]
+            tokens = [_jax.as_per_device(token[:TOKEN_LENGTH]) for token in around]
         with order_collectives_after_effects(may_diverge):
             after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args, edges, around[0])
         tokens = [after_all[key] for key in keys]
@@ -200,7 +200,7 @@ def _shard_map_token_rule(
     return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
 
 
-@register_mask_rule(compat.shard_map_p)
+@register_mask_rule(_jax.shard_map_p)
 def _mask_shard_map(
     ctx: MaskContext,
     active: Any,
@@ -213,7 +213,7 @@ def _mask_shard_map(
     newly_manual_axes: Any,
 ) -> Sequence[Any]:
     """All devices are there, or none."""
-    body = compat.closed_jaxpr(jaxpr)
+    body = _jax.closed_jaxpr(jaxpr)
     return jax.shard_map(
         lambda active, *args: tuple(ctx.mask(body, active, args)),
         mesh=mesh,
@@ -246,21 +246,21 @@ def _refusal(jaxpr: Any, counts: bool, has_replicas: bool) -> str | None:
 
 def _regions_in(jaxpr: Any) -> list[Any]:
     """The regions with effects inside a region."""
-    return [eqn for eqn in _eqns_in(jaxpr) if eqn.primitive is compat.shard_map_p and effects_of(eqn.effects)]
+    return [eqn for eqn in _eqns_in(jaxpr) if eqn.primitive is _jax.shard_map_p and effects_of(eqn.effects)]
 
 
 def _has_no_replicas(region: Any) -> bool:
     """Whether no devices are replicas of each other in a region inside another."""
-    return not compat.region_axes(region.params["mesh"], region.params["newly_manual_axes"])[1]
+    return not _jax.region_axes(region.params["mesh"], region.params["newly_manual_axes"])[1]
 
 
-@compat.weakref_lru_cache
+@_jax.weakref_lru_cache
 def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
     """Whether all effects of a region are in regions inside it that all devices come to."""
     for eqn in jaxpr.eqns:
-        if not effects_of(eqn.effects) or eqn.primitive is compat.shard_map_p:
+        if not effects_of(eqn.effects) or eqn.primitive is _jax.shard_map_p:
             continue
-        inner = list(compat.jaxprs_in(eqn.params))
+        inner = list(_jax.jaxprs_in(eqn.params))
         if not inner or _may_diverge_at(eqn, check_vma):
             return False
         if not all(_is_inside_others(each, check_vma) for each in inner):
@@ -275,20 +275,20 @@ def _may_diverge(jaxpr: Any, check_vma: bool) -> bool:
 
 def _waits(eqn: Any) -> bool:
     """Whether a device waits for an answer here."""
-    return bool(eqn.outvars and effects_of(eqn.effects)) and not any(compat.jaxprs_in(eqn.params))
+    return bool(eqn.outvars and effects_of(eqn.effects)) and not any(_jax.jaxprs_in(eqn.params))
 
 
 def _may_diverge_at(eqn: Any, check_vma: bool) -> bool:
     """Whether devices may diverge at a branch or a loop. If JAX checks it, types say so."""
-    if eqn.primitive is compat.cond_p:
-        return not check_vma or compat.differs(eqn.invars[0].aval)
-    if eqn.primitive is compat.while_p:
-        return not check_vma or compat.differs(eqn.params["cond_jaxpr"].out_avals[0])
+    if eqn.primitive is _jax.cond_p:
+        return not check_vma or _jax.differs(eqn.invars[0].aval)
+    if eqn.primitive is _jax.while_p:
+        return not check_vma or _jax.differs(eqn.params["cond_jaxpr"].out_avals[0])
     return False
 
 
 def _eqns_in(jaxpr: Any) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
         yield eqn
-        for inner in compat.jaxprs_in(eqn.params):
+        for inner in _jax.jaxprs_in(eqn.params):
             yield from _eqns_in(inner)

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from effects import _errors as errors
-from effects import _jax as compat
+from effects import _jax
 from effects._jax import patches
 from effects.lowering.passes.masks import MSG_MISSING_MASK
 from effects.lowering.passes.summary import effects_of
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
 
 
-@register_token_rule(compat.while_p)
+@register_token_rule(_jax.while_p)
 def _while_token_rule(
     ctx: TokenContext,
     tokens: Tokens,
@@ -43,7 +43,7 @@ def _while_token_rule(
         cond_jaxpr, body_jaxpr = _without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
         body_consts, body_nconsts = [*cond_consts, *body_consts], cond_nconsts + body_nconsts
 
-    if not effects_of(cond_jaxpr.effects) and not any(map(compat.is_reference, cond_consts)):
+    if not effects_of(cond_jaxpr.effects) and not any(map(_jax.is_reference, cond_consts)):
         return ctx.carry(
             ctx,
             tokens,
@@ -73,12 +73,12 @@ def _while_token_rule(
         inner, [again] = ctx.thread(cond_jaxpr, inner, [*c_consts, *carried])
         return [again, *keep(inner, carried)]
 
-    state_avals = [compat.typeof(x) for x in state]
-    outs = compat.while_p.bind(
+    state_avals = [_jax.typeof(x) for x in state]
+    outs = _jax.while_p.bind(
         *consts,
         *state,
-        cond_jaxpr=compat.trace_to_jaxpr(lambda predicate, *_: [predicate], state_avals, like=cond_jaxpr),
-        body_jaxpr=compat.trace_to_jaxpr(body, [*map(compat.typeof, consts), *state_avals], like=body_jaxpr),
+        cond_jaxpr=_jax.trace_to_jaxpr(lambda predicate, *_: [predicate], state_avals, like=cond_jaxpr),
+        body_jaxpr=_jax.trace_to_jaxpr(body, [*map(_jax.typeof, consts), *state_avals], like=body_jaxpr),
         cond_nconsts=0,
         body_nconsts=len(consts),
         **params,
@@ -94,12 +94,12 @@ def _without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nco
     """
 
     def condition(*flat: Any) -> list[Any]:
-        return [compat.evaluate(cond_jaxpr, flat)[0].any()]
+        return [_jax.evaluate(cond_jaxpr, flat)[0].any()]
 
     def body(*flat: Any) -> list[Any]:
         consts, rest, carry = flat[:cond_nconsts], flat[cond_nconsts:], flat[cond_nconsts + body_nconsts :]
-        after = compat.evaluate(body_jaxpr, rest)
-        [goes_on] = compat.evaluate(cond_jaxpr, [*consts, *carry])
+        after = _jax.evaluate(body_jaxpr, rest)
+        [goes_on] = _jax.evaluate(cond_jaxpr, [*consts, *carry])
         return [
             jnp.where(jax.lax.expand_dims(goes_on, range(goes_on.ndim, new.ndim)), new, old)
             for new, old in zip(after, carry, strict=True)
@@ -107,8 +107,8 @@ def _without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nco
 
     avals = [*cond_jaxpr.in_avals[:cond_nconsts], *body_jaxpr.in_avals]
     return (
-        compat.trace_to_jaxpr(condition, cond_jaxpr.in_avals, like=cond_jaxpr),
-        compat.trace_to_jaxpr(body, avals, like=body_jaxpr),
+        _jax.trace_to_jaxpr(condition, cond_jaxpr.in_avals, like=cond_jaxpr),
+        _jax.trace_to_jaxpr(body, avals, like=body_jaxpr),
     )
 
 
@@ -123,17 +123,17 @@ def _asked_once(params: dict[str, Any]) -> Any:
         cond_consts, body_consts = args[:split], args[split : split + params["body_nconsts"]]
 
         def asks(carry: Any) -> Any:
-            return compat.evaluate(cond, [*cond_consts, *carry])[0]
+            return _jax.evaluate(cond, [*cond_consts, *carry])[0]
 
         def step(state: Any) -> Any:
-            carry = compat.evaluate(body, [*body_consts, *state[1]])
+            carry = _jax.evaluate(body, [*body_consts, *state[1]])
             return asks(carry), carry
 
         carry = list(args[split + len(body_consts) :])
         return jax.lax.while_loop(lambda state: state[0], step, (asks(carry), carry))[1]
 
     avals = [*cond.in_avals[:split], *body.in_avals]
-    return compat.trace_to_jaxpr(loop, avals, like=body)
+    return _jax.trace_to_jaxpr(loop, avals, like=body)
 
 
-patches.implements("while in checkify")(compat.checkifying_instead(_asked_once))
+patches.implements("while in checkify")(_jax.checkifying_instead(_asked_once))

@@ -197,7 +197,7 @@ BARRIERS = """
 start(heartbeat_timeout_seconds=100)
 import os, signal, threading
 import numpy as np, effects as fx
-from tests.internals import compat
+from tests.internals import _jax
 
 def barrier(name, **options):
     try:
@@ -208,7 +208,7 @@ def barrier(name, **options):
     report[name] = outcome
 
 barrier("first")
-service = compat.coordination_service()
+service = _jax.coordination_service()
 if PROCESS == 1:  # comes when the other has given up
     service.blocking_key_value_get("test/given-up/0", 60_000)
 barrier("late", timeout=0.5)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.internals import compat
+from tests.internals import _jax
 from tests.oracle.devices.language import DeviceCase, Item, MeshRun, Outside
 from tests.oracle.devices.placing import DEVICES, P
 from tests.oracle.devices.reading import DeviceReading
@@ -174,7 +174,7 @@ def jax_refuses(case: DeviceCase, runner: Runner, error: Exception) -> bool:
     def nothing(*args: Any, **kwargs: Any) -> None: ...
 
     def callback(fn: Any, results: Any, *args: Any, **kwargs: Any) -> Any:
-        zeros = lambda shape: compat.as_per_device(jnp.zeros(shape.shape, shape.dtype))  # noqa: E731
+        zeros = lambda shape: _jax.as_per_device(jnp.zeros(shape.shape, shape.dtype))  # noqa: E731
         return None if results is None else jax.tree.map(zeros, results)
 
     silent = dataclasses.replace(
