@@ -79,25 +79,25 @@ def _device_of(operands: Sequence[Any]) -> int:
 
 def _records_of_shards(operands: Sequence[Any]) -> list[tuple[int, list[np.ndarray]]]:
     """Each shard of arrays that lie on several devices, by the first of these that has it: (device, what its record
-    holds), by device."""
+    has), by device."""
     sharded = [x for x in operands if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1]
     devices = [shard.device for shard in sharded[0].addressable_shards] if sharded else [jax.local_devices()[0]]
     records: dict[Any, tuple[int, list[np.ndarray]]] = {}
     for device in devices:
-        parts = [_part_on(x, device) for x in operands]
-        bounds = [bound for _, where in parts for bound in where]
+        shards = [_shard_on(x, device) for x in operands]
+        bounds = [bound for _, where in shards for bound in where]
         wholes = [n for x in operands for n in np.shape(x)]
         axes = [(stop - start, start, stop, whole) for (start, stop), whole in zip(bounds, wholes, strict=True)]
         row = [np.array(axes, SIZE).T.reshape(-1)] if axes else []
-        records.setdefault(tuple(bounds), (device.id, [*row, *(np.asarray(value) for value, _ in parts)]))
+        records.setdefault(tuple(bounds), (device.id, [*row, *(np.asarray(value) for value, _ in shards)]))
     return sorted(records.values(), key=lambda record: record[0])
 
 
-def _part_on(x: Any, device: Any) -> tuple[Any, list[tuple[int, int]]]:
+def _shard_on(x: Any, device: Any) -> tuple[Any, list[tuple[int, int]]]:
     """What a device has of an array, and where that begins and ends along each axis; or all of it."""
     for shard in x.addressable_shards if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1 else ():
         if shard.device == device:
-            return shard.data, [part.indices(n)[:2] for part, n in zip(shard.index, x.shape, strict=True)]
+            return shard.data, [slice_.indices(n)[:2] for slice_, n in zip(shard.index, x.shape, strict=True)]
     return x, [(0, n) for n in np.shape(x)]
 
 

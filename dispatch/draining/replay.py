@@ -119,7 +119,7 @@ class Replay:
     # In the context of the call.
 
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray]:
-        if site.unknown:
+        if site.num_dynamic_sizes:
             site = site.of_record(payload)
         call = cast(HostCall, site.content.call)  # the record says that it is of one
         fn = call.function.fn

@@ -36,8 +36,8 @@ def describe_site(site: Site) -> str:
         description["mask"] = site.mask.describe()
     if site.processes:
         description["processes"] = site.processes
-    if site.unknown:
-        description["unknown"] = site.unknown
+    if site.num_dynamic_sizes:
+        description["unknown"] = site.num_dynamic_sizes
     if site.per_shard:
         description["per_shard"] = True
     return _to_json(description)
@@ -60,7 +60,7 @@ def read_site(text: str) -> dict[str, Any]:
         "lanes": tuple(description.get("lanes", ())),
         "mask": read_operand(description["mask"]) if "mask" in description else None,
         "processes": tuple(description.get("processes", ())),
-        "unknown": description.get("unknown", 0),
+        "num_dynamic_sizes": description.get("unknown", 0),
         "per_shard": description.get("per_shard", False),
     }
 

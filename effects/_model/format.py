@@ -145,7 +145,7 @@ def native_plan(fmt: str, site: Site, end: str) -> list[tuple[str, int | None, i
     Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
     precision. None where Python must do it.
     """
-    if site.lanes or site.unknown or site.per_shard:
+    if site.lanes or site.num_dynamic_sizes or site.per_shard:
         return None
     index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
     args, kwargs = site.arguments(site.operands)

@@ -92,7 +92,7 @@ class Record:
 
     @property
     def index(self) -> tuple[slice, ...] | None:
-        """With `per_shard=True`: where the shard lies in the whole; of the first array that is cut. Else None."""
+        """With `per_shard=True`: where the shard lies in the whole; of the first array that is sharded. Else None."""
         return self._site.index
 
     @property
@@ -185,7 +185,7 @@ class Records(Sequence[Record]):
         if self._one is not None:
             return self._one[0]
         site = self._find_site(read_header(self._data).site)
-        if site.unknown:
+        if site.num_dynamic_sizes:
             return None
         if len(self._data) != self._count * (HEADER.itemsize + site.payload_size):
             return None

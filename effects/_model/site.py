@@ -38,10 +38,10 @@ class Site:
     lanes: tuple[int, ...] = ()  # sizes of the `vmap`s around the call, the outermost first
     mask: Operand | None = None  # travels ahead of the leaves, and says which lanes have the effect; None: all
     processes: tuple[int, ...] = ()  # whose devices all have each of its records, where XLA's partitioner has several
-    unknown: int = 0  # how many sizes are known only when the program runs; they come first in its records
+    num_dynamic_sizes: int = 0  # how many sizes are known only when the program runs; they come first in its records
     per_shard: bool = False  # whether each shard of a sharded array is an effect of its own
-    bounds: tuple[tuple[slice, ...], ...] = ()  # of a record's shards: where each operand lies in the whole
-    cut: int = 0  # of these: the first that is not the whole
+    shard_bounds: tuple[tuple[slice, ...], ...] = ()  # of a record's shards: where each operand lies in the whole
+    first_sharded: int = 0  # of these: the first that is not the whole
 
     @functools.cached_property
     def description(self) -> str:
@@ -85,7 +85,7 @@ class Site:
     @functools.cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each operand begins in a record's payload; each is padded to eight bytes."""
-        offsets, end = [], _padded(self.unknown * SIZE.itemsize)
+        offsets, end = [], _padded(self.num_dynamic_sizes * SIZE.itemsize)
         for operand in self.operands:
             offsets.append(end)
             end += _padded(operand.size)
@@ -177,30 +177,34 @@ class Site:
 
         mask = None if self.mask is None else of(self.mask)
         leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
-        return dataclasses.replace(self, leaves=leaves, mask=mask, unknown=4 * (-1 - next(numbers)))
+        return dataclasses.replace(self, leaves=leaves, mask=mask, num_dynamic_sizes=4 * (-1 - next(numbers)))
 
     def _with_bounds(self, sizes: Sequence[int]) -> Site:
-        count = self.unknown // 4
+        count = self.num_dynamic_sizes // 4
         axes = zip(sizes[count : 2 * count], sizes[2 * count : 3 * count], sizes[3 * count :], strict=True)
         each = [list(itertools.islice(axes, len(operand.shape))) for operand in self.operands]
         bounds = tuple(tuple(slice(start, stop) for start, stop, _ in one) for one in each)
-        cut = (i for i, one in enumerate(each) if any(stop - start != whole for start, stop, whole in one))
-        return dataclasses.replace(self, bounds=bounds, cut=next(cut, len(self.operands) - len(self._arrays)))
+        sharded = (i for i, one in enumerate(each) if any(stop - start != whole for start, stop, whole in one))
+        return dataclasses.replace(
+            self, shard_bounds=bounds, first_sharded=next(sharded, len(self.operands) - len(self._arrays))
+        )
 
     @functools.cached_property
     def index(self) -> tuple[slice, ...] | None:
-        """Of a record's shard: where the first array that is cut lies in the whole, or the first if none is."""
+        """Of a record's shard: where the first array that is sharded lies in the whole, or the first if none is."""
         if not self.per_shard or not self._arrays:
             return None
-        operand = self.operands[self.cut] if self.bounds else self._arrays[0]
-        bounds = self.bounds[self.cut] if self.bounds else tuple(slice(0, n) for n in operand.shape)
+        operand = self.operands[self.first_sharded] if self.shard_bounds else self._arrays[0]
+        bounds = (
+            self.shard_bounds[self.first_sharded] if self.shard_bounds else tuple(slice(0, n) for n in operand.shape)
+        )
         return bounds[sum(operand.lanes) :]
 
     @functools.cached_property
     def _smaller(self) -> list[tuple[int, tuple[slice, ...]]]:
         """The arguments that are smaller in this record than the shards of others, and how much of them counts."""
         masks = len(self.operands) - len(self._arrays)
-        counts = [tuple(slice(bound.stop - bound.start) for bound in bounds) for bounds in self.bounds[masks:]]
+        counts = [tuple(slice(bound.stop - bound.start) for bound in bounds) for bounds in self.shard_bounds[masks:]]
         return [
             (i, count)
             for i, (operand, count) in enumerate(zip(self._arrays, counts, strict=False))
@@ -209,25 +213,27 @@ class Site:
 
     def of_record(self, payload: Any) -> Site:
         """The site with the sizes that a record has, and with what it says itself."""
-        if not self.unknown:
+        if not self.num_dynamic_sizes:
             return self
-        return self.content.read(self._sized(*np.ndarray((self.unknown,), SIZE, payload).tolist()), payload)
+        return self.content.read(self._sized(*np.ndarray((self.num_dynamic_sizes,), SIZE, payload).tolist()), payload)
 
     def saying(self, content: Content, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site:
         """The site of one record that says itself what it means, and of what."""
         leaves, tree = jax.tree.flatten((args, kwargs))
-        return dataclasses.replace(self, content=content, leaves=tuple(map(Static, leaves)), tree=tree, unknown=0)
+        return dataclasses.replace(
+            self, content=content, leaves=tuple(map(Static, leaves)), tree=tree, num_dynamic_sizes=0
+        )
 
     @functools.cached_property
     def _sized(self) -> Callable[..., Site]:
         @functools.lru_cache(maxsize=64)
         def sized(*sizes: int) -> Site:
-            site = self._resized(lambda size: size if size >= 0 else sizes[-1 - size], self.unknown)
+            site = self._resized(lambda size: size if size >= 0 else sizes[-1 - size], self.num_dynamic_sizes)
             return site._with_bounds(sizes) if self.per_shard else site
 
         return sized
 
-    def _resized(self, resize: Callable[[Any], int], unknown: int) -> Site:
+    def _resized(self, resize: Callable[[Any], int], num_dynamic_sizes: int) -> Site:
         def of(operand: Operand) -> Operand:
             return dataclasses.replace(operand, shape=tuple(map(resize, operand.shape)))
 
@@ -235,7 +241,9 @@ class Site:
         leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
         lanes = tuple(map(resize, self.lanes))
         mask = None if self.mask is None else of(self.mask)
-        return dataclasses.replace(self, content=content, leaves=leaves, lanes=lanes, mask=mask, unknown=unknown)
+        return dataclasses.replace(
+            self, content=content, leaves=leaves, lanes=lanes, mask=mask, num_dynamic_sizes=num_dynamic_sizes
+        )
 
     @functools.cached_property
     def leaf_names(self) -> tuple[str, ...]:
@@ -267,7 +275,7 @@ class Site:
     def read(self, payload: Any) -> list[np.ndarray]:
         """The arguments' values from a record's payload, without the mask; read-only."""
         values = [np.ndarray(shape, stored, payload, at) for shape, stored, at in self._places]
-        for i, count in self._smaller if self.bounds else ():
+        for i, count in self._smaller if self.shard_bounds else ():
             values[i] = values[i][count]
         for i, dtype in self._shown_otherwise:
             values[i] = values[i].astype(dtype)

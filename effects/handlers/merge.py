@@ -281,7 +281,7 @@ def _check_that_they_agree(logs: Sequence[Log], place: Place, lines: dict[int, L
             if first.kind == "process" and _goes_on(logs[process], place):
                 continue  # a program on one device of another process
             raise _lack(first, logs[process], place)
-        if _said_by(line) != _said_by(first) or (first.kind == "whole" and not _are_alike([first, line])):
+        if _said_by(line) != _said_by(first) or (first.kind == "whole" and not _are_the_same([first, line])):
             raise _difference(first, line)
 
 
@@ -306,7 +306,7 @@ _WITHOUT_PLACE = ("device", "thread", "token", *_OF_PROCESS)
 _WITHOUT_VALUES = (*_WITHOUT_PLACE, "lane", "ordered", "fields", "args", "text")
 
 
-def _are_alike(lines: Iterable[Line], without: Sequence[str] = _PLACED_BY_DEVICE) -> bool:
+def _are_the_same(lines: Iterable[Line], without: Sequence[str] = _PLACED_BY_DEVICE) -> bool:
     first, *others = [_content(line, without) for line in lines]
     return all(other == first for other in others)
 
@@ -342,7 +342,7 @@ def _in_order(logs: Sequence[Log]) -> Iterator[Line]:
         lines = at.get(place, {})
         if lines:
             _check_that_they_agree(logs, place, lines)
-        if len(lines) > 1 and not _are_alike(lines.values()):
+        if len(lines) > 1 and not _are_the_same(lines.values()):
             for process, line in lines.items():  # what processes did by themselves, with values of their own
                 yield line
                 yield from _those_behind([logs[process]], place)

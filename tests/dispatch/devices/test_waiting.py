@@ -225,8 +225,8 @@ def test_calls_take_the_fast_path_of_jax():
     assert any("dispatch" in name for name in called) and not any("pjit" in name for name in called)
 
 
-def test_order_that_changes_while_a_call_has_the_dispatch_lock(lines):
-    """A call that has the dispatch lock with `order="process"` keeps it, though it compiles after the change."""
+def test_order_that_changes_while_a_call_waits(lines):
+    """A call that waits for another with `order="process"` still comes, though it compiles after the change."""
     tracing, go = threading.Event(), threading.Event()
 
     @fx.jit
