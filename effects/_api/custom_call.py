@@ -170,7 +170,7 @@ def _site(target: str, effect: Effect | None, where: Where) -> Site:
     level = Operand((), np.dtype(np.int32), np.dtype(np.int32))
     text = Operand((-1,), np.dtype(np.uint8), np.dtype(np.uint8))
     content = Message(target, effect is not None)
-    return Site(effect or PRINT.unordered(), content, (level, text), flat_arguments(2), where, unknown=1)
+    return Site(effect or PRINT.unordered(), content, (level, text), flat_arguments(2), where, num_dynamic_sizes=1)
 
 
 def _take_operand(leaf: Any, target: str, where: Where) -> Any:
