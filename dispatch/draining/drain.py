@@ -37,6 +37,10 @@ _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
 
 
+_BETWEEN = len(RecordsBetween._fields)
+"""How long those parts of an item are that are no `CallbackRecord`s."""
+
+
 class Drain:
     """The threads and what others may know of them. Drain threads write its fields, under the lock that is named."""
 
@@ -251,13 +255,14 @@ class Drain:
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
         for part in item.data:
-            if len(part) == len(RecordsBetween._fields):
-                between = RecordsBetween._make(part)
+            # Taken apart as the plain tuples that they are: this is at every callback.
+            if len(part) == _BETWEEN:
+                data, count = part
                 if self._failures.any_ended:
-                    self._failures.count_after_end(key, between.count)
-                replay.records(Records(between.data, between.count, find))
+                    self._failures.count_after_end(key, count)
+                replay.records(Records(data, count, find))
                 continue
-            site_id, token, device, reply, several, payload = CallbackRecord._make(part)
+            site_id, token, device, reply, several, payload = part
             site = find(site_id)
             cancelled = item.failed and reply != 0
             if self._failures.any_ended:

@@ -10,12 +10,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
 from effects import _errors as errors
-from effects._model.host_call import HostCall, take_results
+from effects._model.host_call import take_results
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
 from effects._wire import INDEX, UNTRACKED_THREAD
@@ -121,7 +121,7 @@ class Replay:
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray]:
         if site.num_dynamic_sizes:
             site = site.of_record(payload)
-        call = cast(HostCall, site.content.call)  # the record says that it is of one
+        call: Any = site.content.call  # the record says that it is of one
         fn = call.function.fn
         if fn is None:
             raise RuntimeError(MSG_FOREIGN_CALLBACK.format(name=call.function.name))
