@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -84,32 +84,40 @@ def build_once(
     return result
 
 
-def build_program(
+def build_library(
     name: str,
     sources: Sequence[Path],
     flags: Sequence[str],
     includes: Sequence[str],
     headers: Iterable[Path],
-    more: Mapping[str, str],
+    more: Callable[[Path], str],
 ) -> Path:
-    """A program of several sources, each of which is compiled once, side by side with the others.
+    """A static library of several sources, each of which is compiled once, side by side with the others.
 
-    `more` has by the name of a source what else tells its result apart. Of processes that come at one time, one builds
-    and the others wait.
+    `more` says for a source what else tells its result apart. Of processes that come at one time, one builds and the
+    others wait.
     """
     headers = list(headers)
-    objects = {
-        source: _cached(f"{source.stem}.o", [source, *headers], [*flags, more.get(source.name, "")])
-        for source in sources
-    }
-    result = _cached(name, list(objects.values()), flags, of_contents=False)
+    objects = {source: _cached(f"{source.stem}.o", [source, *headers], [*flags, more(source)]) for source in sources}
+    result = _cached(f"{name}.a", list(objects.values()), flags, of_contents=False)
     with open(_cached(f"{name}.lock", [], flags), "w") as lock:  # of all versions: they have most sources in common
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not result.exists():
             missing = [(source, made) for source, made in objects.items() if not made.exists()]
             with ThreadPoolExecutor(os.cpu_count()) as threads:
                 list(threads.map(lambda one: _compile([*flags, "-c", one[0], *includes], one[1]), missing))
-            _compile([*flags, *objects.values()], result)
+            _make([os.environ.get("AR", "ar"), "rcs"], list(objects.values()), result)
+    return result
+
+
+def link_program(name: str, libraries: Sequence[Path], flags: Sequence[str]) -> Path:
+    """The program that these libraries make. All of the first one is in it; of the others, what is needed."""
+    whole, *others = libraries
+    result = _cached(name, libraries, flags, of_contents=False)
+    with open(_cached(f"{name}.lock", [], flags), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not result.exists():
+            _compile([*flags, "-Wl,--whole-archive", whole, "-Wl,--no-whole-archive", *others], result)
     return result
 
 
@@ -123,8 +131,13 @@ def _cached(name: str, inputs: Iterable[Path], flags: Sequence[str], of_contents
 
 
 def _compile(arguments: Sequence[str | Path], result: Path) -> None:
+    _make([*find_compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", *arguments, "-o"], [], result)
+
+
+def _make(before: Sequence[str | Path], after: Sequence[Path], result: Path) -> None:
+    """Runs a command that names its result between these arguments."""
     partial = result.with_suffix(f".{os.getpid()}")
-    command = [*find_compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", *arguments, "-o", partial]
+    command = [*before, partial, *after]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr[-3000:]}"
     partial.replace(result)  # others see all of it or nothing

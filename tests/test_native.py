@@ -11,11 +11,12 @@ import jax
 import pytest
 
 import effects as fx
-from tests.helpers import build_program, find_compiler
+from tests.helpers import build_library, find_compiler, link_program
 
 NATIVE = Path(__file__).parent / "native"
 LIBRARY = NATIVE.parents[1] / "dispatch" / "native"
-IDEAS = ("producer", "order", "drain")  # the folders of the library that need neither XLA nor Python
+FOLDERS = ("producer", "order", "drain", "xla")  # of the library that the Python module, too, is linked with
+USE_XLA = ("custom_call_test.cc", "overlay_test.cc")
 TESTS = sorted(NATIVE.glob("*_test.cc"))
 NAMES = [f"{file.stem}.{name}" for file in TESTS for name in re.findall(r"^TEST\((\w+)\)", file.read_text(), re.M)]
 FLAGS = ["-O1", "-g1", "-pthread"]  # lines for reports; with -g the compiler tracks variables, twenty times as long
@@ -50,18 +51,24 @@ def _flags(sanitizer: str) -> list[str]:
 
 @functools.cache
 def _build(sanitizer: str) -> Path:
-    """The program of all tests, with the library compiled under the same sanitizer."""
-    sources = [NATIVE / "main.cc", NATIVE / "world.cc", *TESTS]
-    sources += [source for idea in IDEAS for source in sorted((LIBRARY / idea).glob("*.cc"))]
+    """The program of all tests, linked with the library, which is compiled under the same sanitizer."""
+    flags = _flags(sanitizer)
     headers = [
         *NATIVE.glob("*.h"),
         LIBRARY / "wire.h",
-        *(header for idea in IDEAS for header in (LIBRARY / idea).glob("*.h")),
+        *(header for folder in FOLDERS for header in (LIBRARY / folder).glob("*.h")),
         *Path(fx.include_dir()).rglob("*.h"),
     ]
     includes = ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
-    of_xla = {"custom_call_test.cc": jax.__version__}  # the others do not include XLA's headers
-    return build_program("native-tests", sources, _flags(sanitizer), includes, headers, of_xla)
+
+    def of_xla(source: Path) -> str:  # the others do not include XLA's headers
+        return jax.__version__ if source.parent.name == "xla" or source.name in USE_XLA else ""
+
+    in_library = [source for folder in FOLDERS for source in sorted((LIBRARY / folder).glob("*.cc"))]
+    library = build_library("native", in_library, flags, includes, headers, of_xla)
+    sources = [NATIVE / "main.cc", NATIVE / "world.cc", *TESTS]
+    tests = build_library("native-tests", sources, flags, includes, headers, of_xla)
+    return link_program("native-tests", [tests, library], flags)
 
 
 @functools.cache

@@ -79,7 +79,7 @@ class Dispatcher:
         if isinstance(error, RuntimeError) and _GUARDED in str(error):
             # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
             token = jax.device_put(token)
-        # Arguments on devices that do not belong together: of these, not of the token, is to be spoken.
+        # Arguments on devices that do not belong together: the error must name these, not the token.
         elif not (isinstance(error, ValueError) and TOKEN_NAME in str(error)):
             raise error
         return stream.call(number, self._caller, stream.dispatching, self._threaded, args, kwargs, token)

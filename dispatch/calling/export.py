@@ -51,7 +51,7 @@ MSG_EXPORT_VJP = (
 )
 MSG_EXPORT_REFERENCE = (
     "The program `{program}` cannot be exported: it takes a mutable reference. JAX exports functions of values only. "
-    "Pass `ref[...]`, and return what is to be written back."
+    "Pass `ref[...]`, and return the new value."
 )
 MSG_EXPORTED_FOR_ONE = (
     "The program `{program}` was exported for one device, has effects, and is called over {devices} devices. Every "
@@ -87,7 +87,7 @@ MSG_MISSING_CALLBACKS = (
 
 _TARGETS = (
     wire.RECORD_TARGET,
-    "effects_shards",
+    wire.SHARDS_TARGET,
     wire.CALL_TARGET,
     wire.CUSTOM_CALL_TARGET,
     wire.ENTER_TARGET,
@@ -245,7 +245,7 @@ class Exported:
         return self._threaded.out_avals[: self.out_tree.num_leaves]
 
     def in_shardings_jax(self, mesh: Any = None) -> Sequence[Any]:
-        """How the arguments are to be sharded."""
+        """The shardings of the arguments."""
         return self._threaded.in_shardings_jax(mesh)[len(self._keys) :]
 
     def out_shardings_jax(self, mesh: Any = None) -> Sequence[Any]:

@@ -1,6 +1,6 @@
-// The wire: what native code, compiled programs and Python must lay out alike. It is written down here and, for Python,
-// in effects/_wire.py, and nowhere else; python/wire.cc hands this half to Python, which compares the two when it loads
-// the module.
+// The wire: what native code, compiled programs and Python must lay out in the same way. It is written down here and,
+// for Python, in effects/_wire.py, and nowhere else; python/wire.cc hands this half to Python, which compares the two
+// when it loads the module.
 #pragma once
 
 #include <cstddef>
@@ -68,7 +68,7 @@ enum Flag : uint16_t {
   kMayDiverge = 8, // of kEnter: a device that waits for an answer may be what the other devices wait for
 };
 
-// The device of a record that all devices of a program publish alike, as the host sees it.
+// Stands in place of a device in a record that all devices of a program publish, of which the host keeps one.
 inline constexpr int32_t kAllDevices = -1;
 
 // What a device publishes and the host replays begins with this. Plain bytes, no pointers, except for the payload of a
@@ -109,7 +109,7 @@ enum class Scalar : uint8_t {
 // a number that keeps apart calls that are otherwise equal.
 enum RecordTrait : int64_t {
   kRecordIsOrdered = 1,
-  kRecordCloses = 2,      // it is the last record of its program, which has no other tokens
+  kRecordCloses = 2, // it is the last record of its program, which has no other tokens
   kRecordIsCallback = 4,
   kRecordEnters = 8,      // it is the first record of its region
   kRecordLeaves = 16,     // and the last

@@ -167,7 +167,7 @@ class StreamHost:
         Args:
             lock: The caller's: one of its programs is compiled at a time.
             threaded: The jitted function.
-            token: What it is to be called with, as are `args` and `kwargs`.
+            token: The first argument of the call; `args` and `kwargs` follow.
             gave_up: Whether a call has, instead of tracing the function.
         """
         compiled = threaded

@@ -93,7 +93,7 @@ def custom_call(
 
     Raises:
         CustomCallError: if the target is not registered; from the program, what the function returned as an error.
-        TypeError, ValueError: while tracing, if an argument cannot be what it is to be.
+        TypeError, ValueError: while tracing, if an argument is not what its description above asks for.
 
     Example:
         A handler that comes with JAX. It reads and writes columns, in place, and says whether it could.

@@ -331,7 +331,7 @@ def _lack(line: Line, log: Log, place: Place) -> LogError:
 
 
 def _in_order(logs: Sequence[Log]) -> Iterator[Line]:
-    """All that is to be kept. `logs` are in the order of their processes."""
+    """All lines that the merged log has. `logs` are in the order of their processes."""
     at: dict[Place, dict[int, Line]] = collections.defaultdict(dict)
     for log in logs:
         for place, line in log.placed.items():

@@ -134,7 +134,7 @@ def own_devices(ctx: Any, devices: int) -> int:
     if (own := _jax.own_devices(ctx, devices) if devices else 0) is not None:
         return own
     if _jax.automatic_devices(ctx):
-        return devices  # it is to be exported
+        return devices  # the program is exported
     raise errors.MissingTokenRule(MSG_REGION_OF_PROCESSES)
 
 

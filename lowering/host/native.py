@@ -33,7 +33,7 @@ if (_difference := wire.first_difference(native.wire() if hasattr(native, "wire"
 
 
 def _register_handlers() -> None:
-    _jax.register_ffi_type("effects_site", *native.loaded_site_type())
+    _jax.register_ffi_type(wire.SITE_STATE, *native.loaded_site_type())
     targets: dict[str, dict[str, Any]] = {}
     for target, stage, capsule in native.handlers():
         targets.setdefault(target, {})[stage] = capsule
@@ -46,7 +46,7 @@ def _register_custom_call_handler(platform: str) -> None:
     """Registers the handler that calls the user's."""
     xla_name = PLATFORMS[platform].handlers
     assert xla_name is not None
-    _jax.register_ffi_type("effects_custom_call", *native.loaded_call_type(), platform=xla_name)
+    _jax.register_ffi_type(wire.CUSTOM_CALL_STATE, *native.loaded_call_type(), platform=xla_name)
     stages = {stage: capsule for _, stage, capsule in native.custom_call_handlers()}
     jax.ffi.register_ffi_target(wire.CUSTOM_CALL_TARGET, stages, platform=xla_name)
 

@@ -174,7 +174,7 @@ TEST(test_one_leads_at_a_time) {
     if (random.one_in(4)) world.drain.next_batch(milliseconds(0));
     CHECK_EQ(leading.fetch_sub(1), 1);
   };
-  world.drain.open(1, 0);       // the drain is awake
+  world.drain.open(1, 0);                    // the drain is awake
   world.wake_up.begin_barrier(false, false); // and does not pace itself
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i)

@@ -1,4 +1,4 @@
-// Replies: who waits under a number gets one answer, and nobody is forgotten or answered twice.
+// Replies: each waiter gets one answer; none is forgotten, and none is answered twice.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -18,7 +18,7 @@ namespace {
 
 using check::MakeToken;
 
-// Everybody has a number of his own, which is not 0, and gets his own answer, whatever order they come in.
+// Each waiter has a number, which is not 0, and gets the answer to it, in whatever order the answers come.
 TEST(test_each_number_has_its_answer) {
   Replies replies;
   Heard heard;
@@ -34,7 +34,8 @@ TEST(test_each_number_has_its_answer) {
   CHECK_SEEN(heard.take(), {"a:", "c:"});
 }
 
-// The first answer counts; a further one, a failure behind it, and one under a number that nobody has are for nobody.
+// The first answer counts; a further one, a failure behind it, and an answer to a number that was never given reach no
+// waiter.
 TEST(test_each_number_is_answered_once) {
   Replies replies;
   Heard heard;
@@ -48,7 +49,7 @@ TEST(test_each_number_is_answered_once) {
   CHECK_SEEN(heard.take(), {"a:x"});
 }
 
-// Who is failed hears why, and has no results; that too is once.
+// A waiter that is failed gets the reason and no results, and gets it once.
 TEST(test_failure_is_an_answer) {
   Replies replies;
   Heard heard;

@@ -1,4 +1,4 @@
-"""The table of transformations: each cell's effects, as many as there are to be, in their order."""
+"""The table of transformations: each cell's effects, in the right number and order."""
 
 from __future__ import annotations
 

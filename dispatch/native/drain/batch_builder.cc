@@ -51,7 +51,7 @@ void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&p
     if (!batch.has_run()) begin_run(batch, info.thread);
     if (header.kind == Kind::kOrdered) batch.ordered_run = true;
   }
-  // Nothing of another thread's is to wait behind the functions of one: what is unordered goes into the next batch.
+  // The functions of one thread must not delay the records of another: what is unordered goes into the next batch.
   const bool carry = must_carry(batch, info.thread);
   if (!carry) count_untracked_of(batch, info, 1);
   auto &items = carry ? carried_ : batch.items;

@@ -10,10 +10,10 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// While programs run nobody wakes the drain for a record; it looks by itself, so that records travel in batches.
+// While programs run no record wakes the drain; it looks for them by itself, so that they travel in batches.
 constexpr std::chrono::microseconds kFirstPause{500};
 constexpr std::chrono::microseconds kLongestPause{4000};
-// And it looks no more often than this, unless somebody waits or a ring is half full: a batch costs Python's lock,
+// It looks no more often than this, unless a thread waits or a ring is half full: a batch costs Python's lock,
 // which a thread that dispatches needs too.
 constexpr std::chrono::microseconds kPace{10000};
 
@@ -91,8 +91,9 @@ bool Drain::collect(Batch &batch) {
   return !batch.items.empty() || !batch.finished.empty() || !batch.forgotten.empty() || std::exchange(resumed_, false);
 }
 
-// Whether nothing is under way, so that the leader may sleep until it is woken: from here on an `open` does, and an
-// untracked record. One that is parked waits for one before it, which may be dropped, and of that nobody tells.
+// Whether nothing is under way, so that the leader may sleep: from here on an `open` and an untracked record wake it.
+// It must not sleep on a parked record, which waits for one ahead of it: if that one is dropped, nothing wakes the
+// leader.
 bool Drain::fall_asleep() {
   return inbox_.try_to_sleep([&] {
     return order_.open_epochs() == 0 && order_.parked_bytes() == 0 && !builder_.has_carried() &&

@@ -46,7 +46,7 @@ public:
   void release_site(uint64_t site);
   // Whether all records go to Python, also those that native code could format.
   void show_python(bool all) { builder_.show_python(all); }
-  // Nothing drains any more: who still waits for an answer gets none.
+  // Nothing drains any more: whatever still waits for an answer gets an error.
   void fail_replies(const std::string &why);
 
   // Called by a handler after it published a record that no `open` announced.
@@ -74,10 +74,10 @@ private:
   ReleaseOrder order_;
   BatchBuilder builder_;
   Parking parking_;
-  bool resumed_ = false;        // since the last batch
+  bool resumed_ = false; // since the last batch
   uint64_t untracked_taken_ = 0;
-  std::vector<uint32_t> late_;  // who is to be answered after the scan
-  uint64_t scans_ = 0;          // that are over
+  std::vector<uint32_t> late_; // numbers of replies that fail after the scan
+  uint64_t scans_ = 0;         // that are over
   std::chrono::steady_clock::time_point last_batch_{};
 };
 

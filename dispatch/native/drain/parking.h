@@ -21,9 +21,7 @@ public:
   explicit Parking(ReleaseOrder &order) : order_(order) {}
 
   // Whether this record may leave its ring.
-  bool admits(const RecordHeader &header) {
-    return order_.parked_bytes() <= limit_ || order_.releasable(header);
-  }
+  bool admits(const RecordHeader &header) { return order_.parked_bytes() <= limit_ || order_.releasable(header); }
   // This scan, the `scan`-th, left one of `thread`'s records as the oldest in its ring.
   void note_stalled(uint32_t thread, uint64_t scan);
 
@@ -52,7 +50,7 @@ private:
   ReleaseOrder &order_;
   size_t limit_ = kRings * (size_t{1} << 20);
   std::unordered_map<uint32_t, StalledRing> stalled_; // by thread
-  std::unordered_map<uint32_t, StuckRegion> stuck_;   // by thread: of those who may be
+  std::unordered_map<uint32_t, StuckRegion> stuck_;   // by thread: those whose devices may wait for each other
 };
 
 } // namespace effects

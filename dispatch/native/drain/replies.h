@@ -32,28 +32,28 @@ class Replies {
 public:
   // The rest of a program that waited; empty if it goes on elsewhere.
   using Continuation = std::function<void()>;
-  // Called once, by whoever answers, and takes the answer. The continuation that it returns is called then.
+  // Called once, by the thread that answers, with the answer. The continuation that it returns is called then.
   using Waiter = std::function<Continuation(const Answer &)>;
 
-  // Registers somebody who waits. The number goes into the record; 0: its program has been ended, and it was told so.
+  // Registers a waiter. The number goes into the record; 0: its program has been ended, and the waiter has been called.
   uint32_t ask(Waiter waiter, const Token &token = {StreamOf(kUntrackedThread, 0), 0, 0, 0});
 
-  // As ask(), for a record that `replicas` devices publish alike: they all get the one answer. Returns the number for
+  // As ask(), for a record that `replicas` devices share: they all get the one answer. Returns the number for
   // the one that publishes, and 0 for the others. It is the first to come, or in a group of replicas the primary one.
-  // One that comes late is answered here and now.
+  // A device that comes after the answer is answered at once.
   uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, Waiter waiter);
 
-  // Gives everybody who waits under this number the answer.
+  // Gives the answer to all waiters of this number.
   void answer(uint32_t number, const Answer &answer);
   void fail(uint32_t number, std::string why) { answer(number, {{}, std::move(why)}); }
 
-  // This program cannot go on: all its devices that wait are told, and those that come to ask.
+  // This program cannot go on: its devices that wait get an error, and so do those that ask later.
   void end_program(uint32_t thread, uint32_t epoch);
 
-  // This program has failed, and that is known: not all of its devices may come for what several ask for alike.
+  // The host knows that this program has failed: what several devices share is not kept for those that have not come.
   void forget_replicated(uint32_t thread, uint32_t epoch);
 
-  // Numbers that nobody has answered yet.
+  // Numbers that have no answer yet.
   std::vector<uint32_t> open();
 
 private:
@@ -86,9 +86,10 @@ private:
   Threads threads_;
   std::mutex mutex_; // guards all below
   uint32_t last_ = 0;
-  std::unordered_map<uint32_t, Asked> asked_;     // by number
-  std::map<Key, uint32_t> replicated_;            // number of what several devices ask for
-  std::set<std::pair<uint32_t, uint32_t>> ended_; // thread and epoch of programs that cannot go on, until that is known
+  std::unordered_map<uint32_t, Asked> asked_; // by number
+  std::map<Key, uint32_t> replicated_;        // number of what several devices ask for
+  std::set<std::pair<uint32_t, uint32_t>>
+      ended_; // thread and epoch of programs that cannot go on, until the host knows it
 };
 
 } // namespace effects

@@ -47,7 +47,7 @@ std::shared_ptr<const Plan> Sites::plan(uint64_t site) {
 //   1. A program is dispatched, and its call returns.
 //   2. The program is freed, and with it the last holder of its site.
 //   3. The drain forgets the site.
-//   4. A record of the site leaves, and nobody knows how to read it.
+//   4. A record of the site leaves, and nothing says how to read it.
 // So the holder leaves behind how many programs had been dispatched at step 2, and the site stays until these have
 // ended. The drain may not have read of a dispatch of step 1 yet: `oldest_open` is then at most that dispatch.
 std::vector<uint64_t> Sites::forget(uint64_t oldest_open, uint64_t untracked_released) {

@@ -1,4 +1,5 @@
-// What is known of sites: how they describe themselves, how their records are formatted, and who still has them.
+// What is known of sites: how they describe themselves, how their records are formatted, and which programs still have
+// them.
 //
 // Any thread may call everything here.
 #pragma once

@@ -7,9 +7,9 @@ namespace effects {
 void WakeUp::set_work_pending() { wake(work_pending_); }
 void WakeUp::wake_now() { wake(wake_now_); }
 
-// While the lead is offered nobody is notified, and no wake-up is lost by that:
+// While the lead is offered no thread is notified, and no wake-up is lost by that:
 //   1. The leader offers the lead and runs a function.
-//   2. A producer sets `wake_now_`, sees the offer, and notifies nobody.
+//   2. A producer sets `wake_now_`, sees the offer, and notifies no thread.
 //   3. The leader takes the offer back, or another thread takes it, and calls pace().
 //   4. pace() looks at `wake_now_` before it waits, under the same mutex, and does not wait.
 void WakeUp::wake(bool &reason) {

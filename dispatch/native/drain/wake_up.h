@@ -24,13 +24,13 @@ public:
 
   // There is something to do, in a while: wakes a leader that sleeps.
   void set_work_pending();
-  // Somebody waits for the drain: wakes a leader that sleeps or pauses.
+  // A thread waits for the drain: wakes a leader that sleeps or pauses.
   void wake_now();
-  // The function that the leader runs waits for the drain, or a device does that it may wait for: whoever stands by
-  // takes the offer, also one that is still to be made.
+  // The function that the leader runs waits for the drain, or for a device that waits for it: a thread that stands by
+  // takes the offer at once, also if the leader makes it only later.
   void set_offer_urgent();
 
-  // Nothing will be drained any more once all is replayed that has been published: all threads of the drain end.
+  // The threads of the drain end once all that has been published is replayed. Nothing is drained after that.
   void stop();
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
@@ -43,7 +43,7 @@ public:
 
   // Drain threads: the lead.
 
-  // Waits until nobody leads, or until the leader has offered the lead and is busy for long enough; then the calling
+  // Waits until no thread leads, or until the leader has offered the lead and is busy for long enough; then the calling
   // thread leads. False: the thread may end.
   bool stand_by();
   // Leader: it is about to do something else. Returns how many threads stand by.

@@ -15,9 +15,9 @@ void Sequence::park_gap(const DropRange &range) {
   const uint64_t behind = ahead < 0 ? static_cast<uint64_t>(-ahead) : 0;
   if (behind >= range.count) return;
   const uint64_t count = range.count - behind;
-  auto [it, inserted] = parked.try_emplace(next + static_cast<uint64_t>(std::max<int64_t>(ahead, 0)),
-                                           Parked::gap(range.first, count));
-  // A record that is there stays: whoever dropped its copy says what became of those behind it.
+  auto [it, inserted] =
+      parked.try_emplace(next + static_cast<uint64_t>(std::max<int64_t>(ahead, 0)), Parked::gap(range.first, count));
+  // A record that is there stays: the device that dropped its copy says what became of the records behind it.
   if (!inserted && it->second.gap_count != 0) it->second.gap_count = std::max(it->second.gap_count, count);
 }
 

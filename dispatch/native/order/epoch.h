@@ -26,9 +26,7 @@ struct Sequence {
 
   // Distance from the next index; token indices wrap around at 2^32, distances stay small. Inline, as `is_due` is:
   // every record comes by.
-  int64_t offset(const Token &token) const {
-    return static_cast<int32_t>(token.index - static_cast<uint32_t>(next));
-  }
+  int64_t offset(const Token &token) const { return static_cast<int32_t>(token.index - static_cast<uint32_t>(next)); }
   // Whether this record is the one that leaves next, as far as its domain is concerned.
   bool is_due(const RecordHeader &header) {
     if (header.token.phase != phase) return false;

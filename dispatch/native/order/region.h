@@ -34,7 +34,7 @@ public:
   // The record that was parked here has gone.
   void forget(const Slot &slot);
 
-  // Whether somebody waits who may be what the others wait for.
+  // Whether a device waits for an answer while the others may wait for that device.
   bool may_be_stuck() const { return may_diverge_ && !relaxed_ && !awaited_.empty(); }
   void relax() { relaxed_ = may_diverge_; }
 

@@ -9,7 +9,7 @@ namespace {
 void ReleaseParked(Parked &parked, const EpochInfo &info, Release release) {
   const std::byte *data = parked.payload.get();
   const size_t size = parked.header.payload_size;
-  // A large one's memory goes on to whoever wants it.
+  // The memory of a large one moves on to the batch.
   release(parked.header, Payload{data, size, (parked.header.flags & kLarge) ? std::move(parked.payload) : Block()},
           info);
 }
@@ -162,7 +162,8 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
     flush(*epoch, sequence, release);
     return true;
   }
-  if (sequence.is_behind(header.token)) return header.reply == 0; // a device's copy; who waits has come too late
+  if (sequence.is_behind(header.token))
+    return header.reply == 0; // a device's copy; an answer that it waits for has been given already
   if (InRegion(header.token)) return accept_in_region(*epoch, sequence, header, std::move(payload), release);
   return park(sequence.parked, sequence.next + static_cast<uint64_t>(sequence.offset(header.token)), header,
               std::move(payload)) ||
@@ -252,7 +253,7 @@ bool ReleaseOrder::advance(Release release, std::vector<Finished> &finished) {
 //   2. That thread publishes a record of the program.
 //   3. Another thread, which runs the program's last equation, publishes the close marker.
 //   4. The scan looks into the second ring, and sees the close.
-//   5. The epoch ended here, and the record of step 2 would be nobody's.
+//   5. The epoch ended here, and the record of step 2 belonged to no epoch.
 // So an epoch ends after one full scan more, which begins behind step 4 and finds what step 2 left.
 void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again) {
   while (!stream.epochs.empty()) {

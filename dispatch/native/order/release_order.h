@@ -50,8 +50,8 @@ public:
   // Forgets a thread that has ended, once nothing of it is open.
   void forget(uint32_t thread);
 
-  // Takes one record. `release(header, payload, info)` is called for it, and for what it was in the way of. Returns
-  // false if nobody will ever want it.
+  // Takes one record. `release(header, payload, info)` is called for it, and for the records that waited for it.
+  // Returns false if the record will never be released.
   bool accept(const RecordHeader &header, Payload &&payload, Release release);
   void accept_drop(const DropRange &range);
 
@@ -93,10 +93,10 @@ public:
   // A number that changes when ordered records of this thread leave.
   uint64_t progress(uint32_t thread) const;
 
-  // Calls `visit` with the threads whose next records are in a region where somebody waits who may be what the others
-  // wait for, each with a number that changes when anything of its program's comes or leaves.
+  // Calls `visit` with the threads whose next records are in a region where a device waits for an answer and the others
+  // may wait for that device, each with a number that changes when a record of its program comes or leaves.
   void for_each_perhaps_stuck(const std::function<void(uint32_t thread, uint64_t progress)> &visit) const;
-  // They are: from now on those that wait do not wait for other devices there, nor where these sites are.
+  // They do: from now on those that wait for an answer do not wait for other devices there, nor where these sites are.
   void relax(uint32_t thread);
 
 private:

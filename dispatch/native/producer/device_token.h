@@ -39,8 +39,7 @@ inline DeviceToken LoadToken(const void *data, size_t size) {
 // Into a buffer of the size that it was read from.
 inline void StoreToken(const DeviceToken &token, void *data) {
   std::memcpy(data, &token.token, kTokenSize);
-  if (token.has_group)
-    std::memcpy(static_cast<std::byte *>(data) + kTokenSize, &token.replicas, sizeof token.replicas);
+  if (token.has_group) std::memcpy(static_cast<std::byte *>(data) + kTokenSize, &token.replicas, sizeof token.replicas);
 }
 
 } // namespace effects

@@ -65,13 +65,13 @@ private:
 
   std::mutex room_mutex_;
   std::condition_variable room_;
-  std::atomic<bool> waiting_{false}; // spares the consumer the lock while nobody waits
+  std::atomic<bool> waiting_{false}; // the consumer takes no lock while this is false
 };
 
 // `waiting_` and the ring's position are two atomics. Without the fences, here and in notify_room():
 //   1. The producer looks at the ring: it is full.
 //   2. The consumer gives room back.
-//   3. The consumer looks at `waiting_`: false, since the producer's store is not visible yet. It notifies nobody.
+//   3. The consumer looks at `waiting_`: false, since the producer's store is not visible yet. It notifies no producer.
 //   4. The producer's store becomes visible, and the producer sleeps although there is room.
 // Each fence orders its side's store before its side's look, so one of the two sees the other.
 template <typename Ready>

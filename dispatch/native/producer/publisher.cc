@@ -24,7 +24,7 @@ public:
     return nullptr;
   }
   void add(uint64_t publisher, std::shared_ptr<ProducerRing> ring) {
-    // What nobody but us has is of a publisher that is gone.
+    // A ring that has no other owner is one of a publisher that is gone.
     rings_.erase(std::remove_if(rings_.begin(), rings_.end(), [](auto &one) { return one.second.use_count() == 1; }),
                  rings_.end());
     rings_.emplace_back(publisher, std::move(ring));

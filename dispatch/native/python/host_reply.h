@@ -1,4 +1,4 @@
-// Somebody on the host who waits for a callback's answer.
+// A thread of the host that waits for a callback's answer.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -29,7 +29,7 @@ private:
     std::vector<std::string> results;
     std::string error;
   };
-  std::shared_ptr<State> state_; // who answers has it too, since the one who waits may be interrupted
+  std::shared_ptr<State> state_; // shared with the thread that answers, since the one that waits may be interrupted
 };
 
 } // namespace effects

@@ -49,7 +49,7 @@ class InFlight {
 public:
   void add(nb::handle output_token) { tokens_.push_back(nb::borrow(output_token)); }
   bool has_room(size_t most) const { return tokens_.size() < most; }
-  // Waits until there is room, and then for half of them, since whoever waits has to be woken.
+  // Waits until there is room, and then for half of them, since to wake a thread has its price.
   void make_room(size_t most);
 
 private:

@@ -90,8 +90,7 @@ NB_MODULE(_native, m) {
   m.def("untracked_published", [] { return publisher().untracked_published.load(std::memory_order_acquire); });
 
   // The lead of the drain; see Drain.
-  m.def(
-      "stand_by", [] { return wake_up().stand_by(); }, nb::call_guard<nb::gil_scoped_release>());
+  m.def("stand_by", [] { return wake_up().stand_by(); }, nb::call_guard<nb::gil_scoped_release>());
   m.def("offer", [] { return wake_up().offer(); });
   m.def("reclaim", [] { return wake_up().reclaim(); });
   m.def("leave", [] { wake_up().leave(); });

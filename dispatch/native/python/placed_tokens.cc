@@ -35,7 +35,7 @@ bool Pool::find_over() {
   if (in_use_.empty()) return false;
   PlacedToken oldest = std::move(in_use_.front());
   in_use_.pop_front();
-  if (IsDeleted(oldest.output_token)) return false; // nobody knows when it may be written
+  if (IsDeleted(oldest.output_token)) return false; // nothing says any more when its memory may be written
   if (nb::cast<bool>(oldest.output_token.attr("is_ready")())) {
     give(std::move(oldest));
     return !free_.empty();

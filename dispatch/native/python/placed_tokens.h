@@ -20,7 +20,7 @@ struct PlacedToken {
   nb::object output_token; // of the program that has it
 };
 
-// By the user, who may delete all arrays of JAX's.
+// Whether the user has deleted it, who gets at every array through `jax.live_arrays()`.
 inline bool IsDeleted(const nb::object &array) { return nb::cast<bool>(array.attr("is_deleted")()); }
 
 // Those on the devices of one sharding. To put an array on devices takes longer than to call a small program. But

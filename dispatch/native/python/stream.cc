@@ -22,7 +22,7 @@ bool SameContext(nb::handle a, nb::handle b) {
 
 // f(token, *args, **kwargs)
 nb::object CallWithToken(nb::handle f, nb::handle token, nb::handle args, nb::handle kwargs) {
-  std::vector<PyObject *> all{nullptr, token.ptr()}; // the first is for who is called
+  std::vector<PyObject *> all{nullptr, token.ptr()}; // the first place is the called function's, as vectorcall wants it
   const Py_ssize_t count = PyTuple_GET_SIZE(args.ptr());
   all.reserve(2 + static_cast<size_t>(count + PyDict_GET_SIZE(kwargs.ptr())));
   for (Py_ssize_t i = 0; i < count; ++i) all.push_back(PyTuple_GET_ITEM(args.ptr(), i));
@@ -73,9 +73,7 @@ nb::tuple Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb
   Pool *const pool = found.is_none() ? nullptr : nb::cast<Pool *>(found);
   PlacedToken placed;
   if (pool != nullptr) placed = pool->take(number);
-  const nb::object runtime_token = pool != nullptr   ? placed.array
-                                   : given.is_none() ? token(number)
-                                                     : nb::borrow(given);
+  const nb::object runtime_token = pool != nullptr ? placed.array : given.is_none() ? token(number) : nb::borrow(given);
   const TracingForbidden no(false); // we may be inside of another call
   const nb::object returned = several && !launching_.is_none()
                                   ? launch(caller, pool != nullptr, threaded, runtime_token, args, kwargs)
@@ -131,15 +129,15 @@ bool Stream::several_devices() {
 //   1. Thread A holds the lock and traces a function of the user's, which waits for thread B.
 //   2. B waits for the lock.
 // So a program for several devices is compiled first, without the lock, and then put on them.
-nb::object Stream::launch(Caller &caller, bool over_several, nb::handle threaded, nb::handle token,
-                  nb::handle args, nb::handle kwargs) {
+nb::object Stream::launch(Caller &caller, bool over_several, nb::handle threaded, nb::handle token, nb::handle args,
+                          nb::handle kwargs) {
   const auto waits = [&] { return caller.several || over_several; };
   std::optional<Compiling> compiling;
   bool gave_up = false;
   if (caller.compiled && waits()) {
     std::optional<PyLockGuard> guard;
     acquire_launch_lock(guard);
-    if (caller.compiling == 0) { // else JAX may let us wait for who does that
+    if (caller.compiling == 0) { // otherwise JAX may make this thread wait for the one that compiles
       const TracingForbidden yes(true);
       try {
         return put(threaded, token, args, kwargs);

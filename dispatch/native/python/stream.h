@@ -52,8 +52,8 @@ private:
   bool limits();
   nb::object find_pool(nb::handle args, nb::handle kwargs);
 
-  nb::object launch(Caller &caller, bool over_several, nb::handle threaded, nb::handle token,
-                    nb::handle args, nb::handle kwargs);
+  nb::object launch(Caller &caller, bool over_several, nb::handle threaded, nb::handle token, nb::handle args,
+                    nb::handle kwargs);
   void acquire_launch_lock(std::optional<PyLockGuard> &guard);
   nb::object put(nb::handle threaded, nb::handle token, nb::handle args, nb::handle kwargs);
 

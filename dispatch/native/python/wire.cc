@@ -35,9 +35,7 @@ nb::dict Numbers(std::initializer_list<std::pair<const char *, int64_t>> named) 
 }
 
 // The place of a field of four bytes among others.
-constexpr int64_t Word(size_t offset) {
-  return static_cast<int64_t>(offset / sizeof(uint32_t));
-}
+constexpr int64_t Word(size_t offset) { return static_cast<int64_t>(offset / sizeof(uint32_t)); }
 
 nb::dict Header() {
   nb::dict fields;
@@ -64,15 +62,14 @@ nb::dict Wire() {
                                 {"epoch", Word(offsetof(Token, epoch))},
                                 {"phase", Word(offsetof(Token, phase))},
                                 {"index", Word(offsetof(Token, index))}});
-  wire["replica_token"] =
-      NamesInOrder({{"stream", Word(offsetof(Token, stream))},
-                    {"epoch", Word(offsetof(Token, epoch))},
-                    {"phase", Word(offsetof(Token, phase))},
-                    {"index", Word(offsetof(Token, index))},
-                    {"group", behind_token(offsetof(ReplicaNumbers, group))},
-                    {"replica", behind_token(offsetof(ReplicaNumbers, replica))},
-                    {"num_shared", behind_token(offsetof(ReplicaNumbers, num_shared))},
-                    {"announces_skips", behind_token(offsetof(ReplicaNumbers, announces_skips))}});
+  wire["replica_token"] = NamesInOrder({{"stream", Word(offsetof(Token, stream))},
+                                        {"epoch", Word(offsetof(Token, epoch))},
+                                        {"phase", Word(offsetof(Token, phase))},
+                                        {"index", Word(offsetof(Token, index))},
+                                        {"group", behind_token(offsetof(ReplicaNumbers, group))},
+                                        {"replica", behind_token(offsetof(ReplicaNumbers, replica))},
+                                        {"num_shared", behind_token(offsetof(ReplicaNumbers, num_shared))},
+                                        {"announces_skips", behind_token(offsetof(ReplicaNumbers, announces_skips))}});
   wire["numbers"] = Numbers({{"interface", kInterface},
                              {"domain_bits", kDomainBits},
                              {"untracked_thread", kUntrackedThread},
@@ -89,8 +86,8 @@ nb::dict Wire() {
                            {"enter", number(Kind::kEnter)},
                            {"leave", number(Kind::kLeave)},
                            {"skip", number(Kind::kSkip)}});
-  wire["flags"] = Numbers(
-      {{"large", kLarge}, {"replicated", kReplicated}, {"callback", kCallback}, {"may_diverge", kMayDiverge}});
+  wire["flags"] =
+      Numbers({{"large", kLarge}, {"replicated", kReplicated}, {"callback", kCallback}, {"may_diverge", kMayDiverge}});
   wire["record_traits"] = Numbers({{"ordered", kRecordIsOrdered},
                                    {"closes", kRecordCloses},
                                    {"callback", kRecordIsCallback},

@@ -90,8 +90,8 @@ ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
 
     Waiting waiting(rets);
     ffi::Future future = waiting.future();
-    // Unordered calls of one program may have one token: which are replicas of each other cannot be told, so each
-    // device asks for itself.
+    // Unordered calls of one program may have one token, which does not say which calls are replicas of each other. So
+    // each device asks for itself.
     const bool shared = (site->has(kRecordIsReplicated) || token.has_group) && site->ordered();
     const uint32_t reply = shared ? replies().ask_replicated(token, site->devices, std::move(waiting))
                                   : replies().ask(std::move(waiting), token.token);

@@ -149,7 +149,7 @@ XLA_FFI_Error *CreateFuture(XLA_FFI_Future_Create_Args *args) {
   return error;
 }
 
-// Who waits for a future may go on in the call that completes it, so no lock is held there.
+// The program that waits for a future may go on in the call that completes it, so no lock is held there.
 std::optional<Overlay::Whose> Forget(XLA_FFI_Future *future) {
   std::lock_guard lock(overlay->mutex);
   const auto it = overlay->futures.find(future);
@@ -171,8 +171,8 @@ XLA_FFI_Error *FailFuture(XLA_FFI_Future_SetError_Args *args) {
 }
 
 Overlay::Overlay(const XLA_FFI_Api *original)
-    : original(original), functions{sizeof(functions), token_effects::Functions::kType, original->extension_start,
-                                    &Publish},
+    : original(original),
+      functions{sizeof(functions), token_effects::Functions::kType, original->extension_start, &Publish},
       memory(new char[original->struct_size]) {
   std::memcpy(memory.get(), original, original->struct_size);
   api = reinterpret_cast<XLA_FFI_Api *>(memory.get());

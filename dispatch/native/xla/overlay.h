@@ -1,5 +1,5 @@
-// XLA's functions as the user's handler sees them: some are ours, so that an error can be told whose it is, and that
-// the handler can publish.
+// XLA's functions as the user's handler sees them: some are ours, so that an error names its call, and the handler can
+// publish.
 //
 // Any thread may call everything here.
 #pragma once
@@ -13,7 +13,7 @@ namespace effects {
 // The functions for a handler; made of XLA's at the first call.
 const XLA_FFI_Api *OverlayOf(const XLA_FFI_Api *original);
 
-// What XLA is told of a failure; kept for who asks by the number in it.
+// The text of a failure for XLA. The failure itself is kept under the number in it.
 std::string DescribeFailure(const std::string &target, const std::string &where, int code, const std::string &message);
 
 // An error that says whose it is.

@@ -30,7 +30,7 @@ void PublishUntracked(uint64_t site, bool ordered, int32_t device, const Span *s
 // The program whose tokens these are has published all it will. `devices`: how many run it; 0: this one.
 void PublishClose(const Span &tokens, const Token &first, int32_t device, uint32_t devices);
 
-// When the process ends nobody answers any more: says so to who waits under this number.
+// When the process ends nothing is answered any more: fails the reply of this number then.
 bool FailIfStopped(uint32_t reply);
 
 // A stage of a handler, as XLA is told of it.

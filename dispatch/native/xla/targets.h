@@ -40,7 +40,7 @@ struct CustomCallFailure {
   int code;
 };
 
-// Failures that nobody has taken. XLA's error text names them by number.
+// Failures that have not been taken. XLA's error text names them by number.
 class CustomCallFailures {
 public:
   // Returns its number.

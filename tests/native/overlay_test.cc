@@ -1,0 +1,187 @@
+// Custom calls and errors with XLA's functions replaced: the table that handlers are given is built from one of the
+// test's own, so that each test sees what reaches XLA.
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "../../dispatch/native/xla/overlay.h"
+#include "../../dispatch/native/xla/targets.h"
+#include "check.h"
+
+// XLA's own types, which its interface declares only.
+struct XLA_FFI_Error {
+  std::string message;
+  XLA_FFI_Error_Code code;
+};
+struct XLA_FFI_Future {
+  bool available = false;
+  XLA_FFI_Error *error = nullptr;
+};
+
+namespace effects {
+namespace {
+
+int live_errors = 0;
+
+XLA_FFI_Error *CreateError(XLA_FFI_Error_Create_Args *args) {
+  ++live_errors;
+  return new XLA_FFI_Error{args->message, args->errc};
+}
+void DestroyError(XLA_FFI_Error_Destroy_Args *args) {
+  --live_errors;
+  delete args->error;
+}
+XLA_FFI_Error *CreateFuture(XLA_FFI_Future_Create_Args *args) {
+  args->future = new XLA_FFI_Future;
+  return nullptr;
+}
+XLA_FFI_Error *CompleteFuture(XLA_FFI_Future_SetAvailable_Args *args) {
+  args->future->available = true;
+  return nullptr;
+}
+XLA_FFI_Error *FailFuture(XLA_FFI_Future_SetError_Args *args) {
+  args->future->error = args->error;
+  return nullptr;
+}
+
+// A table of a later version, which has more functions than ours was compiled with.
+struct LaterApi {
+  XLA_FFI_Api known{};
+  uint64_t added = 0x1122334455667788;
+};
+
+const XLA_FFI_Api &Xla() {
+  static const LaterApi *const api = [] {
+    auto *made = new LaterApi;
+    made->known.struct_size = sizeof(LaterApi);
+    made->known.XLA_FFI_Error_Create = &CreateError;
+    made->known.XLA_FFI_Error_Destroy = &DestroyError;
+    made->known.XLA_FFI_Future_Create = &CreateFuture;
+    made->known.XLA_FFI_Future_SetAvailable = &CompleteFuture;
+    made->known.XLA_FFI_Future_SetError = &FailFuture;
+    return made;
+  }();
+  return api->known;
+}
+
+XLA_FFI_Error *NewError(const XLA_FFI_Api &api, const std::string &message, XLA_FFI_Error_Code code) {
+  XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message.c_str(), code};
+  return api.XLA_FFI_Error_Create(&args);
+}
+
+void Destroy(XLA_FFI_Error *error) {
+  XLA_FFI_Error_Destroy_Args args{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+  OverlayOf(&Xla())->XLA_FFI_Error_Destroy(&args);
+}
+
+// The number at the end of an error's text.
+uint64_t NumberIn(const std::string &text) {
+  const std::string mark = "(custom call failure ";
+  const size_t at = text.rfind(mark);
+  CHECK(at != std::string::npos);
+  return std::stoull(text.substr(at + mark.size()));
+}
+
+// What a handler's error becomes: XLA gets its code, and a text with whose it is; who asks gets all of it, once.
+TEST(test_error_names_its_call) {
+  const XLA_FFI_Api &api = *OverlayOf(&Xla());
+  XLA_FFI_Error *const error =
+      FailWith("solve", "model.py:7", NewError(api, "singular", XLA_FFI_Error_Code_OUT_OF_RANGE));
+  CHECK(error->code == XLA_FFI_Error_Code_OUT_OF_RANGE);
+  CHECK(error->message.rfind("Custom call `solve` at model.py:7 failed: singular (custom call failure ", 0) == 0);
+  CHECK_EQ(live_errors, 1); // the handler's own is freed
+  const uint64_t number = NumberIn(error->message);
+  const std::optional<CustomCallFailure> failure = custom_call_failures().take(number);
+  CHECK(failure.has_value() && failure->target == "solve" && failure->where == "model.py:7");
+  CHECK(failure->message == "singular" && failure->code == XLA_FFI_Error_Code_OUT_OF_RANGE);
+  CHECK(!custom_call_failures().take(number).has_value());
+  Destroy(error);
+  CHECK_EQ(live_errors, 0);
+}
+
+// An error that was not made through our table has no text that we know.
+TEST(test_error_that_was_made_elsewhere) {
+  OverlayOf(&Xla());
+  XLA_FFI_Error *const error = FailWith("t", "w", NewError(Xla(), "hidden", XLA_FFI_Error_Code_ABORTED));
+  CHECK(error->code == XLA_FFI_Error_Code_UNKNOWN);
+  CHECK(error->message.find("The handler returned an error that was made elsewhere.") != std::string::npos);
+  Destroy(error);
+  CHECK_EQ(live_errors, 0);
+}
+
+// Python reads XLA's errors as UTF-8, and strictly: what is none becomes a question mark, and the rest stays.
+TEST(test_text_of_an_error_is_readable) {
+  const XLA_FFI_Api &api = *OverlayOf(&Xla());
+  const auto shown = [&](const std::string &message) {
+    XLA_FFI_Error *const error = FailWith("t", "w", NewError(api, message, XLA_FFI_Error_Code_INTERNAL));
+    const std::string text = error->message;
+    Destroy(error);
+    const size_t begin = std::strlen("Custom call `t` at w failed: ");
+    return text.substr(begin, text.rfind(" (custom call failure ") - begin);
+  };
+  CHECK(shown("plain") == "plain");
+  CHECK(shown("\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82") == "\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82"); // é € 🙂
+  CHECK(shown("a\xff"
+              "b") == "a?b");
+  CHECK(shown("cut \xe2\x82") == "cut ??");      // it ends too early
+  CHECK(shown("\xc0\xaf") == "??");              // longer than it must be
+  CHECK(shown("\xed\xa0\x80") == "???");         // half of a surrogate pair
+  CHECK(shown("\xf4\x90\x80\x80") == "????");    // beyond the last code point
+  CHECK(shown("\x80 \xc3\xa9") == "? \xc3\xa9"); // a byte that continues nothing
+  CHECK(shown(std::string(3, '\xbf') + "ok") == "???ok");
+}
+
+// A later version of XLA gives its own new functions to handlers that know them, and what is not ours stays XLA's.
+TEST(test_table_of_a_later_version_is_copied_whole) {
+  const XLA_FFI_Api *const api = OverlayOf(&Xla());
+  CHECK(api != &Xla() && api == OverlayOf(&Xla()));
+  CHECK_EQ(api->struct_size, sizeof(LaterApi));
+  uint64_t added;
+  std::memcpy(&added, reinterpret_cast<const char *>(api) + offsetof(LaterApi, added), sizeof added);
+  CHECK_EQ(added, uint64_t{0x1122334455667788});
+  CHECK(api->extension_start != Xla().extension_start);
+}
+
+// A future that no call of ours made goes to XLA as it is, whether it is completed or fails.
+TEST(test_future_of_another) {
+  const XLA_FFI_Api &api = *OverlayOf(&Xla());
+  const auto create = [&] {
+    XLA_FFI_Future_Create_Args args{XLA_FFI_Future_Create_Args_STRUCT_SIZE, nullptr, nullptr};
+    CHECK(api.XLA_FFI_Future_Create(&args) == nullptr);
+    return std::unique_ptr<XLA_FFI_Future>(args.future);
+  };
+  const auto done = create(), failed = create();
+  XLA_FFI_Future_SetAvailable_Args complete{XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE, nullptr, done.get()};
+  CHECK(api.XLA_FFI_Future_SetAvailable(&complete) == nullptr && done->available);
+  XLA_FFI_Error *const error = NewError(api, "late", XLA_FFI_Error_Code_ABORTED);
+  XLA_FFI_Future_SetError_Args fail{XLA_FFI_Future_SetError_Args_STRUCT_SIZE, nullptr, failed.get(), error};
+  CHECK(api.XLA_FFI_Future_SetError(&fail) == nullptr && failed->error == error);
+  CHECK(error->message == "late");
+  Destroy(error);
+}
+
+// Failures that nobody asks for are kept up to a number; the oldest go first.
+TEST(test_failures_are_bounded) {
+  CustomCallFailures failures;
+  for (int i = 0; i < 1025; ++i) failures.add({0, "t", "w", std::to_string(i), 1});
+  CHECK(!failures.take(1).has_value());
+  CHECK(failures.take(2)->message == "1" && failures.take(1025)->message == "1024");
+}
+
+// A name has one handler on each platform: the same one again is fine, and another is refused.
+TEST(test_name_has_one_handler) {
+  Targets known;
+  const UserHandler one = [](XLA_FFI_CallFrame *) -> XLA_FFI_Error * { return nullptr; };
+  const UserHandler other = [](XLA_FFI_CallFrame *frame) -> XLA_FFI_Error * {
+    return reinterpret_cast<XLA_FFI_Error *>(frame->ctx);
+  };
+  CHECK(known.set("a", "Host", one) && known.set("a", "Host", one) && !known.set("a", "Host", other));
+  CHECK(known.set("a", "CUDA", other) && known.set("b", "Host", one));
+  CHECK(known.find("a", "Host") == one && known.find("a", "CUDA") == other && known.find("b", "CUDA") == nullptr);
+  CHECK_SEEN(known.names(), {"a", "b"});
+}
+
+} // namespace
+} // namespace effects
