@@ -155,7 +155,7 @@ class RecordTrait(enum.IntFlag):
     LEAVES = 16  # and the last
     MAY_DIVERGE = 32  # as the flag
     REPLICATED = 64
-    HAS_SHARDS = 128  # each device publishes its shard
+    HAS_SHARDS = 128  # each device publishes its shards; with `REPLICATED` they make one record
 
 
 class CustomCallTrait(enum.IntFlag):

@@ -115,7 +115,7 @@ enum RecordTrait : int64_t {
   kRecordLeaves = 16,     // and the last
   kRecordMayDiverge = 32, // as the flag kMayDiverge
   kRecordIsReplicated = 64,
-  kRecordHasShards = 128, // each device publishes its part of what is sharded
+  kRecordHasShards = 128, // each device publishes its shards; with kRecordIsReplicated they make one record
 };
 
 // And those of a call of a handler of the user's.

@@ -32,7 +32,7 @@ from effects._wire import (
 from effects.lowering.emit import callback
 from effects.lowering.emit.common import refuse_several_devices, register_site
 from effects.lowering.emit.record import NO_EDGES, Edges, close_p, record_p
-from effects.lowering.emit.shards import call_shards
+from effects.lowering.emit.shards import call_shards, call_whole
 from effects.lowering.passes.collectives import after_p
 from effects.lowering.rules.shard_map import enter_p, leave_p
 
@@ -109,7 +109,20 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
     target = RECORD_TARGET if site.results is None else CALL_TARGET
     own = own_devices(ctx, devices or replicas or edges.devices)
     attributes = _site_attributes(site, own, devices != 0, call, edges)
+    if devices and _may_be_cut(ctx, site):
+        return call_whole(ctx, token, operands, devices, attributes)
     return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or replicas))
+
+
+def _may_be_cut(ctx: Any, site: Site) -> bool:
+    """Whether an operand may lie in shards on devices which make one record of them, instead of gathering it.
+
+    Not over several processes, since none has all the shards; nor without an order, since nothing but the order says
+    which devices' records are one effect's.
+    """
+    if site.results is not None or not site.effect.ordered or len(site.processes) != 1 or site.symbols:
+        return False
+    return any(aval.shape and 0 not in aval.shape for aval in ctx.avals_in[1:])
 
 
 def shards_lowering(

@@ -28,6 +28,7 @@ Drain::Drain(WakeUp &wake_up, Publisher &publisher, Sites &sites, Replies &repli
 void Drain::fail(uint32_t thread, uint32_t epoch) {
   replies_.forget_replicated(thread, epoch);
   publisher_.closed.forget(thread, epoch);
+  publisher_.whole_values.forget(thread, epoch);
   inbox_.post({Notice::kFail, {thread, epoch, 0}, 0});
 }
 

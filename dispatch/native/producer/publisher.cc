@@ -68,7 +68,7 @@ Token Publisher::next_untracked_token(bool ordered) {
 }
 
 bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
-                        uint16_t flags, uint32_t reply) {
+                        uint16_t flags, uint32_t reply, Block *own) {
   size_t payload = 0;
   for (size_t i = 0; i < count; ++i) payload += RoundUp8(spans[i].size);
   ProducerRing &mine = this_thread_ring();
@@ -89,13 +89,17 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
     // Too large for the ring: the bytes travel beside it. What travels so is bounded as the ring is, except that one
     // record may always pass.
     if (!admit_large(mine, payload)) return MustStay(header) ? keep(mine, header, spans, count) : drop(mine, header);
-    try {
-      block = AllocateBlock(payload);
-    } catch (...) {
-      large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
-      throw;
+    if (own != nullptr) {
+      block = std::move(*own);
+    } else {
+      try {
+        block = AllocateBlock(payload);
+      } catch (...) {
+        large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
+        throw;
+      }
+      Copy(block.get(), spans, count);
     }
-    Copy(block.get(), spans, count);
   }
   std::byte *room = mine.ring.try_reserve(header.size);
   if (room == nullptr && (room = make_room(mine, header)) == nullptr) {

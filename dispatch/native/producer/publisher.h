@@ -17,6 +17,7 @@
 #include "bytes.h"
 #include "closed_programs.h"
 #include "producer_ring.h"
+#include "whole_values.h"
 
 namespace effects {
 
@@ -43,6 +44,7 @@ public:
 
   Stats stats;
   ClosedPrograms closed;
+  WholeValues whole_values;
 
   // How many programs have been dispatched: the stamp of untracked records.
   std::atomic<uint64_t> dispatches{0};
@@ -54,7 +56,14 @@ public:
   // Any thread: publishes one record, into the calling thread's ring. Returns false when it was dropped, which a marker
   // never is, nor what a device waits for. Throws std::bad_alloc.
   bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
-               uint16_t flags = 0, uint32_t reply = 0);
+               uint16_t flags = 0, uint32_t reply = 0) {
+    return publish(kind, site, token, device, spans, count, flags, reply, nullptr);
+  }
+  // The same for a payload that has memory of its own, which is not copied if it is large.
+  bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, WholePayload &&whole, uint16_t flags) {
+    const Span span{whole.block.get(), whole.size};
+    return publish(kind, site, token, device, &span, 1, flags, 0, &whole.block);
+  }
 
   // Consumer: the block of a large record that has left its ring.
   Block take_large(const RecordHeader &header, const std::byte *payload);
@@ -66,6 +75,8 @@ public:
   bool for_each_ring(Visit &&visit);
 
 private:
+  bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
+               uint16_t flags, uint32_t reply, Block *own);
   ProducerRing &this_thread_ring();
   ProducerRing &make_ring();
 
