@@ -16,6 +16,14 @@ constexpr std::chrono::microseconds kLongestPause{4000};
 // It looks no more often than this, unless a thread waits or a ring is half full: a batch costs Python's lock,
 // which a thread that dispatches needs too.
 constexpr std::chrono::microseconds kPace{10000};
+// How long memory of large records is kept for the next ones.
+constexpr std::chrono::milliseconds kKeepsBlocks{3000};
+constexpr std::chrono::hours kForEver{24};
+
+bool HasLargeBlocks() {
+  const LargeBlocks blocks = CountLargeBlocks();
+  return blocks.used + blocks.kept != 0; // one that is in use may be kept while the leader sleeps
+}
 
 } // namespace
 
@@ -61,11 +69,12 @@ Batch Drain::next_batch(std::chrono::milliseconds patience) {
     builder_.end(batch);
     if (progress || batch.stopped) return batch;
     if (fall_asleep()) {
-      wake_up_.sleep();
+      while (!wake_up_.sleep(HasLargeBlocks() ? kKeepsBlocks : kForEver)) GiveBackBlocks(kKeepsBlocks);
       last_batch_ = steady_clock::now();
       wake_up_.pace(last_batch_ + kPace);
     } else {
       wake_up_.pause_for(pause);
+      GiveBackBlocks(kKeepsBlocks);
       pause = std::min(2 * pause, kLongestPause);
       if (steady_clock::now() - start > patience) return batch;
     }

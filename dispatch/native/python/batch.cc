@@ -2,7 +2,6 @@
 
 #include <nanobind/ndarray.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -14,7 +13,7 @@ namespace {
 // A large payload, without a copy: the array owns it.
 nb::object ToArray(Block block, size_t size) {
   std::byte *const data = block.release();
-  nb::capsule owner(data, [](void *pointer) noexcept { std::free(pointer); });
+  nb::capsule owner(data, [](void *pointer) noexcept { Free()(static_cast<std::byte *>(pointer)); });
   return nb::cast(nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(data, {size}, owner));
 }
 
