@@ -1,0 +1,148 @@
+// Full rings where devices count for themselves: markers are never lost, and each device's gaps are its own.
+#include <string>
+#include <vector>
+
+#include "world.h"
+
+namespace effects {
+namespace {
+
+// A program of one epoch over two devices, in a region. What leaves the drain is noted as "index@device".
+class Devices {
+public:
+  explicit Devices(WhenFull when_full) {
+    publisher.when_full = when_full;
+    publisher.ring_bytes = kSmallest;
+    wake_up.begin_barrier(false, false); // the drain does not pace itself
+    drain.open(1, 0);
+  }
+  // A marker, with a token for each of so many domains.
+  void mark(Kind kind, int32_t device, uint32_t index, uint32_t domains = 1) {
+    std::vector<Token> tokens;
+    for (uint32_t domain = 0; domain < domains; ++domain) tokens.push_back(at(kind, index, domain));
+    const Span span{tokens.data(), tokens.size() * sizeof(Token)};
+    CHECK(publisher.publish(kind, /*site=*/2, tokens[0], device, &span, 1));
+  }
+  bool record(int32_t device, uint32_t index, size_t size = 8) {
+    const std::string bytes(size, 'x');
+    const Span span{bytes.data(), bytes.size()};
+    const Token token = at(Kind::kOrdered, index, 0);
+    return publisher.publish(Kind::kOrdered, kSite, token, device, &span, 1);
+  }
+  // Unordered records of another stream, until one finds the ring full. Returns how many were published.
+  uint64_t fill() {
+    for (uint64_t count = 0;; ++count)
+      if (!Publish(publisher, Kind::kUnordered, check::MakeToken(2, 0, 0, 0), 8)) return count;
+  }
+  // Drains until the program has ended. A program that does not is never left: the test's time is limited.
+  std::vector<std::string> until_finished() {
+    std::vector<std::string> seen;
+    for (bool finished = false; !finished;) {
+      const Batch batch = drain.next_batch(kPatience);
+      for (const Item &item : batch.items)
+        ForEachRecord(item, [&](const RecordHeader &header, const std::string &) {
+          if (header.kind == Kind::kOrdered)
+            seen.push_back(std::to_string(header.token.index) + "@" + std::to_string(header.device));
+        });
+      if (batch.has_run()) drain.resume(batch.suspended(), batch.untracked_in_run);
+      for (const Finished &one : batch.finished) finished = finished || one.thread == 1;
+    }
+    return seen;
+  }
+
+  WakeUp wake_up;
+  Publisher publisher{wake_up};
+  Sites sites;
+  Replies replies;
+  Drain drain{wake_up, publisher, sites, replies};
+
+private:
+  static Token at(Kind kind, uint32_t index, uint32_t domain) {
+    Token token = check::MakeToken(1, domain, 0, index);
+    token.phase = kind == Kind::kClose ? 2 : 1;
+    return token;
+  }
+};
+
+constexpr WhenFull kModes[] = {WhenFull::kWait, WhenFull::kDropNewest, WhenFull::kDropOldest};
+
+// Markers that find a ring full are kept beside it, and those that are the oldest in it are taken out and kept, small
+// ones and ones too large for the ring. So a region is entered and left, its program ends, and what of its records is
+// not there was counted as dropped.
+TEST(test_region_markers_outlive_a_full_ring) {
+  for (const WhenFull when_full : kModes)
+    for (const uint32_t domains : {1u, 200u})
+      for (const bool full_before : {false, true}) {
+        Devices devices(when_full);
+        constexpr uint32_t kRecords = 60;
+        std::vector<std::thread> producers;
+        for (const int32_t device : {0, 1})
+          producers.emplace_back([&, device] {
+            if (full_before && when_full != WhenFull::kWait)
+              for (uint32_t i = 0; i < kRecords; ++i) Publish(devices.publisher, Kind::kUnordered, check::MakeToken(2, 0, 0, 0), 64);
+            devices.mark(Kind::kEnter, device, 0, domains);
+            for (uint32_t index = 0; index < kRecords; ++index) devices.record(device, index, 64);
+            // The other domains have no records.
+            std::vector<Token> last;
+            for (uint32_t domain = 0; domain < domains; ++domain) {
+              last.push_back(check::MakeToken(1, domain, 0, domain == 0 ? kRecords : 0));
+              last.back().phase = 1;
+            }
+            Span span{last.data(), last.size() * sizeof(Token)};
+            CHECK(devices.publisher.publish(Kind::kLeave, 2, last[0], device, &span, 1));
+            devices.mark(Kind::kClose, device, 0, domains);
+          });
+        if (when_full != WhenFull::kWait)
+          for (std::thread &producer : producers) producer.join(); // nothing is drained before all is published
+        const std::vector<std::string> seen = devices.until_finished();
+        for (std::thread &producer : producers)
+          if (producer.joinable()) producer.join();
+        const uint64_t dropped = devices.publisher.stats.dropped.load();
+        if (when_full == WhenFull::kWait) {
+          CHECK_EQ(dropped, uint64_t{0});
+          CHECK_EQ(seen.size(), size_t{2 * kRecords});
+        } else {
+          CHECK(dropped > 0 && seen.size() < size_t{2 * kRecords});
+          if (!full_before) CHECK_EQ(seen.size() + dropped, size_t{2 * kRecords});
+        }
+        for (size_t i = 1; i < seen.size(); ++i) { // by index, and then by device
+          const auto place = [](const std::string &name) { return 2 * std::stoi(name) + (name.back() - '0'); };
+          CHECK(place(seen[i - 1]) < place(seen[i]));
+        }
+      }
+}
+
+// One of the runtime's threads publishes for two devices, and drops two records that follow each other by their
+// numbers. They are gaps of two devices: taken for one gap of the first, the second would be waited for for ever.
+TEST(test_adjacent_drops_of_two_devices_are_two) {
+  Devices devices(WhenFull::kDropNewest);
+  InThread([&] {
+    for (const int32_t device : {0, 1}) devices.mark(Kind::kEnter, device, 0);
+    for (uint32_t index = 0; index < 2; ++index) CHECK(devices.record(0, index));
+    for (uint32_t index = 0; index < 3; ++index) CHECK(devices.record(1, index));
+    devices.fill();
+    CHECK(!devices.record(0, 2));
+    CHECK(!devices.record(1, 3));
+    for (const int32_t device : {0, 1}) devices.mark(Kind::kLeave, device, device == 0 ? 3 : 4);
+    for (const int32_t device : {0, 1}) devices.mark(Kind::kClose, device, 0);
+  });
+  CHECK_SEEN(devices.until_finished(), {"0@0", "0@1", "1@0", "1@1", "2@1"});
+}
+
+// The same for the oldest, which leave the ring: here those of device 0 and then that of device 1.
+TEST(test_adjacent_drops_of_the_oldest_of_two_devices_are_two) {
+  Devices devices(WhenFull::kDropOldest);
+  InThread([&] {
+    for (const int32_t device : {0, 1}) devices.mark(Kind::kEnter, device, 0);
+    CHECK(devices.record(1, 0));
+    CHECK(devices.record(0, 0));
+    CHECK(devices.record(1, 1));
+    for (const int32_t device : {0, 1}) devices.mark(Kind::kLeave, device, device == 0 ? 1 : 2);
+    for (const int32_t device : {0, 1}) devices.mark(Kind::kClose, device, 0);
+    for (int i = 0; i < 200; ++i) Publish(devices.publisher, Kind::kUnordered, check::MakeToken(2, 0, 0, 0), 8);
+  });
+  CHECK_SEEN(devices.until_finished(), {});
+}
+
+} // namespace
+} // namespace effects
