@@ -79,7 +79,8 @@ TEST(test_region_markers_outlive_a_full_ring) {
         for (const int32_t device : {0, 1})
           producers.emplace_back([&, device] {
             if (full_before && when_full != WhenFull::kWait)
-              for (uint32_t i = 0; i < kRecords; ++i) Publish(devices.publisher, Kind::kUnordered, check::MakeToken(2, 0, 0, 0), 64);
+              for (uint32_t i = 0; i < kRecords; ++i)
+                Publish(devices.publisher, Kind::kUnordered, check::MakeToken(2, 0, 0, 0), 64);
             devices.mark(Kind::kEnter, device, 0, domains);
             for (uint32_t index = 0; index < kRecords; ++index) devices.record(device, index, 64);
             // The other domains have no records.
