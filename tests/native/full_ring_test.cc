@@ -7,7 +7,7 @@
 namespace effects {
 namespace {
 
-// A program of one epoch over two devices, in a region. What leaves the drain is noted as "index@device".
+// A program of one epoch over devices, in a region. What leaves the drain is noted as "index@device".
 class Devices {
 public:
   explicit Devices(WhenFull when_full) {
@@ -16,23 +16,25 @@ public:
     wake_up.begin_barrier(false, false); // the drain does not pace itself
     drain.open(1, 0);
   }
-  // A marker, with a token for each of so many domains.
-  void mark(Kind kind, int32_t device, uint32_t index, uint32_t domains = 1) {
+  // A marker, with a token for each of so many domains. Those after the first have no records.
+  void mark(Kind kind, int32_t device, uint32_t index, uint32_t domains = 1, uint64_t devices = 2) {
     std::vector<Token> tokens;
-    for (uint32_t domain = 0; domain < domains; ++domain) tokens.push_back(at(kind, index, domain));
+    for (uint32_t domain = 0; domain < domains; ++domain)
+      tokens.push_back(at(kind == Kind::kClose ? 2 : 1, domain == 0 ? index : 0, domain));
     const Span span{tokens.data(), tokens.size() * sizeof(Token)};
-    CHECK(publisher.publish(kind, /*site=*/2, tokens[0], device, &span, 1));
+    CHECK(publisher.publish(kind, devices, tokens[0], device, &span, 1));
   }
-  bool record(int32_t device, uint32_t index, size_t size = 8) {
+  bool record(int32_t device, uint32_t index, size_t size = 8, uint32_t phase = 1) {
     const std::string bytes(size, 'x');
     const Span span{bytes.data(), bytes.size()};
-    const Token token = at(Kind::kOrdered, index, 0);
-    return publisher.publish(Kind::kOrdered, kSite, token, device, &span, 1);
+    return publisher.publish(Kind::kOrdered, kSite, at(phase, index, 0), device, &span, 1);
   }
-  // Unordered records of another stream, until one finds the ring full. Returns how many were published.
-  uint64_t fill() {
-    for (uint64_t count = 0;; ++count)
-      if (!Publish(publisher, Kind::kUnordered, check::MakeToken(2, 0, 0, 0), 8)) return count;
+  // Unordered records of another stream, until one as large as the others finds the ring full.
+  void fill() {
+    const uint64_t bytes = 0;
+    const Span span{&bytes, sizeof bytes};
+    while (publisher.publish(Kind::kUnordered, kSite, check::MakeToken(2, 0, 0, 0), 0, &span, 1)) {
+    }
   }
   // Drains until the program has ended. A program that does not is never left: the test's time is limited.
   std::vector<std::string> until_finished() {
@@ -57,9 +59,9 @@ public:
   Drain drain{wake_up, publisher, sites, replies};
 
 private:
-  static Token at(Kind kind, uint32_t index, uint32_t domain) {
+  static Token at(uint32_t phase, uint32_t index, uint32_t domain) {
     Token token = check::MakeToken(1, domain, 0, index);
-    token.phase = kind == Kind::kClose ? 2 : 1;
+    token.phase = phase;
     return token;
   }
 };
@@ -83,14 +85,7 @@ TEST(test_region_markers_outlive_a_full_ring) {
                 Publish(devices.publisher, Kind::kUnordered, check::MakeToken(2, 0, 0, 0), 64);
             devices.mark(Kind::kEnter, device, 0, domains);
             for (uint32_t index = 0; index < kRecords; ++index) devices.record(device, index, 64);
-            // The other domains have no records.
-            std::vector<Token> last;
-            for (uint32_t domain = 0; domain < domains; ++domain) {
-              last.push_back(check::MakeToken(1, domain, 0, domain == 0 ? kRecords : 0));
-              last.back().phase = 1;
-            }
-            Span span{last.data(), last.size() * sizeof(Token)};
-            CHECK(devices.publisher.publish(Kind::kLeave, 2, last[0], device, &span, 1));
+            devices.mark(Kind::kLeave, device, kRecords, domains);
             devices.mark(Kind::kClose, device, 0, domains);
           });
         if (when_full != WhenFull::kWait)
@@ -143,6 +138,61 @@ TEST(test_adjacent_drops_of_the_oldest_of_two_devices_are_two) {
     for (int i = 0; i < 200; ++i) Publish(devices.publisher, Kind::kUnordered, check::MakeToken(2, 0, 0, 0), 8);
   });
   CHECK_SEEN(devices.until_finished(), {});
+}
+
+// A region's last record and the first one behind it, whose numbers follow each other, are of two phases.
+TEST(test_adjacent_drops_of_two_phases_are_two) {
+  Devices devices(WhenFull::kDropNewest);
+  InThread([&] {
+    for (uint32_t index = 0; index < 3; ++index) CHECK(devices.record(0, index, 8, /*phase=*/0));
+    devices.mark(Kind::kEnter, 0, 3, 1, /*devices=*/1);
+    for (uint32_t index = 0; index < 2; ++index) CHECK(devices.record(0, index));
+    devices.fill();
+    CHECK(!devices.record(0, 2));
+    devices.mark(Kind::kLeave, 0, 3, 1, 1);
+    CHECK(!devices.record(0, 3, 8, /*phase=*/2));
+    devices.mark(Kind::kClose, 0, 4, 1, 1);
+  });
+  CHECK_SEEN(devices.until_finished(), {"0@0", "1@0", "2@0", "0@0", "1@0"});
+}
+
+// The last record of a program and the second one of the next.
+TEST(test_adjacent_drops_of_two_programs_are_two) {
+  World world(WhenFull::kDropNewest);
+  world.wake_up.begin_barrier(false, false); // the drain does not pace itself
+  for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
+  const auto record = [&](uint32_t epoch, uint32_t index) {
+    return Publish(world.publisher, Kind::kOrdered, check::MakeToken(1, 0, epoch, index), 8);
+  };
+  InThread([&] {
+    CHECK(record(1, 0));
+    while (Publish(world.publisher, Kind::kUnordered, check::MakeToken(1, 0, 0, 0), 8)) {
+    }
+    CHECK(!record(0, 0));
+    Close(world.publisher, 1, 0, {{0, 1}});
+    CHECK(!record(1, 1));
+    Close(world.publisher, 1, 1, {{0, 2}});
+  });
+  world.until_finished(2);
+  CHECK_EQ(world.ordered_seen, uint64_t{1});
+}
+
+// What travels beside the ring is bounded, and counts no more once it has left: batch after batch is admitted.
+TEST(test_large_records_leave_room_behind) {
+  World world(WhenFull::kDropNewest);
+  world.wake_up.begin_barrier(false, false); // the drain does not pace itself
+  constexpr uint32_t kEpochs = 20;
+  for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
+    world.drain.open(1, 0);
+    InThread([&] {
+      Program program(world.publisher, 1, epoch);
+      for (int i = 0; i < 3; ++i) program.record(4000);
+      program.close();
+    });
+    world.until_finished(epoch + 1);
+  }
+  CHECK_EQ(world.publisher.stats.dropped.load(), uint64_t{0});
+  world.check_nothing_lost(3 * kEpochs);
 }
 
 } // namespace

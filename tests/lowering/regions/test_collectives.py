@@ -117,6 +117,25 @@ def check_collectives_inside_come_after_effects(within, talk, lines):
         assert f(x).tolist() == [9, 9, 11, 11]
 
 
+@pytest.mark.parametrize(("check_vma", "differs", "ties"), [(True, True, 2), (True, False, 0), (False, False, 2)])
+def test_devices_whose_turns_differ_are_tied(check_vma, differs, ties):
+    """The callback is in a loop: if types say that all devices make the same turns, nothing need be tied."""
+
+    def body(x):
+        n = lax.axis_index("x")
+        turns = n if differs else 2
+
+        def turn(carry):
+            return carry[0] + 1, fx.callback(lambda x: x + 1, ONE, carry[1])
+
+        x = lax.while_loop(lambda carry: carry[0] < turns, turn, (0 * n if differs else 0, x))[1]
+        fx.print("before {}", n)
+        return _talk(x)
+
+    f = fx.jit(by_device(body, check_vma=check_vma))
+    assert _ties(f.lower(jnp.arange(4, dtype=jnp.int32)).as_text()) == ties
+
+
 def test_collectives_of_a_region_inside_are_tied_too():
     """Where devices count already, a region is a part of the one around it."""
 
