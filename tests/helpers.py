@@ -105,20 +105,30 @@ def build_library(
         if not result.exists():
             missing = [(source, made) for source, made in objects.items() if not made.exists()]
             with ThreadPoolExecutor(os.cpu_count()) as threads:
-                list(threads.map(lambda one: _compile([*flags, "-c", one[0], *includes], one[1]), missing))
+                list(threads.map(lambda one: compile_source(one[0], flags, includes, one[1]), missing))
             _make([os.environ.get("AR", "ar"), "rcs"], list(objects.values()), result)
     return result
 
 
 def link_program(name: str, libraries: Sequence[Path], flags: Sequence[str]) -> Path:
-    """The program that these libraries make. All of the first one is in it; of the others, what is needed."""
-    whole, *others = libraries
+    """The program that these libraries make, once for all workers: see `link`."""
     result = _cached(name, libraries, flags, of_contents=False)
     with open(_cached(f"{name}.lock", [], flags), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not result.exists():
-            _compile([*flags, "-Wl,--whole-archive", whole, "-Wl,--no-whole-archive", *others], result)
+            link(libraries, flags, result)
     return result
+
+
+def link(libraries: Sequence[Path], flags: Sequence[str], result: Path) -> None:
+    """Makes a program of these libraries. All of the first one is in it; of the others, what is needed."""
+    whole, *others = libraries
+    _compile([*flags, "-Wl,--whole-archive", whole, "-Wl,--no-whole-archive", *others], result)
+
+
+def compile_source(source: Path, flags: Sequence[str], includes: Sequence[str], result: Path) -> None:
+    """Makes an object file of a source."""
+    _compile([*flags, "-c", source, *includes], result)
 
 
 def _cached(name: str, inputs: Iterable[Path], flags: Sequence[str], of_contents: bool = True) -> Path:

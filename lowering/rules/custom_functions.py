@@ -75,7 +75,13 @@ def _mask_custom_vmap(
             outs_batched.append(which)
             return jax.tree.leaves(outs)
 
-        outs = _mask_function(flat, active.any(), args)
+        # A branch, and no mask: its effects have no lanes, and a mask without lanes is one that always holds.
+        jaxpr = jax.make_jaxpr(flat)(*args)
+
+        def skip(*args: Any) -> list[Any]:
+            return [jax.lax.full(aval.shape, 0, aval.dtype) for aval in jaxpr.out_avals]
+
+        outs = jax.lax.cond(active.any(), lambda *args: _jax.evaluate(jaxpr, args), skip, *args)
         return out_tree.unflatten(outs), outs_batched[0]
 
     return ctx.primitive.bind(

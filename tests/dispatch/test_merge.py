@@ -184,6 +184,30 @@ def test_logs_of_different_programs(name, tmp_path):
     assert str(caught.value).count(". ") == 2
 
 
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_unordered_record_that_one_process_lacks(lacking, tmp_path):
+    """A whole value's unordered record is in the logs of all, wherever it stands."""
+
+    def change(logs):
+        for process, log in enumerate(logs):
+            for at in range(2 - (process == lacking)):
+                log.insert(at, _record((256, 0, 0, 0), "whole", ordered=False, processes=[0, 1]))
+
+    with pytest.raises(LogError, match="where the second does not have it as often"):
+        merge(_two_logs(tmp_path, change))
+
+
+def test_device_that_two_logs_have(tmp_path):
+    """A record of a region is in one log: that of its device's process."""
+
+    def change(logs):
+        for log in logs:
+            log.append(_record((256, 0, 1, 0), "of a device", 3))
+
+    with pytest.raises(LogError, match="line 4 .* where the second has line 4"):
+        merge(_two_logs(tmp_path, change))
+
+
 def _change_text(path, change):
     path.write_text(change(path.read_text()))
 

@@ -304,6 +304,20 @@ TEST(test_two_publishers_are_independent) {
   CHECK_EQ(first.ordered_seen, uint64_t{kRecords});
 }
 
+// Records that all devices of a program publish are shown once, and are of no device, whichever was heard first.
+TEST(test_replicated_records_are_of_no_device) {
+  World world;
+  world.drain.open(1, 0);
+  InThread([&] {
+    for (uint32_t index = 0; index < 3; ++index)
+      for (int copies = 0; copies < 2; ++copies)
+        Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, index), 8, kReplicated);
+    Close(world.publisher, 1, 0, {{0, 3}});
+  });
+  world.until_finished(1); // which looks at their device
+  CHECK_EQ(world.ordered_seen, uint64_t{3});
+}
+
 // A program is known to have closed when all its devices have; one that failed on the way is forgotten.
 TEST(test_program_has_closed_when_all_devices_have) {
   ClosedPrograms closed;

@@ -160,6 +160,13 @@ def test_lanes_may_come_from_one_array():
     assert fx.jit(jax.vmap(lambda x: fx.callback(fill, F32, x)))(jnp.arange(4.0)).tolist() == [0, 1, 2, 3]
 
 
+def test_results_of_nested_lanes():
+    """Each lane's results come to its own place, the outer lanes' first."""
+    f = jax.vmap(jax.vmap(lambda x: fx.callback(lambda x: 10 * x, F32, x)))
+    assert fx.jit(f)(jnp.arange(9.0).reshape(3, 3)).tolist() == (10 * np.arange(9.0).reshape(3, 3)).tolist()
+    assert fx.jit(f)(jnp.arange(6.0).reshape(2, 3)).tolist() == (10 * np.arange(6.0).reshape(2, 3)).tolist()
+
+
 @pytest.mark.parametrize(
     ("method", "shapes"),
     [("expand_dims", [(3, 2), (1,)]), ("broadcast_all", [(3, 2), (3,)]), ("sequential", [(2,), ()])],

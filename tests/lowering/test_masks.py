@@ -1,0 +1,130 @@
+"""The mask pass: which lanes have an effect where branches and loops differ between them."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import effects as fx
+from tests.helpers import build_handlers
+
+JITS = pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+
+
+def _twice(inner, x):
+    """A branch that lanes 2 and 3 take, and in it one that lanes 1 and 3 take."""
+    return lax.cond(x > 1, lambda x: lax.cond(x % 2 == 1, inner, lambda x: x, x), lambda x: x, x)
+
+
+@JITS
+def test_branch_inside_of_a_branch(jit, lines):
+    """Only lanes that both predicates bring there have the effect: lane 1 would take the inner branch, too."""
+
+    def f(x):
+        return _twice(lambda x: (fx.print("{}", x), x)[1], x)
+
+    assert lines(jit(jax.vmap(f)), jnp.arange(4)) == ["3"]
+
+
+@JITS
+def test_loop_inside_of_a_branch(jit, lines):
+    """The lanes that are not in the branch would make turns as well."""
+
+    def turn(carry):
+        fx.print("{} {}", *carry)
+        return carry[0] + 1, carry[1]
+
+    def f(x):
+        loop = lambda x: lax.while_loop(lambda carry: carry[0] < carry[1], turn, (0, x))[1]  # noqa: E731
+        return lax.cond(x == 2, loop, lambda x: x, x)
+
+    assert lines(jit(jax.vmap(f)), jnp.arange(4)) == ["0 2", "1 2"]
+
+
+def test_custom_call_in_a_branch_inside_of_a_branch(lines):
+    """The same for the handler of a custom call."""
+    fx.register_custom_call("masks.say_line", (build_handlers(), "say_line"))
+    effect = fx.registered_effects()["print"]
+
+    def say(x):
+        fx.custom_call("masks.say_line", (), x[None], label="in", effect=effect, vmap_method="sequential")
+        return x
+
+    assert lines(fx.jit(jax.vmap(lambda x: _twice(say, x))), jnp.arange(4, dtype=jnp.int32)) == ["in 3"]
+
+
+@JITS
+def test_lane_that_is_through_stays_so(jit, lines):
+    """The condition of a lane that has left the loop is not asked again, whatever it would say by now."""
+
+    def ask(carry):
+        turn, x = carry
+        fx.print("ask {} {}", turn, x)
+        return jnp.where(x == 0, turn % 2 == 1, turn < 3)
+
+    def step(carry):
+        fx.print("step {} {}", *carry)
+        return carry[0] + 1, carry[1]
+
+    def f(x):
+        return lax.while_loop(ask, step, (0, x))[0]
+
+    lane_0 = ["ask 0 0"]  # in the other lane's second turn it would say that it goes on
+    expected = [*lane_0, "ask 0 1"]
+    for turn in range(3):
+        expected += [f"step {turn} 1", f"ask {turn + 1} 1"]
+    results = []
+    program = jit(jax.vmap(f))
+    assert lines(lambda x: results.append(program(x)), jnp.arange(2)) == expected
+    assert results[0].tolist() == [0, 3]
+
+
+@JITS
+def test_lane_that_is_through_asks_with_its_own_values(jit, lines):
+    """What decides is carried by the loop itself: turns that the other lanes make bring no lane back."""
+
+    def f(x):
+        def step(carry):
+            fx.print("{} {}", *carry)
+            return carry[0] + 1, carry[1]
+
+        return lax.while_loop(lambda carry: (carry[0] + carry[1]) % 3 != 2, step, (0, x))[0]
+
+    assert lines(jit(jax.vmap(f)), jnp.arange(3)) == ["0 0", "0 1", "1 0"]
+
+
+def test_lane_that_is_through_keeps_its_values(lines):
+    """A loop with effects gives each lane what it had when it left."""
+
+    def f(x):
+        def step(carry):
+            fx.print("{}", carry[0])
+            return carry[0] + 1, carry[1] * 2
+
+        return lax.while_loop(lambda carry: carry[0] < x, step, (0, jnp.float32(1)))
+
+    results = []
+    program = fx.jit(jax.vmap(f))
+    assert lines(lambda x: results.append(program(x)), jnp.arange(4)) == ["0"] * 3 + ["1"] * 2 + ["2"]
+    counts, values = results[0]
+    assert counts.tolist() == [0, 1, 2, 3] and values.tolist() == [1, 2, 4, 8]
+
+
+def test_rule_of_a_custom_vmap_in_a_branch(lines):
+    """The rule is for all lanes together: its effects happen if any lane is there, and do not if none is."""
+
+    @jax.custom_batching.custom_vmap
+    def doubled(x):
+        fx.print("alone")
+        return x * 2
+
+    @doubled.def_vmap
+    def _(size, batched, x):
+        fx.print("rule for {}", size)
+        return x * 2, batched[0]
+
+    program = fx.jit(jax.vmap(lambda x: lax.cond(x > 1, lambda x: doubled(x), lambda x: x, x)))
+    results = []
+    assert lines(lambda x: results.append(program(x)), jnp.arange(4)) == ["rule for 4"]
+    assert results[0].tolist() == [0, 1, 4, 6]
+    assert lines(program, jnp.zeros(4, int)) == []

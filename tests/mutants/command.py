@@ -1,0 +1,68 @@
+"""The checks of many slips, side by side, and what the command prints."""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from tests.mutants.copy import Copy, NotFound, Verdict
+from tests.mutants.slip import Slip
+
+
+def chosen(slips: Sequence[Slip], names: Sequence[str]) -> list[Slip]:
+    """Those of these names, or of these parts; all if none is named."""
+    return [slip for slip in slips if not names or {slip.name, slip.name.partition(".")[0]} & set(names)]
+
+
+def run(
+    slips: Sequence[Slip],
+    jobs: int = 1,
+    make_copy: Callable[[Path], Copy] = Copy,
+    say: Callable[[str], None] = lambda text: print(text, flush=True),
+) -> int:
+    """Tries every slip, says what becomes of it, and returns the exit code of the command."""
+    copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        for number in range(jobs):
+            place = Path(folder, str(number))
+            place.mkdir()
+            copies.put(make_copy(place))
+
+        # Whoever is said to notice a slip must have nothing to complain of without it.
+        copy = copies.get()
+        right = copy.check(list(dict.fromkeys(test for slip in slips for test in slip.tests)))
+        copies.put(copy)
+        if right.failed:
+            say(f"The tests fail without any slip: {right.why}")
+            return 2
+
+        def check(slip: Slip) -> tuple[Verdict, float]:
+            started, copy = time.monotonic(), copies.get()
+            try:
+                with copy.with_slip(slip):
+                    return copy.check(slip.tests, slip), time.monotonic() - started
+            except NotFound as error:
+                return Verdict(False, str(error), was_run=False), time.monotonic() - started
+            finally:
+                copies.put(copy)
+
+        survived, untried = [], []
+        with ThreadPoolExecutor(jobs) as threads:
+            futures = {threads.submit(check, slip): slip for slip in slips}
+            for future in as_completed(futures):
+                slip, (verdict, seconds) = futures[future], future.result()
+                if not verdict.was_run:
+                    untried.append(slip)
+                elif not verdict.failed:
+                    survived.append(slip)
+                word = "NOT TRIED" if not verdict.was_run else "caught" if verdict.failed else "SURVIVED"
+                say(f"{word:9} {seconds:4.0f} s  {slip.name}  {verdict.why}".rstrip())
+    for slip in survived:
+        say(f"\n{slip.name} survived, in {slip.file}: {slip.wrong}\n  not seen by {', '.join(slip.tests)}")
+    caught = len(slips) - len(survived) - len(untried)
+    say(f"\n{len(slips)} slips: {caught} caught, {len(survived)} survived, {len(untried)} not tried")
+    return 2 if untried else 1 if survived else 0

@@ -1,0 +1,20 @@
+"""The slips, a file for each part of the library."""
+
+from __future__ import annotations
+
+from tests.mutants.slip import Slip
+from tests.mutants.slips import (
+    differentiation,
+    export,
+    failures,
+    masks,
+    merge,
+    regions,
+    release,
+    replay,
+    rings,
+    token_pass,
+)
+
+PARTS = (token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge)
+SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)

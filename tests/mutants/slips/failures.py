@@ -1,0 +1,73 @@
+"""Failures: each is raised once, by whom it concerns."""
+
+from tests.mutants.slip import Slip
+
+FILE = "dispatch/draining/failures.py"
+ERRORS = "tests/effects/test_errors.py"
+
+SLIPS = (
+    Slip(
+        "failures.other_threads",
+        FILE,
+        "if threads is None or (key[0] in threads and thread in (None, self._streams.this_thread())):",
+        "if True:",
+        "A barrier raises what another thread's programs have raised.",
+        (f"{ERRORS}::test_a_thread_gets_its_own_errors",),
+    ),
+    Slip(
+        "failures.process_order",
+        FILE,
+        "(key[0] in threads and thread in (None, self._streams.this_thread()))",
+        "key[0] in threads",
+        'With `order="process"` a barrier raises what another thread\'s programs have raised.',
+        ("tests/effects/test_errors_elsewhere.py",),
+    ),
+    Slip(
+        "failures.raised_twice",
+        FILE,
+        "program = self.programs.pop(key)\n",
+        "program = self.programs[key]\n",
+        "Each barrier raises the same errors again.",
+        (f"{ERRORS}::test_each_error_is_raised_once_and_several_as_a_group",),
+    ),
+    Slip(
+        "failures.of_the_call",
+        FILE,
+        "if program.awaited is not None and key in self.calls:",
+        "if program.awaited is not None and key not in self.calls:",
+        "A barrier in another place raises what the call of the program is to raise.",
+        (f"{ERRORS}::test_callback_that_raises_in_iteration_500",),
+    ),
+    Slip(
+        "failures.more",
+        FILE,
+        "                program.more += 1\n",
+        "                pass\n",
+        "Failures beyond the first hundred of a program are not told of.",
+        (f"{ERRORS}::test_many_errors_of_one_program_are_counted",),
+    ),
+    Slip(
+        "failures.cancelled",
+        FILE,
+        "program.cancelled += cancelled",
+        "program.cancelled = cancelled",
+        "An error says of fewer callbacks that they did not run any more.",
+        (f"{ERRORS}::test_recorded_effects_after_a_failure_are_replayed_and_the_rest_is_counted",),
+    ),
+    Slip(
+        "failures.other_device",
+        FILE,
+        "if program.awaited is not None:  # another device of the same program\n                program.kept.append(failure)\n                return",
+        "if program.awaited is not None:  # another device of the same program\n                return",
+        "What a callback raised on a second device of a program is lost.",
+        ("tests/dispatch/devices/test_errors.py",),
+    ),
+    Slip(
+        "failures.end_program",
+        "dispatch/native/drain/replies.cc",
+        "    ended_.insert({thread, epoch});\n",
+        "",
+        "A device that asks after its program has been ended waits for an answer for ever.",
+        ("tests/native/replicated_replies_test.cc::test_end_program",),
+    ),
+)

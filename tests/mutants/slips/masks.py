@@ -1,0 +1,95 @@
+"""Masks: effects in the lanes that are there, and in no others."""
+
+from tests.mutants.slip import Slip
+
+EFFECT = "lowering/rules/effect.py"
+BATCHING = "lowering/passes/batching.py"
+TRANSFORMATIONS = "tests/transformations/test_transformations.py"
+
+
+def _program(name: str) -> str:
+    return f"{TRANSFORMATIONS}::test_program[{name}-fx.jit]"
+
+
+SLIPS = (
+    Slip(
+        "masks.nested",
+        EFFECT,
+        "return ctx.primitive.bind(mask & active, *others, site=site)",
+        "return ctx.primitive.bind(active, *others, site=site)",
+        "In a branch inside of a branch, the inner predicate counts for lanes that the outer one has sent elsewhere.",
+        ("tests/lowering/test_masks.py::test_branch_inside_of_a_branch",),
+    ),
+    Slip(
+        "masks.nested_custom_call",
+        EFFECT,
+        "first = operands[0] & active",
+        "first = active",
+        "The same for the handler of a custom call.",
+        ("tests/lowering/test_masks.py::test_custom_call_in_a_branch_inside_of_a_branch",),
+    ),
+    Slip(
+        "masks.asked_again",
+        BATCHING,
+        "return running & _jax.evaluate_as_typed(cond, [running, *consts[:cond_nconsts], *carry])[0]",
+        "return _jax.evaluate_as_typed(cond, [running, *consts[:cond_nconsts], *carry])[0]",
+        "A lane that is through with a loop begins again when its condition holds by what the others have done.",
+        ("tests/lowering/test_masks.py::test_lane_that_is_through_stays_so",),
+    ),
+    Slip(
+        "masks.lanes_of_the_condition",
+        BATCHING,
+        "asks(every, consts, carry),\n",
+        "asks(~every, consts, carry),\n",
+        "No lane is asked for the first time whether it goes on.",
+        (_program("`checkify` of `vmap` of `while_loop`"), f"{TRANSFORMATIONS}::test_cell[while_loop, lanes differ-vmap]"),
+    ),
+    Slip(
+        "masks.carry_of_ended_lanes",
+        BATCHING,
+        "carry = [_jax.select(running, new, old) for new, old in zip(stepped, carry, strict=True)]",
+        "carry = list(stepped)",
+        "A lane that is through with a loop goes on to be changed by it.",
+        ("tests/lowering/test_masks.py::test_lane_that_is_through_keeps_its_values",),
+    ),
+    Slip(
+        "masks.branch_of_the_index",
+        BATCHING,
+        "active = index == i\n",
+        "active = index >= i\n",
+        "A lane has the effects of all branches up to its own.",
+        (f"{TRANSFORMATIONS}::test_cell[switch, lanes differ-vmap]",),
+    ),
+    Slip(
+        "masks.not_a_number",
+        BATCHING,
+        "chosen = [_jax.select(active, x, jax.lax.stop_gradient(x)) for x in operands]",
+        "chosen = list(operands)",
+        "What is not a number in another lane reaches this one's derivative.",
+        (_program("`grad` of `vmap`, a NaN in the other lane"),),
+    ),
+    Slip(
+        "masks.custom_vmap",
+        "lowering/rules/custom_functions.py",
+        "outs = jax.lax.cond(active.any(), ",
+        "outs = jax.lax.cond(active.all(), ",
+        "The effects of a custom_vmap's rule, which is for all lanes together, are lost if one lane is not there.",
+        ("tests/lowering/test_masks.py::test_rule_of_a_custom_vmap_in_a_branch",),
+    ),
+    Slip(
+        "masks.region",
+        "lowering/rules/shard_map.py",
+        "lambda active, *args: tuple(ctx.mask(body, active, args)),",
+        "lambda active, *args: tuple(ctx.mask(body, active | True, args)),",
+        "In a region under a predicate that differs between lanes, all lanes have the effects.",
+        ("tests/lowering/regions/test_regions.py::test_region_under_a_predicate_that_differs_between_lanes",),
+    ),
+    Slip(
+        "masks.custom_vjp_forward",
+        "lowering/rules/custom_functions.py",
+        "return lambda active, _, *args: _mask_function(forward, active, args)",
+        "return lambda active, _, *args: _mask_function(forward, active | True, args)",
+        "The forward rule of a custom_vjp shows its effects in lanes that are not there.",
+        (f"{TRANSFORMATIONS}::test_cell[custom_vjp in cond, lanes differ-vmap of grad]",),
+    ),
+)

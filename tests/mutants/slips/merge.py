@@ -1,0 +1,75 @@
+"""`effects merge`: the logs of several processes as one."""
+
+from tests.mutants.slip import Slip
+
+FILE = "effects/handlers/merge.py"
+TEST = "tests/dispatch/test_merge.py"
+SPLIT = f"{TEST}::test_a_log_that_was_split_comes_together"
+
+SLIPS = (
+    Slip(
+        "merge.device_before_index",
+        FILE,
+        "line.place = (thread, epoch, domain, phase, index, device, tuple(record[\"lane\"]))",
+        "line.place = (thread, epoch, domain, phase, device, index, tuple(record[\"lane\"]))",
+        "Records of a region come device by device, and not by their index.",
+        (SPLIT,),
+    ),
+    Slip(
+        "merge.phase",
+        FILE,
+        "line.place = (thread, epoch, domain, phase, index, device, tuple(record[\"lane\"]))",
+        "line.place = (thread, epoch, domain, index, phase, device, tuple(record[\"lane\"]))",
+        "Records of regions come among those around them by their index alone.",
+        (SPLIT,),
+    ),
+    Slip(
+        "merge.lane",
+        FILE,
+        "tuple(record[\"lane\"]))",
+        "tuple(record[\"lane\"][::-1]))",
+        "Nested lanes come in the order of the inner ones.",
+        (SPLIT,),
+    ),
+    Slip(
+        "merge.copies",
+        FILE,
+        "return line.kind == \"whole\" and line.log.process != min(_processes_of(line))",
+        "return line.kind == \"whole\" and line.log.process != max(_processes_of(line))",
+        "An unordered record of a whole value is kept from the wrong log, at another place.",
+        (f"{TEST}::test_what_has_no_place_stays_behind_what_it_came_behind",),
+    ),
+    Slip(
+        "merge.values",
+        FILE,
+        "or (first.kind == \"whole\" and not _are_the_same([first, line])):",
+        "or (first.kind == \"device\" and not _are_the_same([first, line])):",
+        "Whole values that differ between processes are not noticed.",
+        (f"{TEST}::test_logs_of_different_programs[values]",),
+    ),
+    Slip(
+        "merge.goes_on",
+        FILE,
+        "return (thread, epoch) not in log.epochs and epoch < log.newest.get(thread, epoch)",
+        "return (thread, epoch) not in log.epochs",
+        "A log that ends too early is not noticed.",
+        (f"{TEST}::test_device_that_a_process_has_for_all",),
+    ),
+    Slip(
+        "merge.unordered",
+        FILE,
+        "if counts[key][process] != counts[key][line.log.process]:",
+        "if counts[key][process] > counts[key][line.log.process]:",
+        "An unordered record that one process lacks is not noticed.",
+        (f"{TEST}::test_logs_of_different_programs[unordered]",
+         f"{TEST}::test_unordered_record_that_one_process_lacks"),
+    ),
+    Slip(
+        "merge.kinds",
+        FILE,
+        "line.kind = \"device\" if in_region(phase) else \"whole\" if is_whole else \"process\"",
+        "line.kind = \"whole\" if is_whole else \"process\"",
+        "Records of regions are taken for what each process did by itself.",
+        (SPLIT, f"{TEST}::test_device_that_two_logs_have"),
+    ),
+)

@@ -1,0 +1,94 @@
+"""Regions: each device counts for itself, and the order is by index and then by device."""
+
+from tests.mutants.slip import Slip
+
+RULE = "lowering/rules/shard_map.py"
+REGION = "dispatch/native/order/region.cc"
+ORDER = "dispatch/native/order/release_order.cc"
+NATIVE = "tests/native/region_test.cc"
+RANDOM = f"{NATIVE}::test_random_deliveries_leave_by_place_and_device"
+REGIONS = "tests/lowering/regions"
+
+SLIPS = (
+    Slip(
+        "regions.all_enter",
+        REGION,
+        "if (entered_ == 0 || entered_ < devices_) return nullptr;",
+        "if (entered_ == 0) return nullptr;",
+        "A device's records leave before it is known which other devices come to the region.",
+        (f"{NATIVE}::test_devices_take_turns",),
+    ),
+    Slip(
+        "regions.left",
+        REGION,
+        "if (!first.has_left || static_cast<uint32_t>(first.index) != first.last) return &*slots_.begin();",
+        "if (!first.has_left) return &*slots_.begin();",
+        "Records of a device that has left and that have not come yet are not waited for.",
+        (RANDOM,),
+    ),
+    Slip(
+        "regions.gap_moves_on",
+        ORDER,
+        "region.move(device, index + std::max<uint64_t>(parked.gap_count, 1));",
+        "region.move(device, index + 1);",
+        "Of several records of a device that were dropped one after the other only the first is not waited for.",
+        ("tests/native/full_ring_test.cc::test_region_markers_outlive_a_full_ring",),
+    ),
+    Slip(
+        "regions.begins",
+        ORDER,
+        "region->second.begins_at(sequence.next)) {",
+        "region->second.begins_at(region->second.begins_at(0) ? 0 : sequence.next)) {",
+        "A region that is entered ahead of all effects of the whole program is taken for the next at any time.",
+        (RANDOM,),
+    ),
+    Slip(
+        "regions.relaxed_behind_others",
+        REGION,
+        "while (index <= last && parked.count({index, device}) != 0) ++index;",
+        "index = last + 1;",
+        "In a relaxed region what is waited for passes records of its own device that have not come.",
+        (f"{NATIVE}::test_relaxed_region_keeps_each_devices_own_order",),
+    ),
+    Slip(
+        "regions.relaxed_for_good",
+        ORDER,
+        "if (stuck_sites_.count(header.site) != 0) region.relax();",
+        "if (stuck_sites_.count(header.site) > 1) region.relax();",
+        "A line that has had a deadlock has it again each time, for two seconds.",
+        (f"{NATIVE}::test_relaxed_region",),
+    ),
+    Slip(
+        "regions.ties_inside",
+        RULE,
+        "may_diverge = may_diverge or (is_inside_whole and are_collectives_ordered_after_effects())",
+        "may_diverge = bool(may_diverge)",
+        "Collectives of a region inside one that counts are not tied to the effects ahead of them: a deadlock.",
+        (f"{REGIONS}/test_collectives.py::test_collectives_of_a_region_inside_are_tied_too",),
+    ),
+    Slip(
+        "regions.ties_at_the_end",
+        RULE,
+        "return (*tokens, *(after(tokens, outs) if may_diverge else outs))",
+        "return (*tokens, *outs)",
+        "XLA gathers what leaves a region ahead of the region's effects: a deadlock.",
+        (f"{REGIONS}/test_waiting.py::test_collectives_come_after_effects",
+         f"{REGIONS}/test_collectives.py::test_collectives_of_a_region_inside_are_tied_too"),
+    ),
+    Slip(
+        "regions.loops_diverge",
+        RULE,
+        'return not check_vma or _jax.differs(eqn.params["cond_jaxpr"].out_avals[0])',
+        "return False",
+        "Devices are taken to make the same number of turns of every loop: a deadlock.",
+        (f"{REGIONS}/test_collectives.py::test_devices_whose_turns_differ_are_tied",),
+    ),
+    Slip(
+        "regions.skips",
+        RULE,
+        "skips = counts and bool(replica_axes) and bool(_regions_in(jaxpr))",
+        "skips = False",
+        "Replicas that have effects of their own are waited for at the indices that they skip.",
+        (f"{REGIONS}/test_parts.py::test_replicas_may_have_effects_of_their_own",),
+    ),
+)

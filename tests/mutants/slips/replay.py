@@ -1,0 +1,108 @@
+"""Replay: what becomes of a record on the host."""
+
+from tests.mutants.slip import Slip
+
+BUILDER = "dispatch/native/drain/batch_builder.cc"
+REPLIES = "dispatch/native/drain/replies.cc"
+REPLAY = "dispatch/draining/replay.py"
+EXITS = "tests/effects/callback/test_exits.py"
+CAPTURE = "tests/effects/log/test_capture.py"
+
+SLIPS = (
+    Slip(
+        "replay.awaited_exit",
+        REPLAY,
+        "        except BaseException as error:\n            if not awaited:",
+        "        except Exception as error:\n            if not awaited:",
+        "A callback that raises SystemExit or KeyboardInterrupt is no error of its program.",
+        (f"{EXITS}::test_exit_of_a_callback_with_results_is_raised_by_the_call",),
+    ),
+    Slip(
+        "replay.lanes_exit",
+        REPLAY,
+        "            except BaseException as error:\n                if call.results is not None:",
+        "            except Exception as error:\n                if call.results is None:",
+        "What one lane raises is kept from the program that waits for the lanes' results.",
+        (f"{EXITS}::test_exit_of_a_callback_with_results_is_raised_by_the_call",),
+    ),
+    Slip(
+        "replay.all_lanes",
+        REPLAY,
+        "if call.is_vectorized and site.active(payload) is None:",
+        "if call.is_vectorized:",
+        "A function for all lanes together is called with lanes that are not there.",
+        ("tests/transformations/test_transformations.py::test_callbacks_are_called_for_lanes_that_are_there",),
+    ),
+    Slip(
+        "replay.lane_results",
+        REPLAY,
+        "all_lanes[lane] = of_one",
+        "all_lanes[lane[::-1]] = of_one",
+        "Results of nested lanes come to each other's place.",
+        ("tests/effects/callback/test_results.py::test_results_of_nested_lanes",),
+    ),
+    Slip(
+        "replay.own_context",
+        REPLAY,
+        "return self._call[2].copy().run(self._run, site, token, device, payload)",
+        "return self._call[2].run(self._run, site, token, device, payload)",
+        "What a function sets in its context is seen by the next one.",
+        ("tests/effects/callback/test_callback.py::test_context_is_each_functions_own",),
+    ),
+    Slip(
+        "replay.nested_effects",
+        REPLAY,
+        "                if self._settle is not None:\n                    self._settle(self._key)",
+        "                if self._settle is None:\n                    self._settle(self._key)",
+        "Effects of programs that a function calls come at some time, and not in its place.",
+        ("tests/effects/callback/test_nested.py::test_effects_of_a_callback_come_in_its_place",),
+    ),
+    Slip(
+        "replay.suppressed",
+        REPLAY,
+        "suppressed = any(capture.suppress for capture in self._captures())",
+        "suppressed = all(capture.suppress for capture in self._captures())",
+        "A suppressing block inside one that is not shows its prints.",
+        (f"{CAPTURE}::test_suppressing_block_inside_one_that_does_not",),
+    ),
+    Slip(
+        "replay.awaited_is_last",
+        BUILDER,
+        "  if (item.awaited && !carry) close_run();",
+        "",
+        "A program is given its answer only after what else is in the batch, for which it may be needed.",
+        ("tests/native/run_test.cc::test_awaited_callback_is_the_last_of_its_batch",),
+    ),
+    Slip(
+        "replay.one_thread_a_batch",
+        BUILDER,
+        "return batch.has_run() && (run_closed_ || batch.run != thread);",
+        "return batch.has_run() && run_closed_;",
+        "Functions of one thread's programs delay unordered records of another's.",
+        ("tests/native/run_test.cc::test_unordered_records_do_not_wait_behind_callbacks",),
+    ),
+    Slip(
+        "replay.failed_records",
+        BUILDER,
+        "item->awaited || item->info.failed != info.failed)",
+        "item->awaited)",
+        "Records from before a program's failure and from after it are taken for alike.",
+        ("tests/native/batch_test.cc::test_records_before_and_after_a_failure_are_apart",),
+    ),
+    Slip(
+        "replay.device_of_the_whole",
+        BUILDER,
+        "if ((shown.flags & kReplicated) != 0) shown.device = kAllDevices; // whichever was heard first\n",
+        "",
+        "A record of a whole value is said to be of the device that was heard first.",
+        ("tests/native/publishing_test.cc::test_replicated_records_are_of_no_device",),
+    ),
+    Slip(
+        "replay.answer_of_a_group",
+        REPLIES,
+        "return {stream, epoch, phase, token.has_group ? token.replicas.num_shared : index, token.replicas.group};",
+        "return {stream, epoch, phase, token.has_group ? token.replicas.num_shared : index, 0};",
+        "Replica groups are given each other's answers.",
+        ("tests/native/replicated_replies_test.cc::test_replica_groups_have_answers_of_their_own",),
+    ),
+)

@@ -1,0 +1,93 @@
+"""Rings: what is published is not lost, and what is dropped is counted."""
+
+from tests.mutants.slip import Slip
+
+PUBLISHER = "dispatch/native/producer/publisher.cc"
+RING = "dispatch/native/producer/producer_ring.cc"
+FULL = "tests/native/full_ring_test.cc"
+PUBLISHING = "tests/native/publishing_test.cc"
+MARKERS = f"{FULL}::test_region_markers_outlive_a_full_ring"
+
+SLIPS = (
+    Slip(
+        "rings.markers_stay",
+        PUBLISHER,
+        "bool MustStay(const RecordHeader &header) { return IsMarker(header.kind) || header.reply != 0; }",
+        "bool MustStay(const RecordHeader &header) { return header.kind == Kind::kClose || header.reply != 0; }",
+        "A full ring drops the marker of a device that enters or leaves, and the region never ends.",
+        (MARKERS,),
+    ),
+    Slip(
+        "rings.oldest_marker",
+        PUBLISHER,
+        "  if (MustStay(header)) {\n    mine.keep({oldest, oldest + header.size});\n  } else {",
+        "  if (header.reply != 0) {\n    mine.keep({oldest, oldest + header.size});\n  } else {",
+        "A marker that is the oldest in a full ring is dropped.",
+        (MARKERS,),
+    ),
+    Slip(
+        "rings.two_devices",
+        RING,
+        "last.first.phase == header.token.phase && last.device == header.device &&",
+        "last.first.phase == header.token.phase &&",
+        "Drops of two devices whose numbers follow each other are taken for drops of one.",
+        (f"{FULL}::test_adjacent_drops_of_two_devices_are_two",),
+    ),
+    Slip(
+        "rings.two_phases",
+        RING,
+        "last.first.phase == header.token.phase && last.device == header.device &&",
+        "last.device == header.device &&",
+        "Drops in a region and behind it whose numbers follow each other are taken for drops of one.",
+        (f"{FULL}::test_adjacent_drops_of_two_phases_are_two",),
+    ),
+    Slip(
+        "rings.two_programs",
+        RING,
+        "last.first.stream == header.token.stream && last.first.epoch == header.token.epoch &&",
+        "last.first.stream == header.token.stream &&",
+        "Drops of two programs whose numbers follow each other are taken for drops of one.",
+        (f"{FULL}::test_adjacent_drops_of_two_programs_are_two",),
+    ),
+    Slip(
+        "rings.unordered_gap",
+        RING,
+        "if (header.kind != Kind::kOrdered) return;\n",
+        "",
+        "An unordered record that is dropped leaves a gap among the ordered ones.",
+        (f"{PUBLISHING}::test_drop_oldest_counts_what_it_drops", f"{PUBLISHING}::test_drop_newest_counts_what_it_drops"),
+    ),
+    Slip(
+        "rings.large_given_back",
+        PUBLISHER,
+        "  large_bytes_.fetch_sub(header.payload_size, std::memory_order_relaxed);\n  return Block(block);",
+        "  return Block(block);",
+        "Large records that have left their ring count as if they were there, and soon none is admitted.",
+        (f"{PUBLISHING}::test_ended_threads_records_are_drained", f"{PUBLISHING}::test_drop_newest_counts_what_it_drops",
+         f"{FULL}::test_large_records_leave_room_behind"),
+    ),
+    Slip(
+        "rings.kept_size",
+        PUBLISHER,
+        "header.flags &= static_cast<uint16_t>(~kLarge); // here the payload follows its header, whatever its size\n",
+        "",
+        "A large record that is kept beside a full ring is read as if it travelled by itself.",
+        (f"{PUBLISHING}::test_large_close_is_never_dropped",),
+    ),
+    Slip(
+        "rings.side_is_read_late",
+        "dispatch/native/drain/drain.cc",
+        "  if (ring.has_side()) {\n    read_inbox();\n",
+        "  if (ring.has_side()) {\n",
+        "A drop that is seen before the drain has read of its program's dispatch is forgotten.",
+        (f"{PUBLISHING}::test_dropping_short_programs_end",),
+    ),
+    Slip(
+        "rings.untracked_drops",
+        "dispatch/native/drain/drain.cc",
+        "    builder_.count_untracked(side.untracked_dropped);\n",
+        "",
+        "A barrier waits for untracked records that a full ring has dropped.",
+        ("tests/native/untracked_test.cc::test_dropped_untracked_records_are_not_waited_for",),
+    ),
+)

@@ -1,0 +1,99 @@
+"""The token pass: tokens through every equation with effects."""
+
+from tests.mutants.slip import Slip
+
+THREAD = "lowering/passes/thread.py"
+IN_THREAD = "tests/lowering/test_thread.py"
+UNORDERED = "tests/dispatch/devices/test_unordered.py"
+COLLECTIVES = "tests/lowering/regions/test_collectives.py"
+
+SLIPS = (
+    Slip(
+        "token_pass.call_number",
+        "lowering/emit/native.py",
+        "traits = call_traits(has, devices, call)",
+        "traits = call_traits(has, devices, 0)",
+        "Over several devices XLA makes one of two equal unordered records.",
+        (f"{UNORDERED}::test_equal_unordered_effects_are_as_many_as_were_written",),
+    ),
+    Slip(
+        "token_pass.call_number_is_one",
+        "lowering/rules/effect.py",
+        "call = 0 if site.effect.ordered else ctx.call",
+        "call = 0 if site.effect.ordered else 1",
+        "The same, by another way: all unordered records of a program have one number.",
+        (f"{UNORDERED}::test_equal_unordered_effects_are_as_many_as_were_written",),
+    ),
+    Slip(
+        "token_pass.join",
+        THREAD,
+        "tokens[UNORDERED] = _join([tokens[UNORDERED], *joined])",
+        "tokens[UNORDERED] = joined[-1]",
+        "The output token does not depend on unordered records but the last, and XLA drops the others.",
+        (f"{UNORDERED}::test_unordered_effects_all_end_in_the_output_token",),
+    ),
+    Slip(
+        "token_pass.condition_after_body",
+        "lowering/rules/while_.py",
+        "inner, [again] = ctx.thread(cond_jaxpr, inner, [*c_consts, *carried])",
+        "_, [again] = ctx.thread(cond_jaxpr, inner, [*c_consts, *carried])",
+        "Effects of a loop's condition take no place in the order after the first time.",
+        (f"{IN_THREAD}::test_effects_come_in_program_order",),
+    ),
+    Slip(
+        "token_pass.shared_constant",
+        "lowering/rules/while_.py",
+        "consts = [*{id(x): x for x in (*cond_consts, *body_consts)}.values()]",
+        "consts = [*cond_consts, *body_consts]",
+        "A reference that a loop's condition and its body share is taken for two.",
+        ("tests/lowering/test_references.py",),
+    ),
+    Slip(
+        "token_pass.closes_too_early",
+        THREAD,
+        "if len(token_keys(summary.effects)) != 1:",
+        "if not token_keys(summary.effects):",
+        "A program with two order domains ends with the last record of one of them.",
+        (f"{IN_THREAD}::test_domains_of_one_program_are_apart", "tests/dispatch/export/test_domains.py"),
+    ),
+    Slip(
+        "token_pass.domain_number",
+        "dispatch/calling/threaded.py",
+        "token + np.array([i, 0, 0, 0], np.uint32)",
+        "token + np.array([1, 0, 0, 0], np.uint32)",
+        "All domains of a program but the first count in one sequence.",
+        ("tests/dispatch/export/test_domains.py",),
+    ),
+    Slip(
+        "token_pass.one_function",
+        THREAD,
+        "@_jax.weakref_lru_cache\ndef threaded_jaxpr(",
+        "def threaded_jaxpr(",
+        "A jitted function that is called often becomes as many functions.",
+        (f"{IN_THREAD}::test_a_function_called_often_stays_one_function",),
+    ),
+    Slip(
+        "token_pass.collective_in_function",
+        "lowering/passes/collectives.py",
+        "return _jax.is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))",
+        "return _jax.is_collective(eqn)",
+        "A collective inside of a function without effects is not tied to the effects ahead of it: a deadlock.",
+        (f"{COLLECTIVES}::test_collectives_are_tied_to_the_effects_ahead",),
+    ),
+    Slip(
+        "token_pass.collective_in_threaded_function",
+        THREAD,
+        "with order_collectives_after_effects(collectives_after):",
+        "with order_collectives_after_effects(False):",
+        "A collective inside of a function with effects is not tied to the effects ahead of it: a deadlock.",
+        (f"{COLLECTIVES}::test_collectives_are_tied_to_the_effects_ahead",),
+    ),
+    Slip(
+        "token_pass.collective_not_after_tokens",
+        THREAD,
+        "operands = after(tokens.values(), operands)",
+        "operands = after([], operands)",
+        "What goes into a collective is tied to nothing: a deadlock.",
+        (f"{COLLECTIVES}::test_collectives_inside_come_after_effects",),
+    ),
+)

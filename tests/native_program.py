@@ -1,0 +1,73 @@
+"""The program of the native tests in `native/`: what it is built of, and how it is built and run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+import effects as fx
+from tests.helpers import build_library, compile_source, link, link_program
+
+NATIVE = Path(__file__).parent / "native"
+LIBRARY = NATIVE.parents[1] / "dispatch" / "native"
+FOLDERS = ("producer", "order", "drain", "xla")  # of the library that the Python module, too, is linked with
+USE_XLA = ("custom_call_test.cc", "overlay_test.cc")
+TESTS = sorted(NATIVE.glob("*_test.cc"))
+NAMES = [f"{file.stem}.{name}" for file in TESTS for name in re.findall(r"^TEST\((\w+)\)", file.read_text(), re.M)]
+FLAGS = ["-O1", "-g1", "-pthread"]  # lines for reports; with -g the compiler tracks variables, twenty times as long
+RUN_SECONDS = 240  # far above what any of them takes: only a hang reaches it
+
+
+def run(command: Sequence[str | Path], seconds: int = RUN_SECONDS) -> tuple[int, str]:
+    """The exit code and the output of a command; -1 if it was still running."""
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=seconds
+        )
+    except subprocess.TimeoutExpired as expired:
+        output = expired.stdout or b""
+        return -1, f"still running after {seconds} s\n{output if isinstance(output, str) else output.decode()}"
+    return done.returncode, done.stdout
+
+
+def _includes() -> list[str]:
+    return ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
+
+
+def _libraries(flags: Sequence[str]) -> tuple[Path, Path]:
+    """All tests, and the library that they test."""
+    headers = [
+        *NATIVE.glob("*.h"),
+        LIBRARY / "wire.h",
+        *(header for folder in FOLDERS for header in (LIBRARY / folder).glob("*.h")),
+        *Path(fx.include_dir()).rglob("*.h"),
+    ]
+
+    def of_xla(source: Path) -> str:  # the others do not include XLA's headers
+        return jax.__version__ if source.parent.name == "xla" or source.name in USE_XLA else ""
+
+    in_library = [source for folder in FOLDERS for source in sorted((LIBRARY / folder).glob("*.cc"))]
+    library = build_library("native", in_library, flags, _includes(), headers, of_xla)
+    sources = [NATIVE / "main.cc", NATIVE / "world.cc", *TESTS]
+    return build_library("native-tests", sources, flags, _includes(), headers, of_xla), library
+
+
+def build(flags: Sequence[str]) -> Path:
+    """The program of all tests, linked with the library, both compiled with these flags."""
+    return link_program("native-tests", _libraries(flags), flags)
+
+
+def build_with(source: Path, folder: Path) -> Path:
+    """The program without sanitizers, with another version of one of the library's sources.
+
+    A linker takes from a library only what it has not found before, and so leaves out the library's own version.
+    """
+    tests, library = _libraries(FLAGS)
+    version, program = folder / f"{source.stem}.o", folder / "native-tests"
+    compile_source(source, [*FLAGS, "-w"], _includes(), version)  # whatever it is, it is the tests' to complain
+    link([tests, version, library], FLAGS, program)
+    return program
