@@ -223,16 +223,12 @@ class Exported:
     @functools.cached_property
     def in_tree(self) -> Any:
         """The structure of `(args, kwargs)`."""
-        tree = self._threaded.in_tree
-        (_, *args), kwargs = jax.tree.unflatten(tree, [0] * tree.num_leaves)
-        return jax.tree.structure((tuple(args), kwargs))
+        return _jax.without_first_argument(self._threaded.in_tree)
 
     @functools.cached_property
     def out_tree(self) -> Any:
         """The structure of the results."""
-        tree = self._threaded.out_tree
-        outs, _ = jax.tree.unflatten(tree, [0] * tree.num_leaves)
-        return jax.tree.structure(outs)
+        return self._threaded.out_tree.children()[0]
 
     @property
     def in_avals(self) -> tuple[Any, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import jax
-
+from effects import _jax
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.executable import Executable
 from effects.dispatch.calling.threaded import RUNTIME_TOKEN
@@ -51,9 +50,9 @@ class _ThreadedStage(_Stage):
 
     def __getattr__(self, name: str) -> Any:
         if name == "in_tree":
-            return jax.tree.structure(self.args_info)
+            return _jax.without_first_argument(self._stage.in_tree)
         if name == "out_tree":
-            return jax.tree.structure(self.out_info)
+            return self._stage.out_tree.children()[0]
         value = getattr(self._stage, name)
         if name in self._INPUTS:
             (_, *args), kwargs = value
@@ -82,5 +81,6 @@ class Compiled(_ThreadedStage, Dispatcher):
     @functools.cached_property
     def _executable(self) -> Executable:
         """What `jax.experimental.serialize_executable` takes."""
-        traits = tuple(self._stage.out_info[1])
+        _, output_tokens = self._stage.out_tree.children()
+        traits = tuple(output_tokens.node_data()[1])
         return Executable(self._stage._executable, traits, self._function._name, self._stage.in_tree.num_leaves)

@@ -69,7 +69,7 @@ def _run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[An
     # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
     flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
     outs, rest = run(traced.jaxpr, flat)
-    return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs), rest
+    return jax.tree.unflatten(traced.out_tree, outs), rest
 
 
 def jit_with_all_tokens(fun: Callable[..., Any], options: dict[str, Any], keys: tuple[str, ...]) -> Any:

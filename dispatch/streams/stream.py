@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from effects._jax import Array, forget_fast_paths, launches_take_threads
+from effects._jax import Array, forget_fast_paths, launches_take_threads, with_flat_arguments
 from effects._model.site import Site
 from effects._wire import ProgramTraits
 from effects.dispatch.streams.tokens import PlacedTokens, token_memory
@@ -171,10 +171,11 @@ class StreamHost:
             gave_up: Whether a call has, instead of tracing the function.
         """
         compiled = threaded
-        if hasattr(threaded, "lower"):
-            threaded.lower(token, *args, **kwargs)  # traces, for which no other thread waits
+        if hasattr(threaded, "trace"):
+            traced = with_flat_arguments(threaded.trace(token, *args, **kwargs))  # for which no other thread waits
+            traced.lower()
             with lock:  # of several threads that were there at one time, one compiles: JAX has kept one lowering
-                compiled = threaded.lower(token, *args, **kwargs).compile()
+                compiled = traced.lower().compile()
         if gave_up:
             forget_fast_paths(threaded)  # the next call would take none where one has failed
         if not isinstance(compiled, jax.stages.Compiled):

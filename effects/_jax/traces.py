@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,6 +38,16 @@ def outside_of_traces() -> Iterator[None]:
 def forget_fast_paths(jitted: Any) -> None:
     """The next calls of a jitted function go through Python; what was traced and compiled is kept."""
     jitted._clear_cache()
+
+
+def with_flat_arguments(traced: Any) -> Any:
+    """A traced function whose arguments are its leaves.
+
+    To describe the arguments of what is lowered JAX makes objects of the user's classes, which may want arrays.
+    """
+    flat = copy.copy(traced)
+    flat._in_tree = jax.tree.structure(((0,) * traced._in_tree.num_leaves, {}))
+    return flat
 
 
 launches_take_threads = jax.__version_info__ < (0, 12)

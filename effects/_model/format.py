@@ -148,7 +148,7 @@ def native_plan(fmt: str, site: Site, end: str) -> list[tuple[str, int | None, i
     if site.lanes or site.num_dynamic_sizes or site.per_shard:
         return None
     index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
-    args, kwargs = site.arguments(site.operands)
+    args, kwargs = site.whole_arguments
     pieces: list[tuple[str, int | None, int, str, int]] = []
     literal, automatic = "", 0
     for text, name, spec, conversion in string.Formatter().parse(fmt):
@@ -158,6 +158,8 @@ def native_plan(fmt: str, site: Site, end: str) -> list[tuple[str, int | None, i
         if name == "":
             name, automatic = str(automatic), automatic + 1
         value = args[int(name)] if name.isdecimal() else kwargs.get(name)
+        if isinstance(value, Static):
+            value = value.value
         if isinstance(value, (str, int, float)) and not isinstance(value, np.generic) and "{" not in (spec or ""):
             field = "{0" + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
             literal += field.format(value)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.arguments import take_array
+from effects._model.arguments import take_array, whole_arguments
 from effects._model.content import Content
 from effects._model.functions import HostFunction, function_name
 from effects._model.host_call import HostCall
@@ -211,10 +211,9 @@ def _as_line(params: dict[str, Any]) -> Line | None:
         return None
     if any(type(value) is not str for value in static.values()):
         return None
-    arrays = object()
-    leaves = [static.get(i, arrays) for i in range(tree.num_leaves)]
+    array = object()
+    args, kwargs = whole_arguments(tree, [static.get(i, array) for i in range(tree.num_leaves)])
     try:
-        args, kwargs = jax.tree.unflatten(tree, leaves)
         automatic = 0
         for _, name, spec, conversion in string.Formatter().parse(fmt):
             if name is None:
@@ -224,7 +223,7 @@ def _as_line(params: dict[str, Any]) -> Line | None:
             value = args[int(name)] if name.isascii() and name.isdecimal() else kwargs[name]
             if "{" in (spec or ""):
                 return None
-            if value is arrays:
+            if value is array:
                 if conversion is not None:
                     return None
             elif type(value) is str:
