@@ -20,6 +20,7 @@ from effects._wire import INDEX, PHASE, Batch, CallbackRecord, Item, ItemKind, R
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
+from effects.dispatch.draining.texts import replay_text
 from effects.dispatch.draining.watchdog import Running, Watch
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
@@ -182,6 +183,7 @@ class Drain:
         return leads, bool(items or finished), batch.stopped
 
     def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
+        self._failures.drop_ended(finished)
         for thread, first, count in finished:
             self._streams[thread].drop(first, count)
         with self.progress:
@@ -231,18 +233,23 @@ class Drain:
 
     def _show(self, item: Item, call: Any, site: Site | None) -> None:
         """Replays an item without callbacks."""
-        key = item.thread, item.epoch
-        if self._failures.any_ended:
-            self._failures.count_after_end(key, item.count)
-        replay = Replay(self._failures, self._observers, call or outside_epochs(), key)
         if item.kind == ItemKind.TEXT:
-            replay.text(item.data)
-        elif item.kind == ItemKind.RECORDS:
+            self._failures.count_after_end((item.thread, item.epoch), item.count)
+            has_failed = bool(self._failures.unended)
+            replay_text(item, lambda epoch: self._replay(item.thread, epoch, call), self._sites.find, has_failed)
+            return
+        replay = self._replay(item.thread, item.epoch, call)
+        if not replay.stopped:
+            self._failures.count_after_end((item.thread, item.epoch), item.count)
+        if item.kind == ItemKind.RECORDS:
             replay.records(Records(item.data, item.count, self._sites.find if site is None else lambda _: site))
         else:
             header = read_header(item.data)
             site = site or self._sites.find(header.site)
             replay.records(Records.of_one(site, header.token, header.device, item.block))
+
+    def _replay(self, thread: int, epoch: int, call: Any, settle: Settle | None = None) -> Replay:
+        return Replay(self._failures, self._observers, call or outside_epochs(), (thread, epoch), settle)
 
     def _call(self, item: Item, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
         """Runs the functions of an item, and replays what stands between them.
@@ -251,26 +258,31 @@ class Drain:
         and whether other devices have calls of their own.
         """
         key = item.thread, item.epoch
-        replay = Replay(self._failures, self._observers, call or outside_epochs(), key, settle)
+        replay = self._replay(*key, call, settle)
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
         for part in item.data:
             # Taken apart as the plain tuples that they are: this is at every callback.
             if len(part) == _BETWEEN:
                 data, count = part
-                if self._failures.any_ended:
+                if not replay.stopped:
                     self._failures.count_after_end(key, count)
                 replay.records(Records(data, count, find))
                 continue
             site_id, token, device, reply, several, payload = part
             site = find(site_id)
-            cancelled = item.failed and reply != 0
-            if self._failures.any_ended:
-                self._failures.count_after_end(key, int(not cancelled), int(cancelled))
-            if cancelled:
+            stopped = replay.stopped
+            if stopped or (item.failed and reply != 0):
                 native.note_cancelled()
-                answer = reply, MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
+                if stopped:
+                    replay.leave_out([(site.of_record(payload), token, device, payload)])
+                else:
+                    self._failures.count_after_end(key, 0, 1)
+                if reply:
+                    self._failures.end_stopped(key)
+                    answer = reply, MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
                 continue
+            self._failures.count_after_end(key, 1)
             self.running[me] = site, key, token, reply, several, time.monotonic()
             result = replay.function(site, token, device, payload, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended

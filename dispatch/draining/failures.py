@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 
 from effects import _errors as errors
 from effects import _jax
+from effects._api.config import config
+from effects._model.site import Site
 from effects._wire import UNTRACKED_THREAD
+from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.streams.table import Streams
 
 ProgramKey = tuple[int, int]
@@ -23,8 +27,11 @@ class _OfProgram:
     kept: list[BaseException] = dataclasses.field(default_factory=list)
     more: int = 0
     awaited: BaseException | None = None  # what ended the program; not among `kept`
-    before: int = 0  # effects of the program before it
-    after: int = 0  # records replayed after it
+    before: int | None = None  # effects of the program before that, if it is known
+    first: BaseException | None = None  # of all of them; it says what became of the effects after it
+    stopped: bool = False  # whether these are not carried out
+    left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
+    after: int = 0  # records that were replayed after `awaited` all the same
     cancelled: int = 0  # callbacks after it that were asked for and did not run
     thread: object = None  # what stands for the thread that called it, where streams are not one thread's
 
@@ -37,20 +44,25 @@ class Failures:
         self._lock = threading.Lock()
         self.programs: dict[ProgramKey, _OfProgram] = {}  # by program, in the order of their first failure
         self.calls: set[ProgramKey] = set()  # programs whose calls have not returned, and raise what ends them
+        # Programs that a failure has stopped, or ended, and of which more records may come. They keep their failures
+        # until then, so that what is handed out says all.
+        self.unended: set[ProgramKey] = set()
         self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
-        self.any_ended = False  # whether a callback has ended a program that may still have records to replay
 
     def __bool__(self) -> bool:
         return bool(self.programs)
 
-    def add(self, key: ProgramKey, failure: BaseException) -> None:
-        """Keeps a failure after which the program goes on."""
+    def add(self, key: ProgramKey, failure: BaseException, *, stops: bool = True) -> None:
+        """Keeps a failure after which the program itself goes on. `stops`: whether its effects do not, if
+        `after_error` says so."""
         with self._lock:
             program = self._of(key)
             if len(program.kept) < _KEPT:
                 program.kept.append(failure)
             else:
                 program.more += 1
+            if stops:
+                self._note_failed(key, program, failure)
 
     def end_program(self, key: ProgramKey, failure: BaseException, before: int) -> None:
         """Keeps the failure that ends the program."""
@@ -60,8 +72,17 @@ class Failures:
                 program.kept.append(failure)
                 return
             program.awaited, program.before = failure, before
-            self.any_ended = True
-            self.untracked_ended = self.untracked_ended or key[0] == UNTRACKED_THREAD
+            self._note_failed(key, program, failure)
+            if key[0] == UNTRACKED_THREAD:
+                self.untracked_ended = True
+            else:
+                self.unended.add(key)
+
+    def _note_failed(self, key: ProgramKey, program: _OfProgram, failure: BaseException) -> None:
+        program.first = program.first or failure
+        if stops_after_error(key):
+            program.stopped = True
+            self.unended.add(key)
 
     def _of(self, key: ProgramKey) -> _OfProgram:
         if key not in self.programs:
@@ -69,18 +90,47 @@ class Failures:
             self.programs[key] = _OfProgram(thread=stream and stream.thread_of(key[1]))
         return self.programs[key]
 
+    def has_stopped(self, key: ProgramKey) -> bool:
+        """Whether effects of this program are not carried out any more."""
+        return key in self.unended and (program := self.programs.get(key)) is not None and program.stopped
+
+    def leave_out(self, key: ProgramKey, site: Site, count: int) -> None:
+        """Counts effects that were not carried out, since one of the program failed."""
+        with self._lock:
+            if (program := self.programs.get(key)) is not None:
+                program.left_out.add(site, count)
+
+    def end_stopped(self, key: ProgramKey) -> None:
+        """A program waits for an effect that is not carried out. So what has stopped its effects ends it too."""
+        with self._lock:
+            program = self.programs.get(key)
+            if program is not None and program.awaited is None and program.first in program.kept:
+                program.kept.remove(program.first)
+                program.awaited = program.first
+
     def has_ended(self, key: ProgramKey) -> bool:
         """Whether a callback has ended this program, and no caller has been given its failure."""
         program = self.programs.get(key)
         return program is not None and program.awaited is not None
 
     def count_after_end(self, key: ProgramKey, replayed: int, cancelled: int = 0) -> None:
-        """Counts what became of records of a program that a callback has ended."""
+        """Counts what became of records of a program that a callback has ended, where `after_error` lets them go on."""
+        if not self.unended and not self.untracked_ended:
+            return
         with self._lock:
             program = self.programs.get(key)
             if program is not None and program.awaited is not None:
                 program.after += replayed
                 program.cancelled += cancelled
+
+    def drop_ended(self, epochs: Iterable[tuple[int, int, int]]) -> None:
+        """These epochs (thread, first, count) are about to end: nothing more comes of them."""
+        if self.unended:
+            with self._lock:
+                for thread, first, count in epochs:
+                    for key in [*self.unended]:
+                        if key[0] == thread and (key[1] - first) & 0xFFFFFFFF < count:
+                            self.unended.remove(key)
 
     def take_awaited(self, key: ProgramKey) -> BaseException | None:
         """The failure that ended this program."""
@@ -88,29 +138,37 @@ class Failures:
             program = self.programs.get(key)
             if program is None or program.awaited is None:
                 return None
-            failure = _finish_awaited(program)
+            failure, program.awaited = program.awaited, None
+            _finish(program, failure, ended=True)
             if not program.kept:
                 del self.programs[key]
-            self._look_for_ended()
         return failure
 
-    def take(self, threads: Collection[int] | None = None) -> list[BaseException]:
-        """All failures, or those of programs that these threads called, in order; but what a call is to raise."""
+    def take(self, threads: Collection[int] | None = None, *, unended: bool = False) -> list[BaseException]:
+        """All failures, or those of programs that these threads called, in order; but what a call is to raise, and what
+        may still have to count, unless the `unended` are wanted too."""
         taken: list[BaseException] = []
         with self._lock:
             for key in list(self.programs):
+                if key in self.unended and not unended:
+                    continue
                 thread = self.programs[key].thread
                 if threads is None or (key[0] in threads and thread in (None, self._streams.this_thread())):
-                    program = self.programs.pop(key)
-                    kept = program.kept
-                    if program.awaited is not None and key in self.calls:
-                        self.programs[key] = dataclasses.replace(program, kept=[], more=0)
-                    elif program.awaited is not None:
-                        kept = [_finish_awaited(program), *kept]
-                    if program.more:
-                        kept[-1].add_note(errors.NOTE_MANY_FAILURES.format(count=program.more))
-                    taken += kept
-            self._look_for_ended()
+                    taken += self._take(key)
+        return taken
+
+    def _take(self, key: ProgramKey) -> list[BaseException]:
+        program = self.programs.pop(key)
+        taken = program.kept
+        if program.awaited is not None and key in self.calls:
+            self.programs[key] = dataclasses.replace(program, kept=[], more=0)
+        elif program.awaited is not None:
+            taken = [program.awaited, *taken]
+        for failure in taken:
+            if failure is program.first or failure is program.awaited:
+                _finish(program, failure, ended=failure is program.awaited)
+        if program.more:
+            taken[-1].add_note(errors.NOTE_MANY_FAILURES.format(count=program.more))
         return taken
 
     def keep_from_jax(self) -> None:
@@ -120,14 +178,26 @@ class Failures:
             self.untracked_ended = False
             _jax.forget_failed_tokens(lambda text: errors.WAITED in text)
 
-    def _look_for_ended(self) -> None:
-        self.any_ended = any(program.awaited is not None for program in self.programs.values())
+
+def stops_after_error(key: ProgramKey) -> bool:
+    """Whether a failure stops the effects of this program. Of programs that JAX dispatched it is not known which
+    effects are of one."""
+    return config.after_error == "stop" and key[0] != UNTRACKED_THREAD
 
 
-def _finish_awaited(program: _OfProgram) -> BaseException:
-    failure, program.awaited = program.awaited, None
-    assert failure is not None
-    failure.add_note(
-        errors.NOTE_PROGRAM_ENDED.format(before=program.before, after=program.after, cancelled=program.cancelled)
-    )
-    return failure
+def _finish(program: _OfProgram, failure: BaseException, ended: bool) -> None:
+    """Has a failure say what became of the effects around it. `ended`: whether it has ended the program."""
+    notes = []
+    if ended and program.before is not None:
+        notes.append(errors.NOTE_BEFORE.format(before=program.before))
+    if failure is program.first and program.left_out:
+        notes.append(errors.NOTE_LEFT_OUT.format(left_out=program.left_out))
+        if isinstance(failure, errors.EffectError):
+            # A nested program's failure has stopped that of the callback too.
+            failure.not_carried_out = {**Counter(failure.not_carried_out) + program.left_out.by_effect()}
+    if ended and not program.stopped:
+        notes.append(errors.NOTE_WENT_ON.format(after=program.after, cancelled=program.cancelled))
+    if ended:
+        notes.append(errors.NOTE_NEVER_WAS)
+    if notes:
+        failure.add_note(" ".join(notes))

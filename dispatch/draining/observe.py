@@ -57,7 +57,7 @@ def capture(suppress: bool = False) -> Iterator[list[Record]]:
         runtime.observers.remove(mine)
 
 
-def add_handler(handler: Any, effects: Any = None) -> Handler:
+def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False) -> Handler:
     """Gives records to a handler from now on.
 
     Args:
@@ -65,6 +65,8 @@ def add_handler(handler: Any, effects: Any = None) -> Handler:
             gets sequences of records instead, which cost nothing until they are looked at; `close()` is called when it
             is removed, and when the process ends. Handlers run in a thread of the drain, in program order.
         effects: Names of effects, or `Effect`s, whose records it gets; by default all.
+        after_error: Whether it also gets the records of effects that were not carried out, since one before them in
+            their program had failed. Their `after_error` is true.
 
     Returns:
         What `remove_handler` takes.
@@ -85,7 +87,7 @@ def add_handler(handler: Any, effects: Any = None) -> Handler:
     takes_records = callable(getattr(handler, "handle", None)) or callable(handler)
     if not takes_records or isinstance(handler, type):  # a class makes handlers
         raise TypeError(MSG_HANDLER.format(handler=errors.shown(handler)))
-    added = Handler(handler, None if effects is None else effect_names(effects))
+    added = Handler(handler, None if effects is None else effect_names(effects), bool(after_error))
     runtime.waiting.for_thread()
     runtime.observers.add(added)
     return added

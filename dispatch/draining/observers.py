@@ -34,8 +34,9 @@ captures: contextvars.ContextVar[tuple[Capture, ...]] = contextvars.ContextVar("
 class Handler:
     """A handler that was added."""
 
-    def __init__(self, handler: Any, effects: frozenset[str] | None):
+    def __init__(self, handler: Any, effects: frozenset[str] | None, after_error: bool = False):
         self.handler = handler
+        self.after_error = after_error  # whether it also gets what is not carried out, since an effect before it failed
         self._effects = effects
         self._many: Callable[[Iterable[Record]], Any] | None = getattr(handler, "handle_many", None)
         self._one: Callable[[Record], Any] = handler.handle if hasattr(handler, "handle") else handler

@@ -51,7 +51,7 @@ class Runtime:
             self.waiting.for_all()
         finally:
             self.drain.stop()
-            unseen += self.failures.take()
+            unseen += self.failures.take(unended=True)
             self.failures.keep_from_jax()
             for handler in self.observers.handlers:
                 try:

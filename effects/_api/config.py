@@ -56,6 +56,7 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         _choice("wait", "drop_newest", "drop_oldest"),
         "'wait', 'drop_newest' or 'drop_oldest'",
     ),
+    "after_error": ("stop", _choice("stop", "go_on"), "'stop' or 'go_on'"),
     "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
 }
@@ -73,6 +74,9 @@ class Config:
       replayed. Counts for threads that have not published yet.
     - `when_full` (`EFFECTS_WHEN_FULL`): what a full ring means. `"wait"`: the program waits, nothing is lost;
       `"drop_newest"` and `"drop_oldest"`: records are dropped and counted.
+    - `after_error` (`EFFECTS_AFTER_ERROR`): what becomes of a program's effects after one that has failed. `"stop"`: as
+      after an exception in Python, none of them is carried out; the error says how many they were. `"go_on"`: they are
+      carried out. What is in force when the effect fails counts.
     - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
       no barrier has reported; 0 lets it be.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
@@ -92,6 +96,7 @@ class Config:
     order: str
     ring_bytes: int
     when_full: str
+    after_error: str
     exit_code: int
     native: bool
 

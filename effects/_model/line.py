@@ -63,8 +63,13 @@ class Line(Content):
         return None if self.of_record else native_plan(self.fmt, site, "\n")
 
     def show(self, records: Iterable[Record], write: Callable[[str], None]) -> None:
-        lines = [record.text for record in records]
-        write("".join(f"{line}\n" for line in lines))
+        lines: list[str] = []
+        try:
+            for record in records:
+                lines.append(f"{record.text}\n")
+        finally:  # those before one that cannot be shown, too
+            if lines:
+                write("".join(lines))
 
 
 def fill(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

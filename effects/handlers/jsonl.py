@@ -15,8 +15,9 @@ class JsonLinesHandler:
 
     An object has `effect`, `fields`, `args`, `where` (`file`, `line`, `function`), `device`, `process`, `thread`,
     `token` (the four numbers of its place in program order) and `lane`; of a log also `event` and `level`, of a print
-    `fmt` and `text`, of a callback `text`; if it is unordered, `ordered`; if it is of a whole value of a program over
-    several devices, `processes` (whose devices these are). Where there are several processes each has a log of its own,
+    `fmt` and `text`, of a callback `text`; if it is unordered, `ordered`; if it was not
+    carried out, `after_error`; if it is of a whole value of a program over several devices, `processes` (whose devices
+    these are). Where there are several processes each has a log of its own,
     whose objects also have `run`, which no other run has, and `process_count`: `effects merge` makes one of them all.
     Arrays are nested lists, and numbers of every type keep their value. What
     JSON has no word for is: `"NaN"`, `"Infinity"`, `"-Infinity"`; a complex number `[real, imaginary]`; bytes as

@@ -59,6 +59,7 @@ nb::list ToItems(Batch &batch) {
       data = ToCalls(item);
     } else if (item.kind == ItemKind::kText) {
       data = nb::str(item.data.data(), item.data.size());
+      block = nb::bytes(reinterpret_cast<const char *>(item.runs.data()), item.runs.size() * sizeof(TextRun));
     } else {
       data = nb::bytes(item.data.data(), item.data.size());
       if (item.kind == ItemKind::kLarge) block = ToArray(std::move(item.block), item.size);
