@@ -128,11 +128,16 @@ class Case:
     order: str = "thread"
     capture: bool = False
     context: bool = False  # whether each dispatch has a context of its own
+    after_error: str = "stop"  # whether a callback that raises stops the effects of its program
 
     def kinds(self) -> tuple[str, ...]:
         devices = {(run.device, run.by_default) for run in self.runs if run.device is not None}
         found = [f"order_{self.order}"] * (self.order != "thread") + ["capture"] * self.capture
-        found += ["context"] * self.context + ["several_devices"] * (len(devices) > 1)
+        found += (
+            ["go_on"] * (self.after_error != "stop")
+            + ["context"] * self.context
+            + ["several_devices"] * (len(devices) > 1)
+        )
         return (*found, *sorted({"default_device" if by_default else "device_put" for _, by_default in devices}))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tests.oracle.host import Host, in_lane
-from tests.oracle.language import ACTIONS, EFFECTS, MODULUS, Failure, Program, T, statements
+from tests.oracle.language import ACTIONS, EFFECTS, MODULUS, Failure, Program, T, kinds_of_labels, statements
 from tests.oracle.source import compiled
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD
@@ -32,9 +32,14 @@ Point = tuple[tuple[int, ...], tuple[int, ...], str, Callable[[], object]]
 class Reading:
     """Runs programs as Python: the functions that their source calls, and what came of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, stops: bool = False) -> None:
+        """`stops`: whether a queued callback that raises stops the effects of its program, as an exception does."""
         self.lines: list[str] = []
         self.failures: list[str] = []  # labels of queued callbacks that raised
+        self.stops = stops
+        self.stopped = ""  # the label of the callback that has, in the program that runs
+        self.left_out = 0  # how many ordered effects were not carried out therefore
+        self._kinds: dict[str, str] = {}  # of effects, by label
         # The lane of each `vmap` around, what is to happen in lanes, and where we are: see `_at_this_point`.
         self._lane: tuple[int, ...] = ()
         self._points: list[Point] = []
@@ -51,6 +56,7 @@ class Reading:
 
     def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
         callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
+        self._kinds, self.stopped = kinds_of_labels(program), ""
 
         def log(label: str, level: str, **fields: Any) -> None:
             words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
@@ -60,6 +66,7 @@ class Reading:
         def call(label: str, *values: int) -> list[int]:
             callback, lane = callbacks[label], self._lane if callbacks[label].pass_record else ()
             if callback.awaited and not self._lane and not self._defers:
+                self._leave_out(label)
                 return self.host.call(callback, values, lane)
             self._at_this_point(label, lambda: self._call(callback, values, lane))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
@@ -89,6 +96,19 @@ class Reading:
             if callback.awaited:
                 raise
             self.failures.append(callback.label)
+            if self.stops:
+                self.stopped = callback.label
+
+    def _leave_out(self, label: str) -> bool:
+        """Whether the effect is left out, since one before it has failed. If the program waits for it, it ends."""
+        kind = self._kinds.get(label.split(".", 1)[0], "")
+        if not (self.stopped and label and EFFECTS.get(kind, True)):
+            return False
+        self.left_out += 1
+        if kind == "sync":
+            self.failures.remove(self.stopped)
+            raise Failure(self.stopped)
+        return True
 
     # Under `vmap`, each lane is run by itself, and what it does happens afterwards: in the order of the places in the
     # program, and at one place in the order of the lanes. A place is known by how many effects, branches and loops came
@@ -98,7 +118,7 @@ class Reading:
         self._position[-1] += 1
         if self._lane or self._defers:
             self._points.append((tuple(self._position), self._lane, label, happens))
-        else:
+        elif not self._leave_out(label):
             happens()
 
     @contextlib.contextmanager
@@ -160,8 +180,14 @@ class Reading:
 
     def _let_happen(self) -> None:
         points, self._points = sorted(self._points, key=lambda point: point[:2]), []
-        for _, _, _, happens in points:
-            happens()
+        for number, (place, _, label, happens) in enumerate(points):
+            try:
+                if not self._leave_out(label):
+                    happens()
+            except Failure:
+                if self.stops:  # the lanes that are left of what has ended the program
+                    self.left_out += sum(point[0] == place for point in points[number + 1 :])
+                raise
 
     # Derivatives.
 

@@ -179,11 +179,42 @@ FAILING_SYNC = _failing("sync", target="a", results=(("int32", 0),))
 
 
 def test_check_goes_on_after_queued_callback_that_raises() -> None:
-    """What a queued callback raises is the barrier's, and nothing else changes."""
-    outcome = check([Run(FAILING, (1, 2, 3)), Run(SMALL, (5, 2, 7))])
+    """What a queued callback raises is the barrier's, and nothing else changes, if that is what is asked for."""
+    outcome = check(Case((Run(FAILING, (1, 2, 3)), Run(SMALL, (5, 2, 7))), after_error="go_on"))
     turns = [line for i in range(3) for line in (f"before 0 {i}", "bad 1 @0")]
     assert outcome.lines == [*turns, "after", *(line.replace("start 0", "start 1") for line in SMALL_LINES)]
     assert outcome.errors == ["bad"]
+
+
+def test_check_stops_effects_after_queued_callback_that_raises() -> None:
+    """What would have come after it in its program does not, and is counted; the next program goes on."""
+    outcome = check([Run(FAILING, (1, 2, 3)), Run(SMALL, (5, 2, 7))])
+    assert outcome.lines[:4] == ["before 0 0", "bad 1 @0", "before 0 1", "bad 1 @0"]
+    assert outcome.lines[4:] == [line.replace("start 0", "start 1") for line in SMALL_LINES]
+    assert (outcome.errors, outcome.left_out) == (["bad"], 3)
+
+
+def test_check_ends_program_that_waits_after_queued_callback_that_raises() -> None:
+    """The next callback that the program waits for is not called, and the call raises what has stopped the effects."""
+    asks = Callback("sync", "asks", (A,), "flat", False, (), False, 0, "a", (("int32", 0),))
+    program = Program((), (*FAILING.body, asks, Effect("ordered", "never", ())))
+    outcome = check([Run(program, (1, 2, 3)), Run(SMALL, (5, 2, 7))])
+    assert (outcome.states[0], outcome.errors, outcome.left_out) == ("bad", [], 4)
+
+
+def test_check_reports_wrong_count_of_what_was_left_out() -> None:
+    """An error that does not say how many effects came after it is reported."""
+
+    def barrier() -> None:
+        try:
+            right.barrier()
+        except right.error as error:
+            vars(error).pop("not_carried_out")
+            raise
+
+    right = library()
+    with pytest.raises(AssertionError, match="counted 0 effects after them and should have counted 3"):
+        check([Run(FAILING, (1, 2, 3))], dataclasses.replace(right, barrier=barrier))
 
 
 def test_check_ends_program_whose_callback_raises() -> None:
