@@ -67,6 +67,9 @@ class _OneSharding:
         for jitted in self._jitted.values():
             jitted.clear_cache()
 
+    def _cache_size(self) -> int:
+        return sum(jitted._cache_size() for jitted in self._jitted.values())
+
     def _clear_cache(self) -> None:
         for jitted in self._jitted.values():
             forget_fast_paths(jitted)

@@ -68,6 +68,7 @@ def _run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[An
     """The results of `run(jaxpr, flat arguments)`, the first of them as the traced function returns it."""
     # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
     flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
+    flat = [*_jax.tracers_closed_over(traced), *flat]
     outs, rest = run(traced.jaxpr, flat)
     return jax.tree.unflatten(traced.out_tree, outs), rest
 

@@ -125,5 +125,6 @@ from effects._jax.traces import forget_fast_paths as forget_fast_paths
 from effects._jax.traces import launches_take_threads as launches_take_threads
 from effects._jax.traces import outside_of_traces as outside_of_traces
 from effects._jax.traces import runs_now as runs_now
+from effects._jax.traces import tracers_closed_over as tracers_closed_over
 from effects._jax.traces import with_flat_arguments as with_flat_arguments
 from effects._jax.trees import without_first_argument as without_first_argument

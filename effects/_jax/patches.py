@@ -262,6 +262,15 @@ _TABLE = (
         "JAX carries the predicate itself.",
     ),
     Patch(
+        "eval_shape",
+        (_attribute(api, "eval_shape"), _attribute(jax, "eval_shape")),
+        "`jax.eval_shape` of what `fx.jit` returned knows its static arguments.",
+        "JAX asks functions that `jax.jit` returned for their shapes, and takes all others to have none but arrays as "
+        "arguments.",
+        "0.10",
+        "JAX asks whatever has the methods of its jitted functions.",
+    ),
+    Patch(
         "effects_barrier",
         (_attribute(dispatch.RuntimeTokenSet, "block_until_ready"),),
         "`jax.effects_barrier()` also waits for the effects of this library, and raises what they raised, as "

@@ -40,6 +40,11 @@ def forget_fast_paths(jitted: Any) -> None:
     jitted._clear_cache()
 
 
+def tracers_closed_over(traced: Any) -> list[Any]:
+    """The tracers that a traced function found outside of it. They are its first arguments."""
+    return list(traced._consts)
+
+
 def with_flat_arguments(traced: Any) -> Any:
     """A traced function whose arguments are its leaves.
 

@@ -83,6 +83,14 @@ def _failures_of_barrier():
     return 0
 
 
+def _shapes_of_static_arguments():
+    """Whether `jax.eval_shape` knows static arguments."""
+    try:
+        return jax.eval_shape(fx.jit(jnp.tile, static_argnums=1), jnp.ones(1), 2).size
+    except ValueError:
+        return 0
+
+
 # Functions of their own at each call, so that nothing comes from caches of JAX.
 NEEDED = {
     "vmap of cond": (lambda: _records(jax.vmap(_branch), jnp.arange(3)), 1, 3),
@@ -98,6 +106,7 @@ NEEDED = {
         8,
     ),
     "while in checkify": (lambda: _records(_checked, 1.0), 3, 6),
+    "eval_shape": (_shapes_of_static_arguments, 2, 0),
     "effects_barrier": (_failures_of_barrier, 1, 0),
 }
 """By row: what a program gives, with it and without it."""
