@@ -9,6 +9,7 @@ from collections.abc import Collection
 from effects import _errors as errors
 from effects import _jax
 from effects._wire import UNTRACKED_THREAD
+from effects.dispatch.draining.background import in_main_thread, uninterrupted
 from effects.dispatch.streams.table import Streams
 
 ProgramKey = tuple[int, int]
@@ -38,10 +39,11 @@ class Failures:
         self.programs: dict[ProgramKey, _OfProgram] = {}  # by program, in the order of their first failure
         self.calls: set[ProgramKey] = set()  # programs whose calls have not returned, and raise what ends them
         self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
+        self.raising: list[BaseException] = []  # the main thread's: taken, and not yet raised by the barrier that did
         self.any_ended = False  # whether a callback has ended a program that may still have records to replay
 
     def __bool__(self) -> bool:
-        return bool(self.programs)
+        return bool(self.programs or self.raising)
 
     def add(self, key: ProgramKey, failure: BaseException) -> None:
         """Keeps a failure after which the program goes on."""
@@ -94,13 +96,33 @@ class Failures:
             self._look_for_ended()
         return failure
 
-    def take(self, threads: Collection[int] | None = None) -> list[BaseException]:
-        """All failures, or those of programs that these threads called, in order; but what a call is to raise."""
+    def raise_taken(self, threads: Collection[int] | None) -> None:
+        """Raises all failures, or those of programs that these threads called. An interrupt on the way loses none."""
+        raising = self.raising if in_main_thread() else []
+        this = self._streams.this_thread()
+        uninterrupted(lambda: raising.extend(self.take(threads, this)))
+        if not raising:
+            return
+        error = raising[0]
+        if len(raising) > 1:
+            error = BaseExceptionGroup("Several effects could not be carried out on the host.", raising)
+        try:
+            raise error
+        except BaseException as raised:
+            if raised is error:  # it is under way: an interrupt that comes now has it as its context
+                raising.clear()
+            raise
+
+    def take(self, threads: Collection[int] | None = None, this: object = None) -> list[BaseException]:
+        """All failures, or those of programs that these threads called, in order; but what a call is to raise.
+
+        `this` stands for the thread that takes them, if that is not the calling one.
+        """
         taken: list[BaseException] = []
         with self._lock:
             for key in list(self.programs):
                 thread = self.programs[key].thread
-                if threads is None or (key[0] in threads and thread in (None, self._streams.this_thread())):
+                if threads is None or (key[0] in threads and thread in (None, this or self._streams.this_thread())):
                     program = self.programs.pop(key)
                     kept = program.kept
                     if program.awaited is not None and key in self.calls:
