@@ -73,12 +73,8 @@ def _raise_failures(threads: set[int] | None) -> None:
     """Raises what effects of these threads' programs raised, or of all, and has not been reported."""
     if not runtime.failures:
         return
-    raised = runtime.failures.take(threads)
     runtime.failures.keep_from_jax()
-    if len(raised) == 1:
-        raise raised[0]
-    if raised:
-        raise BaseExceptionGroup("Several effects could not be carried out on the host.", raised)
+    runtime.failures.raise_taken(threads)
 
 
 @patches.implements("effects_barrier")

@@ -17,6 +17,7 @@ from effects import _errors as errors
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._wire import INDEX, PHASE, Batch, CallbackRecord, Item, ItemKind, RecordsBetween, in_region, read_header
+from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
@@ -50,8 +51,6 @@ class Drain:
         self._failures = failures
         self._observers = observers
         self._sites = sites
-        self.progress = threading.Condition()  # notified when epochs have ended
-        self.untracked_released = 0  # under `progress`: how many records without an epoch have been replayed
         # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
         # suspended, and how many untracked records are part of it.
         self._runs: dict[int, tuple[int, int]] = {}
@@ -84,6 +83,12 @@ class Drain:
         """Starts a thread that leads and one that stands by, if none runs yet."""
         if self._threads or self.ended:
             return
+        try:
+            uninterrupted(self._start_threads)
+        except RuntimeError:  # the interpreter ends
+            self.ended = True
+
+    def _start_threads(self) -> None:
         with self._start_lock:
             if not self._threads and not self.ended:
                 if self._start_thread():
@@ -115,13 +120,7 @@ class Drain:
         if self.ended:
             self.finish(done)
             return True
-        nested = this_thread.is_nested
-        native.begin_barrier(nested, for_untracked)
-        try:
-            with self.progress:
-                return self.progress.wait_for(done, timeout)
-        finally:
-            native.end_barrier(nested, for_untracked)
+        return native.wait(done, timeout, this_thread.is_nested, for_untracked)
 
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""
@@ -166,12 +165,12 @@ class Drain:
             self._show(items[at], *calls[at])
             at += 1
         if run is None:
-            if finished or untracked_released != self.untracked_released:
+            if finished or untracked_released != native.untracked_released():
                 self._end_epochs(finished, untracked_released)
             if batch.forgotten:
                 self._sites.forget(batch.forgotten)
         else:
-            if finished or untracked_released != self.untracked_released:
+            if finished or untracked_released != native.untracked_released():
                 self._end_epochs([each for each in finished if each[0] != run], untracked_released)
                 finished = [each for each in finished if each[0] == run]
             leads = self._replay_run(items, calls, at, run, batch.untracked_in_run, finished, settle)
@@ -186,9 +185,7 @@ class Drain:
         self._failures.drop_ended(finished)
         for thread, first, count in finished:
             self._streams[thread].drop(first, count)
-        with self.progress:
-            self.untracked_released = max(self.untracked_released, untracked_released)
-            self.progress.notify_all()
+        native.advance(untracked_released)
 
     def _replay_run(
         self,

@@ -12,6 +12,7 @@ from effects import _jax
 from effects._api.config import config
 from effects._model.site import Site
 from effects._wire import UNTRACKED_THREAD
+from effects.dispatch.draining.background import in_main_thread, uninterrupted
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.streams.table import Streams
 
@@ -48,9 +49,10 @@ class Failures:
         # until then, so that what is handed out says all.
         self.unended: set[ProgramKey] = set()
         self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
+        self.raising: list[BaseException] = []  # the main thread's: taken, and not yet raised by the barrier that did
 
     def __bool__(self) -> bool:
-        return bool(self.programs)
+        return bool(self.programs or self.raising)
 
     def add(self, key: ProgramKey, failure: BaseException, *, stops: bool = True) -> None:
         """Keeps a failure after which the program itself goes on. `stops`: whether its effects do not, if
@@ -144,16 +146,38 @@ class Failures:
                 del self.programs[key]
         return failure
 
-    def take(self, threads: Collection[int] | None = None, *, unended: bool = False) -> list[BaseException]:
+    def raise_taken(self, threads: Collection[int] | None) -> None:
+        """Raises all failures, or those of programs that these threads called. An interrupt on the way loses none."""
+        raising = self.raising if in_main_thread() else []
+        this = self._streams.this_thread()
+        uninterrupted(lambda: raising.extend(self.take(threads, this)))
+        if not raising:
+            return
+        error = raising[0]
+        if len(raising) > 1:
+            error = BaseExceptionGroup("Several effects could not be carried out on the host.", raising)
+        try:
+            raise error
+        except BaseException as raised:
+            if raised is error:  # it is under way: an interrupt that comes now has it as its context
+                raising.clear()
+            raise
+
+    def take(
+        self, threads: Collection[int] | None = None, this: object = None, *, unended: bool = False
+    ) -> list[BaseException]:
         """All failures, or those of programs that these threads called, in order; but what a call is to raise, and what
-        may still have to count, unless the `unended` are wanted too."""
+        may still have to count, unless the `unended` are wanted too.
+
+        `this` stands for the thread that takes them, if that is not the calling one.
+        """
         taken: list[BaseException] = []
         with self._lock:
             for key in list(self.programs):
                 if key in self.unended and not unended:
                     continue
                 thread = self.programs[key].thread
-                if threads is None or (key[0] in threads and thread in (None, self._streams.this_thread())):
+                if threads is None or (key[0] in threads and thread in (None, this or self._streams.this_thread())):
                     taken += self._take(key)
         return taken
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from effects import _errors as errors
@@ -12,6 +11,7 @@ from effects._model.record import Record
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.observers import Capture, Handler, captures
 from effects.dispatch.draining.runtime import runtime
+from effects.lowering.host.native import native
 
 MSG_HANDLER = (
     "`add_handler` was given {handler}, which has no method `handle` and cannot be called. A handler takes one "
@@ -23,8 +23,7 @@ MSG_HANDLER_TOKEN = (
 )
 
 
-@contextlib.contextmanager
-def capture(suppress: bool = False) -> Iterator[list[Record]]:
+def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Record]]:
     """Collects the records of what the calling thread issues in a `with` block, in the order in which they happen.
 
     At the end of the block is a barrier: the list is complete then, and what effects raised is raised. Before, it holds
@@ -41,20 +40,28 @@ def capture(suppress: bool = False) -> Iterator[list[Record]]:
         >>> [record.text for record in records]
         ['x = 1']
     """
-    runtime.waiting.for_thread()  # what native code is to show, and what it is to hand over, do not mix
     mine = Capture(suppress)
-    runtime.observers.add(mine)
-    before = captures.set((*captures.get(), mine))
-    try:
-        try:
-            yield mine.records
-        except BaseException:
+    before: list[tuple[Capture, ...]] = []
+
+    def begin() -> list[Record]:
+        runtime.waiting.for_thread()  # what native code is to show, and what it is to hand over, do not mix
+        before.append(captures.get())
+        runtime.observers.add(mine)
+        captures.set((*before[-1], mine))
+        return mine.records
+
+    def end(failed: bool) -> None:
+        if failed:
             runtime.waiting.for_thread()  # the block's own error is the one to see
-            raise
-        effects_barrier()
-    finally:
-        captures.reset(before)
+        else:
+            effects_barrier()
+
+    def undo() -> None:
+        if before:
+            captures.set(before[-1])
         runtime.observers.remove(mine)
+
+    return native.WithBlock(begin, end, undo)
 
 
 def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False) -> Handler:
@@ -89,7 +96,11 @@ def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False)
         raise TypeError(MSG_HANDLER.format(handler=errors.shown(handler)))
     added = Handler(handler, None if effects is None else effect_names(effects), bool(after_error))
     runtime.waiting.for_thread()
-    runtime.observers.add(added)
+    try:
+        runtime.observers.add(added)
+    except BaseException:  # an interrupt: nobody gets what would remove the handler
+        runtime.observers.remove(added)
+        raise
     return added
 
 

@@ -46,7 +46,7 @@ class Runtime:
 
         At the end of the process. Effects of exit handlers that come later are replayed by whoever waits for them.
         """
-        unseen: list[BaseException] = []
+        unseen = [*self.failures.raising]
         try:
             self.waiting.for_all()
         finally:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 
 from effects import _jax
 from effects._api.registry import OF_JAX
 from effects._model.effect import Order
+from effects.dispatch.draining.background import Background
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
@@ -71,7 +71,7 @@ class Waiting:
             # What is replayed right now is not what one of the functions in it waits for. Whoever else waits for
             # records without an epoch waits for that too: later ones may have passed it, so that their number alone
             # does not tell.
-            untracked_released = self._drain.untracked_released
+            untracked_released = native.untracked_released()
             if nested:
                 untracked_released += self._drain.untracked_in_runs
             elif untracked and self._drain.untracked_in_runs:
@@ -141,7 +141,5 @@ def _wait_for_unordered(deadline: float | None) -> bool:
             _jax.block_until_token(token)
         return True
     # These tokens do not say whether they are ready.
-    waiting = threading.Thread(target=lambda: [*map(_jax.block_until_token, tokens)], daemon=True)
-    waiting.start()
-    waiting.join(max(0.0, deadline - time.monotonic()))
-    return not waiting.is_alive()
+    waiting = Background(lambda: [*map(_jax.block_until_token, tokens)])
+    return waiting.wait(max(0.0, deadline - time.monotonic()))

@@ -17,7 +17,9 @@
 #include "exit.h"
 #include "host_reply.h"
 #include "stream.h"
+#include "waiting.h"
 #include "wire.h"
+#include "with_block.h"
 
 namespace nb = nanobind;
 
@@ -85,8 +87,13 @@ NB_MODULE(_native, m) {
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("stop", [] { wake_up().stop(); });
-  m.def("begin_barrier", [](bool nested, bool for_untracked) { wake_up().begin_barrier(nested, for_untracked); });
-  m.def("end_barrier", [](bool nested, bool for_untracked) { wake_up().end_barrier(nested, for_untracked); });
+  m.def("wait", &WaitUntil, nb::arg("done"), nb::arg("timeout").none(), nb::arg("nested"), nb::arg("for_untracked"));
+  m.def("advance", [](uint64_t untracked_released) { progress().advance(untracked_released); });
+  nb::class_<WithBlock>(m, "WithBlock")
+      .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("begin"), nb::arg("end"), nb::arg("undo"))
+      .def("__enter__", &WithBlock::enter)
+      .def("__exit__", &WithBlock::exit, nb::arg().none(), nb::arg().none(), nb::arg().none());
+  m.def("untracked_released", [] { return progress().untracked_released(); });
   m.def("untracked_published", [] { return publisher().untracked_published.load(std::memory_order_acquire); });
 
   // The lead of the drain; see Drain.
