@@ -13,7 +13,8 @@ from effects._api.config import config
 from effects._model.site import Site
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.left_out import LeftOut
-from effects.dispatch.streams.table import Streams
+from effects.dispatch.streams.table import Streams, UserThread
+from effects.lowering.host.publish import this_thread
 
 ProgramKey = tuple[int, int]
 """A call of a program: the number of the thread that called it, and of its epoch."""
@@ -33,7 +34,7 @@ class _OfProgram:
     left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
     after: int = 0  # records that were replayed after `awaited` all the same
     cancelled: int = 0  # callbacks after it that were asked for and did not run
-    thread: object = None  # what stands for the thread that called it, where streams are not one thread's
+    thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
 
 
 class Failures:
@@ -145,17 +146,23 @@ class Failures:
         return failure
 
     def take(self, threads: Collection[int] | None = None, *, unended: bool = False) -> list[BaseException]:
-        """All failures, or those of programs that these threads called, in order; but what a call is to raise, and what
-        may still have to count, unless the `unended` are wanted too."""
+        """All failures, in order, or those of programs that these threads called and, outside of functions that are
+        replayed, threads that have ended. But not what a call is to raise, nor, unless the `unended` are wanted too,
+        what may still have to count."""
         taken: list[BaseException] = []
         with self._lock:
             for key in list(self.programs):
                 if key in self.unended and not unended:
                     continue
-                thread = self.programs[key].thread
-                if threads is None or (key[0] in threads and thread in (None, self._streams.this_thread())):
+                if threads is None or self._is_for(key, threads):
                     taken += self._take(key)
         return taken
+
+    def _is_for(self, key: ProgramKey, threads: Collection[int]) -> bool:
+        thread = self.programs[key].thread
+        if key[0] in threads and (thread is None or thread is self._streams.this_thread()):
+            return True
+        return not this_thread.is_nested and self._streams.has_ended(key[0], thread)
 
     def _take(self, key: ProgramKey) -> list[BaseException]:
         program = self.programs.pop(key)
