@@ -30,12 +30,14 @@ MSG_BARRIER_TIMEOUT = (
 def effects_barrier(
     *, timeout: float | None = None, effects: Any = None, all_threads: bool = False, scope: str = "local"
 ) -> None:
-    """Returns when every effect that was issued before is visible on the host.
+    """Returns when every effect that the calling thread, or one that has ended, has issued is visible on the host.
+
+    Inside a callback it waits for what that callback has issued.
 
     Args:
         timeout: Seconds to wait at most; None waits for as long as it takes.
         effects: Names of effects, or `Effect`s, to wait for; by default all.
-        all_threads: Whether to wait for the effects of all threads, instead of the calling thread's.
+        all_threads: Whether to wait for the effects of all threads, those that live too.
         scope: `"local"`: this process. `"global"`: all processes of `jax.distributed`, each of which must call this, in
             the same thread if there are several. It then returns when what each of them waits for is visible there.
 
@@ -59,7 +61,9 @@ def effects_barrier(
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else time.monotonic() + timeout
     meeting = runtime.meetings.next() if scope == "global" else None
     streams = runtime.streams
-    outstanding = runtime.waiting.wait(streams.all() if all_threads else streams.own(), names, deadline)
+    outstanding = runtime.waiting.wait(
+        streams.all() if all_threads else [*streams.own(), *streams.ended()], names, deadline
+    )
     if outstanding:
         if meeting is not None:
             meeting.give_up()

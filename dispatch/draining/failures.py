@@ -14,10 +14,13 @@ from effects._model.site import Site
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.background import in_main_thread, uninterrupted
 from effects.dispatch.draining.left_out import LeftOut
-from effects.dispatch.streams.table import Streams
+from effects.dispatch.streams.table import Streams, UserThread
+from effects.lowering.host.publish import this_thread
 
 ProgramKey = tuple[int, int]
 """A call of a program: the number of the thread that called it, and of its epoch."""
+Taker = tuple[UserThread, bool]
+"""A thread that takes failures, and whether it replays a function meanwhile."""
 
 _KEPT = 100
 """How many failures of one program are kept; the others are counted. A loop may fail in every iteration."""
@@ -34,7 +37,7 @@ class _OfProgram:
     left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
     after: int = 0  # records that were replayed after `awaited` all the same
     cancelled: int = 0  # callbacks after it that were asked for and did not run
-    thread: object = None  # what stands for the thread that called it, where streams are not one thread's
+    thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
 
 
 class Failures:
@@ -149,8 +152,8 @@ class Failures:
     def raise_taken(self, threads: Collection[int] | None) -> None:
         """Raises all failures, or those of programs that these threads called. An interrupt on the way loses none."""
         raising = self.raising if in_main_thread() else []
-        this = self._streams.this_thread()
-        uninterrupted(lambda: raising.extend(self.take(threads, this)))
+        taker = self._taker()
+        uninterrupted(lambda: raising.extend(self.take(threads, taker)))
         if not raising:
             return
         error = raising[0]
@@ -163,23 +166,33 @@ class Failures:
                 raising.clear()
             raise
 
-    def take(
-        self, threads: Collection[int] | None = None, this: object = None, *, unended: bool = False
-    ) -> list[BaseException]:
-        """All failures, or those of programs that these threads called, in order; but what a call is to raise, and what
-        may still have to count, unless the `unended` are wanted too.
+    def _taker(self) -> Taker:
+        return self._streams.this_thread(), this_thread.is_nested
 
-        `this` stands for the thread that takes them, if that is not the calling one.
+    def take(
+        self, threads: Collection[int] | None = None, taker: Taker | None = None, *, unended: bool = False
+    ) -> list[BaseException]:
+        """All failures, in order, or those of programs that these threads called and, outside of functions that are
+        replayed, threads that have ended. But not what a call is to raise, nor, unless the `unended` are wanted too,
+        what may still have to count.
+
+        `taker` stands for the thread that takes them, if that is not the calling one.
         """
+        taker = taker or self._taker()
         taken: list[BaseException] = []
         with self._lock:
             for key in list(self.programs):
                 if key in self.unended and not unended:
                     continue
-                thread = self.programs[key].thread
-                if threads is None or (key[0] in threads and thread in (None, this or self._streams.this_thread())):
+                if threads is None or self._is_for(key, threads, *taker):
                     taken += self._take(key)
         return taken
+
+    def _is_for(self, key: ProgramKey, threads: Collection[int], taker: UserThread, is_nested: bool) -> bool:
+        thread = self.programs[key].thread
+        if key[0] in threads and (thread is None or thread is taker):
+            return True
+        return not is_nested and self._streams.has_ended(key[0], thread)
 
     def _take(self, key: ProgramKey) -> list[BaseException]:
         program = self.programs.pop(key)

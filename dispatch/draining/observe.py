@@ -12,6 +12,7 @@ from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.observers import Capture, Handler, captures
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.host.native import native
+from effects.lowering.host.publish import this_thread
 
 MSG_HANDLER = (
     "`add_handler` was given {handler}, which has no method `handle` and cannot be called. A handler takes one "
@@ -105,7 +106,10 @@ def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False)
 
 
 def remove_handler(token: Handler) -> None:
-    """Gives no more records to a handler. It has got those of all that the calling thread issued before.
+    """Gives no more records to a handler, and closes it. It has got those of all that the calling thread issued before.
+
+    Other threads' programs may be giving it records. Then it is closed when they have: this waits for it, unless it is
+    called by a handler or a callback.
 
     Args:
         token: What `add_handler` returned.
@@ -121,4 +125,15 @@ def remove_handler(token: Handler) -> None:
     runtime.waiting.for_thread()
     if not isinstance(token, Handler) or not runtime.observers.remove(token):
         raise ValueError(MSG_HANDLER_TOKEN.format(token=errors.shown(token)))
-    token.close()
+    if not this_thread.is_nested:
+        try:
+            while token.is_busy and not runtime.drain.wait(lambda: not token.is_busy, _LOOK):
+                pass
+        except BaseException:
+            token.close_when_idle()
+            raise
+    token.close_when_idle()
+
+
+_LOOK = 0.005
+"""Seconds after which to look whether a handler is still being given records: nobody tells."""

@@ -24,8 +24,8 @@ class Waiting:
         self._drain = drain
 
     def for_thread(self) -> None:
-        """Waits for the calling thread's effects, and raises nothing."""
-        self.wait(self._streams.own(), None, None)
+        """Waits for the effects of the calling thread and of those that have ended, and raises nothing."""
+        self.wait([*self._streams.own(), *self._streams.ended()], None, None)
 
     def for_all(self) -> None:
         """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for."""
