@@ -14,7 +14,7 @@ import jax
 from effects._jax import patches
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.stages import Lowered, Traced
-from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_threaded
+from effects.dispatch.calling.threaded import jit_threaded, runtime_token_for
 
 MSG_NOT_CALLABLE = (
     "`fx.jit` was given {fun!r}, which cannot be called. What is jitted is a function, as for `jax.jit`. Pass a "
@@ -83,7 +83,7 @@ class JitFunction(Dispatcher):
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """As `jax.jit(f).lower`: the program for these arguments, tokens included, not yet compiled."""
-        return Lowered(self, self._threaded.lower(RUNTIME_TOKEN, *args, **kwargs))
+        return Lowered(self, self._threaded.lower(runtime_token_for(args, kwargs), *args, **kwargs))
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         """As `jax.jit(f).trace`: the function's jaxpr for these arguments, as the user wrote it."""

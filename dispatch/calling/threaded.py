@@ -27,6 +27,13 @@ from effects.lowering.passes.tokens import token_keys
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
 
 
+def runtime_token_for(args: Any, kwargs: Any) -> jax.ShapeDtypeStruct:
+    """The runtime token of a call with these arguments, on their devices."""
+    if (sharding := _jax.sharding_of_call(args, kwargs)) is None:
+        return RUNTIME_TOKEN
+    return RUNTIME_TOKEN.update(sharding=_jax.replicated(sharding))
+
+
 def jit_threaded(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
     """The jitted function of (runtime token, *args) that returns (results, {ProgramTraits: output token})."""
     return jit_with_tokens(_threaded_function(fun, options), _signature(fun), options)

@@ -81,6 +81,7 @@ from effects._jax.partitioner import replicated_hlo_sharding as replicated_hlo_s
 from effects._jax.partitioner import write_sharding as write_sharding
 from effects._jax.placing import Array as Array
 from effects._jax.placing import Placing as Placing
+from effects._jax.placing import replicated as replicated
 from effects._jax.placing import sharding_of_call as sharding_of_call
 from effects._jax.primitives import annotated_calls as annotated_calls
 from effects._jax.primitives import cond_p as cond_p
@@ -127,4 +128,5 @@ from effects._jax.traces import outside_of_traces as outside_of_traces
 from effects._jax.traces import runs_now as runs_now
 from effects._jax.traces import tracers_closed_over as tracers_closed_over
 from effects._jax.traces import with_flat_arguments as with_flat_arguments
+from effects._jax.trees import compiled_with_token as compiled_with_token
 from effects._jax.trees import without_first_argument as without_first_argument

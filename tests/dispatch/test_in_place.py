@@ -178,3 +178,48 @@ def test_cache_size_counts_kinds_of_arguments(lines):
         lines(sizes, fx.jit(lambda x, n: _repeat(x, n), static_argnums=1, **options), calls, ours)
         sizes(jax.jit(lambda x, n: jnp.tile(x, n), static_argnums=1, **options), calls, theirs)
         assert ours[last] == theirs[last]
+
+
+def _print(x):
+    fx.print("x {}", x)
+    return x + 1
+
+
+def _call(x):
+    return fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((), "float32"), x)
+
+
+@pytest.mark.parametrize("inner", [lambda f: f, fx.jit], ids=["function", "fx.jit"])
+def test_pmap_inside_has_the_effects_of_each_device(lines, inner):
+    """`fx.jit` around `jax.pmap` has effects by device, as around `jax.shard_map`: with an axis, in loops, on some
+    of the devices, and under derivatives."""
+    axis = jax.pmap(inner(lambda x: _print(x) + jax.lax.psum(x, "i")), axis_name="i")
+    static = jax.pmap(inner(lambda x: fx.print("{} {}", x, 3)), devices=jax.devices()[2:])
+    looped = jax.pmap(inner(_print))
+    xs, results = jnp.arange(4.0), []
+    assert lines(lambda: results.append(fx.jit(axis)(xs))) == [f"x {x}" for x in xs]
+    assert results[0].tolist() == [7, 8, 9, 10]
+    assert lines(fx.jit(static), xs[:2]) == ["0.0 3", "1.0 3"]
+    shown = lines(fx.jit(lambda xs: jax.lax.fori_loop(0, 2, lambda i, xs: looped(xs), xs)), xs)
+    assert shown == [f"x {x}" for x in (*xs, *(xs + 1))]
+    assert lines(fx.jit(jax.grad(lambda xs: looped(xs).sum())), xs) == [f"x {x}" for x in xs]
+    assert lines(lambda: results.append(fx.jit(jax.pmap(inner(_call)))(xs))) == []
+    assert results[1].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("fun", [_print, _call, lambda x: jax.vmap(_print)(x[None])])
+def test_pmap_outside_is_refused_with_the_remedy(fun):
+    """`jax.pmap` around `fx.jit` compiles a program of its own, and an error says to put `fx.jit` around.
+
+    Without effects it is as in JAX.
+    """
+    for call in (jax.pmap(fx.jit(fun)), jax.pmap(fx.jit(fun)).lower):
+        with pytest.raises(NotImplementedError, match=r"test_in_place.py.*`fx.jit`.* around `jax.pmap`"):
+            call(jnp.arange(4.0))
+    assert jax.pmap(fx.jit(lambda x: x + 1))(jnp.arange(4.0)).tolist() == [1, 2, 3, 4]
+
+
+def test_pmap_outside_with_unordered_effects(lines):
+    """`jax.pmap` around `fx.jit` has effects without an order, of each device."""
+    f = jax.pmap(fx.jit(lambda x: fx.print("x {}", x, ordered=False)))
+    assert sorted(lines(f, jnp.arange(4.0))) == [f"x {x}" for x in jnp.arange(4.0)]
