@@ -12,11 +12,12 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tests.oracle.language import EFFECTS, Case, Program, Run, T, kinds_of_labels, statements
+from tests.oracle.language import DOMAINS, EFFECTS, Case, Program, Run, T, kinds_of_labels, statements
 from tests.oracle.observe import NotInJax, Outcome, expect, observe
 from tests.oracle.runners import library
 from tests.oracle.source import render
 from tests.oracle.statements.callback import Callback
+from tests.oracle.tokens import compare_places
 
 if TYPE_CHECKING:
     from tests.oracle.host import Runner
@@ -77,6 +78,7 @@ def _labels(case: Case, failed: Iterable[str]) -> tuple[set[str], set[str]]:
         kinds = kinds_of_labels(program)
         here = {label for label, kind in kinds.items() if not EFFECTS[kind]}
         unordered |= here
+        here |= {label for label, kind in kinds.items() if kind in DOMAINS}
         for label in failed & set(kinds):
             unknown |= {"u"} | (here if EFFECTS[kinds[label]] else {"o", *kinds})
     return unordered, unknown
@@ -86,8 +88,12 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
     """What is wrong with `seen`, as texts; nothing if it keeps the promise."""
     unordered_labels, unknown = _labels(case, [state for state in expected.states if isinstance(state, str)])
 
+    kinds = kinds_of_labels(tuple(run.program for run in case.runs))
+    apart = {label for label, kind in kinds.items() if kind in DOMAINS}
+
     def split(lines: Iterable[str]) -> tuple[list[str], collections.Counter[str]]:
         ordered: list[str] = []
+        lines = sorted(lines, key=lambda line: label_of(line) in apart)  # domains know nothing of each other
         unordered: collections.Counter[str] = collections.Counter()
         for line in lines:
             if label_of(line) in unknown:
@@ -114,6 +120,8 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
         complaints.append(f"the barrier raised what {seen.errors} raised and should have raised {expected.errors}")
     if seen.records is not None:
         complaints += _compare_records(case, seen)
+    if not complaints and seen.tokens is not None and expected.places is not None and not unknown:
+        complaints += compare_places(expected, seen, lambda line: label_of(line) in unordered_labels)
     return complaints
 
 

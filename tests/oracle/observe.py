@@ -17,6 +17,7 @@ from tests.oracle.jax_ import to_jax
 from tests.oracle.language import Case, Failure, State
 from tests.oracle.python_ import Reading
 from tests.oracle.runners import write_line
+from tests.oracle.tokens import Place, Seen, seen_of
 
 
 class NotInJax(Exception):
@@ -31,6 +32,8 @@ class Outcome:
     lines: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)  # which the barrier raised
     records: list[str] | None = None  # what was captured, as lines; of a callback only its label
+    tokens: list[Seen] | None = None  # and what each record says of itself
+    places: list[Place | None] | None = None  # of an expected outcome: where the record of each line should stand
 
 
 def expect(case: Case) -> Outcome:
@@ -45,7 +48,7 @@ def expect(case: Case) -> Outcome:
         except Failure as failure:
             outcome.states.append(str(failure))
     DISPATCH.set(0)
-    outcome.lines, outcome.errors = reading.lines, reading.failures
+    outcome.lines, outcome.errors, outcome.places = reading.lines, reading.failures, reading.notes.places
     return outcome
 
 
@@ -86,7 +89,7 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
             records = stack.enter_context(fx.capture())
         yield
     if records is not None:
-        outcome.records = []
+        outcome.records, outcome.tokens = [], [seen_of(record) for record in records]
         for record in records:
             text = record.text
             if record.effect == "callback":

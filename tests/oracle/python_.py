@@ -21,6 +21,7 @@ from tests.oracle.language import ACTIONS, EFFECTS, MODULUS, Failure, Program, T
 from tests.oracle.source import compiled
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD
+from tests.oracle.tokens import Notes
 
 Step = Callable[[int], int]
 """Takes a derivative past something, backward."""
@@ -34,6 +35,7 @@ class Reading:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.notes = Notes(self.lines)
         self.failures: list[str] = []  # labels of queued callbacks that raised
         # The lane of each `vmap` around, what is to happen in lanes, and where we are: see `_at_this_point`.
         self._lane: tuple[int, ...] = ()
@@ -51,6 +53,7 @@ class Reading:
 
     def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
         callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
+        self.notes.begin(program, number)
 
         def log(label: str, level: str, **fields: Any) -> None:
             words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
@@ -60,7 +63,8 @@ class Reading:
         def call(label: str, *values: int) -> list[int]:
             callback, lane = callbacks[label], self._lane if callbacks[label].pass_record else ()
             if callback.awaited and not self._lane and not self._defers:
-                return self.host.call(callback, values, lane)
+                with self._noted(label, ()):
+                    return self.host.call(callback, values, lane)
             self._at_this_point(label, lambda: self._call(callback, values, lane))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
 
@@ -99,7 +103,16 @@ class Reading:
         if self._lane or self._defers:
             self._points.append((tuple(self._position), self._lane, label, happens))
         else:
-            happens()
+            with self._noted(label, ()):
+                happens()
+
+    @contextlib.contextmanager
+    def _noted(self, label: str, lane: tuple[int, ...], position: Any = None) -> Iterator[None]:
+        """Notes where the record of what happens stands in the order."""
+        try:
+            yield
+        finally:
+            self.notes.note(label, lane, position)
 
     @contextlib.contextmanager
     def _branch(self, number: int) -> Iterator[None]:
@@ -160,8 +173,9 @@ class Reading:
 
     def _let_happen(self) -> None:
         points, self._points = sorted(self._points, key=lambda point: point[:2]), []
-        for _, _, _, happens in points:
-            happens()
+        for position, lane, label, happens in points:
+            with self._noted(label, lane, position):
+                happens()
 
     # Derivatives.
 

@@ -18,7 +18,7 @@ from jax.experimental import io_callback
 from tests.helpers import build_handlers
 from tests.oracle.host import Runner
 from tests.oracle.jax_ import stacked, value_of
-from tests.oracle.language import JAX_FEATURES, MODULUS
+from tests.oracle.language import DOMAINS, JAX_FEATURES, MODULUS
 
 STUCK_AFTER = 120.0  # seconds for one sequence
 
@@ -40,8 +40,9 @@ def library() -> Runner:
 
     fx.register_custom_call("oracle.say_line", (build_handlers(), "say_line"))
 
-    def native(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
-        effect = fx.registered_effects()["print"]
+    apart = fx.register_effect(fx.Effect(DOMAINS["apart"]))
+
+    def native(ordered: bool, effect: Any = fx.registered_effects()["print"]) -> Callable[[str, tuple[Any, ...]], None]:
 
         def emit(label: str, operands: tuple[Any, ...]) -> None:
             values = stacked([*operands, np.int32(0)])[:-1]
@@ -97,6 +98,7 @@ def library() -> Runner:
             "per_shard": per_shard,
             "native": native(True),
             "native_unordered": native(False),
+            "apart": native(True, apart),
         },
         log,
         lambda label, x: fx.print_grad(f"{label} {{}}", x),
