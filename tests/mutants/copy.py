@@ -17,8 +17,8 @@ from tests.helpers import ROOT
 from tests.mutants.slip import Slip, is_native_test, native_name
 from tests.native_program import FLAGS, build, build_with, run
 
-SECONDS = 280  # for the tests of one slip; far above what any of them takes, so that only a hang reaches it
-NATIVE_SECONDS = 30  # for one native test, without sanitizers
+SECONDS = 100  # for the tests of one slip; far above what any of them takes, so that only a hang reaches it
+NATIVE_SECONDS = 15  # for one native test, without sanitizers
 
 
 class NotFound(Exception):

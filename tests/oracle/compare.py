@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tests.oracle.language import DOMAINS, EFFECTS, Case, Program, Run, T, kinds_of_labels, statements
 from tests.oracle.observe import NotInJax, Outcome, expect, observe
+from tests.oracle.rings import compare_dropped, drops
 from tests.oracle.runners import library
 from tests.oracle.source import render
 from tests.oracle.statements.callback import Callback
@@ -104,6 +105,14 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
                 ordered.append(line)
         return ordered, unordered
 
+    if drops(case):
+        return compare_dropped(
+            case,
+            expected,
+            seen,
+            lambda line: label_of(line) in unordered_labels,
+            lambda line: label_of(line) in apart,
+        )
     complaints = []
     for number, (want, got) in enumerate(zip(expected.states, seen.states, strict=True)):
         if want != got:
@@ -161,4 +170,5 @@ def sources_of(runs: Iterable[Run]) -> tuple[dict[Program, int], list[str]]:
 
 def where(run: Run) -> str:
     how = "by default " if run.by_default else ""
-    return "" if run.device is None else f" {how}on device {run.device}"
+    exported = " exported" if run.exported else ""
+    return exported if run.device is None else f"{exported} {how}on device {run.device}"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.oracle.host import DISPATCH, Host, Runner, in_lane
 from tests.oracle.jax_ import to_jax
 from tests.oracle.language import Case, Failure, State
 from tests.oracle.python_ import Reading
+from tests.oracle.rings import HeldOutput, count_dropped, drops, in_force, in_new_thread
 from tests.oracle.runners import write_line
 from tests.oracle.tokens import Place, Seen, seen_of
 
@@ -33,6 +33,7 @@ class Outcome:
     errors: list[str] = field(default_factory=list)  # which the barrier raised
     records: list[str] | None = None  # what was captured, as lines; of a callback only its label
     tokens: list[Seen] | None = None  # and what each record says of itself
+    dropped: int = 0  # records
     places: list[Place | None] | None = None  # of an expected outcome: where the record of each line should stand
 
 
@@ -78,6 +79,7 @@ def events_as_lines() -> Iterator[None]:
 def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
     """What the case asks for, around its dispatches and the barrier."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(in_force(case))
         if case.order != "thread":
             import effects as fx
 
@@ -101,12 +103,20 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
 
 def observe(case: Case, runner: Runner) -> Outcome:
     """Dispatches the programs one after another, waits once, and returns what came out."""
+    return in_new_thread(lambda: _observe(case, runner)) if case.rings else _observe(case, runner)
+
+
+def _observe(case: Case, runner: Runner) -> Outcome:
     host = Host(write_line, runner.actions)
     outcome = Outcome()
-    with contextlib.redirect_stdout(io.StringIO()) as written, events_as_lines():
+    before = count_dropped() if drops(case) else 0
+    with contextlib.redirect_stdout(HeldOutput(drops(case))) as written, events_as_lines():
         try:
             with _in_force(case, outcome):
-                results = _dispatch(case, runner, host)
+                try:
+                    results = _dispatch(case, runner, host)
+                finally:
+                    written.release()
                 try:
                     runner.barrier()
                 except* runner.error as group:
@@ -117,11 +127,13 @@ def observe(case: Case, runner: Runner) -> Outcome:
         finally:
             DISPATCH.set(0)
     outcome.lines = written.getvalue().splitlines()
+    outcome.dropped = count_dropped() - before if drops(case) else 0
     return outcome
 
 
 def _dispatch(case: Case, runner: Runner, host: Host) -> list[State | str]:
     jitted = {run.program: runner.jit(to_jax(run.program, runner, host)) for run in case.runs}
+    exported: dict[Any, Callable[..., State]] = {}
     results: list[State | str] = []
     state: State = ()
     for number, run in enumerate(case.runs):
@@ -137,7 +149,12 @@ def _dispatch(case: Case, runner: Runner, host: Host) -> list[State | str]:
                 args = tuple(jax.device_put(args, device))
         try:
             with place:
-                state = tuple(jitted[run.program](*args))
+                call = jitted[run.program]
+                if run.exported:
+                    if run.program not in exported:
+                        exported[run.program] = runner.export(call, *args)
+                    call = exported[run.program]
+                state = tuple(call(*args))
             results.append(state)
         except runner.error as error:
             results.append(label_of_error(error, host))

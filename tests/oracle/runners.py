@@ -88,6 +88,9 @@ def library() -> Runner:
 
         return fx.jit(body)
 
+    def export(jitted: Any, *args: Any) -> Callable[..., Any]:
+        return fx.deserialize(fx.export(jitted)(*args).serialize()).call
+
     nested_by, nested_sync_by = ({who: make(who) for who in "ou"} for make in (nested, nested_sync))
     twice = jax.jit(lambda value: (2 * value + 1) % MODULUS)
     return Runner(
@@ -115,6 +118,7 @@ def library() -> Runner:
             "barrier": lambda label, who, value: fx.effects_barrier(timeout=STUCK_AFTER),
         },
         fx.EffectError,
+        export=export,
     )
 
 

@@ -91,6 +91,8 @@ class Notes:
         if position is None or kind in DOMAINS or kind.startswith("native") or self._last != (domain, position):
             self._counts[domain] += 1
         self._last = domain, position
+        if kind in DOMAINS or kind.startswith("native"):
+            lane = ()  # a call of the handler does not know its lane
         place = Place(self._dispatch, domain, self._counts[domain] - 1, self._is_exact, lane)
         self.places += [place, *[None] * (written - 1)]
 

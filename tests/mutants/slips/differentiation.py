@@ -29,8 +29,7 @@ SLIPS = (
         "if eqn.primitive is _jax.cond_p and has_effects(eqn):",
         "if eqn.primitive is _jax.cond_p and not has_effects(eqn):",
         "Effects of a branch in a rematerialized scan are forgotten when JAX divides the branch.",
-        (f"{TRANSFORMATIONS}::test_cell[cond in jit in checkpoint in scan-grad of checkpoint]",
-         "tests/lowering/test_differentiation.py"),
+        (f"{TRANSFORMATIONS}::test_cell[cond in jit in checkpoint in scan-grad of checkpoint]",),
     ),
     Slip(
         "differentiation.while_in_remat",

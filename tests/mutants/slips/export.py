@@ -53,7 +53,7 @@ SLIPS = (
         "if devices and program.nr_devices == 1:",
         "if devices and program.nr_devices == 0:",
         "A program that was exported for one device has its effects on each of several.",
-        ("tests/dispatch/export/test_refused.py",),
+        (f"{TEST}::test_exported_for_several_devices",),
     ),
     Slip(
         "export.sizes",

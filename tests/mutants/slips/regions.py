@@ -38,9 +38,9 @@ SLIPS = (
         "regions.begins",
         ORDER,
         "region->second.begins_at(sequence.next)) {",
-        "region->second.begins_at(region->second.begins_at(0) ? 0 : sequence.next)) {",
-        "A region that is entered ahead of all effects of the whole program is taken for the next at any time.",
-        (RANDOM,),
+        "sequence.regions.size() != 0) {",
+        "Records of a region leave before those that stand ahead of it.",
+        (f"{NATIVE}::test_region_waits_for_what_comes_before",),
     ),
     Slip(
         "regions.relaxed_behind_others",
