@@ -1,6 +1,7 @@
 """What tests look at that is private: if it moves, this is the one place that says where it is."""
 
 from effects import _jax as _jax
+from effects import _wire
 from effects import cli
 from effects._model.arguments import take_arguments as take_arguments
 from effects._model.line import Line as Line
@@ -24,4 +25,4 @@ from effects.lowering.host.sites import known_sites as known_sites
 from effects.lowering.passes.thread import find_rule as find_rule
 from effects.lowering.rules import jax_callbacks as jax_callbacks
 
-_cli, handler_of_lists = cli, list_handler
+_cli, handler_of_lists, wire = cli, list_handler, _wire

@@ -25,6 +25,10 @@ public:
   bool unordered(uint32_t thread, uint32_t epoch, uint32_t number = 0) {
     return accept(Kind::kUnordered, MakeToken(thread, 0, epoch, number));
   }
+  // An unordered one that all devices publish, from this device.
+  bool unordered_of_all(uint32_t thread, uint32_t epoch, int32_t device) {
+    return accept(Kind::kUnordered, MakeToken(thread, 0, epoch, 0), kReplicated, device);
+  }
   // A record with these flags, from this device, that somebody waits for under this number.
   bool record_of(uint32_t thread, uint32_t epoch, uint32_t index, uint16_t flags, int32_t device, uint32_t reply) {
     return accept(Kind::kOrdered, MakeToken(thread, 0, epoch, index), flags, device, reply);

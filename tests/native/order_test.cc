@@ -265,6 +265,28 @@ TEST(test_replicated_records_leave_once) {
   CHECK_SEEN(play.take(), {"1.0.0.1", "1.0.0.2"});
 }
 
+// Nothing tells copies of an unordered record apart, but that they are of another device than the one heard first.
+TEST(test_replicated_unordered_records_leave_once) {
+  for (const int32_t first : {0, 1, 2}) {
+    Play play;
+    play.open(1, 0);
+    for (const int32_t device : {first, 0, 1, 2}) CHECK(play.unordered_of_all(1, 0, device));
+    CHECK_SEEN(play.take(), {"u1.0.0.0", "u1.0.0.0"}); // the first one's two
+  }
+}
+
+// A device that waits for an answer which has been given already is told that none will come: what would be parked for
+// it is not wanted. A copy for which nobody waits is nothing to tell of.
+TEST(test_accept_of_what_has_left) {
+  Play play;
+  play.open(1, 0);
+  CHECK(play.record_of(1, 0, 0, kCallback, /*device=*/0, /*reply=*/1));
+  CHECK_SEEN(play.take(), {"1.0.0.0"});
+  CHECK(!play.record_of(1, 0, 0, kCallback, /*device=*/1, /*reply=*/2));
+  CHECK(play.record_of(1, 0, 0, kCallback, /*device=*/1, /*reply=*/0));
+  CHECK_SEEN(play.take(), {});
+}
+
 // What leaves a failed epoch says that it has failed.
 TEST(test_failed_epochs_records_say_so) {
   ReleaseOrder order;

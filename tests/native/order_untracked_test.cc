@@ -39,6 +39,19 @@ TEST(test_untracked_record_waits_for_earlier_dispatches) {
   CheckAllEnded(play);
 }
 
+// The newest of the programs that were dispatched before it is one of them.
+TEST(test_untracked_record_waits_for_the_newest_dispatch) {
+  Play play;
+  play.open(1, 0); // dispatch 1
+  play.untracked(1, 0);
+  CHECK_SEEN(play.take(), {});
+  play.record(1, 0, 0);
+  play.close(1, 0, {{0, 1}});
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"1.0.0.0", "end 1.0", "untracked.0"});
+  CheckAllEnded(play);
+}
+
 // Untracked records are in the order of their own numbers, step over their gaps, and the unordered ones do not wait.
 TEST(test_untracked_records_are_in_order) {
   Play play;

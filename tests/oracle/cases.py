@@ -11,29 +11,36 @@ from hypothesis import strategies as st
 from tests.oracle.generator import Generator
 from tests.oracle.language import FEATURES, MODULUS, REGISTERS, Case, Program, Run, statements
 from tests.oracle.place import Draw, HypothesisDraw, RandomDraw
+from tests.oracle.rings import KEEPS_ALL, RINGS
 from tests.oracle.statements.callback import Callback
 
 
 def _case(draw: Draw, size: int, features: frozenset[str]) -> Case:
     """One to four dispatches: a program, then the same again or a smaller one; after one that may fail one more."""
+    rings = draw.choice((*[""] * 9, *RINGS)) if "rings" in features else ""
+    if rings.startswith("drop"):
+        features -= KEEPS_ALL
     failure = draw.choice((*["none"] * 5, *["exact"] * 4, "loose")) if "failures" in features else "none"
 
     def program(size: int) -> Program:
-        made = Generator(draw, "ABCD"[len(programs)], features, failure).program(size)
+        made = Generator(draw, "ABCDEFGH"[len(programs)], features, failure).program(size)
         programs.append(made)
         return made
 
     def run(program: Program, fresh: bool) -> Run:
         state = tuple(draw.integer(0, MODULUS - 1) for _ in REGISTERS) if fresh else None
+        # A function cannot travel with a program.
+        calls = any(isinstance(s, Callback) for s in statements(program))
+        exported = "export" in features and not calls and draw.integer(0, 2) == 2
         if not on_devices or draw.integer(0, 1) == 0:
-            return Run(program, state)
-        return Run(program, state, draw.integer(0, 3), draw.integer(0, 2) == 2)
+            return Run(program, state, exported=exported)
+        return Run(program, state, draw.integer(0, 3), draw.integer(0, 2) == 2, exported)
 
     programs: list[Program] = []
     on_devices = "devices" in features and draw.integer(0, 3) == 3
     program(size)
     runs: list[Run] = []
-    for number in range(draw.choice((1, 2, 3, 4))):
+    for number in range(draw.choice((4, 6, 8) if rings.startswith("drop") else (1, 2, 3, 4))):
         again = number == 0 or draw.integer(0, 3) < 3
         chosen = draw.choice(programs) if again else program(max(2, size // 2))
         runs.append(run(chosen, number == 0 or draw.integer(0, 1) == 0))
@@ -43,9 +50,10 @@ def _case(draw: Draw, size: int, features: frozenset[str]) -> Case:
     return Case(
         tuple(runs),
         "process" if "process" in features and draw.integer(0, 9) == 9 else "thread",
-        draw.integer(0, 9) == 9 and "capture" in features,
+        draw.integer(0, 2) == 2 and "capture" in features,
         "context" in features and draw.integer(0, 1) == 1,
         after_error,
+        rings,
     )
 
 

@@ -12,11 +12,13 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tests.oracle.language import EFFECTS, Case, Program, Run, T, kinds_of_labels, statements
+from tests.oracle.language import DOMAINS, EFFECTS, Case, Program, Run, T, kinds_of_labels, statements
 from tests.oracle.observe import NotInJax, Outcome, expect, observe
+from tests.oracle.rings import compare_dropped, drops
 from tests.oracle.runners import library
 from tests.oracle.source import render
 from tests.oracle.statements.callback import Callback
+from tests.oracle.tokens import compare_places
 
 if TYPE_CHECKING:
     from tests.oracle.host import Runner
@@ -77,6 +79,7 @@ def _labels(case: Case, failed: Iterable[str]) -> tuple[set[str], set[str]]:
         kinds = kinds_of_labels(program)
         here = {label for label, kind in kinds.items() if not EFFECTS[kind]}
         unordered |= here
+        here |= {label for label, kind in kinds.items() if kind in DOMAINS}
         for label in failed & set(kinds):
             unknown |= {"u"} | (here if EFFECTS[kinds[label]] else {"o", *kinds})
     return unordered, unknown
@@ -86,8 +89,12 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
     """What is wrong with `seen`, as texts; nothing if it keeps the promise."""
     unordered_labels, unknown = _labels(case, [state for state in expected.states if isinstance(state, str)])
 
+    kinds = kinds_of_labels(tuple(run.program for run in case.runs))
+    apart = {label for label, kind in kinds.items() if kind in DOMAINS}
+
     def split(lines: Iterable[str]) -> tuple[list[str], collections.Counter[str]]:
         ordered: list[str] = []
+        lines = sorted(lines, key=lambda line: label_of(line) in apart)  # domains know nothing of each other
         unordered: collections.Counter[str] = collections.Counter()
         for line in lines:
             if label_of(line) in unknown:
@@ -98,6 +105,14 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
                 ordered.append(line)
         return ordered, unordered
 
+    if drops(case):
+        return compare_dropped(
+            case,
+            expected,
+            seen,
+            lambda line: label_of(line) in unordered_labels,
+            lambda line: label_of(line) in apart,
+        )
     # Where a failure has stopped effects, it is not known which unordered ones had come before it.
     may_lack = {
         label
@@ -126,6 +141,8 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
         complaints.append(f"errors counted {seen.left_out} effects after them and should have counted {left_out}")
     if seen.records is not None:
         complaints += _compare_records(case, seen)
+    if not complaints and seen.tokens is not None and expected.places is not None and not unknown:
+        complaints += compare_places(expected, seen, lambda line: label_of(line) in unordered_labels)
     return complaints
 
 
@@ -165,4 +182,5 @@ def sources_of(runs: Iterable[Run]) -> tuple[dict[Program, int], list[str]]:
 
 def where(run: Run) -> str:
     how = "by default " if run.by_default else ""
-    return "" if run.device is None else f" {how}on device {run.device}"
+    exported = " exported" if run.exported else ""
+    return exported if run.device is None else f"{exported} {how}on device {run.device}"

@@ -10,6 +10,7 @@ from tests.oracle.expressions import Binary, Chain, Less, Literal, Name, Read, R
 from tests.oracle.jax_ import IDENTITIES, WRAPPERS
 from tests.oracle.language import (
     ACTIONS,
+    DOMAINS,
     EFFECTS,
     REGISTERS,
     RESULT_TYPES,
@@ -58,7 +59,7 @@ class Generator:
         if words == "all" and "callback" in features:
             self.leaves += [*[self.sync] * 5, *[self.sync_unordered] * (4 if failure == "loose" else 1)]
         if words != "queued" and "native" in features:
-            self.leaves += [*[self.native] * 2, self.native_unordered]
+            self.leaves += [*[self.native] * 2, self.native_unordered, *[self.apart] * 2]
         self.fails = failure != "none" and draw.integer(0, 1) == 1
         self.nests: list[Callable[[Place], Statement]] = [
             *[self.cond] * 3,
@@ -167,7 +168,8 @@ class Generator:
 
     def effect(self, place: Place, kind: str) -> Statement:
         # The handler of a custom call takes whole numbers.
-        chain = (Chain(),) * (not kind.startswith("native") and self.draw.integer(0, 5) == 5)
+        is_native = kind in DOMAINS or kind.startswith("native")
+        chain = (Chain(),) * (not is_native and self.draw.integer(0, 5) == 5)
         return Effect(kind, self.label(), self.operands(place) + chain)
 
     def operands(self, place: Place, least: int = 0) -> tuple[Expression, ...]:
@@ -188,6 +190,9 @@ class Generator:
 
     def native_unordered(self, place: Place) -> Statement:
         return self.effect(place, "native_unordered")
+
+    def apart(self, place: Place) -> Statement:
+        return self.effect(place, "apart")
 
     def log(self, place: Place, kind: str = "log") -> Statement:
         level = self.draw.choice(("INFO", "INFO", "WARNING", "ERROR", "DEBUG"))

@@ -33,6 +33,7 @@ class Runner:
     actions: Mapping[str, Callable[[str, str, int], None]]  # what callbacks do, under the names of `ACTIONS`
     error: type[Exception]  # what a failing callback becomes; its cause is what the callback raised
     features: frozenset[str] = FEATURES
+    export: Callable[..., Callable[..., Any]] = lambda jitted, *args: jitted  # of these arguments, read again
 
 
 class Host:

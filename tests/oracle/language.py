@@ -24,13 +24,14 @@ STATE = "a, b, c, x"  # in rendered source: the registers, and `x`, the one valu
 RESULT_TYPES = ("int32", "uint8", "bool", "float16", "bfloat16", "float32")  # of what callbacks return
 
 # Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function. The first
-# four are prints, two of them by the handler of a custom call; a queued callback is called when its turn has come, and
-# the program waits for what a sync one returns.
+# five are prints, three of them by the handler of a custom call; a queued callback is called when its turn has come,
+# and the program waits for what a sync one returns.
 EFFECTS: Mapping[str, bool] = {
     "ordered": True,
     "unordered": False,
     "native": True,
     "native_unordered": False,
+    "apart": True,
     "log": True,
     "log_unordered": False,
     "queued": True,
@@ -40,7 +41,11 @@ EFFECTS: Mapping[str, bool] = {
     "print_grad": True,
 }
 
-PRINTS = ("ordered", "unordered", "native", "native_unordered")
+PRINTS = ("ordered", "unordered", "native", "native_unordered", "apart")
+
+PROGRAM_DOMAIN = "program"
+DOMAINS: Mapping[str, str] = {"apart": "oracle.apart"}
+"""Kind -> the order domain of its effects, where it is not that of all others. Domains know nothing of each other."""
 
 # What a callback may do besides writing its line -> the lines that come of it. In these, `label` is the callback's,
 # `who` tells those of ordered callbacks from those of unordered ones, and `value` is a number.
@@ -63,7 +68,7 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
 FEATURES = frozenset(
     {
         *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
-        *("capture", "native"),
+        *("capture", "native", "export", "rings"),
     }
 )
 
@@ -118,6 +123,7 @@ class Run:
     state: tuple[int, ...] | None
     device: int | None = None  # on which one, if it is said
     by_default: bool = False  # by `jax.default_device`, instead of the arguments
+    exported: bool = False  # as a program that has been exported, and read again
 
 
 @dataclass(frozen=True)
@@ -129,15 +135,14 @@ class Case:
     capture: bool = False
     context: bool = False  # whether each dispatch has a context of its own
     after_error: str = "stop"  # whether a callback that raises stops the effects of its program
+    rings: str = ""  # what is done about a full ring, if rings are small: a mode of the setting `when_full`
 
     def kinds(self) -> tuple[str, ...]:
         devices = {(run.device, run.by_default) for run in self.runs if run.device is not None}
         found = [f"order_{self.order}"] * (self.order != "thread") + ["capture"] * self.capture
-        found += (
-            ["go_on"] * (self.after_error != "stop")
-            + ["context"] * self.context
-            + ["several_devices"] * (len(devices) > 1)
-        )
+        found += ["go_on"] * (self.after_error != "stop") + ["context"] * self.context
+        found += ["several_devices"] * (len(devices) > 1)
+        found += ["exported"] * any(run.exported for run in self.runs) + [f"rings_{self.rings}"] * bool(self.rings)
         return (*found, *sorted({"default_device" if by_default else "device_put" for _, by_default in devices}))
 
 

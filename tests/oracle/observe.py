@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,9 @@ from tests.oracle.host import DISPATCH, Host, Runner, in_lane
 from tests.oracle.jax_ import to_jax
 from tests.oracle.language import Case, Failure, State
 from tests.oracle.python_ import Reading
+from tests.oracle.rings import HeldOutput, count_dropped, drops, in_force, in_new_thread
 from tests.oracle.runners import write_line
+from tests.oracle.tokens import Place, Seen, seen_of
 
 
 class NotInJax(Exception):
@@ -33,6 +34,9 @@ class Outcome:
     records: list[str] | None = None  # what was captured, as lines; of a callback only its label
     left_out: int = 0  # effects that errors say were not carried out; expected: ordered ones
     stopped: list[int] = field(default_factory=list)  # expected: dispatches whose effects have, but not the program
+    tokens: list[Seen] | None = None  # and what each record says of itself
+    dropped: int = 0  # records
+    places: list[Place | None] | None = None  # of an expected outcome: where the record of each line should stand
 
 
 def expect(case: Case) -> Outcome:
@@ -50,6 +54,7 @@ def expect(case: Case) -> Outcome:
             outcome.states.append(str(failure))
     DISPATCH.set(0)
     outcome.lines, outcome.errors, outcome.left_out = reading.lines, reading.failures, reading.left_out
+    outcome.places = reading.notes.places
     return outcome
 
 
@@ -79,6 +84,7 @@ def events_as_lines() -> Iterator[None]:
 def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
     """What the case asks for, around its dispatches and the barrier."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(in_force(case))
         if case.order != "thread" or case.after_error != "stop":
             import effects as fx
 
@@ -90,7 +96,7 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
             records = stack.enter_context(fx.capture())
         yield
     if records is not None:
-        outcome.records = []
+        outcome.records, outcome.tokens = [], [seen_of(record) for record in records]
         for record in records:
             text = record.text
             if record.effect == "callback":
@@ -102,12 +108,20 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
 
 def observe(case: Case, runner: Runner) -> Outcome:
     """Dispatches the programs one after another, waits once, and returns what came out."""
+    return in_new_thread(lambda: _observe(case, runner)) if case.rings else _observe(case, runner)
+
+
+def _observe(case: Case, runner: Runner) -> Outcome:
     host = Host(write_line, runner.actions)
     outcome = Outcome()
-    with contextlib.redirect_stdout(io.StringIO()) as written, events_as_lines():
+    before = count_dropped() if drops(case) else 0
+    with contextlib.redirect_stdout(HeldOutput(drops(case))) as written, events_as_lines():
         try:
             with _in_force(case, outcome):
-                results, outcome.left_out = _dispatch(case, runner, host)
+                try:
+                    results, outcome.left_out = _dispatch(case, runner, host)
+                finally:
+                    written.release()
                 try:
                     runner.barrier()
                 except* runner.error as group:
@@ -119,6 +133,7 @@ def observe(case: Case, runner: Runner) -> Outcome:
         finally:
             DISPATCH.set(0)
     outcome.lines = written.getvalue().splitlines()
+    outcome.dropped = count_dropped() - before if drops(case) else 0
     return outcome
 
 
@@ -130,6 +145,7 @@ def _left_out(error: Any) -> int:
 def _dispatch(case: Case, runner: Runner, host: Host) -> tuple[list[State | str], int]:
     """The results, and how many effects their errors say were not carried out."""
     jitted = {run.program: runner.jit(to_jax(run.program, runner, host)) for run in case.runs}
+    exported: dict[Any, Callable[..., State]] = {}
     results: list[State | str] = []
     state: State = ()
     left_out = 0
@@ -146,7 +162,12 @@ def _dispatch(case: Case, runner: Runner, host: Host) -> tuple[list[State | str]
                 args = tuple(jax.device_put(args, device))
         try:
             with place:
-                state = tuple(jitted[run.program](*args))
+                call = jitted[run.program]
+                if run.exported:
+                    if run.program not in exported:
+                        exported[run.program] = runner.export(call, *args)
+                    call = exported[run.program]
+                state = tuple(call(*args))
             results.append(state)
         except runner.error as error:
             results.append(label_of_error(error, host))

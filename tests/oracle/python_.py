@@ -21,6 +21,7 @@ from tests.oracle.language import ACTIONS, EFFECTS, MODULUS, Failure, Program, T
 from tests.oracle.source import compiled
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD
+from tests.oracle.tokens import Notes
 
 Step = Callable[[int], int]
 """Takes a derivative past something, backward."""
@@ -35,6 +36,7 @@ class Reading:
     def __init__(self, stops: bool = False) -> None:
         """`stops`: whether a queued callback that raises stops the effects of its program, as an exception does."""
         self.lines: list[str] = []
+        self.notes = Notes(self.lines)
         self.failures: list[str] = []  # labels of queued callbacks that raised
         self.stops = stops
         self.stopped = ""  # the label of the callback that has, in the program that runs
@@ -57,6 +59,7 @@ class Reading:
     def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
         callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
         self._kinds, self.stopped = kinds_of_labels(program), ""
+        self.notes.begin(program, number)
 
         def log(label: str, level: str, **fields: Any) -> None:
             words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
@@ -67,7 +70,8 @@ class Reading:
             callback, lane = callbacks[label], self._lane if callbacks[label].pass_record else ()
             if callback.awaited and not self._lane and not self._defers:
                 self._leave_out(label)
-                return self.host.call(callback, values, lane)
+                with self._noted(label, ()):
+                    return self.host.call(callback, values, lane)
             self._at_this_point(label, lambda: self._call(callback, values, lane))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
 
@@ -119,7 +123,16 @@ class Reading:
         if self._lane or self._defers:
             self._points.append((tuple(self._position), self._lane, label, happens))
         elif not self._leave_out(label):
-            happens()
+            with self._noted(label, ()):
+                happens()
+
+    @contextlib.contextmanager
+    def _noted(self, label: str, lane: tuple[int, ...], position: Any = None) -> Iterator[None]:
+        """Notes where the record of what happens stands in the order."""
+        try:
+            yield
+        finally:
+            self.notes.note(label, lane, position)
 
     @contextlib.contextmanager
     def _branch(self, number: int) -> Iterator[None]:
@@ -180,10 +193,11 @@ class Reading:
 
     def _let_happen(self) -> None:
         points, self._points = sorted(self._points, key=lambda point: point[:2]), []
-        for number, (place, _, label, happens) in enumerate(points):
+        for number, (place, lane, label, happens) in enumerate(points):
             try:
                 if not self._leave_out(label):
-                    happens()
+                    with self._noted(label, lane, place):
+                        happens()
             except Failure:
                 if self.stops:  # the lanes that are left of what has ended the program
                     self.left_out += sum(point[0] == place for point in points[number + 1 :])

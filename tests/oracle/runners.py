@@ -18,7 +18,7 @@ from jax.experimental import io_callback
 from tests.helpers import build_handlers
 from tests.oracle.host import Runner
 from tests.oracle.jax_ import stacked, value_of
-from tests.oracle.language import JAX_FEATURES, MODULUS
+from tests.oracle.language import DOMAINS, JAX_FEATURES, MODULUS
 
 STUCK_AFTER = 120.0  # seconds for one sequence
 
@@ -40,9 +40,11 @@ def library() -> Runner:
 
     fx.register_custom_call("oracle.say_line", (build_handlers(), "say_line"))
 
-    def native(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
-        effect = fx.registered_effects()["print"]
+    apart = fx.register_effect(fx.Effect(DOMAINS["apart"]))
 
+    prints = fx.registered_effects()["print"]
+
+    def native(ordered: bool, effect: Any = prints) -> Callable[[str, tuple[Any, ...]], None]:
         def emit(label: str, operands: tuple[Any, ...]) -> None:
             values = stacked([*operands, np.int32(0)])[:-1]
             chosen = effect if ordered else effect.unordered()
@@ -87,6 +89,9 @@ def library() -> Runner:
 
         return fx.jit(body)
 
+    def export(jitted: Any, *args: Any) -> Callable[..., Any]:
+        return fx.deserialize(fx.export(jitted)(*args).serialize()).call
+
     nested_by, nested_sync_by = ({who: make(who) for who in "ou"} for make in (nested, nested_sync))
     twice = jax.jit(lambda value: (2 * value + 1) % MODULUS)
     return Runner(
@@ -97,6 +102,7 @@ def library() -> Runner:
             "per_shard": per_shard,
             "native": native(True),
             "native_unordered": native(False),
+            "apart": native(True, apart),
         },
         log,
         lambda label, x: fx.print_grad(f"{label} {{}}", x),
@@ -113,6 +119,7 @@ def library() -> Runner:
             "barrier": lambda label, who, value: fx.effects_barrier(timeout=STUCK_AFTER),
         },
         fx.EffectError,
+        export=export,
     )
 
 

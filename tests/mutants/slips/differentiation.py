@@ -11,7 +11,7 @@ SLIPS = (
         "differentiation.anchor",
         FILE,
         'if not has_effects(eqn.params["jaxpr"]):\n            return divide(',
-        'if True:\n            return divide(',
+        "if True:\n            return divide(",
         "JAX moves an effect that is the same in each iteration out of a rematerialized scan.",
         (f"{INSIDE}::test_effects_stay_in_differentiated_loop",),
     ),
@@ -29,8 +29,7 @@ SLIPS = (
         "if eqn.primitive is _jax.cond_p and has_effects(eqn):",
         "if eqn.primitive is _jax.cond_p and not has_effects(eqn):",
         "Effects of a branch in a rematerialized scan are forgotten when JAX divides the branch.",
-        (f"{TRANSFORMATIONS}::test_cell[cond in jit in checkpoint in scan-grad of checkpoint]",
-         "tests/lowering/test_differentiation.py"),
+        (f"{TRANSFORMATIONS}::test_cell[cond in jit in checkpoint in scan-grad of checkpoint]",),
     ),
     Slip(
         "differentiation.while_in_remat",
@@ -51,7 +50,7 @@ SLIPS = (
     Slip(
         "differentiation.unavailable",
         FILE,
-        "return unavailable_p.bind(site=eqn.params[\"site\"], avals=avals) if avals else []",
+        'return unavailable_p.bind(site=eqn.params["site"], avals=avals) if avals else []',
         "return [jax.numpy.zeros(aval.shape, aval.dtype) for aval in avals]",
         "The copy of a loop that runs for the tangents computes with zeros in place of a callback's results.",
         (f"{INSIDE}::test_callback_whose_results_a_linearized_while_needs",),

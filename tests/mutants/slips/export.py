@@ -34,7 +34,7 @@ SLIPS = (
     Slip(
         "export.effects_travel",
         FILE,
-        "register_effect(Effect(**{**vars(effect), \"ordered\": known.ordered if known else effect.ordered}))",
+        'register_effect(Effect(**{**vars(effect), "ordered": known.ordered if known else effect.ordered}))',
         "known or effect",
         "An effect that a process does not know is not registered when a program with it is read.",
         (f"{TEST}::test_effects_of_an_exported_program_are_registered",),
@@ -53,7 +53,7 @@ SLIPS = (
         "if devices and program.nr_devices == 1:",
         "if devices and program.nr_devices == 0:",
         "A program that was exported for one device has its effects on each of several.",
-        ("tests/dispatch/export/test_refused.py",),
+        (f"{TEST}::test_exported_for_several_devices",),
     ),
     Slip(
         "export.sizes",

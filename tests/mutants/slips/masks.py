@@ -42,7 +42,10 @@ SLIPS = (
         "asks(every, consts, carry),\n",
         "asks(~every, consts, carry),\n",
         "No lane is asked for the first time whether it goes on.",
-        (_program("`checkify` of `vmap` of `while_loop`"), f"{TRANSFORMATIONS}::test_cell[while_loop, lanes differ-vmap]"),
+        (
+            _program("`checkify` of `vmap` of `while_loop`"),
+            f"{TRANSFORMATIONS}::test_cell[while_loop, lanes differ-vmap]",
+        ),
     ),
     Slip(
         "masks.carry_of_ended_lanes",
@@ -90,6 +93,6 @@ SLIPS = (
         "return lambda active, _, *args: _mask_function(forward, active, args)",
         "return lambda active, _, *args: _mask_function(forward, active | True, args)",
         "The forward rule of a custom_vjp shows its effects in lanes that are not there.",
-        (f"{TRANSFORMATIONS}::test_cell[custom_vjp in cond, lanes differ-vmap of grad]",),
+        (f"{TRANSFORMATIONS}::test_cell[custom_vjp in cond, lanes differ-grad of vmap]",),
     ),
 )

@@ -21,7 +21,7 @@ SLIPS = (
         "replay.lanes_exit",
         REPLAY,
         "            except BaseException as error:\n                if call.results is not None:",
-        "            except Exception as error:\n                if call.results is None:",
+        "            except BaseException as error:\n                if call.results is None:",
         "What one lane raises is kept from the program that waits for the lanes' results.",
         (f"{EXITS}::test_exit_of_a_callback_with_results_is_raised_by_the_call",),
     ),

@@ -41,14 +41,6 @@ SLIPS = (
         (f"{IN_THREAD}::test_effects_come_in_program_order",),
     ),
     Slip(
-        "token_pass.shared_constant",
-        "lowering/rules/while_.py",
-        "consts = [*{id(x): x for x in (*cond_consts, *body_consts)}.values()]",
-        "consts = [*cond_consts, *body_consts]",
-        "A reference that a loop's condition and its body share is taken for two.",
-        ("tests/lowering/test_references.py",),
-    ),
-    Slip(
         "token_pass.closes_too_early",
         THREAD,
         "if len(token_keys(summary.effects)) != 1:",

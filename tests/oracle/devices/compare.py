@@ -13,6 +13,7 @@ from tests.oracle.devices.language import DeviceCase, Item, MeshRun, Outside
 from tests.oracle.devices.loose import loose_regions
 from tests.oracle.devices.observe import Seen, expect, jax_refuses, observe
 from tests.oracle.devices.region import Region
+from tests.oracle.devices.tokens import compare_tokens
 from tests.oracle.language import EFFECTS, Case, Run, kinds_of_labels, statements
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import library
@@ -90,6 +91,8 @@ def compare(
     )
     if records is not None:
         complaints += _compare_devices(runs, want, places, records, unordered)
+    if seen.tokens is not None:
+        complaints += compare_tokens(runs, seen.tokens)
     return complaints
 
 

@@ -18,7 +18,7 @@ from tests.oracle.statements.effects import Effect
 BRANCHES = (Cond, Switch, While)
 
 
-def _branches(tree: object) -> bool:
+def is_branched(tree: object) -> bool:
     """Whether there are branches or loops whose predicate may differ between devices, or lanes."""
     return any(
         isinstance(s, BRANCHES) or (isinstance(s, Fori) and not isinstance(s.trips, int)) for s in statements(tree)
@@ -35,11 +35,11 @@ def is_loose(region: Region, calls: Mapping[str, object], inside: Sequence[State
     whole = (region.body, tuple(body for name, body in calls.items() if _is_called(name, region)))
     waits = any(isinstance(s, Callback) and s.awaited for s in statements(whole))
     talks = any(isinstance(s, Talk | CustomRule) for s in statements(whole))
-    if any(isinstance(s, Vmap) and _branches((s, whole[1])) for s in statements(whole)):
+    if any(isinstance(s, Vmap) and is_branched((s, whole[1])) for s in statements(whole)):
         return True
-    if any(isinstance(s, Vmap) for s in inside) and (_branches(whole) or _has_native(whole)):
+    if any(isinstance(s, Vmap) for s in inside) and (is_branched(whole) or _has_native(whole)):
         return True
-    return (talks or any(isinstance(s, Derivative) for s in inside)) and waits and _branches(whole)
+    return (talks or any(isinstance(s, Derivative) for s in inside)) and waits and is_branched(whole)
 
 
 def _has_native(tree: object) -> bool:

@@ -23,6 +23,7 @@ from tests.oracle.jax_ import to_jax
 from tests.oracle.language import REGISTERS, Failure, Run, State
 from tests.oracle.observe import Outcome, events_as_lines, label_of_error
 from tests.oracle.runners import write_line
+from tests.oracle.tokens import seen_of
 
 
 def expect(sequence: Sequence[Item]) -> tuple[Outcome, list[tuple[str, int] | None]]:
@@ -160,6 +161,7 @@ def observe(case: DeviceCase, runner: Runner) -> Seen:
             with fx.capture() as captured:
                 run(0)
             records = captured
+            outcomes[0].tokens = [seen_of(record) for record in captured]
         else:
             run(0)
     if failed:
