@@ -78,6 +78,10 @@ class Drain:
     def _functions(self, running: dict[int, Any]) -> dict[int, Running]:
         return {thread: Running(*function, self._nested.get(thread)) for thread, function in running.items()}
 
+    @property
+    def has_started(self) -> bool:
+        return bool(self._threads)
+
     def start(self) -> None:
         """Starts a thread that leads and one that stands by, if none runs yet."""
         if self._threads or self.ended:
