@@ -19,10 +19,10 @@ from effects.lowering.host.native import native
 from effects.lowering.host.sites import KnownSites, known_sites
 
 MSG_FORKED = (
-    "Effects were used in a process that was forked from one which has effects. Only the thread that forks goes on in a "
-    "forked child: the threads that show effects are not there, nor are those on which XLA computes, so what is printed, "
-    "logged or called back would be lost. Start the process afresh, with `multiprocessing.get_context('spawn')` or "
-    "`'forkserver'`."
+    "Effects were used in a process that was forked from one which has effects. Only the thread that forks goes on in "
+    "a forked child: the threads that show effects are not there, nor are those on which XLA computes, so what is "
+    "printed, logged or called back would be lost. Start the process afresh, with "
+    "`multiprocessing.get_context('spawn')` or `'forkserver'`."
 )
 
 
