@@ -77,8 +77,9 @@ class Dispatcher:
         """Calls again with a runtime token of another form, if the error is about the token."""
         token = stream.token(number)
         if isinstance(error, RuntimeError) and _GUARDED in str(error):
-            # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
-            token = jax.device_put(token)
+            # The user guards against transfers, and the runtime token is one. It is ours, and so is allowed.
+            with jax.transfer_guard_host_to_device("allow"):
+                token = jax.device_put(token)
         # Arguments on devices that do not belong together: of these, not of the token, is to be spoken.
         elif not (isinstance(error, ValueError) and TOKEN_NAME in str(error)):
             raise error
