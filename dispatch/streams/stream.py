@@ -18,6 +18,7 @@ import numpy as np
 from effects._jax import Array, forget_fast_paths, launches_take_threads
 from effects._model.site import Site
 from effects._wire import ProgramTraits
+from effects.dispatch.streams.outputs import may_wait
 from effects.dispatch.streams.tokens import PlacedTokens, token_memory
 from effects.lowering.host.native import native
 
@@ -152,6 +153,10 @@ class StreamHost:
     def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool] | None:
         """The sharding of these arguments, and the tokens on all of its devices; None if that is one."""
         return self._placed.find_pool(args, kwargs)
+
+    def may_wait(self, output: Any) -> bool:
+        """Whether writing to this output may wait for effects. Asked whenever it is another than before."""
+        return may_wait(output)
 
     def several_devices(self) -> bool:
         """Whether programs may run on several devices. Asked once."""
