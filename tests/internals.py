@@ -12,6 +12,7 @@ from effects._model.where import where_called as where_called
 from effects.dispatch.draining import watchdog as watchdog
 from effects.dispatch.draining.failures import Failures as Failures
 from effects.dispatch.draining.runtime import runtime as runtime
+from effects.dispatch.streams.outputs import may_wait as may_wait
 from effects.dispatch.streams.table import Streams as Streams
 from effects.dispatch.streams.tokens import PlacedTokens as PlacedTokens
 from effects.handlers import _columns as _columns

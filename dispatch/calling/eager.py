@@ -26,15 +26,16 @@ _EAGER = native.Caller("an eager call")
 
 @effect_p.def_impl
 def _effect_impl(*given: Any, site: Site) -> list[Any]:
-    operands, site = site.without_idle_mask(given)
-    # JAX may bring a Python number where it has none of its own: differentiating one, say.
-    if site.per_shard and not site.lanes:
-        records = _records_of_shards(operands)
-        site = site.in_shards
-    else:
-        values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
-        records = [(_device_of(operands), values)]
-    return _publish(site, records)[-1]
+    with jax.transfer_guard("allow"):  # whoever guards against transfers has programs record what they please too
+        operands, site = site.without_idle_mask(given)
+        # JAX may bring a Python number where it has none of its own: differentiating one, say.
+        if site.per_shard and not site.lanes:
+            records = _records_of_shards(operands)
+            site = site.in_shards
+        else:
+            values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
+            records = [(_device_of(operands), values)]
+        return _publish(site, records)[-1]
 
 
 def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
@@ -135,7 +136,7 @@ def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
     first = tuple(slice(None) if axis in manual else 0 for axis in mesh.axis_names)
     devices = list(mesh.devices[first].flat)
     in_order = sorted(devices, key=lambda device: device.id)
-    with _jax.outside_of_traces():
+    with _jax.outside_of_traces(), jax.transfer_guard("allow"):
         operands, site = site.without_idle_mask(given)
         stored = [operand.stored for operand in site.operands]
         records = [

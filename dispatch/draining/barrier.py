@@ -58,6 +58,8 @@ def effects_barrier(
     if scope not in ("local", "global"):
         raise ValueError(MSG_SCOPE.format(scope=scope))
     names = None if effects is None else effect_names(effects)
+    if runtime.is_lost:
+        return  # nothing was issued here: that raises
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else time.monotonic() + timeout
     meeting = runtime.meetings.next() if scope == "global" else None
     streams = runtime.streams

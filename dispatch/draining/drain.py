@@ -8,6 +8,7 @@ those of several threads' may, as the threads themselves do.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +33,12 @@ from effects.lowering.host.sites import KnownSites
 MSG_CANCELLED = "The {effect} at {where} did not run. Its program had failed before. See the error of that program."
 MSG_PROCESS_ENDS = (
     "A callback did not run. The process ends, and no effects are replayed any more. Call `fx.effects_barrier()` first."
+)
+
+MSG_OUTPUT_WAITS = (
+    "An output waits for effects while text is written to it, and keeps the drain from showing these: a deadlock. It "
+    "may wait if it was `sys.stdout` when the program was called whose text is written, and its class has a `write` of "
+    "its own. Give it one, set `sys.stdout` before the call, or do not wait."
 )
 
 
@@ -59,6 +66,7 @@ class Drain:
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         self.ended = False  # the process is about to end, and nothing runs in the background any more
         self._batches = 0  # the leader's
+        self._writes = 0  # the leader's identity while it writes text and does not offer the lead
         self._watch = Watch()  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
@@ -78,6 +86,10 @@ class Drain:
 
     def _functions(self, running: dict[int, Any]) -> dict[int, Running]:
         return {thread: Running(*function, self._nested.get(thread)) for thread, function in running.items()}
+
+    @property
+    def has_started(self) -> bool:
+        return bool(self._threads)
 
     def start(self) -> None:
         """Starts a thread that leads and one that stands by, if none runs yet."""
@@ -120,6 +132,8 @@ class Drain:
         if self.ended:
             self.finish(done)
             return True
+        if self._writes == threading.get_ident():
+            raise RuntimeError(MSG_OUTPUT_WAITS)
         return native.wait(done, timeout, this_thread.is_nested, for_untracked)
 
     def finish(self, done: Callable[[], bool]) -> None:
@@ -132,7 +146,8 @@ class Drain:
 
     def _settle(self, nested: Stream) -> Settle:
         def settle(key: ProgramKey) -> None:
-            if nested.calls or self._failures.programs:
+            # Nobody waits for itself: an output that was refused to wait has left a program in this thread's stream.
+            if key[0] != nested.thread and (nested.calls or self._failures.programs):
                 self._wait_for_nested(nested, key)
 
         return settle
@@ -155,15 +170,18 @@ class Drain:
         Returns whether this thread still leads, whether there was anything in the batch, and whether the drain is to
         end.
         """
+        self._observers.note_output(sys.stdout)
         batch = Batch._make(native.next_batch(_PATIENCE))
         items, finished, run, untracked_released = batch.items, batch.finished, batch.run, batch.untracked_released
         items[:] = map(Item._make, items)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
         calls = [self._call_of(item.thread, item.epoch) for item in items]
         at, leads = 0, True
+        self._writes = threading.get_ident()
         while at < len(items) and items[at].kind == ItemKind.TEXT:
             self._show(items[at], *calls[at])
             at += 1
+        self._writes = 0
         if run is None:
             if finished or untracked_released != native.untracked_released():
                 self._end_epochs(finished, untracked_released)

@@ -11,6 +11,7 @@ from effects import _errors as errors
 from effects._api.callback import CALLBACK
 from effects._api.log import LOG
 from effects._model.record import Record, Records
+from effects.dispatch.streams.outputs import may_wait
 from effects.lowering.host.native import native
 
 MSG_HANDLER_FAILED = (
@@ -136,6 +137,8 @@ class Observers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._output: Any = None  # where the text goes of programs that JAX dispatched
+        self._output_may_wait = False
         self.captures: tuple[Capture, ...] = ()  # of all threads
         self.handlers: tuple[Handler, ...] = ()
 
@@ -158,5 +161,13 @@ class Observers:
             self._tell_native()
         return known
 
+    def note_output(self, output: Any) -> None:
+        """The drain's leader: the present `sys.stdout`. If writing there may wait, it is a function of the user's."""
+        if output is not self._output:
+            with self._lock:
+                self._output, self._output_may_wait = output, may_wait(output)
+                self._tell_native()
+
     def _tell_native(self) -> None:
-        native.show_python(bool(self.captures) or any(handler.wants_lines() for handler in self.handlers))
+        wanted = self.captures or any(handler.wants_lines() for handler in self.handlers)
+        native.show_python(bool(wanted or self._output_may_wait))

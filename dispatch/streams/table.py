@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from effects._api.config import Config, config
+from effects._jax import count_fast_paths
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.streams.stream import SharedStream, Stream, WouldTrace
 from effects.lowering.host.native import native
@@ -120,6 +121,12 @@ class Streams:
         stream = self.current()
         native.nest(stream.thread)
         return stream
+
+    def is_first_call_under_way(self) -> bool:
+        """Whether JAX is making a fast path, while it may call a program that waits for a callback. On CPUs it may make
+        others wait that take the same one until this program is over."""
+        entering = [each for stream in self.all() for each in list(stream.entering.values())]
+        return any(count_fast_paths(function) != before for function, before in entering)
 
     @contextlib.contextmanager
     def nested_here(self) -> Iterator[Stream]:

@@ -36,6 +36,7 @@ def callback_context(x64: bool) -> Iterator[Callable[[Any], jax.Array]]:
     with (
         jax_config.enable_x64(x64),
         jax_config.default_device(device),
+        jax.transfer_guard_host_to_device("allow"),  # the user may guard against transfers of their own
         sharding_impls._internal_use_concrete_mesh(jax_mesh.empty_concrete_mesh),
         jax_mesh.use_abstract_mesh(jax_mesh.empty_abstract_mesh),
     ):

@@ -55,6 +55,21 @@ def with_flat_arguments(traced: Any) -> Any:
     return flat
 
 
+def count_fast_paths(jitted: Any) -> int:
+    """For how many kinds of arguments JAX has a fast path of a jitted or compiled function, or makes one: the first
+    call does, and others of that kind wait until that call has returned."""
+    jitted = jitted._call if isinstance(jitted, jax.stages.Compiled) else jitted
+    return jitted._cache_size() if hasattr(jitted, "_cache_size") else 0
+
+
+def call_beside_fast_paths(jitted: Any) -> Callable[..., Any]:
+    """What calls a jitted or compiled function, and neither makes a fast path nor waits for one."""
+    jitted = (jitted._call or jitted) if isinstance(jitted, jax.stages.Compiled) else jitted
+    if not hasattr(jitted, "_cache_miss"):
+        return jitted
+    return lambda *args, **kwargs: jitted._cache_miss(*args, **kwargs)[0]
+
+
 launches_take_threads = jax.__version_info__ < (0, 12)
 """Whether XLA launches programs over several CPU devices with the threads that compute. Who brings a device the 33rd
 waits, and may have the thread that one of these needs."""

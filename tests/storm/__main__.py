@@ -40,18 +40,12 @@ def _storm(kind: str, options: argparse.Namespace) -> bool:
     for name in ("interrupts", "devices", "seed"):
         command += [f"--{name}", str(getattr(options, name))]
     began = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "XLA_FLAGS": flags},
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert process.stdout is not None
-    far = {"interrupts": 0, "operations": 0, "returned": 0}
-    for line in process.stdout:
-        far = json.loads(line)
-    code = process.wait()
+    root, far = Path(__file__).parents[2], {"interrupts": 0, "operations": 0, "returned": 0}
+    environment = {**os.environ, "XLA_FLAGS": flags}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+        for line in process.stdout or ():
+            far = json.loads(line)
+    code = process.returncode
     what = "plain JAX without effects" if kind == "control" else "programs with effects"
     fared = "survived" if code == 0 else f"broke (exit code {code}) after"
     print(

@@ -41,6 +41,7 @@ void Drain::fail(uint32_t thread, uint32_t epoch) {
 }
 
 void Drain::release_site(uint64_t site) {
+  if (publisher_.refuses()) return; // a thread that is not in this process may have a lock
   sites_.release(site, publisher_.dispatches.load(std::memory_order_relaxed),
                  publisher_.untracked_published.load(std::memory_order_acquire));
   inbox_.knock();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 namespace effects {
@@ -131,7 +132,13 @@ inline ProducerRing &Publisher::this_thread_ring() {
   return last_ring.publisher == id_ ? *last_ring.ring : make_ring();
 }
 
+void Publisher::refuse(std::string why) {
+  why_refused_ = std::move(why);
+  last_ring = {0, nullptr}; // so that who publishes comes by make_ring()
+}
+
 ProducerRing &Publisher::make_ring() {
+  if (refuses()) throw std::runtime_error(why_refused_);
   ProducerRing *mine = thread_rings.find(id_);
   if (mine == nullptr) {
     auto ring = std::make_shared<ProducerRing>(ring_bytes.load(std::memory_order_relaxed));

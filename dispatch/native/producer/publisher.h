@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "../drain/wake_up.h"
@@ -54,7 +55,7 @@ public:
   Token next_untracked_token(bool ordered);
 
   // Any thread: publishes one record, into the calling thread's ring. Returns false when it was dropped, which a marker
-  // never is, nor what a device waits for. Throws std::bad_alloc.
+  // never is, nor what a device waits for. Throws std::bad_alloc, and std::runtime_error where nothing may be published.
   bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
                uint16_t flags = 0, uint32_t reply = 0) {
     return publish(kind, site, token, device, spans, count, flags, reply, nullptr);
@@ -64,6 +65,10 @@ public:
     const Span span{whole.block.get(), whole.size};
     return publish(kind, site, token, device, &span, 1, flags, 0, &whole.block);
   }
+
+  // From now on publishing throws, and says why. Only for a process in which the calling thread is the only one.
+  void refuse(std::string why);
+  bool refuses() const { return !why_refused_.empty(); }
 
   // Consumer: the block of a large record that has left its ring.
   Block take_large(const RecordHeader &header, const std::byte *payload);
@@ -91,6 +96,7 @@ private:
   void forget_ring(const std::shared_ptr<ProducerRing> &ring);
 
   WakeUp &wake_up_;
+  std::string why_refused_; // empty: nothing is
   const uint64_t id_; // no other publisher of the process has or had it
   std::atomic<uint32_t> untracked_index_{0};
   std::atomic<size_t> large_bytes_{0};

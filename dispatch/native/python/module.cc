@@ -86,6 +86,7 @@ NB_MODULE(_native, m) {
   m.def("abandon", &AbandonCalls);
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
+  m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
   m.def("stop", [] { wake_up().stop(); });
   m.def("wait", &WaitUntil, nb::arg("done"), nb::arg("timeout").none(), nb::arg("nested"), nb::arg("for_untracked"));
   m.def("advance", [](uint64_t untracked_released) { progress().advance(untracked_released); });

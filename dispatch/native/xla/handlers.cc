@@ -21,7 +21,7 @@ LoadedSite::LoadedSite(int64_t site_id, int64_t traits, std::string_view descrip
       flags(static_cast<uint16_t>((has(kRecordIsCallback) ? kCallback : 0) |
                                   (has(kRecordIsReplicated) ? kReplicated : 0))),
       devices(DevicesOf(traits)) {
-  sites().retain(site, description);
+  if (!publisher().refuses()) sites().retain(site, description); // else nothing of it will be published
 }
 
 LoadedSite::~LoadedSite() { drain().release_site(site); }
