@@ -175,6 +175,7 @@ class Drain:
                 self._end_epochs([each for each in finished if each[0] != run], untracked_released)
                 finished = [each for each in finished if each[0] == run]
             leads = self._replay_run(items, calls, at, run, batch.untracked_in_run, finished, settle)
+        self._failures.clear_frames()
         self._batches += 1
         if leads and not batch.stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
@@ -220,6 +221,7 @@ class Drain:
                 if (reply := _last_reply(item)) != 0:
                     answer = reply, error, False
             items[at] = item = None  # the arguments of a function live no longer than its run
+            self._failures.clear_frames()
         del self._runs[id(items)]
         native.resume(run, untracked)
         if finished:

@@ -22,6 +22,9 @@ class LeftOut:
             key = site.effect.name, str(site.where)
             self._counts[key] = self._counts.get(key, 0) + count
 
+    def total(self) -> int:
+        return sum(self._counts.values())
+
     def by_effect(self) -> Counter[str]:
         counts: Counter[str] = Counter()
         for (effect, _), count in self._counts.items():
