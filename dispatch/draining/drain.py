@@ -18,6 +18,7 @@ from effects._model.record import Records
 from effects._model.site import Site
 from effects._wire import INDEX, PHASE, Batch, CallbackRecord, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.draining.failures import Failures, ProgramKey
+from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
 from effects.dispatch.draining.texts import replay_text
@@ -53,12 +54,13 @@ class Drain:
         self.progress = threading.Condition()  # notified when epochs have ended
         self.untracked_released = 0  # under `progress`: how many records without an epoch have been replayed
         # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
-        # suspended, and how many untracked records are part of it.
-        self._runs: dict[int, tuple[int, int]] = {}
+        # suspended, how many untracked records are part of it, and what is left of it.
+        self._runs: dict[int, tuple[int, int, list[Any]]] = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         self.ended = False  # the process is about to end, and nothing runs in the background any more
+        self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
         self._batches = 0  # the leader's
         self._watch = Watch()  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
@@ -66,12 +68,12 @@ class Drain:
 
     def is_suspended(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way."""
-        return any(suspended == thread for suspended, _ in self._runs.copy().values())
+        return any(suspended == thread for suspended, *_ in self._runs.copy().values())
 
     @property
     def untracked_in_runs(self) -> int:
         """How many untracked records are part of runs of functions that are under way."""
-        return sum(untracked for _, untracked in self._runs.copy().values())
+        return sum(untracked for _, untracked, _ in self._runs.copy().values())
 
     def functions(self) -> dict[int, Running]:
         """The functions that run, by the identities of their drain threads."""
@@ -101,14 +103,35 @@ class Drain:
         self._threads = [*(other for other in self._threads if other.is_alive()), thread]
         return True
 
-    def stop(self) -> None:
-        """Ends the threads after what was published has been replayed."""
+    def stop(self, timeout: float | None = None) -> bool:
+        """Ends the threads after what was published has been replayed. Returns whether they have ended in time."""
         native.stop()
+        deadline = None if timeout is None else time.monotonic() + timeout
         while threads := [thread for thread in self._threads if thread.is_alive()]:  # one may start another
-            for thread in threads:
-                thread.join()
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            threads[0].join(left)
         native.fail_replies(MSG_PROCESS_ENDS)
         self.ended = True
+        return True
+
+    def give_up(self, patience: float) -> LeftOut:
+        """The user has interrupted the end of the process: from now on nothing is replayed. Waits a moment for what
+        runs. Returns what is left out."""
+        self.given_up = given_up = self.given_up or LeftOut()
+        for _ in range(2):  # the second time, functions that do not return keep nothing back
+            native.fail_replies(MSG_PROCESS_ENDS)
+            self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
+            for key, (run, untracked, items) in [*self._runs.items()]:
+                for item in filter(None, items[:]):
+                    given_up.add_item(item, self._sites.find)
+                if self._runs.pop(key, None) is not None:
+                    native.resume(run, untracked)
+        self.stop(patience)
+        native.fail_replies(MSG_PROCESS_ENDS)
+        self.ended = True
+        return given_up
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None, *, for_untracked: bool = False) -> bool:
         """Waits until `done()`, looked at when epochs end, or records without one. False if the time ran out."""
@@ -203,12 +226,14 @@ class Drain:
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
         Returns whether we still lead."""
-        self._runs[id(items)] = run, untracked
+        items[:first] = [None] * first  # done already
+        self._runs[id(items)] = run, untracked, items
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
         for at in range(first, len(items)):
             item = items[at]
+            last = item.data[-1] if item.has_callbacks else ()
             try:
                 if item.has_callbacks:
                     answer = self._call(item, *calls[at], settle)
@@ -218,12 +243,12 @@ class Drain:
                         settle((item.thread, item.epoch))
             except BaseException as error:  # ours: the others go on all the same
                 self._failures.add((item.thread, item.epoch), error)
-                if (reply := _last_reply(item)) != 0:
+                if (reply := _reply_of(last)) != 0:
                     answer = reply, error, False
             items[at] = item = None  # the arguments of a function live no longer than its run
             self._failures.clear_frames()
-        del self._runs[id(items)]
-        native.resume(run, untracked)
+        if self._runs.pop(id(items), None) is not None:
+            native.resume(run, untracked)
         if finished:
             self._end_epochs(finished, 0)
         if answer is not None:
@@ -235,6 +260,9 @@ class Drain:
 
     def _show(self, item: Item, call: Any, site: Site | None) -> None:
         """Replays an item without callbacks."""
+        if self.given_up is not None:
+            self.given_up.add_item(item, self._sites.find if site is None else lambda _: site)
+            return
         if item.kind == ItemKind.TEXT:
             self._failures.count_after_end((item.thread, item.epoch), item.count)
             has_failed = bool(self._failures.unended)
@@ -263,7 +291,12 @@ class Drain:
         replay = self._replay(*key, call, settle)
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
-        for part in item.data:
+        last = item.data[-1]
+        while item.data:
+            if self.given_up is not None:
+                self.given_up.add_item(item, find)
+                return (reply, MSG_PROCESS_ENDS, False) if (reply := _reply_of(last)) else None
+            part = item.data.pop(0)  # it lives no longer than its run
             # Taken apart as the plain tuples that they are: this is at every callback.
             if len(part) == _BETWEEN:
                 data, count = part
@@ -337,10 +370,9 @@ class Drain:
                 stream.fail(number)
 
 
-def _last_reply(item: Item) -> int:
-    """The number of the reply that a device waits for with the last record of an item; 0 if none does."""
-    last: tuple[Any, ...] = item.data[-1] if item.has_callbacks else ()
-    return CallbackRecord._make(last).reply if len(last) == len(CallbackRecord._fields) else 0
+def _reply_of(part: tuple[Any, ...]) -> int:
+    """The number of the reply that a device waits for with a part of an item; 0 if none does."""
+    return CallbackRecord._make(part).reply if len(part) == len(CallbackRecord._fields) else 0
 
 
 def failure_of(output_token: Any) -> Exception | None:
@@ -363,19 +395,3 @@ def answer_with(reply: int, result: Any) -> None:
         native.answer(reply, [to_bytes(x) for x in result or ()])
     else:
         native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
-
-
-def stats() -> dict[str, int]:
-    """Counts since the process started.
-
-    Returns:
-        `published`: records taken from devices; `released`: replayed in order; `dropped`: lost because a ring was
-        full; `cancelled`: callbacks that did not run because their program had failed; `waited`: times a device waited
-        for room; `bytes`: published, headers included; `high_water`: the most bytes that one ring held.
-
-    Example:
-        >>> import effects as fx
-        >>> sorted(fx.stats())
-        ['bytes', 'cancelled', 'dropped', 'high_water', 'published', 'released', 'waited']
-    """
-    return native.stats()
