@@ -42,6 +42,8 @@ _PATIENCE = 0.005
 _BETWEEN = len(RecordsBetween._fields)
 """How long those parts of an item are that are no `CallbackRecord`s."""
 
+_REPLY = CallbackRecord._fields.index("reply")
+
 
 class Drain:
     """The threads and what others may know of them. Drain threads write its fields, under the lock that is named."""
@@ -233,7 +235,7 @@ class Drain:
         answer = None
         for at in range(first, len(items)):
             item = items[at]
-            last = item.data[-1] if item.has_callbacks else ()
+            asked = _reply_of(item.data[-1]) if item.has_callbacks else 0
             try:
                 if item.has_callbacks:
                     answer = self._call(item, *calls[at], settle)
@@ -243,8 +245,8 @@ class Drain:
                         settle((item.thread, item.epoch))
             except BaseException as error:  # ours: the others go on all the same
                 self._failures.add((item.thread, item.epoch), error)
-                if (reply := _reply_of(last)) != 0:
-                    answer = reply, error, False
+                if asked:
+                    answer = asked, error, False
             items[at] = item = None  # the arguments of a function live no longer than its run
             self._failures.clear_frames()
         if self._runs.pop(id(items), None) is not None:
@@ -291,11 +293,11 @@ class Drain:
         replay = self._replay(*key, call, settle)
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
-        last = item.data[-1]
+        asked = _reply_of(item.data[-1])
         while item.data:
             if self.given_up is not None:
                 self.given_up.add_item(item, find)
-                return (reply, MSG_PROCESS_ENDS, False) if (reply := _reply_of(last)) else None
+                return (asked, MSG_PROCESS_ENDS, False) if asked else None
             part = item.data.pop(0)  # it lives no longer than its run
             # Taken apart as the plain tuples that they are: this is at every callback.
             if len(part) == _BETWEEN:
@@ -372,7 +374,7 @@ class Drain:
 
 def _reply_of(part: tuple[Any, ...]) -> int:
     """The number of the reply that a device waits for with a part of an item; 0 if none does."""
-    return CallbackRecord._make(part).reply if len(part) == len(CallbackRecord._fields) else 0
+    return part[_REPLY] if len(part) > _BETWEEN else 0
 
 
 def failure_of(output_token: Any) -> Exception | None:
