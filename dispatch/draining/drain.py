@@ -119,8 +119,7 @@ class Drain:
         return True
 
     def give_up(self, patience: float) -> LeftOut:
-        """The user has interrupted the end of the process: from now on nothing is replayed. Waits a moment for what
-        runs. Returns what is left out."""
+        """From now on nothing is replayed. Waits a moment for what runs. Returns what is left out."""
         self.given_up = given_up = self.given_up or LeftOut()
         for _ in range(2):  # the second time, functions that do not return keep nothing back
             native.fail_replies(MSG_PROCESS_ENDS)
@@ -284,42 +283,43 @@ class Drain:
         return Replay(self._failures, self._observers, call or outside_epochs(), (thread, epoch), settle)
 
     def _call(self, item: Item, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
-        """Runs the functions of an item, and replays what stands between them.
-
-        Returns the number of the reply that a device waits for, always that of the last function, and what to answer;
-        and whether other devices have calls of their own.
+        """Runs the functions of an item, and replays what stands between them. Returns the number of the reply that a
+        device waits for, always that of the last function; what to answer; and whether other devices have such calls.
         """
         key = item.thread, item.epoch
         replay = self._replay(*key, call, settle)
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
         asked = _reply_of(item.data[-1])
-        while item.data:
+        parts, failures = item.data, self._failures
+        parts.reverse()
+        while parts:
             if self.given_up is not None:
                 self.given_up.add_item(item, find)
                 return (asked, MSG_PROCESS_ENDS, False) if asked else None
-            part = item.data.pop(0)  # it lives no longer than its run
+            part = parts.pop()  # it lives no longer than its run
             # Taken apart as the plain tuples that they are: this is at every callback.
             if len(part) == _BETWEEN:
                 data, count = part
                 if not replay.stopped:
-                    self._failures.count_after_end(key, count)
+                    failures.count_after_end(key, count)
                 replay.records(Records(data, count, find))
                 continue
             site_id, token, device, reply, several, payload = part
             site = find(site_id)
-            stopped = replay.stopped
+            stopped = failures.unended and replay.stopped
             if stopped or (item.failed and reply != 0):
                 native.note_cancelled()
                 if stopped:
                     replay.leave_out([(site.of_record(payload), token, device, payload)])
                 else:
-                    self._failures.count_after_end(key, 0, 1)
+                    failures.count_after_end(key, 0, 1)
                 if reply:
-                    self._failures.end_stopped(key)
+                    failures.end_stopped(key)
                     answer = reply, MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
                 continue
-            self._failures.count_after_end(key, 1)
+            if failures.unended or failures.untracked_ended:
+                failures.count_after_end(key, 1)
             self.running[me] = site, key, token, reply, several, time.monotonic()
             result = replay.function(site, token, device, payload, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended

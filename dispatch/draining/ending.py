@@ -12,7 +12,10 @@ MSG_WAITS = (
     "The process is about to end and has waited {seconds:g} s for effects: {outstanding}. It ends when all of them "
     "have been carried out. Wait, or press Ctrl-C to give them up."
 )
-MSG_GIVEN_UP = "Interrupted while the process ended: {total} effects were given up{where}.{running}{unended}"
+MSG_GIVEN_UP = (
+    "Interrupted while the process ended: {total} effects were given up{where}.{running}{unended} A process that ends "
+    "carries out all effects that were issued before, unless it is interrupted. Let it wait, if they matter."
+)
 
 _QUIET = 3.0
 """Seconds after which it is said what is waited for."""

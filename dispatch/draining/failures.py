@@ -133,8 +133,8 @@ class Failures:
         return self.programs[key]
 
     def has_stopped(self, key: ProgramKey) -> bool:
-        """Whether effects of this program are not carried out any more."""
-        return key in self.unended and (program := self.programs.get(key)) is not None and program.stopped
+        """Whether effects of this program, which is one of `unended`, are not carried out any more."""
+        return (program := self.programs.get(key)) is not None and program.stopped
 
     def leave_out(self, key: ProgramKey, site: Site, count: int) -> None:
         """Counts effects that were not carried out, since one of the program failed."""

@@ -36,7 +36,7 @@ class LeftOut:
         them does so too, so that two threads may have the item."""
         if item.has_callbacks:
             while item.data:
-                part = item.data.pop(0)
+                part = item.data.pop()
                 if len(part) == len(RecordsBetween._fields):
                     self._add_records(Records(*part, find_site))
                 else:
