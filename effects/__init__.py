@@ -36,10 +36,10 @@ from effects.dispatch.calling.export import deserialize as deserialize
 from effects.dispatch.calling.export import export as export
 from effects.dispatch.calling.jit import jit as jit
 from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
-from effects.dispatch.draining.drain import stats as stats
 from effects.dispatch.draining.observe import add_handler as add_handler
 from effects.dispatch.draining.observe import capture as capture
 from effects.dispatch.draining.observe import remove_handler as remove_handler
+from effects.dispatch.draining.stats import stats as stats
 from effects.dispatch.testing import assert_order as assert_order
 from effects.handlers import ConsoleHandler as ConsoleHandler
 from effects.handlers import CsvHandler as CsvHandler

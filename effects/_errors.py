@@ -49,11 +49,15 @@ class BarrierTimeout(TimeoutError):
 
 
 def shown(thing: object) -> str:
-    """What `repr` says of something, whatever it does."""
+    """What `repr` says of something, whatever it does; the beginning, if it is long."""
     try:
-        return repr(thing)
+        text = repr(thing)
     except BaseException:
         return f"an object of type {type(thing).__qualname__}"
+    return text if len(text) <= _LONG else f"{text[:_LONG]}... ({len(text)} characters)"
+
+
+_LONG = 4000
 
 
 TIMED_OUT = "DEADLINE_EXCEEDED"
@@ -66,4 +70,11 @@ NOTE_WENT_ON = (
     "not run."
 )
 NOTE_NEVER_WAS = "What the program would have done later never was."
+NOTE_TOO_LARGE = (
+    "What was raised held {size} bytes, and is not kept: so much may failures hold that no barrier has asked for yet."
+)
+NOTE_MORE_PROGRAMS = (
+    "{count} more effects of this thread's programs could not be carried out either, and were only counted, as were "
+    "{left_out} effects after them. Call `fx.effects_barrier()` more often."
+)
 NOTE_MANY_FAILURES = "{count} more effects of this program could not be carried out either."

@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
+from effects._api.config import config
 from effects._api.custom_call_primitive import custom_call_p
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
 from effects._wire import ALL_DEVICES
 from effects.dispatch.calling.jit import jit
+from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream
 from effects.lowering.host.native import native
@@ -63,6 +65,8 @@ def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[l
     except BaseException:
         native.abandon(stream.thread, stream.dispatching, depth)
         raise
+    if config.sync and not stream.dispatching:
+        effects_barrier()
     return results
 
 

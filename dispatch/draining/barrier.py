@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import threading
 import time
 from collections.abc import Callable
@@ -53,8 +54,10 @@ def effects_barrier(
         >>> fx.effects_barrier(timeout=10)
         x = 1
     """
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0):
-        raise ValueError(MSG_TIMEOUT_VALUE.format(timeout=timeout))
+    if timeout is not None:
+        if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real) or not timeout >= 0:
+            raise ValueError(MSG_TIMEOUT_VALUE.format(timeout=timeout))
+        timeout = float(timeout)
     if scope not in ("local", "global"):
         raise ValueError(MSG_SCOPE.format(scope=scope))
     names = None if effects is None else effect_names(effects)

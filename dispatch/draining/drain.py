@@ -20,6 +20,7 @@ from effects._model.site import Site
 from effects._wire import INDEX, PHASE, Batch, CallbackRecord, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
+from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
 from effects.dispatch.draining.texts import replay_text
@@ -49,6 +50,8 @@ _PATIENCE = 0.005
 _BETWEEN = len(RecordsBetween._fields)
 """How long those parts of an item are that are no `CallbackRecord`s."""
 
+_REPLY = CallbackRecord._fields.index("reply")
+
 
 class Drain:
     """The threads and what others may know of them. Drain threads write its fields, under the lock that is named."""
@@ -59,12 +62,13 @@ class Drain:
         self._observers = observers
         self._sites = sites
         # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
-        # suspended, and how many untracked records are part of it.
-        self._runs: dict[int, tuple[int, int]] = {}
+        # suspended, how many untracked records are part of it, and what is left of it.
+        self._runs: dict[int, tuple[int, int, list[Any]]] = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         self.ended = False  # the process is about to end, and nothing runs in the background any more
+        self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
         self._watch = Watch()  # the leader's
@@ -73,12 +77,12 @@ class Drain:
 
     def is_suspended(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way."""
-        return any(suspended == thread for suspended, _ in self._runs.copy().values())
+        return any(suspended == thread for suspended, *_ in self._runs.copy().values())
 
     @property
     def untracked_in_runs(self) -> int:
         """How many untracked records are part of runs of functions that are under way."""
-        return sum(untracked for _, untracked in self._runs.copy().values())
+        return sum(untracked for _, untracked, _ in self._runs.copy().values())
 
     def functions(self) -> dict[int, Running]:
         """The functions that run, by the identities of their drain threads."""
@@ -118,14 +122,34 @@ class Drain:
         self._threads = [*(other for other in self._threads if other.is_alive()), thread]
         return True
 
-    def stop(self) -> None:
-        """Ends the threads after what was published has been replayed."""
+    def stop(self, timeout: float | None = None) -> bool:
+        """Ends the threads after what was published has been replayed. Returns whether they have ended in time."""
         native.stop()
+        deadline = None if timeout is None else time.monotonic() + timeout
         while threads := [thread for thread in self._threads if thread.is_alive()]:  # one may start another
-            for thread in threads:
-                thread.join()
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            threads[0].join(left)
         native.fail_replies(MSG_PROCESS_ENDS)
         self.ended = True
+        return True
+
+    def give_up(self, patience: float) -> LeftOut:
+        """From now on nothing is replayed. Waits a moment for what runs. Returns what is left out."""
+        self.given_up = given_up = self.given_up or LeftOut()
+        for _ in range(2):  # the second time, functions that do not return keep nothing back
+            native.fail_replies(MSG_PROCESS_ENDS)
+            self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
+            for key, (run, untracked, items) in [*self._runs.items()]:
+                for item in filter(None, items[:]):
+                    given_up.add_item(item, self._sites.find)
+                if self._runs.pop(key, None) is not None:
+                    native.resume(run, untracked)
+        self.stop(patience)
+        native.fail_replies(MSG_PROCESS_ENDS)
+        self.ended = True
+        return given_up
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None, *, for_untracked: bool = False) -> bool:
         """Waits until `done()`, looked at when epochs end, or records without one. False if the time ran out."""
@@ -192,6 +216,7 @@ class Drain:
                 self._end_epochs([each for each in finished if each[0] != run], untracked_released)
                 finished = [each for each in finished if each[0] == run]
             leads = self._replay_run(items, calls, at, run, batch.untracked_in_run, finished, settle)
+        self._failures.clear_frames()
         self._batches += 1
         if leads and not batch.stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
@@ -217,12 +242,14 @@ class Drain:
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
         Returns whether we still lead."""
-        self._runs[id(items)] = run, untracked
+        items[:first] = [None] * first  # done already
+        self._runs[id(items)] = run, untracked, items
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
         for at in range(first, len(items)):
             item = items[at]
+            asked = _reply_of(item.data[-1]) if item.has_callbacks else 0
             try:
                 if item.has_callbacks:
                     answer = self._call(item, *calls[at], settle)
@@ -232,11 +259,12 @@ class Drain:
                         settle((item.thread, item.epoch))
             except BaseException as error:  # ours: the others go on all the same
                 self._failures.add((item.thread, item.epoch), error)
-                if (reply := _last_reply(item)) != 0:
-                    answer = reply, error, False
+                if asked:
+                    answer = asked, error, False
             items[at] = item = None  # the arguments of a function live no longer than its run
-        del self._runs[id(items)]
-        native.resume(run, untracked)
+            self._failures.clear_frames()
+        if self._runs.pop(id(items), None) is not None:
+            native.resume(run, untracked)
         if finished:
             self._end_epochs(finished, 0)
         if answer is not None:
@@ -248,6 +276,9 @@ class Drain:
 
     def _show(self, item: Item, call: Any, site: Site | None) -> None:
         """Replays an item without callbacks."""
+        if self.given_up is not None:
+            self.given_up.add_item(item, self._sites.find if site is None else lambda _: site)
+            return
         if item.kind == ItemKind.TEXT:
             self._failures.count_after_end((item.thread, item.epoch), item.count)
             has_failed = bool(self._failures.unended)
@@ -267,37 +298,43 @@ class Drain:
         return Replay(self._failures, self._observers, call or outside_epochs(), (thread, epoch), settle)
 
     def _call(self, item: Item, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
-        """Runs the functions of an item, and replays what stands between them.
-
-        Returns the number of the reply that a device waits for, always that of the last function, and what to answer;
-        and whether other devices have calls of their own.
+        """Runs the functions of an item, and replays what stands between them. Returns the number of the reply that a
+        device waits for, always that of the last function; what to answer; and whether other devices have such calls.
         """
         key = item.thread, item.epoch
         replay = self._replay(*key, call, settle)
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
-        for part in item.data:
+        asked = _reply_of(item.data[-1])
+        parts, failures = item.data, self._failures
+        parts.reverse()
+        while parts:
+            if self.given_up is not None:
+                self.given_up.add_item(item, find)
+                return (asked, MSG_PROCESS_ENDS, False) if asked else None
+            part = parts.pop()  # it lives no longer than its run
             # Taken apart as the plain tuples that they are: this is at every callback.
             if len(part) == _BETWEEN:
                 data, count = part
                 if not replay.stopped:
-                    self._failures.count_after_end(key, count)
+                    failures.count_after_end(key, count)
                 replay.records(Records(data, count, find))
                 continue
             site_id, token, device, reply, several, payload = part
             site = find(site_id)
-            stopped = replay.stopped
+            stopped = failures.unended and replay.stopped
             if stopped or (item.failed and reply != 0):
                 native.note_cancelled()
                 if stopped:
                     replay.leave_out([(site.of_record(payload), token, device, payload)])
                 else:
-                    self._failures.count_after_end(key, 0, 1)
+                    failures.count_after_end(key, 0, 1)
                 if reply:
-                    self._failures.end_stopped(key)
+                    failures.end_stopped(key)
                     answer = reply, MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
                 continue
-            self._failures.count_after_end(key, 1)
+            if failures.unended or failures.untracked_ended:
+                failures.count_after_end(key, 1)
             self.running[me] = site, key, token, reply, several, time.monotonic()
             result = replay.function(site, token, device, payload, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
@@ -350,10 +387,9 @@ class Drain:
                 stream.fail(number)
 
 
-def _last_reply(item: Item) -> int:
-    """The number of the reply that a device waits for with the last record of an item; 0 if none does."""
-    last: tuple[Any, ...] = item.data[-1] if item.has_callbacks else ()
-    return CallbackRecord._make(last).reply if len(last) == len(CallbackRecord._fields) else 0
+def _reply_of(part: tuple[Any, ...]) -> int:
+    """The number of the reply that a device waits for with a part of an item; 0 if none does."""
+    return part[_REPLY] if len(part) > _BETWEEN else 0
 
 
 def failure_of(output_token: Any) -> Exception | None:
@@ -376,19 +412,3 @@ def answer_with(reply: int, result: Any) -> None:
         native.answer(reply, [to_bytes(x) for x in result or ()])
     else:
         native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
-
-
-def stats() -> dict[str, int]:
-    """Counts since the process started.
-
-    Returns:
-        `published`: records taken from devices; `released`: replayed in order; `dropped`: lost because a ring was
-        full; `cancelled`: callbacks that did not run because their program had failed; `waited`: times a device waited
-        for room; `bytes`: published, headers included; `high_water`: the most bytes that one ring held.
-
-    Example:
-        >>> import effects as fx
-        >>> sorted(fx.stats())
-        ['bytes', 'cancelled', 'dropped', 'high_water', 'published', 'released', 'waited']
-    """
-    return native.stats()

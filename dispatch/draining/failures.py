@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable
+from types import FrameType
 
 from effects import _errors as errors
 from effects import _jax
@@ -13,9 +14,13 @@ from effects._api.config import config
 from effects._model.site import Site
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.background import in_main_thread, uninterrupted
+from effects.dispatch.draining.kept import clear_callers, clear_frames, held_bytes
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.streams.table import Streams, UserThread
 from effects.lowering.host.publish import this_thread
+
+Owner = tuple[int, UserThread | None]
+"""Whose failures: the thread of a stream, or who stands for the thread where streams are not one thread's."""
 
 ProgramKey = tuple[int, int]
 """A call of a program: the number of the thread that called it, and of its epoch."""
@@ -24,6 +29,13 @@ Taker = tuple[UserThread, bool]
 
 _KEPT = 100
 """How many failures of one program are kept; the others are counted. A loop may fail in every iteration."""
+
+_KEPT_OF_ALL = 1000
+"""How many failures of all programs are kept, but one of each thread's is. Programs may fail for as long as a thread
+comes to no barrier."""
+
+_BYTES_OF_ALL = 1 << 24
+"""How many bytes the exceptions among these may hold together. Of others only the text is kept."""
 
 
 @dataclasses.dataclass
@@ -37,6 +49,7 @@ class _OfProgram:
     left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
     after: int = 0  # records that were replayed after `awaited` all the same
     cancelled: int = 0  # callbacks after it that were asked for and did not run
+    bytes: int = 0  # held by the exceptions in `kept`
     thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
 
 
@@ -51,6 +64,12 @@ class Failures:
         # Programs that a failure has stopped, or ended, and of which more records may come. They keep their failures
         # until then, so that what is handed out says all.
         self.unended: set[ProgramKey] = set()
+        # Of those that are kept: how many, by whom they are for, and how many bytes they hold. And how many are not
+        # kept, with how many effects that were left out after them.
+        self._kept: Counter[Owner] = Counter()
+        self._bytes = 0
+        self._more: dict[Owner, list[int]] = {}
+        self._frames: dict[int, list[FrameType]] = {}  # by drain thread, those whose callers may still run
         self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
         self.raising: list[BaseException] = []  # the main thread's: taken, and not yet raised by the barrier that did
 
@@ -60,14 +79,36 @@ class Failures:
     def add(self, key: ProgramKey, failure: BaseException, *, stops: bool = True) -> None:
         """Keeps a failure after which the program itself goes on. `stops`: whether its effects do not, if
         `after_error` says so."""
+        self._frames.setdefault(threading.get_ident(), []).extend(clear_frames(failure))
         with self._lock:
             program = self._of(key)
-            if len(program.kept) < _KEPT:
-                program.kept.append(failure)
-            else:
+            if len(program.kept) >= _KEPT:
                 program.more += 1
+            elif self._kept[owner := (key[0], program.thread)] and self._kept.total() >= _KEPT_OF_ALL:
+                self._more.setdefault(owner, [0, 0])[0] += 1
+            else:
+                self._keep(owner, program, failure)
             if stops:
                 self._note_failed(key, program, failure)
+            if not program.kept and program.awaited is None and key not in self.unended:
+                del self.programs[key]
+
+    def _keep(self, owner: Owner, program: _OfProgram, failure: BaseException) -> None:
+        size = held_bytes(failure)
+        if self._bytes + size > _BYTES_OF_ALL and failure.__cause__ is not None:
+            failure.__cause__ = failure.__context__ = None
+            failure.add_note(errors.NOTE_TOO_LARGE.format(size=size))
+            size = held_bytes(failure)
+        program.kept.append(failure)
+        program.bytes += size
+        self._bytes += size
+        self._kept[owner] += 1
+
+    def clear_frames(self) -> None:
+        """What raised has returned: frames that have called it forget their variables. A drain thread calls it."""
+        if self._frames:
+            for frame in self._frames.pop(threading.get_ident(), ()):
+                clear_callers(frame)
 
     def end_program(self, key: ProgramKey, failure: BaseException, before: int) -> None:
         """Keeps the failure that ends the program."""
@@ -96,8 +137,8 @@ class Failures:
         return self.programs[key]
 
     def has_stopped(self, key: ProgramKey) -> bool:
-        """Whether effects of this program are not carried out any more."""
-        return key in self.unended and (program := self.programs.get(key)) is not None and program.stopped
+        """Whether effects of this program, which is one of `unended`, are not carried out any more."""
+        return (program := self.programs.get(key)) is not None and program.stopped
 
     def leave_out(self, key: ProgramKey, site: Site, count: int) -> None:
         """Counts effects that were not carried out, since one of the program failed."""
@@ -109,8 +150,13 @@ class Failures:
         """A program waits for an effect that is not carried out. So what has stopped its effects ends it too."""
         with self._lock:
             program = self.programs.get(key)
-            if program is not None and program.awaited is None and program.first in program.kept:
-                program.kept.remove(program.first)
+            if program is not None and program.awaited is None and program.first is not None:
+                owner = key[0], program.thread
+                if program.first in program.kept:
+                    program.kept.remove(program.first)
+                    self._kept[owner] -= 1
+                else:
+                    self._more[owner][0] -= 1
                 program.awaited = program.first
 
     def has_ended(self, key: ProgramKey) -> bool:
@@ -136,6 +182,14 @@ class Failures:
                     for key in [*self.unended]:
                         if key[0] == thread and (key[1] - first) & 0xFFFFFFFF < count:
                             self.unended.remove(key)
+                            self._forget_uncounted(key)
+
+    def _forget_uncounted(self, key: ProgramKey) -> None:
+        """A program has ended of which no failure is kept."""
+        program = self.programs.get(key)
+        if program is not None and not program.kept and program.awaited is None:
+            del self.programs[key]
+            self._more.setdefault((key[0], program.thread), [0, 0])[1] += program.left_out.total()
 
     def take_awaited(self, key: ProgramKey) -> BaseException | None:
         """The failure that ended this program."""
@@ -197,8 +251,11 @@ class Failures:
     def _take(self, key: ProgramKey) -> list[BaseException]:
         program = self.programs.pop(key)
         taken = program.kept
+        self._bytes -= program.bytes
+        owner = key[0], program.thread
+        self._kept[owner] -= len(taken)
         if program.awaited is not None and key in self.calls:
-            self.programs[key] = dataclasses.replace(program, kept=[], more=0)
+            self.programs[key] = dataclasses.replace(program, kept=[], more=0, bytes=0)
         elif program.awaited is not None:
             taken = [program.awaited, *taken]
         for failure in taken:
@@ -206,6 +263,11 @@ class Failures:
                 _finish(program, failure, ended=failure is program.awaited)
         if program.more:
             taken[-1].add_note(errors.NOTE_MANY_FAILURES.format(count=program.more))
+        if taken and self._kept[owner] <= 0:
+            del self._kept[owner]
+            if owner in self._more:
+                count, left_out = self._more.pop(owner)
+                taken[-1].add_note(errors.NOTE_MORE_PROGRAMS.format(count=count, left_out=left_out))
         return taken
 
     def keep_from_jax(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from effects import _errors as errors
 from effects._api.config import config
 from effects.dispatch.draining.drain import Drain
+from effects.dispatch.draining.ending import INTERRUPTED, end_drain
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.processes import Meetings
@@ -73,23 +74,31 @@ class Runtime:
     def stop(self) -> None:
         """Shows all effects, ends the drain, closes handlers, and reports what effects raised and no caller was given.
 
-        At the end of the process. Effects of exit handlers that come later are replayed by whoever waits for them.
+        At the end of the process. Effects of exit handlers that come later are replayed where they are called.
         """
-        unseen = [*self.failures.raising]
+        interrupted, unseen = False, [*self.failures.raising]
         try:
-            self.waiting.for_all()
+            interrupted = end_drain(self.waiting, self.drain)
         finally:
-            self.drain.stop()
+            self.drain.ended = True
+            # Nothing runs in the background from here on, so what later exit handlers call waits for its effects.
+            config.sync = True
             unseen += self.failures.take(unended=True)
             self.failures.keep_from_jax()
             for handler in self.observers.handlers:
                 try:
                     handler.close()
-                except Exception as error:
+                except KeyboardInterrupt as error:  # each is closed, whatever comes
+                    interrupted = True
+                    unseen.append(error)
+                except BaseException as error:
                     unseen.append(error)
             for failure in unseen:
                 sys.excepthook(type(failure), failure, failure.__traceback__)
-            if unseen:
+            native.watch_exit(config.exit_code)
+            if interrupted:
+                native.end_with(INTERRUPTED, always=True)
+            elif unseen:
                 native.end_with(config.exit_code)
 
 

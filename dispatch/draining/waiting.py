@@ -27,9 +27,21 @@ class Waiting:
         """Waits for the effects of the calling thread and of those that have ended, and raises nothing."""
         self.wait([*self._streams.own(), *self._streams.ended()], None, None)
 
-    def for_all(self) -> None:
-        """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for."""
-        self.wait(self._streams.all(), None, None, returned=True)
+    def for_all(self, timeout: float | None = None) -> list[str]:
+        """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for.
+        Returns what is outstanding when the time is up."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self.wait(self._streams.all(), None, deadline, returned=True)
+
+    def forget_all(self) -> None:
+        """Nobody waits any more for what has been called so far."""
+        for stream in self._streams.all():
+            stream.calls.clear()
+            stream.running.clear()
+
+    def count_unended(self) -> int:
+        """How many programs have been called and have not ended."""
+        return sum(len(stream.calls) for stream in self._streams.all())
 
     def settle_order(self) -> None:
         """Before a program is called: what the calling thread called under another `order` becomes visible first. Calls
@@ -141,5 +153,8 @@ def _wait_for_unordered(deadline: float | None) -> bool:
             _jax.block_until_token(token)
         return True
     # These tokens do not say whether they are ready.
-    waiting = Background(lambda: [*map(_jax.block_until_token, tokens)])
+    try:
+        waiting = Background(lambda: [*map(_jax.block_until_token, tokens)])
+    except RuntimeError:  # the interpreter ends, and no thread can be started any more
+        return _wait_for_unordered(None)
     return waiting.wait(max(0.0, deadline - time.monotonic()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,18 +33,24 @@ def _choice(*choices: str) -> Callable[[Any], str]:
 
 
 def _bytes(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(value)
-    number = int(value)
+    number = _whole(value)
     if not 4096 <= number <= 1 << 40:
         raise ValueError(number)
     return number
 
 
 def _exit_code(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)) or not 0 <= int(value) <= 255:
+    number = _whole(value)
+    if not 0 <= number <= 255:
+        raise ValueError(number)
+    return number
+
+
+def _whole(value: Any) -> int:
+    """A whole number of any type, or its text."""
+    if isinstance(value, bool):
         raise ValueError(value)
-    return int(value)
+    return int(value) if isinstance(value, str) else operator.index(value)
 
 
 # name -> default, how it is read, what it takes

@@ -79,7 +79,7 @@ def registered_effects() -> Mapping[str, Effect]:
 
 def effect_names(effects: object) -> frozenset[str]:
     """The names of effects given as one or several names or `Effect`s; unknown ones are an error."""
-    if isinstance(effects, (str, Effect)):
+    if isinstance(effects, (str, bytes, Effect)):
         effects = (effects,)
     names = set()
     for effect in effects if isinstance(effects, Iterable) else (effects,):

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
+from effects import _jax
 from effects._model.arguments import flat_arguments
 from effects._model.operand import Operand, Static, dtype_name
 from effects._model.site import Site
@@ -37,8 +38,10 @@ MSG_TRACER_IN_FMT = (
 )
 
 
-# How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
-_TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
+def _holds_tracer(fmt: str) -> bool:
+    """Whether a format has what JAX shows of a value that is not known yet: the name of a tracer, and what it holds."""
+    names = re.findall(r"\b(\w+Tracer)[<(]", fmt)
+    return "Traced<" in fmt or bool(names and not _jax.tracer_names().isdisjoint(names))
 
 
 class _Fields(string.Formatter):
@@ -89,7 +92,7 @@ def check_format(
     """
     if not isinstance(fmt, str):
         raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
-    if _TRACER.search(fmt):
+    if _holds_tracer(fmt):
         raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
     if _is_filled(fmt, site_leaves, tree):
         return ()

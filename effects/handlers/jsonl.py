@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from effects._model.record import Record
 from effects.handlers._batches import each
+from effects.handlers._lines import LineFile
 from effects.handlers._values import encode, json_object
 
 
@@ -44,17 +45,20 @@ class JsonLinesHandler:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False):
-        self._file = open(path, "w", encoding="ascii", newline="\n")  # noqa: SIM115 - closed by `close`
+        self._file = LineFile(path)
         self._fsync = fsync
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
 
     def handle_many(self, records: Sequence[Record]) -> None:
-        each(records, lambda record: self._file.write(encode(json_object(record)) + "\n"))
-        self._file.flush()
-        if self._fsync:
-            os.fsync(self._file.fileno())
+        lines: list[bytes] = []
+        try:
+            each(records, lambda record: lines.append(f"{encode(json_object(record))}\n".encode("ascii")))
+        finally:
+            self._file.write(lines)
+            if self._fsync:
+                self._file.sync()
 
     def close(self) -> None:
         self._file.close()

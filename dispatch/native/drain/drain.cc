@@ -93,6 +93,7 @@ bool Drain::collect(Batch &batch) {
     again = order_.advance(release, batch.finished) || moved;
     if (builder_.is_closed()) break; // somebody waits for what is here
   }
+  publisher_.stats.discarded.fetch_add(order_.take_discarded(), std::memory_order_relaxed);
   parking_.adapt(publisher_.ring_bytes.load(std::memory_order_relaxed), scans_);
   parking_.relax_stuck_regions();
   if (!batch.has_run() && !order_.any_suspended() && sites_.any_dying())

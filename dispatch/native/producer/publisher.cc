@@ -116,7 +116,7 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
   }
   if (mine.ring.publish() || reply != 0) wake_up_.wake_now();
 
-  stats.published.fetch_add(1, std::memory_order_relaxed);
+  if (!IsMarker(kind)) stats.published.fetch_add(1, std::memory_order_relaxed);
   stats.bytes.fetch_add(sizeof header + payload, std::memory_order_relaxed);
   return true;
 }
@@ -211,6 +211,7 @@ bool Publisher::drop_oldest(ProducerRing &mine) {
 }
 
 bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {
+  stats.published.fetch_add(1, std::memory_order_relaxed);
   stats.dropped.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(mine.consumer);
   mine.note_drop(header, /*left_ring=*/false);
@@ -219,6 +220,7 @@ bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {
 
 bool Publisher::keep(ProducerRing &mine, RecordHeader header, const Span *spans, size_t count) {
   header.flags &= static_cast<uint16_t>(~kLarge); // here the payload follows its header, whatever its size
+  if (!IsMarker(header.kind)) stats.published.fetch_add(1, std::memory_order_relaxed);
   std::vector<std::byte> record(sizeof header + header.payload_size);
   std::memcpy(record.data(), &header, sizeof header);
   Copy(record.data() + sizeof header, spans, count);

@@ -23,9 +23,10 @@
 namespace effects {
 
 struct Stats {
-  std::atomic<uint64_t> published{0};  // records put into a ring
+  std::atomic<uint64_t> published{0};  // records that came, also those that were dropped; no markers
   std::atomic<uint64_t> released{0};   // records that left in order
   std::atomic<uint64_t> dropped{0};    // records lost because a ring was full
+  std::atomic<uint64_t> discarded{0};  // other devices' copies, and what came of a program that had failed
   std::atomic<uint64_t> cancelled{0};  // callbacks that could not run, because their program had failed
   std::atomic<uint64_t> waited{0};     // times a producer found its ring full and waited
   std::atomic<uint64_t> bytes{0};      // bytes published, headers included

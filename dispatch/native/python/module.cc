@@ -102,7 +102,8 @@ NB_MODULE(_native, m) {
   m.def("offer", [] { return wake_up().offer(); });
   m.def("reclaim", [] { return wake_up().reclaim(); });
   m.def("leave", [] { wake_up().leave(); });
-  m.def("end_with", &EndWith);
+  m.def("watch_exit", &WatchExit);
+  m.def("end_with", &EndWith, nb::arg(), nb::arg("always") = false);
   m.def("set_offer_urgent", [] { wake_up().set_offer_urgent(); });
   m.def("nest", [](uint32_t thread) { drain().nest(thread); });
   m.def("resume", [](uint32_t thread, uint64_t untracked) { drain().resume(thread, untracked); });
@@ -203,6 +204,7 @@ NB_MODULE(_native, m) {
     all["published"] = stats.published.load();
     all["released"] = stats.released.load();
     all["dropped"] = stats.dropped.load();
+    all["discarded"] = stats.discarded.load();
     all["cancelled"] = stats.cancelled.load();
     all["waited"] = stats.waited.load();
     all["bytes"] = stats.bytes.load();
