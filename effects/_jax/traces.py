@@ -11,6 +11,7 @@ import jax
 from jax._src import config as jax_config
 from jax._src import core
 from jax._src import mesh as jax_mesh
+from jax._src.export import _export
 
 
 def runs_now() -> bool:
@@ -53,6 +54,11 @@ def with_flat_arguments(traced: Any) -> Any:
     flat = copy.copy(traced)
     flat._in_tree = jax.tree.structure(((0,) * traced._in_tree.num_leaves, {}))
     return flat
+
+
+def check_symbolic_scopes(fun: Any, args: Any, kwargs: Any) -> None:
+    """Refuses arguments of which one has a size of another symbolic scope, with the error of `jax.export`."""
+    _export.check_symbolic_scope_errors(fun, args, kwargs)
 
 
 launches_take_threads = jax.__version_info__ < (0, 12)
