@@ -31,9 +31,9 @@ from effects._jax.patches import patches as patches
 from effects._model.effect import Effect as Effect
 from effects._model.functions import register_callback as register_callback
 from effects._model.record import Record as Record
-from effects.dispatch.calling.export import Exported as Exported
-from effects.dispatch.calling.export import deserialize as deserialize
 from effects.dispatch.calling.export import export as export
+from effects.dispatch.calling.exported import Exported as Exported
+from effects.dispatch.calling.exported import deserialize as deserialize
 from effects.dispatch.calling.jit import jit as jit
 from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
 from effects.dispatch.draining.observe import add_handler as add_handler

@@ -10,6 +10,7 @@ from effects import _jax
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.executable import Executable
 from effects.dispatch.calling.threaded import runtime_token_for
+from effects.lowering.passes.summary import summarize
 
 MSG_JAX_EXPORT = (
     "`jax.export` was given `{program}`, which `fx.jit` compiled. It knows nothing of the tokens that such a function "
@@ -37,6 +38,8 @@ class Traced(_Stage):
 
     def lower(self, **options: Any) -> Lowered:
         if "_private_parameters" in options:  # of `jax.export`, which would take the tokens for arguments
+            if not summarize(self._stage.jaxpr).effects:
+                return self._stage.lower(**options)
             raise NotImplementedError(MSG_JAX_EXPORT.format(program=self._function._name))
         args, kwargs = self._arguments
         threaded = self._function._threaded.trace(runtime_token_for(args, kwargs), *args, **kwargs)

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.export
 from jax._src import api, checkify, custom_batching, dispatch
+from jax._src.export import _export
 from jax._src.interpreters import batching
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
@@ -269,6 +271,22 @@ _TABLE = (
         "arguments.",
         "0.10",
         "JAX asks whatever has the methods of its jitted functions.",
+    ),
+    Patch(
+        "export",
+        (_attribute(_export, "export"), _attribute(jax.export, "export")),
+        "`jax.export.export` of what `fx.jit` returned is `fx.export` of it, if it has effects.",
+        "JAX exports what it lowers, and would take the tokens of a threaded function for arguments of the user's.",
+        "0.10",
+        "JAX exports functions that take and return tokens of other libraries.",
+    ),
+    Patch(
+        "deserialize",
+        (_attribute(_export, "deserialize"), _attribute(jax.export, "deserialize")),
+        "`jax.export.deserialize` reads what an exported program with effects serialized.",
+        "JAX knows nothing of the effects that stand ahead of the program, and would read them as a part of it.",
+        "0.10",
+        "JAX serializes what other libraries say of a program.",
     ),
     Patch(
         "effects_barrier",

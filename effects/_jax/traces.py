@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from jax._src import config as jax_config
 from jax._src import core
 from jax._src import mesh as jax_mesh
+from jax._src.export import _export
 
 
 def runs_now() -> bool:
@@ -68,6 +69,11 @@ def call_beside_fast_paths(jitted: Any) -> Callable[..., Any]:
     if not hasattr(jitted, "_cache_miss"):
         return jitted
     return lambda *args, **kwargs: jitted._cache_miss(*args, **kwargs)[0]
+
+
+def check_symbolic_scopes(fun: Any, args: Any, kwargs: Any) -> None:
+    """Refuses arguments of which one has a size of another symbolic scope, with the error of `jax.export`."""
+    _export.check_symbolic_scope_errors(fun, args, kwargs)
 
 
 launches_take_threads = jax.__version_info__ < (0, 12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -94,3 +95,47 @@ def test_a_class_that_is_shown_may_check_its_fields(lines, jit):
     assert sorted(shown) == sorted([f"{numpy} {numpy}", repr(Checked(X))])
     assert seen == [[0, 1, 2]]
     assert handler.columns("event")["checked.x"].tolist() == [[0, 1, 2]]
+
+
+def test_a_class_that_is_defined_again_is_another_one(lines):
+    """As in a notebook: a program is traced anew for a class of the same name, and shows objects of this one."""
+
+    def define(text):
+        @jax.tree_util.register_dataclass
+        @dataclasses.dataclass
+        class Again:
+            x: jax.Array
+
+            def __repr__(self):
+                return text
+
+        return Again
+
+    def save(again):
+        seen.append(type(again))
+
+    @fx.jit
+    def f(again):
+        fx.print("{}", again)
+        fx.callback(save, None, again)
+
+    first, second = define("first"), define("second")
+    seen = []
+    assert lines(lambda: (f(first(X)), f(second(X)), f(first(X)))) == ["first", "second", "first"]
+    assert seen == [first, second, first]
+
+
+def test_one_function_is_called_in_the_ways_that_were_asked_for(lines):
+    """The same function at the same line, once lane by lane and once for all lanes."""
+
+    def save(x):
+        shapes.append(x.shape)
+        return x
+
+    @functools.partial(fx.jit, static_argnums=1)
+    def f(xs, method):
+        return jax.vmap(lambda x: fx.callback(save, jax.ShapeDtypeStruct((), x.dtype), x, vmap_method=method))(xs)
+
+    shapes = []
+    lines(lambda: (f(X, None), f(X, "expand_dims"), f(X, None)))
+    assert shapes == [(), (), (), (3,), (), (), ()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import pytest
 from jax.experimental import checkify
@@ -91,6 +92,23 @@ def _shapes_of_static_arguments():
         return 0
 
 
+def _export_of_jitted():
+    """Whether `jax.export.export` exports a program with effects."""
+    try:
+        return len(jax.export.export(fx.jit(lambda x: fx.print("{}", x)))(1).in_avals)
+    except NotImplementedError:
+        return 0
+
+
+def _deserialized():
+    """Whether `jax.export.deserialize` reads a program with effects."""
+    data = fx.export(lambda x: fx.print("{}", x))(1).serialize()
+    try:
+        return len(jax.export.deserialize(data).in_avals)
+    except Exception:  # of another library, which reads numbers where there are none
+        return 0
+
+
 # Functions of their own at each call, so that nothing comes from caches of JAX.
 NEEDED = {
     "vmap of cond": (lambda: _records(jax.vmap(_branch), jnp.arange(3)), 1, 3),
@@ -107,6 +125,8 @@ NEEDED = {
     ),
     "while in checkify": (lambda: _records(_checked, 1.0), 3, 6),
     "eval_shape": (_shapes_of_static_arguments, 2, 0),
+    "export": (_export_of_jitted, 1, 0),
+    "deserialize": (_deserialized, 1, 0),
     "effects_barrier": (_failures_of_barrier, 1, 0),
 }
 """By row: what a program gives, with it and without it."""
