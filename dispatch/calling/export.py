@@ -25,8 +25,9 @@ from effects._model.effect import Effect, describe_effect, jax_effects
 from effects._model.platform import platforms_with
 from effects._model.site import Site, site_from
 from effects.dispatch.calling.jit import JitFunction, jit
-from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens
+from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens, trace
 from effects.dispatch.draining.runtime import runtime
+from effects.lowering.passes.jax_callbacks import take_over
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
 
@@ -135,7 +136,7 @@ def export(
     function = fun if isinstance(fun, JitFunction) else jit(fun)
 
     def do_export(*args: Any, **kwargs: Any) -> Exported:
-        jaxpr = function._without_tokens.trace(*args, **kwargs).jaxpr
+        jaxpr = take_over(trace(function._without_tokens, args, kwargs).jaxpr)
         summary = summarize(jaxpr)
         effects = summary.effects
         sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)

@@ -57,6 +57,11 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         "'wait', 'drop_newest' or 'drop_oldest'",
     ),
     "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
+    "jax_effects": (
+        "program_order",
+        _choice("program_order", "as_written", "jax"),
+        "'program_order', 'as_written' or 'jax'",
+    ),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
 }
 
@@ -75,6 +80,10 @@ class Config:
       `"drop_newest"` and `"drop_oldest"`: records are dropped and counted.
     - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
       no barrier has reported; 0 lets it be.
+    - `jax_effects` (`EFFECTS_JAX_EFFECTS`): what `jax.debug.print`, `jax.debug.callback`, `jax.debug.log` and
+      `io_callback` are inside `fx.jit`. `"program_order"`: effects like ours, all of them in program order;
+      `"as_written"`: effects like ours, in no order without `ordered=True`; `"jax"`: what JAX's transformations make of
+      them, in no order without `ordered=True`. Counts for functions traced afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
 
@@ -93,6 +102,7 @@ class Config:
     ring_bytes: int
     when_full: str
     exit_code: int
+    jax_effects: str
     native: bool
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):
