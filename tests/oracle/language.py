@@ -25,7 +25,8 @@ RESULT_TYPES = ("int32", "uint8", "bool", "float16", "bfloat16", "float32")  # o
 
 # Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function. The first
 # four are prints, two of them by the handler of a custom call; a queued callback is called when its turn has come, and
-# the program waits for what a sync one returns.
+# the program waits for what a sync one returns. The last are JAX's own: prints, `jax.debug.callback`, and `io_callback`
+# without results and with them. Only `jax_print_ordered` has `ordered=True`, and the others keep their place too.
 EFFECTS: Mapping[str, bool] = {
     "ordered": True,
     "unordered": False,
@@ -38,9 +39,14 @@ EFFECTS: Mapping[str, bool] = {
     "sync": True,
     "sync_unordered": False,
     "print_grad": True,
+    "jax_print": True,
+    "jax_print_ordered": True,
+    "jax_queued": True,
+    "jax_io": True,
+    "jax_sync": True,
 }
 
-PRINTS = ("ordered", "unordered", "native", "native_unordered")
+PRINTS = ("ordered", "unordered", "native", "native_unordered", "jax_print", "jax_print_ordered")
 
 # What a callback may do besides writing its line -> the lines that come of it. In these, `label` is the callback's,
 # `who` tells those of ordered callbacks from those of unordered ones, and `value` is a number.
@@ -63,7 +69,7 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
 FEATURES = frozenset(
     {
         *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
-        *("capture", "native"),
+        *("capture", "native", "jax"),
     }
 )
 
