@@ -1,8 +1,8 @@
 """What tests look at that is private: if it moves, this is the one place that says where it is."""
 
 from effects import _jax as _jax
-from effects import _wire
-from effects import cli
+from effects import _wire, cli
+from effects._api import jax_callbacks as jax_callbacks
 from effects._model.arguments import take_arguments as take_arguments
 from effects._model.line import Line as Line
 from effects._model.primitive import effect_p as effect_p
@@ -24,6 +24,5 @@ from effects.handlers.merge import text_of as text_of
 from effects.lowering.host.sites import KnownSites as KnownSites
 from effects.lowering.host.sites import known_sites as known_sites
 from effects.lowering.passes.thread import find_rule as find_rule
-from effects.lowering.rules import jax_callbacks as jax_callbacks
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from effects._api import jax_callbacks
 from effects._api.config import config
 from effects._jax import call_beside_fast_paths, count_fast_paths, jax_tokens, runs_now
 from effects._wire import TOKEN_LENGTH, ProgramTraits
@@ -31,7 +32,8 @@ class Dispatcher:
     # This is the path of every dispatch, hence one function and few helpers.
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
-            return self._without_tokens(*args, **kwargs)
+            with jax_callbacks.tracing_inside():
+                return self._without_tokens(*args, **kwargs)
         if jax_tokens.current_tokens:
             runtime.waiting.for_untracked_programs()
         streams = runtime.streams

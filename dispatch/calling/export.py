@@ -23,7 +23,8 @@ from effects._model.site import Site
 from effects.dispatch.calling.exported import Exported, deserialize
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.saved import is_saved
-from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens
+from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens, trace
+from effects.lowering.passes.jax_callbacks import take_over
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import token_keys
 
@@ -102,7 +103,7 @@ def export(
 
     def do_export(*args: Any, **kwargs: Any) -> Exported:
         _jax.check_symbolic_scopes(function._fun, args, kwargs)  # JAX would count the tokens among the arguments
-        jaxpr = function._without_tokens.trace(*args, **kwargs).jaxpr
+        jaxpr = take_over(trace(function._without_tokens, args, kwargs).jaxpr)
         summary = summarize(jaxpr)
         effects = summary.effects
         sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
@@ -155,7 +156,7 @@ def _export_of_jitted(jax_export: Any) -> Any:
             return jax_export(fun_jit, **options)
 
         def do_export(*args: Any, **kwargs: Any) -> Any:
-            summary = summarize(fun_jit._without_tokens.trace(*args, **kwargs).jaxpr)
+            summary = summarize(take_over(trace(fun_jit._without_tokens, args, kwargs).jaxpr))
             is_ours = summary.effects or summary.has_custom_calls
             exporting = export(fun_jit, **options) if is_ours else jax_export(fun_jit._without_tokens, **options)
             return exporting(*args, **kwargs)

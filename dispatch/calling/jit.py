@@ -11,10 +11,11 @@ from typing import Any
 
 import jax
 
+from effects._api import jax_callbacks
 from effects._jax import patches
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.stages import Lowered, Traced
-from effects.dispatch.calling.threaded import jit_threaded, runtime_token_for
+from effects.dispatch.calling.threaded import jit_threaded, runtime_token_for, trace
 
 MSG_NOT_CALLABLE = (
     "`fx.jit` was given {fun!r}, which cannot be called. What is jitted is a function, as for `jax.jit`. Pass a "
@@ -87,11 +88,12 @@ class JitFunction(Dispatcher):
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         """As `jax.jit(f).trace`: the function's jaxpr for these arguments, as the user wrote it."""
-        return Traced(self, self._without_tokens.trace(*args, **kwargs), args, kwargs)
+        return Traced(self, trace(self._without_tokens, args, kwargs), args, kwargs)
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(f).eval_shape`: shapes and types of the results. No effect happens."""
-        return self._without_tokens.eval_shape(*args, **kwargs)
+        with jax_callbacks.tracing():
+            return self._without_tokens.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """As `jax.jit(f).clear_cache`: forgets what was compiled."""

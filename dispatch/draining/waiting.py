@@ -96,7 +96,7 @@ class Waiting:
         self._drain.start()  # a program that failed while it was traced has an epoch too
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if done() or self._drain.wait(done, left, for_untracked=for_untracked):
-            if (names is None or names & _OF_JAX) and not _wait_for_unordered(deadline):
+            if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
                 return ["programs with unordered effects that were left to JAX"]
             return []
         outstanding = list(map(str, self._drain.functions().values()))
@@ -140,9 +140,6 @@ def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:
     call = stream.calls.get(number)
     traits = call[0].traits if call is not None else None
     return traits.effects if traits is not None else None
-
-
-_OF_JAX = frozenset(effect.name for effect in OF_JAX.values())
 
 
 def _wait_for_unordered(deadline: float | None) -> bool:

@@ -65,6 +65,11 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     ),
     "after_error": ("stop", _choice("stop", "go_on"), "'stop' or 'go_on'"),
     "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
+    "jax_effects": (
+        "program_order",
+        _choice("program_order", "as_written", "jax"),
+        "'program_order', 'as_written' or 'jax'",
+    ),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
 }
 
@@ -86,6 +91,10 @@ class Config:
       carried out. What is in force when the effect fails counts.
     - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
       no barrier has reported; 0 lets it be.
+    - `jax_effects` (`EFFECTS_JAX_EFFECTS`): what `jax.debug.print`, `jax.debug.callback`, `jax.debug.log` and
+      `io_callback` are inside `fx.jit`. `"program_order"`: effects like ours, all of them in program order;
+      `"as_written"`: effects like ours, in no order without `ordered=True`; `"jax"`: what JAX's transformations make of
+      them, in no order without `ordered=True`. Counts for functions traced afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
 
@@ -105,6 +114,7 @@ class Config:
     when_full: str
     after_error: str
     exit_code: int
+    jax_effects: str
     native: bool
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):

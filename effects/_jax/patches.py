@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.export
-from jax._src import api, checkify, custom_batching, dispatch
+from jax._src import api, callback, checkify, custom_batching, debugging, dispatch
 from jax._src.export import _export
 from jax._src.interpreters import batching
 from jax._src.interpreters import partial_eval as pe
@@ -69,6 +69,10 @@ def _attribute(owner: Any, name: str) -> PatchPoint:
 
 def _entry(module: Any, table: str, primitive: Any) -> PatchPoint:
     return PatchPoint(f"{module.__name__}.{table}[{primitive}]", getattr(module, table), primitive)
+
+
+def _bind(module: Any, primitive: str) -> PatchPoint:
+    return PatchPoint(f"{module.__name__}.{primitive}.bind", getattr(module, primitive), "bind")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,6 +140,20 @@ _REMAT = "partial_eval_jaxpr_custom_rules"
 _MASKS = "JAX tells batching rules of effects for which lanes a branch or an iteration is."
 
 _TABLE = (
+    Patch(
+        "JAX's own callbacks",
+        (
+            _bind(debugging, "debug_print_p"),
+            _bind(debugging, "debug_callback_p"),
+            _bind(callback, "io_callback_p"),
+        ),
+        "While a function is traced for `fx.jit`, `jax.debug.print`, `.callback` and `.log`, and `io_callback`, are "
+        "effects of this library. The setting `jax_effects` keeps JAX's semantics.",
+        "JAX's transformations have these effects in all lanes and in all branches, drop and repeat them, and unroll a "
+        "`vmap`. What they have done cannot be undone afterwards.",
+        "0.10",
+        "JAX lets libraries bind its callbacks otherwise while they trace.",
+    ),
     Patch(
         "vmap of cond",
         (_entry(batching, _BATCHERS, cond_p),),

@@ -12,11 +12,20 @@ from jax._src import config as jax_config
 from jax._src import core
 from jax._src import mesh as jax_mesh
 from jax._src.export import _export
+from jax._src.interpreters import partial_eval as pe
 
 
 def runs_now() -> bool:
     """Whether a call of a jitted function is compiled and runs now: no trace is under way, and jit is not disabled."""
     return _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env and not jax_config.disable_jit.value
+
+
+def is_staged() -> bool:
+    """Whether what is called now becomes part of a jaxpr, whatever transformations are between."""
+    trace = core.trace_ctx.trace
+    while trace is not None and not isinstance(trace, pe.DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 _trace, _axis_env = core.trace_state_strong_ref, core.axis_env_state

@@ -36,7 +36,6 @@ class HostCall(Content):
     pass_record: bool = False
     vmap_method: str | None = None  # as for `jax.pure_callback`; None: lane by lane
     prints: bool = False  # whether the function returns text to print
-    otherwise: Callable[..., Any] | None = None  # JAX's own path from operands to results, where there is none of ours
 
     @property
     def title(self) -> str:

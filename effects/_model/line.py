@@ -48,7 +48,8 @@ class Line(Content):
 
     def text(self, record: Record) -> str:
         if not self.of_record:
-            return after_shard(record, self._fill(record.args, record.fields))
+            text = self._fill(record.args, record.fields)
+            return after_shard(record, text) if self.options is None else text  # JAX shows a shard by itself
         own = {"device": record.device, "index": shown_index(record)}
         return self._fill(record.args, {**record.fields, **{name: own[name] for name in self.of_record}})
 

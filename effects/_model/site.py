@@ -22,6 +22,7 @@ from effects._model.arguments import flat_arguments, whole_arguments
 from effects._model.content import Content
 from effects._model.description import describe_site, read_site
 from effects._model.effect import Effect
+from effects._model.jax_call import JaxCall
 from effects._model.operand import Operand, Static
 from effects._model.where import Where
 
@@ -42,6 +43,7 @@ class Site:
     per_shard: bool = False  # whether each shard of a sharded array is an effect of its own
     shard_bounds: tuple[tuple[slice, ...], ...] = ()  # of a record's shards: where each operand lies in the whole
     first_sharded: int = 0  # of these: the first that is not the whole
+    origin: JaxCall | None = None  # the callback of JAX's own that it was written as
 
     @functools.cached_property
     def description(self) -> str:

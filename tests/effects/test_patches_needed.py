@@ -16,6 +16,10 @@ def _branch(x):
     jax.lax.cond(x > 1, lambda: fx.print("{}", x), lambda: None)
 
 
+def _branch_of_jax(x):
+    jax.lax.cond(x > 1, lambda: jax.debug.print("{}", x), lambda: None)
+
+
 def _scan(x):
     def body(carry, _):
         fx.print("an iteration")
@@ -111,6 +115,7 @@ def _deserialized():
 
 # Functions of their own at each call, so that nothing comes from caches of JAX.
 NEEDED = {
+    "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
     "vmap of cond": (lambda: _records(jax.vmap(_branch), jnp.arange(3)), 1, 3),
     "vmap of while": (lambda: _records(jax.vmap(_while), jnp.array([1.0, 8.0, 8.0])), 6, 12),
     "vmap of custom_vmap": (lambda: _records(jax.vmap(lambda x: x + _custom_vmap()), jnp.arange(3.0)), 3, 1),

@@ -99,7 +99,7 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
         outcome.records, outcome.tokens = [], [seen_of(record) for record in records]
         for record in records:
             text = record.text
-            if record.effect == "callback":
+            if record.effect in ("callback", "jax.debug", "jax.io_callback"):
                 text = text.split("(", 1)[0]
             elif record.effect == "log":
                 text += f" {logging.getLevelName(record.level)}{in_lane(record.lane)}"

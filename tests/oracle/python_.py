@@ -75,8 +75,10 @@ class Reading:
             self._at_this_point(label, lambda: self._call(callback, values, lane))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
 
-        calls = {"log": log, "queued": call, "sync": call}
-        namespace: dict[str, Any] = {kind: calls.get(kind.split("_")[0], self._write) for kind in EFFECTS}
+        calls = {"log": log, "queued": call, "sync": call, "io": call}
+        namespace: dict[str, Any] = {
+            kind: calls.get(kind.removeprefix("jax_").split("_")[0], self._write) for kind in EFFECTS
+        }
         namespace |= {"lockstep": self._lockstep, "branch": self._branch, "turns": self._turns}
         namespace |= {"held": self._held, "dropped": self._dropped, "scale": self._scale}
         namespace |= {"print_grad": self._print_grad, "custom_rule": self._custom_rule}

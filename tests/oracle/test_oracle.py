@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+import effects as fx
 from tests.oracle.cases import case_number, cases, generate
 from tests.oracle.compare import check
 from tests.oracle.expressions import Binary, Less, Literal, Name
@@ -21,7 +22,7 @@ from tests.oracle.python_ import interpret
 from tests.oracle.runners import library, library_after, plain_jax
 from tests.oracle.source import render
 from tests.oracle.statements.callback import Callback
-from tests.oracle.statements.calls import Call, Vmap
+from tests.oracle.statements.calls import Call, Vmap, Wrapped
 from tests.oracle.statements.control import Cond, Fori, Scan, While
 from tests.oracle.statements.derivatives import CustomRule, Derivative, PrintGrad, Scale
 from tests.oracle.statements.effects import Effect, Log
@@ -142,6 +143,54 @@ def test_check_lanes_agree_with_lines_written_by_hand() -> None:
     """Lanes of a `vmap` go where Python would, each in its place: the branch that is false first, as in a `switch`."""
     assert interpret(LANES, (1, 0, 0)) == ((1, 14, 0), LANES_LINES)
     assert check([Run(LANES, (1, 0, 0))]).lines == LANES_LINES
+
+
+OF_JAX = Program(
+    functions=(Function("f0", "jit", (Effect("jax_print", "called", (A,)),)),),
+    body=(
+        Vmap(
+            *("l", (1, 2, 3), Literal(0)),
+            (
+                Cond(Less(Name("l"), Literal(2)), (Effect("jax_print", "small", (Name("l"),)),), (Call("f0", True),)),
+                While("k", (), Less(A, Name("l")), 3, (Assign("a", Binary("+", A, Literal(1))), Call("f0", True))),
+            ),
+            *(A, "b"),
+        ),
+        Callback("jax_queued", "later", (A,), "tree", False, ("print",), True),
+        Effect("jax_print_ordered", "ordered", (A,)),
+        Derivative("grad", "slope", (Wrapped("remat", True, (Effect("jax_print", "once", (A,)),)),), "c"),
+        Callback("jax_io", "saves", (A, B), "keywords", False, (), False),
+        Callback("jax_sync", "asks", (A,), "flat", False, (), False, target="a", results=(("int32", 2),)),
+        Effect("ordered", "end", (A,)),
+    ),
+)
+OF_JAX_LINES = [
+    *("called 1", "called 1", "small 1", "called 2", "called 2", "called 3"),
+    *("later 1 @0", "later.print 1", "ordered 1", "once 1", "slope 1.0", "saves 1 14 @0", "asks 1 @0", "end 39"),
+]
+
+
+def test_check_effects_of_jax_agree_with_lines_written_by_hand() -> None:
+    """JAX's own effects come once, in the lanes that are there, in program order though nobody asked for it."""
+    assert interpret(OF_JAX, (1, 0, 0))[1] == OF_JAX_LINES
+    assert check([Run(OF_JAX, (1, 0, 0))]).lines == OF_JAX_LINES
+
+
+def test_check_reports_semantics_of_jax() -> None:
+    """What JAX's transformations make of its effects is not what is promised."""
+    right = library()
+
+    def jit(fun: Callable[..., Any]) -> Callable[..., Any]:
+        jitted = right.jit(fun)
+
+        def call(*args: Any) -> Any:
+            with fx.config.override(jax_effects="jax"):
+                return jitted(*args)
+
+        return call
+
+    with pytest.raises(AssertionError, match="expected ordered lines"):
+        check([Run(OF_JAX, (1, 0, 0))], dataclasses.replace(right, jit=jit))
 
 
 def _differentiated(form: str) -> Program:

@@ -11,7 +11,8 @@ SLIPS = (
         "export.domains_swapped",
         FILE,
         "    outs, after = program._run(here, flat)\n    return dict(zip(tokens, after, strict=True)), outs",
-        "    outs, after = program._run(here[::-1], flat)\n    return dict(zip(tokens, after[::-1], strict=True)), outs",
+        "    outs, after = program._run(here[::-1], flat)\n"
+        "    return dict(zip(tokens, after[::-1], strict=True)), outs",
         "An exported program counts its domains as each other's.",
         (f"{DOMAINS}::test_domains_of_an_exported_program_inside_another",),
     ),

@@ -186,6 +186,7 @@ def jax_refuses(case: DeviceCase, runner: Runner, error: Exception) -> bool:
         log=nothing,
         print_grad=lambda label, x: x,
         callback=callback,
+        jax_callback=lambda kind, fn, results, *args, **kwargs: callback(fn, results, *args, **kwargs),
         barrier=nothing,
     )
     try:

@@ -1,140 +1,145 @@
 """JAX's own callbacks inside `fx.jit`: `jax.debug.print`, `.callback` and `.log`, and `io_callback`.
 
-Each becomes a record like ours. Their functions get what JAX would give them: arrays of JAX's on a CPU device. A print
-whose fields are whole arguments needs no function: JAX formats such an argument as NumPy does.
+While a function is traced for `fx.jit`, each is bound as an effect of ours, so that JAX's transformations treat it as
+one. Their functions get what JAX would give them: arrays of JAX's on a CPU device. A print whose fields are whole
+arguments needs no function: JAX formats such an argument as NumPy does.
 
 What is not here stays JAX's. `pure_callback` has no effect, so that XLA may drop it and move it; a record may be
-neither. It never waits for the drain, and the drain never waits for it. An unordered `partitioned=True` shows what
-each device has, where a record shows the whole value.
+neither. It never waits for the drain, and the drain never waits for it.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import string
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.arguments import take_array, whole_arguments
+from effects._api.config import config
+from effects._api.registry import JAX_DEBUG, JAX_IO
+from effects._jax import patches
+from effects._model.arguments import flat_arguments, take_array, whole_arguments
 from effects._model.content import Content
 from effects._model.functions import HostFunction, function_name
 from effects._model.host_call import HostCall
+from effects._model.jax_call import JaxCall
 from effects._model.line import Line, fill
 from effects._model.operand import Operand, Static, stored_dtype
+from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
-from effects.lowering.passes.summary import Leaf, effects_of, summarizes
-from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
-from effects.lowering.rules.effect import bind_record
 
 MSG_RETURNED_SOME = (
     "The callback `{name}` returned values, where none were expected. A callback without `result_shape_dtypes` returns "
     "None. Return nothing, or describe what is returned."
 )
+MSG_SHARDING_OF_PROCESSES = (
+    "The `io_callback` of `{name}` at {where} was given `sharding={sharding}`, and there are several processes. Every "
+    "process calls the function, since each replays the effects of whole values. Leave out `sharding`, and ask "
+    "`jax.process_index()` in the function."
+)
 
 
-@register_token_rule(_jax.debug_print_p)
-def _debug_print_token_rule(
-    ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any
-) -> tuple[Tokens, Sequence[Any]]:
-    if params["partitioned"] and not params["ordered"]:
-        return _leave_to_jax(ctx, tokens, *args, **params)
-    if (line := _as_line(params)) is None:
-        return _publish(ctx, tokens, args, _printing(params))
-    static = dict(params["static_args"])
-    values, operands = _take(args)
-    arrays = iter(operands)
-    tree = params["in_tree"]
-    leaves = [Static(static[i]) if i in static else next(arrays) for i in range(tree.num_leaves)]
-    return _publish_site(ctx, tokens, values, line, leaves, tree)
+def tracing() -> AbstractContextManager[Any]:
+    """In force while a function is traced for `fx.jit`: JAX's own callbacks are bound as effects of ours, unless the
+    setting `jax_effects` keeps JAX's semantics. Where jit is disabled they happen at once, as in JAX."""
+    keeps_jaxs = config.jax_effects == "jax" or jax.config.jax_disable_jit
+    return _jax.binding_callbacks(None if keeps_jaxs else config.jax_effects)
 
 
-@register_token_rule(_jax.debug_callback_p)
-def _debug_callback_token_rule(
-    ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any
-) -> tuple[Tokens, Sequence[Any]]:
-    [effect] = ctx.effects
-    if params["partitioned"] and not effect.ordered:
-        return _leave_to_jax(ctx, tokens, *args, **params)
-    return _publish(ctx, tokens, args, HostCall(_function(params["callback"])))
+def tracing_inside() -> AbstractContextManager[Any]:
+    """The same where a function of `fx.jit` is called under another trace. Plain `jax.jit` around it has JAX's own."""
+    return nullcontext() if _jax.is_staged() else tracing()
 
 
-@register_token_rule(_jax.io_callback_p)
-def _io_callback_token_rule(
-    ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any
-) -> tuple[Tokens, Sequence[Any]]:
-    avals = params["result_avals"]
-    results, tree = None, None
-    if avals:
-        results = tuple(Operand(aval.shape, np.dtype(aval.dtype), stored_dtype(np.dtype(aval.dtype))) for aval in avals)
-        tree = jax.tree.structure([0] * len(avals))
-    dtypes = [_jax.typeof(x).dtype for x in args]
+@patches.implements("JAX's own callbacks")
+def _binding_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
+    primitive = bind.__self__  # type: ignore[attr-defined] - what JAX has there is a method
 
-    def otherwise(*stored: Any) -> list[Any]:
-        operands = [x if _is_key(dtype) else x.astype(dtype) for x, dtype in zip(stored, dtypes, strict=True)]
-        outs = _jax.io_callback_p.bind(*operands, **params)
-        return [out.astype(result.stored) for out, result in zip(outs, results or (), strict=True)]
+    @functools.wraps(bind)
+    def bind_ours(*args: Any, **params: Any) -> Any:
+        if (setting := _jax.binding_callbacks.value) is None or _jax.is_left_to_jax():
+            return bind(*args, **params)
+        return bind_effect(primitive, args, params, setting == "program_order")
 
-    content = HostCall(_function(params["callback"], len(avals)), results, tree, otherwise=otherwise)
-    tokens, outs = _publish(ctx, tokens, args, content)
-    return tokens, [out.astype(result.dtype) for out, result in zip(outs, results or (), strict=True)]
+    bind_ours.__module__ = __name__
+    return bind_ours
 
 
-@register_token_rule(_jax.inspect_sharding_p)
-def _leave_to_jax(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
-    return tokens, list(ctx.primitive.bind(*args, **params))
+def bind_effect(primitive: Any, args: Sequence[Any], params: dict[str, Any], in_program_order: bool) -> list[Any]:
+    """Binds a callback of JAX's as an effect of ours. Unless `in_program_order`, one without `ordered=True` has no
+    order."""
+    operands, site = _take_over(primitive, args, params, in_program_order)
+    outs = effect_p.bind(*operands, site=site)
+    return [out.astype(result.dtype) for out, result in zip(outs, site.results or (), strict=True)]
 
 
-@summarizes(_jax.debug_print_p, _jax.debug_callback_p, _jax.io_callback_p)
-def _summarize_callback(eqn: Any) -> Leaf:
-    ordered = all(effect.ordered for effect in effects_of(eqn.effects))
-    if eqn.primitive is _jax.io_callback_p:
-        awaits = bool(eqn.params["result_avals"])
-        return Leaf(True, awaits, ordered and not awaits)
-    calls = eqn.primitive is _jax.debug_callback_p or _as_line(eqn.params) is None
-    return Leaf(calls, False, ordered)
-
-
-# Records
-
-
-def _publish(ctx: TokenContext, tokens: Tokens, args: Sequence[Any], content: Content) -> tuple[Tokens, Sequence[Any]]:
-    """Publishes a record whose operands are a function's positional arguments."""
-    values, operands = _take(args)
-    return _publish_site(ctx, tokens, values, content, operands, jax.tree.structure(((0,) * len(args), {})))
-
-
-def _publish_site(
-    ctx: TokenContext, tokens: Tokens, values: Sequence[Any], content: Content, leaves: Sequence[Any], tree: Any
-) -> tuple[Tokens, Sequence[Any]]:
-    [effect] = ctx.effects
-    frame = _jax.user_frame()
-    site = Site(effect, content, tuple(leaves), tree, Where(*frame) if frame else Where(ctx.where, 0, ""))
-    return bind_record(ctx, tokens, values, site)
-
-
-def _take(args: Sequence[Any]) -> tuple[list[Any], list[Operand]]:
-    """Operands as they travel, and their descriptions."""
+def _take_over(
+    primitive: Any, args: Sequence[Any], params: dict[str, Any], in_program_order: bool
+) -> tuple[list[Any], Site]:
+    """Operands and site of a callback of JAX's."""
+    arrays = list(map(_as_array, args))
     values, operands = [], []
-    for x in args:
-        if _jax.is_reference(x):
-            x = x[...]
-        elif not isinstance(x, (jax.Array, np.ndarray)):  # a literal of the jaxpr
-            x = jnp.asarray(x)
+    for x in arrays:
         value, operand = take_array(x, (), "", Where("", 0, ""))
         values.append(value)
         operands.append(operand)
-    return values, operands
+    where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
+    leaves, tree = tuple(operands), flat_arguments(len(operands))
+    content: Content
+    if primitive is _jax.debug_print_p:
+        effect, ordered = JAX_DEBUG, params["ordered"]
+        if (line := _as_line(params)) is not None:
+            content, (leaves, tree) = line, _with_static(operands, params)
+        else:
+            content = _printing(params)
+    elif primitive is _jax.debug_callback_p:
+        effect, ordered = JAX_DEBUG, _jax.is_ordered(params["effect"])
+        content = HostCall(_function(params["callback"]))
+    else:
+        effect, ordered = JAX_IO, params["ordered"]
+        content = _io_call(params)
+        if params["sharding"] is not None and jax.process_count() > 1:
+            message = MSG_SHARDING_OF_PROCESSES.format(name=content.title, where=where, sharding=params["sharding"])
+            raise NotImplementedError(message)
+    return values, Site(
+        effect if ordered or in_program_order else effect.unordered(),
+        content,
+        leaves,
+        tree,
+        where,
+        per_shard=bool(params.get("partitioned")),
+        origin=JaxCall(primitive, params, tuple(x.dtype for x in arrays), ordered),
+    )
 
 
-def _is_key(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jax.dtypes.extended)
+def _as_array(x: Any) -> Any:
+    if _jax.is_reference(x):
+        return x[...]
+    # JAX takes a number for an array of the type that it has by default.
+    return x if isinstance(x, jax.Array) else np.asarray(x, _jax.typeof(x).dtype)
+
+
+def _with_static(operands: Sequence[Operand], params: dict[str, Any]) -> tuple[tuple[Operand | Static, ...], Any]:
+    """The leaves and the tree of a print's arguments, those included that were known while tracing."""
+    static, arrays, tree = dict(params["static_args"]), iter(operands), params["in_tree"]
+    return tuple(Static(static[i]) if i in static else next(arrays) for i in range(tree.num_leaves)), tree
+
+
+def _io_call(params: dict[str, Any]) -> HostCall:
+    avals = params["result_avals"]
+    function = _function(params["callback"], len(avals))
+    if not avals:
+        return HostCall(function)
+    results = tuple(Operand(aval.shape, np.dtype(aval.dtype), stored_dtype(np.dtype(aval.dtype))) for aval in avals)
+    return HostCall(function, results, jax.tree.structure([0] * len(avals)))
 
 
 # Functions
