@@ -66,7 +66,7 @@ class Drain:
         self.ended = False  # the process is about to end, and nothing runs in the background any more
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
-        self._watch = Watch()  # the leader's
+        self._watch = Watch()  # the leader's, but for what it says of all threads
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
 
@@ -154,6 +154,7 @@ class Drain:
     def _run(self) -> None:
         nested = self._nested[threading.get_ident()] = self._streams.nest_this_thread()
         settle = self._settle(nested)
+        self._watch.count_out_this_thread()
         leads = False
         while not leads and native.stand_by():
             leads, replayed, stopped = True, False, False
