@@ -71,7 +71,7 @@ class Drain:
         self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
-        self._watch = Watch()  # the leader's
+        self._watch = Watch()  # the leader's, but for what it says of all threads
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
 
@@ -179,6 +179,7 @@ class Drain:
     def _run(self) -> None:
         nested = self._nested[threading.get_ident()] = self._streams.nest_this_thread()
         settle = self._settle(nested)
+        self._watch.count_out_this_thread()
         leads = False
         while not leads and native.stand_by():
             leads, replayed, stopped = True, False, False

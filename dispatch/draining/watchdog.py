@@ -13,6 +13,7 @@ import functools
 import inspect
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -107,6 +108,25 @@ class Watch:
     def __init__(self) -> None:
         self._waits: dict[int, _Wait] = {}  # by the identity of their threads
         self._next = 0.0
+        self._starved: set[int] = set()  # threads whose functions' programs were ended, since nothing was computed
+        self._clocks: list[int] = []  # of the drain's threads that have begun: what each has computed
+
+    def count_out_this_thread(self) -> None:
+        """What the calling thread computes, one of the drain's, is no sign that anything goes on: to wait takes some
+        time too, and where many wait for each other, more than a little. What a function computes shows by its stack.
+        """
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
+
+    def _computed(self) -> float:
+        """The seconds that this process has computed, but for the drain's threads."""
+        computed = time.process_time()
+        for clock in self._clocks[:]:
+            try:
+                computed -= time.clock_gettime(clock)
+            except OSError:  # the thread has ended
+                self._clocks.remove(clock)
+        return computed
 
     def find_stuck(self, running: Mapping[int, Running]) -> Iterator[tuple[int, Running, str]]:
         """Functions whose programs must end for anything to go on: their threads, and what to say.
@@ -118,7 +138,7 @@ class Watch:
         if now < self._next or not any(function.reply for function in running.values()):
             return
         self._next = now + _LOOK
-        cpu = time.process_time()
+        cpu = self._computed()
         seen = {
             thread: wait
             for thread, function in running.items()
@@ -126,9 +146,12 @@ class Watch:
         }
         self._waits = {thread: wait.follow(self._waits.get(thread)) for thread, wait in seen.items()}
         below = {thread: list(_below(thread, running)) for thread in running}
+        # Where one program was ended already, those that its function has called meanwhile are no better off.
+        self._starved &= running.keys()
+        patience = _PATIENCE if self._starved else _IDLE_PATIENCE
         # What computes nothing may be waiting for another process, or for a function that does not wait.
         idle = all(thread in self._waits or len(below[thread]) > 1 for thread in running) and all(
-            wait.on_cpu and now - wait.idle_since >= _IDLE_PATIENCE for wait in self._waits.values()
+            wait.on_cpu and now - wait.idle_since >= patience for wait in self._waits.values()
         )
         idle = idle and jax.process_count() == 1
         for thread, function in running.items():
@@ -138,6 +161,7 @@ class Watch:
             if function.several and any(now - wait.since >= wait.patience for wait in waits):
                 yield thread, function, MSG_STUCK
             elif idle:
+                self._starved.add(thread)
                 yield thread, function, MSG_STARVED
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.helpers import meet_barrier
+from tests.helpers import meet_barrier, run_python
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 _matmul = jax.jit(lambda a: (a @ a).sum())
@@ -157,3 +157,31 @@ def test_callback_calls_its_own_function(call):
     f = _asking(call)
     assert f(np.float32(3)) == 11
     assert f(np.float32(5)) == 13
+
+
+STARVING = """
+import jax, jax.numpy as jnp, numpy as np, effects as fx
+F32 = jax.ShapeDtypeStruct((), "float32")
+
+def level(n):
+    def called(x):
+        return np.asarray(fx.jit(level(n - 1))(x)) if n else x
+
+    def f(x):
+        y = jnp.ones((256, 256)) * x  # work enough that XLA computes it on a thread of its own
+        return fx.callback(called, F32, (y @ y).sum()) + 1
+
+    return f
+
+try:
+    fx.jit(level(LEVELS))(jnp.float32(0))
+except fx.EffectError as error:
+    print("PJRT_NPROC" in str(error))
+"""
+
+
+@pytest.mark.parametrize(("levels", "threads"), [(44, 40), (12, 2)])
+def test_programs_that_have_all_threads_of_xla(levels, threads):
+    """Nothing can be computed then, and that is said, however many threads wait meanwhile."""
+    done = run_python(STARVING.replace("LEVELS", str(levels)), env={"PJRT_NPROC": str(threads)}, timeout=200)
+    assert done.stdout == "True\n", done.stderr[-3000:]
