@@ -20,7 +20,7 @@ from effects import _jax
 from effects._model.site import SIZE, Site
 from effects._wire import RECORD_TARGET, TOKEN_LENGTH
 
-_TARGET = "effects_shards"
+SHARDS_TARGET = "effects_shards"
 
 
 def call_shards(
@@ -31,7 +31,7 @@ def call_shards(
     together = [len(operand.lanes) for operand in site.operands]
     empty = [_jax.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
     said = json.dumps({"attributes": attributes, "together": together, "empty": empty, "devices": devices})
-    return _jax.call_partitioned(ctx, _TARGET, (token, *operands), said)
+    return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), said)
 
 
 def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_result: Any, said: bytes) -> Any:
@@ -134,4 +134,4 @@ def _attribute(value: Any) -> str:
     return '"' + "".join(f"\\{byte:02X}" for byte in value.encode()) + '"'  # whatever it holds
 
 
-_jax.register_partitioner(_TARGET, _partition)
+_jax.register_partitioner(SHARDS_TARGET, _partition)
