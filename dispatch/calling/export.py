@@ -15,10 +15,8 @@ import jax.export
 
 from effects import _jax
 from effects import _wire as wire
-from effects._api.config import config
 from effects._jax import patches
 from effects._model.description import nodes_unknown_elsewhere
-from effects._model.platform import platforms_with
 from effects._model.site import Site
 from effects.dispatch.calling.exported import Exported, deserialize
 from effects.dispatch.calling.jit import JitFunction, jit
@@ -32,11 +30,6 @@ MSG_EXPORT_CALLBACK = (
     "The program `{program}` cannot leave this process: it calls back the function `{name}` at {where}. A function "
     "cannot travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where "
     "the program will run."
-)
-MSG_EXPORT_PLATFORM = (
-    "The program `{program}` has effects and cannot be exported for {platforms}. A program takes its effects along "
-    "only where there are native handlers ({known}, with the setting `native` on). Export it for these platforms, or "
-    "without its effects."
 )
 MSG_EXPORT_NODE = (
     "The program `{program}` cannot be exported: {effect} at {where} is given a {types}. Another process knows only "
@@ -78,7 +71,8 @@ def export(
 
     Args:
         fun: The function, as it is or as `fx.jit` returned it.
-        platforms: As for `jax.export.export`. A program with effects needs platforms with native handlers.
+        platforms: As for `jax.export.export`. Where one has no native handlers, the process that calls
+            the program there publishes its effects through JAX's Python callbacks; shapes must be known then.
         disabled_checks: As for `jax.export.export`.
 
     Returns:
@@ -108,8 +102,6 @@ def export(
         effects = summary.effects
         sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
         name = function._name
-        if effects:
-            _check_platforms(name, platforms or (jax.export.default_export_platform(),))
         for site in sites:
             _check_site(name, site)
         if any(map(_jax.is_reference_type, jaxpr.in_avals)) or any(map(_jax.is_reference, jaxpr.consts)):
@@ -126,14 +118,6 @@ def export(
         return Exported(exported, effects, sites)
 
     return do_export
-
-
-def _check_platforms(name: str, platforms: Sequence[str]) -> None:
-    known = platforms_with("native")
-    if unknown := [platform for platform in platforms if platform not in known or not config.native]:
-        raise NotImplementedError(
-            MSG_EXPORT_PLATFORM.format(program=name, platforms=", ".join(unknown), known=", ".join(known))
-        )
 
 
 def _check_site(name: str, site: Site) -> None:

@@ -12,13 +12,16 @@ import jax.export
 
 from effects import _errors as errors
 from effects import _jax
+from effects._api.config import config
 from effects._api.registry import register_effect, registered_effects
 from effects._model.effect import Effect, describe_effect, jax_effects
+from effects._model.platform import platforms_with
 from effects._model.site import Site, site_from
 from effects.dispatch.calling.jit import jit
 from effects.dispatch.calling.saved import pack, unpack
 from effects.dispatch.calling.threaded import RUNTIME_TOKEN
 from effects.dispatch.draining.runtime import runtime
+from effects.lowering.emit.callback import replace_handlers
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
 
 MSG_EXPORT_VJP = (
@@ -38,6 +41,11 @@ MSG_EXPORTED_OF_PROCESSES = (
 MSG_EXPORTED_STRUCTURE = (
     "The exported program `{program}` was called with {got}, where {expected} was expected. Arguments have the "
     "structure with which the program was exported. Call it with the same arguments, by position and by name."
+)
+MSG_EXPORTED_WITHOUT_NATIVE = (
+    "An exported program with effects is called over several devices without native handlers. JAX's Python callbacks, "
+    "which publish its records there, would do so on each device. Call the function that it was exported from, or use "
+    "a platform with native handlers (CPU) with the setting `native`."
 )
 MSG_EXPORTED_IN_JAX_JIT = (
     "The exported program `{program}`, which has effects, is part of a program that plain `jax.jit` compiles. Its "
@@ -220,6 +228,7 @@ def _exported_program_token_rule(
 ) -> tuple[Tokens, list[Any]]:
     here = [exported_for_p.bind(token, program=program) for token in tokens.values()]
     outs, after = program._run(here, flat)
+    after = [exported_calls_p.bind(token) for token in after]
     return dict(zip(tokens, after, strict=True)), outs
 
 
@@ -238,6 +247,20 @@ def _exported_for_lowering(ctx: Any, token: Any, *, program: Exported) -> list[A
     return [token]
 
 
+exported_calls_p = _jax.Primitive("exported_calls")
+"""token -> token: where there are no native handlers, those that exported programs call are replaced."""
+exported_calls_p.def_abstract_eval(lambda token: token)
+
+
+def _exported_calls_lowering(ctx: Any, token: Any) -> list[Any]:
+    has_handlers = config.native and set(_jax.platforms_of(ctx)) <= set(platforms_with("native"))
+    if not has_handlers and not _jax.is_for_export(ctx):
+        if _jax.automatic_devices(ctx):
+            raise NotImplementedError(MSG_EXPORTED_WITHOUT_NATIVE)
+        replace_handlers(ctx)
+    return [token]
+
+
 def _exported_program_jvp(primals: Any, tangents: Any, *, program: Exported, sites: Any) -> Any:
     raise errors.NotDifferentiable(MSG_EXPORT_VJP.format(program=program.fun_name))
 
@@ -249,3 +272,4 @@ def _exported_program_lowering(ctx: Any, *flat: Any, program: Exported, sites: A
 _jax.ad.primitive_jvps[exported_program_p] = _exported_program_jvp
 _jax.mlir.register_lowering(exported_program_p, _exported_program_lowering)
 _jax.mlir.register_lowering(exported_for_p, _exported_for_lowering)
+_jax.mlir.register_lowering(exported_calls_p, _exported_calls_lowering)

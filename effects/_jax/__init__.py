@@ -73,9 +73,12 @@ from effects._jax.lanes import own_lanes as own_lanes
 from effects._jax.lanes import select as select
 from effects._jax.lanes import select_n as select_n
 from effects._jax.lowering import call_handler as call_handler
+from effects._jax.lowering import is_for_export as is_for_export
 from effects._jax.lowering import keep_with_program as keep_with_program
 from effects._jax.lowering import mark_replicated as mark_replicated
 from effects._jax.lowering import owner_of as owner_of
+from effects._jax.lowering import platforms_of as platforms_of
+from effects._jax.lowering import replace_handlers as replace_handlers
 from effects._jax.partitioner import call_partitioned as call_partitioned
 from effects._jax.partitioner import element_type as element_type
 from effects._jax.partitioner import is_tiled as is_tiled

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import callback as jax_callback
 from jax._src import core
 from jax._src.interpreters import mlir
@@ -13,6 +14,11 @@ from jax._src.lib import xla_client
 
 from effects._jax.core import abstract_token
 from effects._jax.regions import replicas_per_group
+
+MSG_DYNAMIC_RECORD = (
+    "An exported program with effects and symbolic shapes is called on a platform without native handlers. JAX's "
+    "Python callbacks, which publish its records there, have known shapes only. Export it for shapes that are known."
+)
 
 
 def call_handler(
@@ -46,6 +52,67 @@ def call_handler(
         has_side_effect=has_side_effect,
         operand_output_aliases=aliases,
     ).results
+
+
+def is_for_export(ctx: Any) -> bool:
+    """Whether the program is lowered to be exported."""
+    return ctx.module_context.lowering_parameters.for_export
+
+
+def platforms_of(ctx: Any) -> Sequence[str]:
+    """The platforms that the program is lowered for."""
+    return ctx.module_context.platforms
+
+
+def replace_handlers(ctx: Any, make: Callable[[str, Any], Callable[..., Sequence[Any]] | None]) -> None:
+    """Puts Python callbacks in place of calls of handlers, in all of the module that has been lowered by now.
+
+    `make(target, attributes)` gives the function of the operands that returns the results, or None to leave a call.
+    """
+    calls: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name == "stablehlo.custom_call":
+            calls.append(op)
+        return mlir.ir.WalkResult.ADVANCE
+
+    ctx.module_context.module.operation.walk(visit)
+    for op in calls:
+        named = (op.attributes.get(name) for name in ("mhlo.backend_config", "backend_config"))
+        attributes = next((each for each in named if isinstance(each, mlir.ir.DictAttr)), {})
+        if (function := make(op.attributes["call_target_name"].value, attributes)) is None:
+            continue
+        avals_in, avals_out = ([_aval_of(value) for value in values] for values in (op.operands, op.results))
+        here = ctx.replace(avals_in=avals_in, avals_out=avals_out)
+        with mlir.ir.InsertionPoint(op), op.location:
+            outs, _, _ = jax_callback.emit_python_callback(
+                here,
+                _as_tuple(function),
+                None,
+                list(op.operands),
+                avals_in,
+                avals_out,
+                has_side_effect=False,
+                returns_token=False,
+            )
+        for old, new in zip(op.results, outs, strict=True):
+            old.replace_all_uses_with(new)
+        op.erase()
+
+
+def _as_tuple(function: Callable[..., Sequence[Any]]) -> Callable[..., tuple[Any, ...]]:
+    return lambda *args: tuple(function(*args))
+
+
+def _aval_of(value: Any) -> Any:
+    type_ = mlir.ir.RankedTensorType(value.type)
+    if not type_.has_static_shape:
+        raise NotImplementedError(MSG_DYNAMIC_RECORD)
+    return core.ShapedArray(tuple(type_.shape), _dtype_of(type_.element_type))
+
+
+def _dtype_of(element_type: Any) -> np.dtype:
+    return next(dtype for dtype, make in mlir._dtype_to_ir_type.items() if make() == element_type)
 
 
 def _shape(aval: Any) -> tuple[Any, ...]:

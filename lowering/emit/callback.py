@@ -12,9 +12,11 @@ from effects import _jax
 from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
+from effects._wire import CALL_TARGET, ENTER_TARGET, RECORD_TARGET, SHARDS_TARGET, RecordTrait
 from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
-from effects.lowering.emit.record import Edges, close_p, record_p
+from effects.lowering.emit.record import Edges, close_p
 from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
+from effects.lowering.host.sites import known_sites
 from effects.lowering.passes.collectives import after_p
 from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
 
@@ -38,6 +40,25 @@ def _callback(ctx: Any, callback: Any, args: Any) -> Any:
     return _jax.mlir.lower_fun(lambda *args: jax.pure_callback(callback, shapes, *args))(ctx, *args)
 
 
+def replace_handlers(ctx: Any) -> None:
+    """Publishes the records of exported programs, which call handlers, from the host, where there are no handlers."""
+
+    def make(target: str, attributes: Any) -> Any:
+        if target not in (RECORD_TARGET, CALL_TARGET, ENTER_TARGET, SHARDS_TARGET):
+            return None
+        if target in (ENTER_TARGET, SHARDS_TARGET) or attributes["traits"].value & RecordTrait.ENTERS:
+            raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
+        site = known_sites.find(attributes["site"].value)
+
+        def record(token: Any, *operands: Any) -> list[Any]:
+            after, *outs = publish_in_program(site, np.asarray(token), [np.asarray(x) for x in operands])
+            return [*outs, after]
+
+        return record
+
+    _jax.replace_handlers(ctx, make)
+
+
 def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
     raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
 
@@ -57,7 +78,6 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
 
 
 LOWERINGS = {
-    record_p: record_lowering,
     close_p: close_lowering,
     enter_p: _refuse_region,
     leave_p: _refuse_region,

@@ -31,7 +31,7 @@ from effects._wire import (
 )
 from effects.lowering.emit import callback
 from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
-from effects.lowering.emit.record import NO_EDGES, Edges, close_p, record_p
+from effects.lowering.emit.record import NO_EDGES, Edges, close_p
 from effects.lowering.emit.shards import call_shards, call_whole
 from effects.lowering.passes.collectives import after_p
 from effects.lowering.rules.shard_map import enter_p, leave_p
@@ -91,7 +91,7 @@ def emit_call(
 
 def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> Any:
     devices, replicas = _jax.automatic_devices(ctx), _jax.replicas_per_group(ctx)
-    if not config.native:
+    if not config.native and not _jax.is_for_export(ctx):
         if site.per_shard and devices:
             raise _refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
         return callback.record_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
@@ -238,7 +238,6 @@ _NOTHING = _jax.ShapedArray((0,), np.uint8)
 
 
 LOWERINGS = {
-    record_p: record_lowering,
     close_p: close_lowering,
     enter_p: enter_lowering,
     leave_p: leave_lowering,

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import jax.numpy as jnp
 
+from effects import _errors as errors
 from effects import _jax
-from effects._model.platform import PLATFORMS
+from effects._model.platform import PLATFORMS, platforms_with
 from effects._model.primitive import effect_p
 from effects._wire import TOKEN_LENGTH
-from effects.lowering.emit import callback
+from effects.lowering.emit import callback, native
 from effects.lowering.emit.record import close_p, record_p
-from effects.lowering.rules.shard_map import check_mesh_p, lower_check_mesh, rejoin_p
+from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, rejoin_p
 
 _NOT_CACHEABLE = {record_p, close_p, effect_p}
 """What is lowered anew for each equation: a program keeps its sites."""
+
+
+def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
+    """On every platform: JAX knows no rules of several platforms for what has several results.
+
+    A program that is exported calls handlers, whatever the platform. Where there are none, the process that calls the
+    program puts callbacks of its own in their place.
+    """
+    has_handlers = set(_jax.platforms_of(ctx)) <= set(platforms_with("native"))
+    if not has_handlers and params["edges"].enters and _jax.is_for_export(ctx):
+        raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
+    module = native if has_handlers or _jax.is_for_export(ctx) else callback
+    return module.record_lowering(ctx, *args, **params)
 
 
 def _register(lowerings: dict[Any, Any], platform: str | None) -> None:
@@ -30,7 +43,7 @@ def _rejoin(*tokens: Any) -> list[Any]:
 
 
 for _platform in PLATFORMS.values():
-    _register(importlib.import_module(f"effects.lowering.emit.{_platform.records}").LOWERINGS, _platform.name)
-_register(callback.LOWERINGS, None)
+    _register({"native": native, "callback": callback}[_platform.records].LOWERINGS, _platform.name)
+_register({**callback.LOWERINGS, record_p: _lower_record}, None)
 _jax.mlir.register_lowering(check_mesh_p, lower_check_mesh)
 _jax.mlir.register_lowering(rejoin_p, _jax.mlir.lower_fun(_rejoin))

@@ -34,16 +34,6 @@ def test_callback_without_a_name_cannot_leave():
 
 
 REFUSED = {
-    "platform": (
-        lambda: fx.export(lambda x: fx.print("{}", x), platforms=("cpu", "tpu"))(1),
-        NotImplementedError,
-        "cannot be exported for tpu",
-    ),
-    "native": (
-        lambda: fx.export(lambda x: fx.print("{}", x), platforms=("tpu",))(1),
-        NotImplementedError,
-        "native handlers",
-    ),
     "node": (
         lambda: fx.export(lambda x: fx.print("{}", collections.defaultdict(int, a=x)))(1),
         ValueError,
