@@ -13,7 +13,7 @@ MSG_WAITS = (
     "have been carried out. Wait, or press Ctrl-C to give them up."
 )
 MSG_GIVEN_UP = (
-    "Interrupted while the process ended: {total} effects were given up{where}.{running}{unended} A process that ends "
+    "Interrupted while the process ended: {total} effects were given up{where}{running}{unended}. A process that ends "
     "carries out all effects that were issued before, unless it is interrupted. Let it wait, if they matter."
 )
 
@@ -51,8 +51,8 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
             MSG_GIVEN_UP.format(
                 total=total,
                 where=f": {left_out.by_line()}" if total and left_out else "",
-                running=f" This had not returned: {running}." if running else "",
-                unended=f" {unended} programs had not ended." if unended else "",
+                running=f"; this had not returned: {running}" if running else "",
+                unended=f"; {unended} programs had not ended" if unended else "",
             )
         )
         return True

@@ -236,7 +236,7 @@ class Failures:
         taken: list[BaseException] = []
         with self._lock:
             for key in list(self.programs):
-                if key in self.unended and not unended:
+                if key in self.unended and not unended and self._is_open(key):
                     continue
                 if threads is None or self._is_for(key, threads, *taker):
                     taken += self._take(key)
@@ -248,7 +248,12 @@ class Failures:
             return True
         return not is_nested and self._streams.has_ended(key[0], thread)
 
+    def _is_open(self, key: ProgramKey) -> bool:
+        stream = self._streams.get(key[0])
+        return stream is not None and key[1] in stream.calls
+
     def _take(self, key: ProgramKey) -> list[BaseException]:
+        self.unended.discard(key)
         program = self.programs.pop(key)
         taken = program.kept
         self._bytes -= program.bytes

@@ -62,7 +62,7 @@ def test_interrupt_does_not_wait_for_what_never_ends():
     )
     assert done.returncode == 130, done.stderr
     assert "99 effects were given up: " in done.stderr, done.stderr
-    assert "This had not returned: " in done.stderr and "interrupt" in done.stderr
+    assert "this had not returned: " in done.stderr and "interrupt" in done.stderr
 
 
 def test_what_is_waited_for_at_exit_is_said():

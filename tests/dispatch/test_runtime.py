@@ -46,14 +46,18 @@ def test_stream_is_freed_when_its_thread_is_gone():
 
 
 def test_failures_know_whose_programs_they_are_of():
-    """What effects raised is handed out once, to whoever called the program."""
-    failures = Failures(Streams())
+    """What effects raised is handed out once, to whoever called the program, or to anybody if that thread has ended."""
+    streams, ended = Streams(), set()
+    streams.has_ended = lambda thread, stand_in: thread in ended
+    failures = Failures(streams)
     first, second = ValueError("first"), ValueError("second")
     failures.add((1, 0), first)
     failures.add((2, 0), second)
     assert failures.take({2}) == [second]
     assert failures.take({2}) == []
-    assert failures.take() == [first]
+    ended.add(1)
+    assert failures.take({2}) == [first]
+    assert failures.take() == []
     assert not failures
 
 
