@@ -1,8 +1,7 @@
 """What tests look at that is private: if it moves, this is the one place that says where it is."""
 
 from effects import _jax as _jax
-from effects import _wire
-from effects import cli
+from effects import _wire, cli
 from effects._model.arguments import take_arguments as take_arguments
 from effects._model.line import Line as Line
 from effects._model.primitive import effect_p as effect_p

@@ -24,8 +24,8 @@ STATE = "a, b, c, x"  # in rendered source: the registers, and `x`, the one valu
 RESULT_TYPES = ("int32", "uint8", "bool", "float16", "bfloat16", "float32")  # of what callbacks return
 
 # Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function. The first
-# five are prints, three of them by the handler of a custom call; a queued callback is called when its turn has come, and
-# the program waits for what a sync one returns.
+# five are prints, three of them by the handler of a custom call; a queued callback is called when its turn has come,
+# and the program waits for what a sync one returns.
 EFFECTS: Mapping[str, bool] = {
     "ordered": True,
     "unordered": False,

@@ -42,7 +42,8 @@ def library() -> Runner:
 
     apart = fx.register_effect(fx.Effect(DOMAINS["apart"]))
 
-    def native(ordered: bool, effect: Any = fx.registered_effects()["print"]) -> Callable[[str, tuple[Any, ...]], None]:
+    def native(ordered: bool, kind: Any = None) -> Callable[[str, tuple[Any, ...]], None]:
+        effect = kind or fx.registered_effects()["print"]
 
         def emit(label: str, operands: tuple[Any, ...]) -> None:
             values = stacked([*operands, np.int32(0)])[:-1]
