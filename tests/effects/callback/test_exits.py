@@ -43,7 +43,11 @@ def _lanes(raises, shape):
 
 def _some_lanes(raises, shape):
     def one(x):
-        return jax.lax.cond(x > 1, lambda x: x if fx.callback(raises, shape, x) is None else x, lambda x: x, x)
+        def call(x):
+            fx.callback(raises, shape, x)
+            return x
+
+        return jax.lax.cond(x > 1, call, lambda x: x, x)
 
     return fx.jit(jax.vmap(one)), jnp.arange(4.0)
 
