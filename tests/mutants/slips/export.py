@@ -10,8 +10,8 @@ SLIPS = (
     Slip(
         "export.domains_swapped",
         FILE,
-        "    outs, after = program._run(here, flat)\n    return dict(zip(tokens, after, strict=True)), outs",
-        "    outs, after = program._run(here[::-1], flat)\n    return dict(zip(tokens, after[::-1], strict=True)), outs",
+        "outs, after = program._run(here, flat)",
+        "outs, after = program._run(here[::-1], flat)\n    after = after[::-1]",
         "An exported program counts its domains as each other's.",
         (f"{DOMAINS}::test_domains_of_an_exported_program_inside_another",),
     ),
@@ -34,7 +34,7 @@ SLIPS = (
     Slip(
         "export.effects_travel",
         FILE,
-        "register_effect(Effect(**{**vars(effect), \"ordered\": known.ordered if known else effect.ordered}))",
+        'register_effect(Effect(**{**vars(effect), "ordered": known.ordered if known else effect.ordered}))',
         "known or effect",
         "An effect that a process does not know is not registered when a program with it is read.",
         (f"{TEST}::test_effects_of_an_exported_program_are_registered",),

@@ -42,7 +42,10 @@ SLIPS = (
         "asks(every, consts, carry),\n",
         "asks(~every, consts, carry),\n",
         "No lane is asked for the first time whether it goes on.",
-        (_program("`checkify` of `vmap` of `while_loop`"), f"{TRANSFORMATIONS}::test_cell[while_loop, lanes differ-vmap]"),
+        (
+            _program("`checkify` of `vmap` of `while_loop`"),
+            f"{TRANSFORMATIONS}::test_cell[while_loop, lanes differ-vmap]",
+        ),
     ),
     Slip(
         "masks.carry_of_ended_lanes",

@@ -72,8 +72,10 @@ SLIPS = (
         "return (*tokens, *(after(tokens, outs) if may_diverge else outs))",
         "return (*tokens, *outs)",
         "XLA gathers what leaves a region ahead of the region's effects: a deadlock.",
-        (f"{REGIONS}/test_waiting.py::test_collectives_come_after_effects",
-         f"{REGIONS}/test_collectives.py::test_collectives_of_a_region_inside_are_tied_too"),
+        (
+            f"{REGIONS}/test_waiting.py::test_collectives_come_after_effects",
+            f"{REGIONS}/test_collectives.py::test_collectives_of_a_region_inside_are_tied_too",
+        ),
     ),
     Slip(
         "regions.loops_diverge",

@@ -51,8 +51,8 @@ SLIPS = (
     Slip(
         "release.domains",
         ORDER,
-        "Sequence &sequence = epoch->domains[DomainOf(header.token)];\n  if (sequence.is_due(header) && may_leave(*epoch)) {",
-        "Sequence &sequence = epoch->domains[0];\n  if (sequence.is_due(header) && may_leave(*epoch)) {",
+        "domains[DomainOf(header.token)];\n  if (sequence.is_due(header) && may_leave(*epoch)) {",
+        "domains[0];\n  if (sequence.is_due(header) && may_leave(*epoch)) {",
         "All order domains of a program share one sequence.",
         (f"{TEST}::test_domains_count_for_themselves",),
     ),

@@ -55,7 +55,10 @@ SLIPS = (
         "if (header.kind != Kind::kOrdered) return;\n",
         "",
         "An unordered record that is dropped leaves a gap among the ordered ones.",
-        (f"{PUBLISHING}::test_drop_oldest_counts_what_it_drops", f"{PUBLISHING}::test_drop_newest_counts_what_it_drops"),
+        (
+            f"{PUBLISHING}::test_drop_oldest_counts_what_it_drops",
+            f"{PUBLISHING}::test_drop_newest_counts_what_it_drops",
+        ),
     ),
     Slip(
         "rings.large_given_back",
@@ -63,8 +66,11 @@ SLIPS = (
         "  large_bytes_.fetch_sub(header.payload_size, std::memory_order_relaxed);\n  return Block(block);",
         "  return Block(block);",
         "Large records that have left their ring count as if they were there, and soon none is admitted.",
-        (f"{PUBLISHING}::test_ended_threads_records_are_drained", f"{PUBLISHING}::test_drop_newest_counts_what_it_drops",
-         f"{FULL}::test_large_records_leave_room_behind"),
+        (
+            f"{PUBLISHING}::test_ended_threads_records_are_drained",
+            f"{PUBLISHING}::test_drop_newest_counts_what_it_drops",
+            f"{FULL}::test_large_records_leave_room_behind",
+        ),
     ),
     Slip(
         "rings.kept_size",

@@ -67,8 +67,8 @@ SLIPS = (
     Slip(
         "token_pass.collective_in_function",
         "lowering/passes/collectives.py",
-        "return _jax.is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))",
-        "return _jax.is_collective(eqn)",
+        "_jax.is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))",
+        "_jax.is_collective(eqn)",
         "A collective inside of a function without effects is not tied to the effects ahead of it: a deadlock.",
         (f"{COLLECTIVES}::test_collectives_are_tied_to_the_effects_ahead",),
     ),
@@ -86,6 +86,6 @@ SLIPS = (
         "operands = after(tokens.values(), operands)",
         "operands = after([], operands)",
         "What goes into a collective is tied to nothing: a deadlock.",
-        (f"{COLLECTIVES}::test_collectives_inside_come_after_effects",),
+        (f"{COLLECTIVES}::test_collectives_are_tied_to_the_effects_ahead",),
     ),
 )
