@@ -10,10 +10,11 @@ import jax.numpy as jnp
 
 import effects as fx
 from benchmarks._cases import Ratio, Result, Target, case
-from benchmarks._measure import interleave, timed
+from benchmarks._measure import Figure, interleave, timed
 
 PRINTS = 200
 FEW, LANES = 10, 10_000
+MANY = 2_000  # lanes of JAX's own print, which JAX unrolls
 
 
 def _printing(emit: Callable[[int, Any], None]) -> Callable[[Any], Any]:
@@ -69,5 +70,28 @@ def lanes(repeats: int) -> Result:
     ratios = [
         Ratio(f"{LANES:,} lanes / {FEW} lanes", many / few, Target(1.1)),
         Ratio(f"jax.debug.print / fx.print, {FEW} lanes", jaxs / few),
+    ]
+    return Result("program", ratios, figures)
+
+
+@case("jax-lanes", f"tracing, lowering and compiling jax.debug.print under vmap over {MANY:,} lanes and over 2")
+def jax_lanes(repeats: int) -> Result:
+    """JAX's own print is ours from when it is traced. Under `jax.jit` it is unrolled, an equation for each lane."""
+
+    def contender(jit: Any, count: int) -> Callable[[], float]:
+        xs = jnp.arange(float(count))
+        return lambda: timed(lambda: jit(jax.vmap(lambda x: jax.debug.print("x = {}", x))).lower(xs).compile())
+
+    unrolled = jnp.arange(float(MANY))
+    figures = interleave(
+        {f"fx.jit, {MANY:,} lanes": contender(fx.jit, MANY), "fx.jit, 2 lanes": contender(fx.jit, 2)}, repeats
+    )
+    # Once: it takes half a minute.
+    jaxs = timed(lambda: jax.jit(jax.vmap(lambda x: jax.debug.print("x = {}", x))).lower(unrolled).compile())
+    figures[f"jax.jit, {MANY:,} lanes"] = Figure(jaxs, jaxs, jaxs)
+    many, few = (figures[f"fx.jit, {count}"].median for count in (f"{MANY:,} lanes", "2 lanes"))
+    ratios = [
+        Ratio(f"{MANY:,} lanes / 2 lanes", many / few, Target(1.1)),
+        Ratio(f"jax.jit / fx.jit, {MANY:,} lanes", jaxs / many),
     ]
     return Result("program", ratios, figures)

@@ -24,21 +24,21 @@ SOURCE = Path(__file__).parents[1] / "examples" / "custom_call" / "handlers.cc"
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
-    """The handlers of the example."""
+def library(source: Path) -> ctypes.CDLL:
+    """The handlers in a source."""
     compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
     if compiler is None:
         raise SystemExit("This benchmark calls a handler of its own. It is compiled first. Install a C++ compiler.")
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder, "handlers.so")
         includes = ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
-        subprocess.run([compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-o", built, SOURCE, *includes], check=True)
+        subprocess.run([compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-o", built, source, *includes], check=True)
         return ctypes.CDLL(str(built))
 
 
 @case("custom", "10,000 ordered custom calls in a loop, against jax.ffi.ffi_call without an order")
 def custom(repeats: int) -> Result:
-    handler = _library().cyclic_add
+    handler = library(SOURCE).cyclic_add
     jax.ffi.register_ffi_target("benchmark.cyclic_add", jax.ffi.pycapsule(handler), platform="cpu")
     fx.register_custom_call("benchmark.cyclic_add", handler)
     effect = fx.register_effect(fx.Effect("benchmark", kind="device"))

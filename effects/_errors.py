@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 
 class EffectError(RuntimeError):
-    """An effect could not be carried out on the host. Raised at a barrier; what went wrong is its `__cause__`."""
+    """An effect could not be carried out on the host. Raised at a barrier; what went wrong is its `__cause__`.
+
+    Attributes:
+        not_carried_out: How many effects of its program came after it and were therefore not carried out, by the name
+            of the effect. The error's note says where the first of them is.
+    """
+
+    not_carried_out: Mapping[str, int] = MappingProxyType({})
 
 
 class CustomCallError(EffectError):
@@ -39,18 +49,32 @@ class BarrierTimeout(TimeoutError):
 
 
 def shown(thing: object) -> str:
-    """What `repr` says of something, whatever it does."""
+    """What `repr` says of something, whatever it does; the beginning, if it is long."""
     try:
-        return repr(thing)
+        text = repr(thing)
     except BaseException:
         return f"an object of type {type(thing).__qualname__}"
+    return text if len(text) <= _LONG else f"{text[:_LONG]}... ({len(text)} characters)"
+
+
+_LONG = 4000
 
 
 TIMED_OUT = "DEADLINE_EXCEEDED"
 """In JAX's errors: a process did not come to a barrier in time."""
 WAITED = "The program waited for its results and could not go on without them."
-NOTE_PROGRAM_ENDED = (
-    "{before} effects of the program came before it. After it {after} that were already recorded were replayed, "
-    "{cancelled} callbacks that had been asked for did not run, and what the program would have done later never was."
+NOTE_BEFORE = "{before} effects of the program came before it."
+NOTE_LEFT_OUT = "After it, {left_out}, were not carried out."
+NOTE_WENT_ON = (
+    "After it {after} that were already recorded were replayed, and {cancelled} callbacks that had been asked for did "
+    "not run."
+)
+NOTE_NEVER_WAS = "What the program would have done later never was."
+NOTE_TOO_LARGE = (
+    "What was raised held {size} bytes, and is not kept: so much may failures hold that no barrier has asked for yet."
+)
+NOTE_MORE_PROGRAMS = (
+    "{count} more effects of this thread's programs could not be carried out either, and were only counted, as were "
+    "{left_out} effects after them. Call `fx.effects_barrier()` more often."
 )
 NOTE_MANY_FAILURES = "{count} more effects of this program could not be carried out either."

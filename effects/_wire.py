@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 11
+INTERFACE = 12
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -155,7 +155,7 @@ class RecordTrait(enum.IntFlag):
     LEAVES = 16  # and the last
     MAY_DIVERGE = 32  # as the flag
     REPLICATED = 64
-    HAS_SHARDS = 128  # each device publishes its shard
+    HAS_SHARDS = 128  # each device publishes its shards; with `REPLICATED` they make one record
 
 
 class CustomCallTrait(enum.IntFlag):
@@ -235,9 +235,13 @@ class Item(NamedTuple):
     epoch: int
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     data: Any  # text; headers and payloads; the large one's header; or with callbacks `CallbackRecord`s and others
-    block: Any  # the large one's payload
+    block: Any  # the large one's payload; of a text its `TEXT_RUN`s
     has_callbacks: bool
     failed: bool  # the program has failed
+
+
+TEXT_RUN = np.dtype([("site", "<u8"), ("end", "<u8"), ("epoch", "<u4"), ("count", "<u4")])
+"""Consecutive records in a text, all of one site and one program; `end` is where their text ends, in bytes of UTF-8."""
 
 
 class CallbackRecord(NamedTuple):
@@ -280,6 +284,7 @@ def layout() -> dict[str, Any]:
             "call_shift": CALL_SHIFT,
         },
         "header": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(HEADER).items()},
+        "text_run": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(TEXT_RUN).items()},
         "kinds": _values(Kind),
         "flags": _values(Flag),
         "record_traits": _values(RecordTrait),

@@ -2,6 +2,7 @@
 
 from effects import _jax as _jax
 from effects import _wire, cli
+from effects._api import jax_callbacks as jax_callbacks
 from effects._model.arguments import take_arguments as take_arguments
 from effects._model.line import Line as Line
 from effects._model.primitive import effect_p as effect_p
@@ -11,6 +12,7 @@ from effects._model.where import where_called as where_called
 from effects.dispatch.draining import watchdog as watchdog
 from effects.dispatch.draining.failures import Failures as Failures
 from effects.dispatch.draining.runtime import runtime as runtime
+from effects.dispatch.streams.outputs import may_wait as may_wait
 from effects.dispatch.streams.table import Streams as Streams
 from effects.dispatch.streams.tokens import PlacedTokens as PlacedTokens
 from effects.handlers import _columns as _columns
@@ -22,6 +24,5 @@ from effects.handlers.merge import text_of as text_of
 from effects.lowering.host.sites import KnownSites as KnownSites
 from effects.lowering.host.sites import known_sites as known_sites
 from effects.lowering.passes.thread import find_rule as find_rule
-from effects.lowering.rules import jax_callbacks as jax_callbacks
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
+from effects._api import jax_callbacks
 from effects._api.config import config
-from effects._jax import jax_tokens, runs_now
+from effects._jax import call_beside_fast_paths, count_fast_paths, jax_tokens, runs_now
 from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.custom_call_failures import failure_in
 from effects.dispatch.draining.barrier import effects_barrier
@@ -31,7 +32,8 @@ class Dispatcher:
     # This is the path of every dispatch, hence one function and few helpers.
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
-            return self._without_tokens(*args, **kwargs)
+            with jax_callbacks.tracing_inside():
+                return self._without_tokens(*args, **kwargs)
         if jax_tokens.current_tokens:
             runtime.waiting.for_untracked_programs()
         streams = runtime.streams
@@ -42,7 +44,7 @@ class Dispatcher:
         dispatching = stream.dispatching
         depth = len(dispatching)
         awaits = (traits := caller.traits) is None or traits.awaits_results  # or may, as far as we know
-        number = -1
+        number, threaded = -1, self._threaded
         try:
             with stream.dispatch_lock:
                 if awaits and stream.newest_calling in stream.calls:
@@ -50,10 +52,14 @@ class Dispatcher:
                 number = stream.open(caller, dispatching)
                 if awaits:
                     runtime.failures.calls.add((stream.thread, number))
+                    stream.entering[number] = threaded, count_fast_paths(threaded)
+                if stream.is_nested and streams.is_first_call_under_way():
+                    threaded = call_beside_fast_paths(threaded)  # that call may wait for the function that calls us
                 try:
-                    outs, awaited = stream.call(number, caller, dispatching, self._threaded, args, kwargs)
+                    outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs)
                 except (RuntimeError, ValueError) as error:
-                    outs, awaited = self._retry_with_explicit_token_or_raise(error, stream, number, args, kwargs)
+                    token = _explicit_token_or_raise(error, stream.token(number))
+                    outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs, token)
             if awaited is not None:
                 _wait_for_answers(stream, number, awaited, self._name)
         except BaseException as error:
@@ -67,22 +73,22 @@ class Dispatcher:
         finally:
             if awaits:
                 runtime.failures.calls.discard((stream.thread, number))
+                stream.entering.pop(number, None)
         if config.sync and not dispatching:
             effects_barrier()
         return outs
 
-    def _retry_with_explicit_token_or_raise(
-        self, error: Exception, stream: Stream, number: int, args: Any, kwargs: Any
-    ) -> Any:
-        """Calls again with a runtime token of another form, if the error is about the token."""
-        token = stream.token(number)
-        if isinstance(error, RuntimeError) and _GUARDED in str(error):
-            # The user guards against implicit transfers, and the runtime token is one. Make it explicit.
-            token = jax.device_put(token)
-        # Arguments on devices that do not belong together: the error must name these, not the token.
-        elif not (isinstance(error, ValueError) and TOKEN_NAME in str(error)):
-            raise error
-        return stream.call(number, self._caller, stream.dispatching, self._threaded, args, kwargs, token)
+
+def _explicit_token_or_raise(error: Exception, token: Any) -> Any:
+    """The runtime token in another form, if the error is about it."""
+    if isinstance(error, RuntimeError) and _GUARDED in str(error):
+        # The user guards against transfers, and the runtime token is one. It is ours, and so is allowed.
+        with jax.transfer_guard_host_to_device("allow"):
+            return jax.device_put(token)
+    # Arguments on devices that do not belong together: the error must name these, not the token.
+    if isinstance(error, ValueError) and TOKEN_NAME in str(error):
+        return token
+    raise error
 
 
 def _wait_for_callbacks(stream: Stream) -> None:

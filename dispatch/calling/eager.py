@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
+from effects._api.config import config
 from effects._api.custom_call_primitive import custom_call_p
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
 from effects._wire import ALL_DEVICES
 from effects.dispatch.calling.jit import jit
+from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream
 from effects.lowering.host.native import native
@@ -26,15 +28,16 @@ _EAGER = native.Caller("an eager call")
 
 @effect_p.def_impl
 def _effect_impl(*given: Any, site: Site) -> list[Any]:
-    operands, site = site.without_idle_mask(given)
-    # JAX may bring a Python number where it has none of its own: differentiating one, say.
-    if site.per_shard and not site.lanes:
-        records = _records_of_shards(operands)
-        site = site.in_shards
-    else:
-        values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
-        records = [(_device_of(operands), values)]
-    return _publish(site, records)[-1]
+    with jax.transfer_guard("allow"):  # whoever guards against transfers has programs record what they please too
+        operands, site = site.without_idle_mask(given)
+        # JAX may bring a Python number where it has none of its own: differentiating one, say.
+        if site.per_shard and not site.lanes:
+            records = _records_of_shards(operands)
+            site = site.in_shards
+        else:
+            values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
+            records = [(_device_of(operands), values)]
+        return _publish(site, records)[-1]
 
 
 def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
@@ -62,6 +65,8 @@ def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[l
     except BaseException:
         native.abandon(stream.thread, stream.dispatching, depth)
         raise
+    if config.sync and not stream.dispatching:
+        effects_barrier()
     return results
 
 
@@ -135,7 +140,7 @@ def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
     first = tuple(slice(None) if axis in manual else 0 for axis in mesh.axis_names)
     devices = list(mesh.devices[first].flat)
     in_order = sorted(devices, key=lambda device: device.id)
-    with _jax.outside_of_traces():
+    with _jax.outside_of_traces(), jax.transfer_guard("allow"):
         operands, site = site.without_idle_mask(given)
         stored = [operand.stored for operand in site.operands]
         records = [

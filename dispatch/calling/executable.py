@@ -1,7 +1,8 @@
-"""Compiled programs that travel: `jax.experimental.serialize_executable`.
+"""Compiled programs. They are JAX's own objects, around an executable of ours.
 
-JAX takes a compiled function apart and puts it together in another process. What it takes from a compiled function of
-ours supplies the runtime token there too, so that JAX's own function can be called as the user's.
+JAX describes and calls a compiled function by its executable, and `jax.experimental.serialize_executable` takes it
+apart and puts it together in another process. An `Executable` is that of the user's function: it supplies the runtime
+token, here and there.
 """
 
 from __future__ import annotations
@@ -11,36 +12,24 @@ from typing import Any
 
 import jax
 
+from effects import _jax
 from effects._wire import ProgramTraits
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.draining.runtime import runtime
-
-MSG_LOADED_IN_TRACE = (
-    "The compiled program `{program}` was called while another function is traced. It is compiled and cannot become "
-    "part of another. Call it outside, or call the function that it was compiled from."
-)
 
 
 class Executable:
     """JAX's executable of a threaded function, as that of the function without tokens."""
 
-    def __init__(self, threaded: Any, traits: Sequence[ProgramTraits], name: str, inputs: int):
+    def __init__(self, threaded: Any, traits: Sequence[ProgramTraits], name: str, num_constants: int):
+        """`num_constants`: how many constants of the program come ahead of the token."""
         self._threaded = threaded
-        self._made_with = traits, name, inputs
-        outputs = len(threaded.out_avals)
-        flat = jax.stages.Compiled(threaded, [], ((0,) * inputs, {}), jax.tree.structure((0,) * outputs))
+        self._made_with = traits, name, num_constants
 
-        def call(token: Any, *args: Any) -> tuple[list[Any], dict[ProgramTraits, Any]]:
-            outs = list(flat(token, *args))
-            return outs[: outputs - len(traits)], dict(zip(traits, outs[outputs - len(traits) :], strict=True))
-
-        def refuse(*args: Any) -> Any:
-            raise RuntimeError(MSG_LOADED_IN_TRACE.format(program=name))
-
-        self.call = Dispatcher(name, refuse, call)
-
-    def create_cpp_call(self, *args: Any) -> None:
-        """There is none: JAX calls `call` with flat arguments."""
+    def create_cpp_call(self, params: Any) -> Dispatcher:
+        """What JAX calls with the user's arguments."""
+        traits, name, _ = self._made_with
+        return _Call(name, _jax.compiled_with_token(self._threaded, params, dict.fromkeys(traits, 0)), params)
 
     @property
     def _unloaded_executable(self) -> Unloaded | None:
@@ -49,28 +38,56 @@ class Executable:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._threaded, name)
-        traits = self._made_with[0]
+        traits, _, token = self._made_with  # it is the argument of this number
+        kept = self._threaded._kept_var_idx
         if name in _INPUTS:
-            return value[1:]
+            return [*value[:token], *value[token + (token in kept) :]]
         if name in _OUTPUTS:
             return value[: len(value) - len(traits)]
-        if name == "_all_args_info":
-            return None if value is None else value._replace(in_avals=value.in_avals[1:])
+        if name == "_all_args_info" and value is not None:
+            return value._replace(in_avals=[*value.in_avals[:token], *value.in_avals[token + 1 :]])
         if name == "_kept_var_idx":
-            return {i - 1 for i in value if i > 0}
+            return {i - (i > token) for i in kept if i != token}
         return value
 
 
 _INPUTS = ("in_avals", "_in_shardings", "_xla_in_layouts", "_dispatch_in_layouts")
+"""What an executable says of those of its inputs that it uses."""
+
 _OUTPUTS = ("out_avals", "_out_shardings", "_xla_out_layouts")
+
+
+class _Call(Dispatcher):
+    """The call of a compiled program."""
+
+    def __init__(self, name: str, compiled: Any, params: Any):
+        super().__init__(name, self._call_elsewhere, compiled)
+        self._params = params._replace(executable=self)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError:
+            if jax.tree.structure((args, kwargs)) != self._params.in_tree:
+                self._call_elsewhere(*args, **kwargs)  # JAX says what differs, and does not count the token
+            raise
+
+    def _call_elsewhere(self, /, *args: Any, **kwargs: Any) -> Any:
+        """In a trace, or without jit: JAX refuses tracers, and else calls `call`."""
+        return jax.stages.Compiled.call(self._params, *args, **kwargs)[0]
+
+    def call(self, *flat: Any) -> list[Any]:
+        args, kwargs = jax.tree.unflatten(self._params.in_tree, flat[len(self._params.const_args) :])
+        with _jax.outside_of_traces():
+            return jax.tree.leaves(self(*args, **kwargs))
 
 
 class Unloaded:
     """What is pickled of an `Executable`."""
 
-    def __init__(self, threaded: Any, traits: Sequence[ProgramTraits], name: str, inputs: int):
+    def __init__(self, threaded: Any, traits: Sequence[ProgramTraits], name: str, num_constants: int):
         self._threaded = threaded
-        self._made_with = traits, name, inputs
+        self._made_with = traits, name, num_constants
 
     @property
     def mut(self) -> Any:

@@ -7,28 +7,26 @@ not close. So it can be part of any program: called by itself, it becomes the on
 from __future__ import annotations
 
 import functools
-import json
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.export
 
-from effects import _errors as errors
 from effects import _jax
 from effects import _wire as wire
 from effects._api.config import config
-from effects._api.registry import register_effect, registered_effects
+from effects._jax import patches
 from effects._model.description import nodes_unknown_elsewhere
-from effects._model.effect import Effect, describe_effect, jax_effects
 from effects._model.platform import platforms_with
-from effects._model.site import Site, site_from
+from effects._model.site import Site
+from effects.dispatch.calling.exported import Exported, deserialize
 from effects.dispatch.calling.jit import JitFunction, jit
-from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens
-from effects.dispatch.draining.runtime import runtime
+from effects.dispatch.calling.saved import is_saved
+from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens, trace
+from effects.lowering.passes.jax_callbacks import take_over
 from effects.lowering.passes.summary import summarize
-from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
+from effects.lowering.passes.tokens import token_keys
 
 MSG_EXPORT_CALLBACK = (
     "The program `{program}` cannot leave this process: it calls back the function `{name}` at {where}. A function "
@@ -44,44 +42,13 @@ MSG_EXPORT_NODE = (
     "The program `{program}` cannot be exported: {effect} at {where} is given a {types}. Another process knows only "
     "dictionaries, lists, tuples and named tuples. Pass it as one of these."
 )
-MSG_EXPORT_VJP = (
-    "The derivative of the exported program `{program}` was asked for, and the program has effects. An exported "
-    "derivative computes the program anew, and its effects would happen again. Export the derivative as a function of "
-    "its own: `fx.export(jax.grad(f))`."
-)
 MSG_EXPORT_REFERENCE = (
-    "The program `{program}` cannot be exported: it takes a mutable reference. JAX exports functions of values only. "
-    "Pass `ref[...]`, and return the new value."
-)
-MSG_EXPORTED_FOR_ONE = (
-    "The program `{program}` was exported for one device, has effects, and is called over {devices} devices. Every "
-    "device would have the effects. Export it for as many devices: `fx.export(fx.jit(f, in_shardings=...))`."
+    "The program `{program}` cannot be exported: it takes a mutable reference, or closes over one. JAX exports "
+    "functions of values only. Pass `ref[...]`, and return the new value."
 )
 MSG_EXPORT_OF_PROCESSES = (
     "The program `{program}` has effects, and was exported for several devices where there are several processes. Each "
     "process knows only its own devices, and the program would be of these. Export it in a process by itself."
-)
-MSG_EXPORTED_OF_PROCESSES = (
-    "The exported program `{program}` has effects, and is called over the devices of several processes. A process "
-    "waits for the effects of its own devices, and the program does not say how many these are. Call the function that "
-    "it was exported from."
-)
-MSG_EXPORTED_STRUCTURE = (
-    "The exported program `{program}` was called with {got}, where {expected} was expected. Arguments have the "
-    "structure with which the program was exported. Call it with the same arguments, by position and by name."
-)
-MSG_EXPORTED_IN_JAX_JIT = (
-    "The exported program `{program}`, which has effects, is part of a program that plain `jax.jit` compiles. Its "
-    "effects are ordered by tokens, which `fx.jit` supplies. Compile the outer function with `fx.jit`."
-)
-MSG_DESERIALIZE = (
-    "`fx.deserialize` was given {what}. It reads what the `serialize` of an exported program returned, in this version "
-    "of the format ({version}). Export with `fx.export(f)(*args).serialize()`, and with this version of token-effects."
-)
-MSG_MISSING_CALLBACKS = (
-    "The exported program `{program}` calls back functions that are not registered here: {names}. A program carries "
-    "the names of its callbacks, and each process its own functions. Decorate them with `@fx.register_callback(name)` "
-    "before `fx.deserialize`."
 )
 
 
@@ -135,7 +102,8 @@ def export(
     function = fun if isinstance(fun, JitFunction) else jit(fun)
 
     def do_export(*args: Any, **kwargs: Any) -> Exported:
-        jaxpr = function._without_tokens.trace(*args, **kwargs).jaxpr
+        _jax.check_symbolic_scopes(function._fun, args, kwargs)  # JAX would count the tokens among the arguments
+        jaxpr = take_over(trace(function._without_tokens, args, kwargs).jaxpr)
         summary = summarize(jaxpr)
         effects = summary.effects
         sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
@@ -176,219 +144,35 @@ def _check_site(name: str, site: Site) -> None:
         raise ValueError(MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown))
 
 
-class Exported:
-    """An exported program: what `fx.export(f)(*args)` and `fx.deserialize` return.
-
-    It has what `jax.export.Exported` has, and speaks of the user's arguments and results: no tokens.
-
-    Attributes:
-        call: Calls the program. Inside `fx.jit` it becomes part of the outer program, and its effects take their place
-            among the outer ones.
-
-    Example:
-        >>> import effects as fx
-        >>> exported = fx.export(lambda x: fx.print("x = {}", x))(1)
-        >>> exported.in_avals, exported.platforms
-        ((ShapedArray(int32[], weak_type=True),), ('cpu',))
-        >>> exported.call(2)
-        >>> fx.effects_barrier()
-        x = 2
-    """
-
-    def __init__(self, threaded: jax.export.Exported, effects: frozenset[Effect], sites: Sequence[Site]):
-        self._threaded = threaded
-        self._effects = effects
-        self._sites = tuple(sites)
-        self._keys = token_keys(effects)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            flat, tree = jax.tree.flatten((args, kwargs))
-            if tree != self.in_tree:
-                raise ValueError(MSG_EXPORTED_STRUCTURE.format(program=self.fun_name, got=tree, expected=self.in_tree))
-            if not self._effects:
-                return jax.tree.unflatten(self.out_tree, self._run([], flat)[0])
-            return jax.tree.unflatten(self.out_tree, exported_program_p.bind(*flat, program=self, sites=self._sites))
-
-        call.__name__ = call.__qualname__ = threaded.fun_name
-        self.call = jit(call)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._threaded, name)
-
-    def __repr__(self) -> str:
-        return f"<fx.Exported {self.fun_name}>"
-
-    @functools.cached_property
-    def in_tree(self) -> Any:
-        """The structure of `(args, kwargs)`."""
-        tree = self._threaded.in_tree
-        (_, *args), kwargs = jax.tree.unflatten(tree, [0] * tree.num_leaves)
-        return jax.tree.structure((tuple(args), kwargs))
-
-    @functools.cached_property
-    def out_tree(self) -> Any:
-        """The structure of the results."""
-        tree = self._threaded.out_tree
-        outs, _ = jax.tree.unflatten(tree, [0] * tree.num_leaves)
-        return jax.tree.structure(outs)
-
-    @property
-    def in_avals(self) -> tuple[Any, ...]:
-        """The types of the arguments."""
-        return self._threaded.in_avals[len(self._keys) :]
-
-    @property
-    def out_avals(self) -> tuple[Any, ...]:
-        """The types of the results."""
-        return self._threaded.out_avals[: self.out_tree.num_leaves]
-
-    def in_shardings_jax(self, mesh: Any = None) -> Sequence[Any]:
-        """The shardings of the arguments."""
-        return self._threaded.in_shardings_jax(mesh)[len(self._keys) :]
-
-    def out_shardings_jax(self, mesh: Any = None) -> Sequence[Any]:
-        """How the results are sharded."""
-        return self._threaded.out_shardings_jax(mesh)[: self.out_tree.num_leaves]
-
-    def has_vjp(self) -> bool:
-        """Whether the program has a derivative: one with effects has none."""
-        return not self._effects and self._threaded.has_vjp()
-
-    def vjp(self) -> Any:
-        """The derivative, as `jax.export.Exported.vjp`."""
-        if self._effects:
-            raise NotImplementedError(MSG_EXPORT_VJP.format(program=self.fun_name))
-        return self._threaded.vjp()
-
-    def serialize(self, vjp_order: int = 0) -> bytearray:
-        """The program as bytes, for `fx.deserialize`; with as many of its derivatives."""
-        if vjp_order:
-            self.vjp()
-        header = json.dumps(
-            {
-                "effects": [describe_effect(effect) for effect in sorted(self._effects, key=str)],
-                "sites": [site.description for site in self._sites],
-            }
-        ).encode()
-        length = len(header).to_bytes(8, "little")
-        return bytearray(_MAGIC + length + header + self._threaded.serialize(vjp_order))
-
-    def _run(self, tokens: Sequence[Any], flat: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
-        """The results and the tokens after the program."""
-        args, kwargs = jax.tree.unflatten(self._threaded.in_tree, [*tokens, *flat])
-        try:
-            outs, after = self._threaded.call(*args, **kwargs)
-        except ValueError as error:  # JAX counts the tokens among the arguments
-            raise ValueError(re.sub(r"\bargs\[(\d+)\]", lambda i: f"args[{int(i[1]) - 1}]", str(error))) from None
-        return jax.tree.leaves(outs), list(after)
+# JAX's own functions, given what is ours.
 
 
-_FORMAT = b"token-effects program "
-_MAGIC = _FORMAT + b"1\n"
+@patches.implements("export")
+@functools.cache  # what JAX has under two names stays one
+def _export_of_jitted(jax_export: Any) -> Any:
+    @functools.wraps(jax_export)
+    def of_jitted(fun_jit: Any, **options: Any) -> Any:
+        if not isinstance(fun_jit, JitFunction):
+            return jax_export(fun_jit, **options)
+
+        def do_export(*args: Any, **kwargs: Any) -> Any:
+            summary = summarize(take_over(trace(fun_jit._without_tokens, args, kwargs).jaxpr))
+            is_ours = summary.effects or summary.has_custom_calls
+            exporting = export(fun_jit, **options) if is_ours else jax_export(fun_jit._without_tokens, **options)
+            return exporting(*args, **kwargs)
+
+        return do_export
+
+    of_jitted.__module__ = __name__
+    return of_jitted
 
 
-def deserialize(data: bytes | bytearray) -> Exported:
-    """Reads an exported program from what `serialize` returned.
+@patches.implements("deserialize")
+@functools.cache
+def _deserialize_ours(jax_deserialize: Any) -> Any:
+    @functools.wraps(jax_deserialize)
+    def of_either(blob: Any) -> Any:
+        return deserialize(blob) if is_saved(blob) else jax_deserialize(blob)
 
-    Effects that the program has and this process does not know are registered as the program describes them. Callbacks
-    must have been registered by name before.
-
-    Args:
-        data: What `Exported.serialize` returned, from a source that you trust: programs can do anything.
-
-    Returns:
-        The program.
-
-    Raises:
-        ValueError: if the data is something else, or callbacks of the program are not registered.
-
-    Example:
-        >>> import effects as fx
-        >>> data = fx.export(lambda x: fx.print("x = {}", x))(1).serialize()
-        >>> fx.deserialize(data).call(2)
-        >>> fx.effects_barrier()
-        x = 2
-    """
-    data = bytes(data)
-    if not data.startswith(_MAGIC):
-        what = "another version of it" if data.startswith(_FORMAT) else "something else"
-        raise ValueError(MSG_DESERIALIZE.format(what=what, version=_MAGIC[len(_FORMAT) :].decode().strip()))
-    start = len(_MAGIC) + 8
-    end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
-    header = json.loads(data[start:end])
-    threaded = jax.export.deserialize(bytearray(data[end:]))
-    sites = list(map(site_from, header["sites"]))
-    if missing := sorted({site.content.title for site in sites if not site.content.is_available}):
-        names = ", ".join(map(repr, missing))
-        raise ValueError(MSG_MISSING_CALLBACKS.format(program=threaded.fun_name, names=names))
-    effects = frozenset(Effect(**description) for description in header["effects"])
-    # One whose domain is its own comes first: another may name that domain.
-    for effect in sorted(effects, key=lambda effect: (effect.domain != effect.name, effect.name)):
-        known = registered_effects().get(effect.name)
-        register_effect(Effect(**{**vars(effect), "ordered": known.ordered if known else effect.ordered}))
-    for site in sites:
-        runtime.sites.register(site)
-    return Exported(threaded, effects, sites)
-
-
-# The call of an exported program with effects inside another.
-
-exported_program_p = _jax.Primitive("exported_program")
-exported_program_p.multiple_results = True
-
-
-@exported_program_p.def_effectful_abstract_eval
-def _exported_program_abstract_eval(*avals: Any, program: Exported, sites: Any) -> tuple[list[Any], set[Any]]:
-    tokens = [RUNTIME_TOKEN] * len(program._keys)
-    args = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-    outs, _ = jax.eval_shape(program._run, tokens, args)
-    effects = set().union(*map(jax_effects, program._effects))
-    weak = [aval.weak_type for aval in program.out_avals]
-    shaped = [_jax.ShapedArray(x.shape, x.dtype, weak_type=w) for x, w in zip(outs, weak, strict=True)]
-    return shaped, effects
-
-
-@exported_program_p.def_impl
-def _exported_program_impl(*flat: Any, program: Exported, sites: Any) -> list[Any]:
-    args, kwargs = jax.tree.unflatten(program.in_tree, flat)
-    with jax.disable_jit(False):
-        return jax.tree.leaves(program.call(*args, **kwargs))
-
-
-@register_token_rule(exported_program_p)
-def _exported_program_token_rule(
-    ctx: TokenContext, tokens: Tokens, *flat: Any, program: Exported, sites: Any
-) -> tuple[Tokens, list[Any]]:
-    here = [exported_for_p.bind(token, program=program) for token in tokens.values()]
-    outs, after = program._run(here, flat)
-    return dict(zip(tokens, after, strict=True)), outs
-
-
-exported_for_p = _jax.Primitive("exported_for")
-"""token -> token: what follows was lowered for as many devices as the program was exported for."""
-exported_for_p.def_abstract_eval(lambda token, program: token)
-
-
-def _exported_for_lowering(ctx: Any, token: Any, *, program: Exported) -> list[Any]:
-    devices = _jax.automatic_devices(ctx)
-    # JAX runs what was exported for one device over several too, but its records would come from each of them.
-    if devices and program.nr_devices == 1:
-        raise NotImplementedError(MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
-    if devices and _jax.own_devices(ctx, devices) != devices:
-        raise NotImplementedError(MSG_EXPORTED_OF_PROCESSES.format(program=program.fun_name))
-    return [token]
-
-
-def _exported_program_jvp(primals: Any, tangents: Any, *, program: Exported, sites: Any) -> Any:
-    raise errors.NotDifferentiable(MSG_EXPORT_VJP.format(program=program.fun_name))
-
-
-def _exported_program_lowering(ctx: Any, *flat: Any, program: Exported, sites: Any) -> Any:
-    raise errors.MissingTokenRule(MSG_EXPORTED_IN_JAX_JIT.format(program=program.fun_name))
-
-
-_jax.ad.primitive_jvps[exported_program_p] = _exported_program_jvp
-_jax.mlir.register_lowering(exported_program_p, _exported_program_lowering)
-_jax.mlir.register_lowering(exported_for_p, _exported_for_lowering)
+    of_either.__module__ = __name__
+    return of_either

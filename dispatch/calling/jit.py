@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from effects._api import jax_callbacks
+from effects._jax import patches
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.stages import Lowered, Traced
-from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_threaded
+from effects.dispatch.calling.threaded import jit_threaded, runtime_token_for, trace
 
 MSG_NOT_CALLABLE = (
     "`fx.jit` was given {fun!r}, which cannot be called. What is jitted is a function, as for `jax.jit`. Pass a "
@@ -56,10 +60,11 @@ class JitFunction(Dispatcher):
     """A function that `fx.jit` compiled."""
 
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
-        functools.update_wrapper(self, fun, updated=())  # what a callable object holds is not ours
-        name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
-        super().__init__(name, jax.jit(fun, **options), jit_threaded(fun, options))
+        functools.update_wrapper(self, fun)
         self._fun, self._options = fun, options
+        name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
+        fun = _weakly_referable(fun)
+        super().__init__(name, jax.jit(fun, **options), jit_threaded(fun, options))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -67,19 +72,68 @@ class JitFunction(Dispatcher):
     def __repr__(self) -> str:
         return f"<fx.jit of {self._name}>"
 
+    def __reduce__(self) -> Any:
+        users = {name: value for name, value in vars(self).items() if name not in _OURS}
+        return JitFunction, (self._fun, self._options), users
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> JitFunction:
+        _, _, users = self.__reduce__()
+        copied = JitFunction(copy.deepcopy(self._fun, memo), self._options)  # devices among the options are one
+        vars(copied).update(copy.deepcopy(users, memo))
+        return copied
+
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """As `jax.jit(f).lower`: the program for these arguments, tokens included, not yet compiled."""
-        return Lowered(self, self._threaded.lower(RUNTIME_TOKEN, *args, **kwargs))
+        return Lowered(self, self._threaded.lower(runtime_token_for(args, kwargs), *args, **kwargs))
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         """As `jax.jit(f).trace`: the function's jaxpr for these arguments, as the user wrote it."""
-        return Traced(self, self._without_tokens.trace(*args, **kwargs), args, kwargs)
+        return Traced(self, trace(self._without_tokens, args, kwargs), args, kwargs)
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(f).eval_shape`: shapes and types of the results. No effect happens."""
-        return self._without_tokens.eval_shape(*args, **kwargs)
+        with jax_callbacks.tracing():
+            return self._without_tokens.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """As `jax.jit(f).clear_cache`: forgets what was compiled."""
         self._without_tokens.clear_cache()
         self._threaded.clear_cache()
+
+    def _cache_size(self) -> int:
+        """As `jax.jit(f)._cache_size`: for how many kinds of arguments calls take the fast path. On several
+        devices a kind that is met late may make those before it take it anew."""
+        return self._threaded._cache_size()
+
+
+_OURS = frozenset(("_caller", "_fun", "_name", "_options", "_threaded", "_without_tokens"))
+"""The attributes that a jitted function has for itself. The others are those of the user's function, and what the user
+has set."""
+
+
+def _weakly_referable(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or if it cannot be referred to weakly what raises the `TypeError` of JAX, which itself crashes the
+    second time."""
+    try:
+        weakref.ref(fun)
+        return fun
+    except TypeError:
+
+        @functools.wraps(fun, updated=())
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            if not jax.config.jax_disable_jit:
+                weakref.ref(fun)
+            return fun(*args, **kwargs)
+
+        return refuse
+
+
+@patches.implements("eval_shape")
+@functools.cache  # what JAX has under two names stays one
+def _eval_shape_as_of_jit(eval_shape: Any) -> Any:
+    @functools.wraps(eval_shape)
+    def of_jitted(fun: Any, *args: Any, **kwargs: Any) -> Any:
+        return fun.eval_shape(*args, **kwargs) if isinstance(fun, JitFunction) else eval_shape(fun, *args, **kwargs)
+
+    of_jitted.__module__ = __name__
+    return of_jitted

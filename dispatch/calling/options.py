@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from effects._jax import forget_fast_paths
+from effects._jax import count_fast_paths, forget_fast_paths
 
 
 def jit_with_tokens(threaded: Callable[..., Any], signature: inspect.Signature | None, options: dict[str, Any]) -> Any:
@@ -66,6 +66,12 @@ class _OneSharding:
     def clear_cache(self) -> None:
         for jitted in self._jitted.values():
             jitted.clear_cache()
+
+    def _cache_miss(self, token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._for(args)._cache_miss(token, *args, **kwargs)
+
+    def _cache_size(self) -> int:
+        return sum(map(count_fast_paths, list(self._jitted.values())))
 
     def _clear_cache(self) -> None:
         for jitted in self._jitted.values():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
 
+from effects import _jax
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.executable import Executable
-from effects.dispatch.calling.threaded import RUNTIME_TOKEN
+from effects.dispatch.calling.threaded import runtime_token_for
+from effects.lowering.passes.summary import summarize
 
 MSG_JAX_EXPORT = (
     "`jax.export` was given `{program}`, which `fx.jit` compiled. It knows nothing of the tokens that such a function "
@@ -37,10 +38,15 @@ class Traced(_Stage):
 
     def lower(self, **options: Any) -> Lowered:
         if "_private_parameters" in options:  # of `jax.export`, which would take the tokens for arguments
+            if not summarize(self._stage.jaxpr).effects:
+                return self._stage.lower(**options)
             raise NotImplementedError(MSG_JAX_EXPORT.format(program=self._function._name))
         args, kwargs = self._arguments
-        threaded = self._function._threaded.trace(RUNTIME_TOKEN, *args, **kwargs)
+        threaded = self._function._threaded.trace(runtime_token_for(args, kwargs), *args, **kwargs)
         return Lowered(self._function, threaded.lower(**options))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._stage(*args, **kwargs)
 
 
 class _ThreadedStage(_Stage):
@@ -51,9 +57,9 @@ class _ThreadedStage(_Stage):
 
     def __getattr__(self, name: str) -> Any:
         if name == "in_tree":
-            return jax.tree.structure(self.args_info)
+            return _jax.without_first_argument(self._stage.in_tree)
         if name == "out_tree":
-            return jax.tree.structure(self.out_info)
+            return self._stage.out_tree.children()[0]
         value = getattr(self._stage, name)
         if name in self._INPUTS:
             (_, *args), kwargs = value
@@ -68,19 +74,11 @@ class _ThreadedStage(_Stage):
 class Lowered(_ThreadedStage):
     """What `fx.jit(f).lower` returns."""
 
-    def compile(self, *args: Any, **options: Any) -> Compiled:
-        return Compiled(self._function, self._stage.compile(*args, **options))
-
-
-class Compiled(_ThreadedStage, Dispatcher):
-    """What `Lowered.compile` returns. Called with the arguments; the runtime token is supplied."""
-
-    def __init__(self, function: Dispatcher, stage: Any):
-        _Stage.__init__(self, function, stage)
-        Dispatcher.__init__(self, function._name, function._without_tokens, stage)
-
-    @functools.cached_property
-    def _executable(self) -> Executable:
-        """What `jax.experimental.serialize_executable` takes."""
-        traits = tuple(self._stage.out_info[1])
-        return Executable(self._stage._executable, traits, self._function._name, self._stage.in_tree.num_leaves)
+    def compile(self, *args: Any, **options: Any) -> jax.stages.Compiled:
+        """As `jax.stages.Lowered.compile`: JAX's own object, which is called with the arguments."""
+        compiled = self._stage.compile(*args, **options)
+        constants = compiled._params.const_args
+        _, output_tokens = compiled.out_tree.children()
+        traits = tuple(output_tokens.node_data()[1])
+        executable = Executable(compiled._executable, traits, self._function._name, len(constants))
+        return jax.stages.Compiled(executable, constants, self.args_info, self.out_tree, compiled._no_kwargs)  # type: ignore

@@ -16,15 +16,24 @@ import jax
 import numpy as np
 
 from effects import _jax
+from effects._api import jax_callbacks
 from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.options import jit_with_tokens
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, record_p
+from effects.lowering.passes.jax_callbacks import take_over
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.thread import last_record_closes, thread_tokens
 from effects.lowering.passes.tokens import token_keys
 
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
+
+
+def runtime_token_for(args: Any, kwargs: Any) -> jax.ShapeDtypeStruct:
+    """The runtime token of a call with these arguments, on their devices."""
+    if (sharding := _jax.sharding_of_call(args, kwargs)) is None:
+        return RUNTIME_TOKEN
+    return RUNTIME_TOKEN.update(sharding=_jax.replicated(sharding))
 
 
 def jit_threaded(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -57,19 +66,26 @@ def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options
         runtime.streams.begin_trace(by_hand)
         if by_hand:  # JAX does that to find where a NaN came from: effects happen as they do without jit
             return find_fun()(*args, **kwargs), {}
-        traced = jax.jit(find_fun(), **options).trace(*args, **kwargs)
+        traced = trace(jax.jit(find_fun(), **options), args, kwargs)
         return _run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
 
     _hide_token(fun, threaded)
     return threaded
 
 
+def trace(traceable: Any, args: Any, kwargs: Any) -> Any:
+    """What JAX traces of a jitted function, with JAX's own callbacks as effects of ours."""
+    with jax_callbacks.tracing():
+        return traceable.trace(*args, **kwargs)
+
+
 def _run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[Any]], tuple[list[Any], Any]]) -> Any:
     """The results of `run(jaxpr, flat arguments)`, the first of them as the traced function returns it."""
     # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
     flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
-    outs, rest = run(traced.jaxpr, flat)
-    return jax.tree.unflatten(jax.tree.structure(traced.out_info), outs), rest
+    flat = [*_jax.tracers_closed_over(traced), *flat]
+    outs, rest = run(take_over(traced.jaxpr), flat)
+    return jax.tree.unflatten(traced.out_tree, outs), rest
 
 
 def jit_with_all_tokens(fun: Callable[..., Any], options: dict[str, Any], keys: tuple[str, ...]) -> Any:
@@ -85,7 +101,7 @@ def jit_with_all_tokens(fun: Callable[..., Any], options: dict[str, Any], keys: 
             after, outs = thread_tokens(jaxpr, dict(zip(keys, tokens, strict=True)), flat)
             return outs, tuple(after[key] for key in keys)
 
-        return _run_traced(traceable.trace(*args, **kwargs), args, kwargs, run)
+        return _run_traced(trace(traceable, args, kwargs), args, kwargs, run)
 
     _hide_token(fun, threaded)
     return jit_with_tokens(threaded, _signature(fun), options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import threading
 import time
 from collections.abc import Callable
@@ -30,12 +31,14 @@ MSG_BARRIER_TIMEOUT = (
 def effects_barrier(
     *, timeout: float | None = None, effects: Any = None, all_threads: bool = False, scope: str = "local"
 ) -> None:
-    """Returns when every effect that was issued before is visible on the host.
+    """Returns when every effect that the calling thread, or one that has ended, has issued is visible on the host.
+
+    Inside a callback it waits for what that callback has issued.
 
     Args:
         timeout: Seconds to wait at most; None waits for as long as it takes.
         effects: Names of effects, or `Effect`s, to wait for; by default all.
-        all_threads: Whether to wait for the effects of all threads, instead of the calling thread's.
+        all_threads: Whether to wait for the effects of all threads, those that live too.
         scope: `"local"`: this process. `"global"`: all processes of `jax.distributed`, each of which must call this, in
             the same thread if there are several. It then returns when what each of them waits for is visible there.
 
@@ -51,15 +54,21 @@ def effects_barrier(
         >>> fx.effects_barrier(timeout=10)
         x = 1
     """
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0):
-        raise ValueError(MSG_TIMEOUT_VALUE.format(timeout=timeout))
+    if timeout is not None:
+        if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real) or not timeout >= 0:
+            raise ValueError(MSG_TIMEOUT_VALUE.format(timeout=timeout))
+        timeout = float(timeout)
     if scope not in ("local", "global"):
         raise ValueError(MSG_SCOPE.format(scope=scope))
     names = None if effects is None else effect_names(effects)
+    if runtime.is_lost:
+        return  # nothing was issued here: that raises
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else time.monotonic() + timeout
     meeting = runtime.meetings.next() if scope == "global" else None
     streams = runtime.streams
-    outstanding = runtime.waiting.wait(streams.all() if all_threads else streams.own(), names, deadline)
+    outstanding = runtime.waiting.wait(
+        streams.all() if all_threads else [*streams.own(), *streams.ended()], names, deadline
+    )
     if outstanding:
         if meeting is not None:
             meeting.give_up()
@@ -73,12 +82,8 @@ def _raise_failures(threads: set[int] | None) -> None:
     """Raises what effects of these threads' programs raised, or of all, and has not been reported."""
     if not runtime.failures:
         return
-    raised = runtime.failures.take(threads)
     runtime.failures.keep_from_jax()
-    if len(raised) == 1:
-        raise raised[0]
-    if raised:
-        raise BaseExceptionGroup("Several effects could not be carried out on the host.", raised)
+    runtime.failures.raise_taken(threads)
 
 
 @patches.implements("effects_barrier")

@@ -8,6 +8,7 @@ those of several threads' may, as the threads themselves do.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,9 +18,12 @@ from effects import _errors as errors
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._wire import INDEX, PHASE, Batch, CallbackRecord, Item, ItemKind, RecordsBetween, in_region, read_header
+from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
+from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
+from effects.dispatch.draining.texts import replay_text
 from effects.dispatch.draining.watchdog import Running, Watch
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
@@ -32,6 +36,12 @@ MSG_PROCESS_ENDS = (
     "A callback did not run. The process ends, and no effects are replayed any more. Call `fx.effects_barrier()` first."
 )
 
+MSG_OUTPUT_WAITS = (
+    "An output waits for effects while text is written to it, and keeps the drain from showing these: a deadlock. It "
+    "may wait if it was `sys.stdout` when the program was called whose text is written, and its class has a `write` of "
+    "its own. Give it one, set `sys.stdout` before the call, or do not wait."
+)
+
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
@@ -39,6 +49,8 @@ _PATIENCE = 0.005
 
 _BETWEEN = len(RecordsBetween._fields)
 """How long those parts of an item are that are no `CallbackRecord`s."""
+
+_REPLY = CallbackRecord._fields.index("reply")
 
 
 class Drain:
@@ -49,28 +61,28 @@ class Drain:
         self._failures = failures
         self._observers = observers
         self._sites = sites
-        self.progress = threading.Condition()  # notified when epochs have ended
-        self.untracked_released = 0  # under `progress`: how many records without an epoch have been replayed
         # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
-        # suspended, and how many untracked records are part of it.
-        self._runs: dict[int, tuple[int, int]] = {}
+        # suspended, how many untracked records are part of it, and what is left of it.
+        self._runs: dict[int, tuple[int, int, list[Any]]] = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         self.ended = False  # the process is about to end, and nothing runs in the background any more
+        self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
         self._batches = 0  # the leader's
+        self._writes = 0  # the leader's identity while it writes text and does not offer the lead
         self._watch = Watch()  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
 
     def is_suspended(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way."""
-        return any(suspended == thread for suspended, _ in self._runs.copy().values())
+        return any(suspended == thread for suspended, *_ in self._runs.copy().values())
 
     @property
     def untracked_in_runs(self) -> int:
         """How many untracked records are part of runs of functions that are under way."""
-        return sum(untracked for _, untracked in self._runs.copy().values())
+        return sum(untracked for _, untracked, _ in self._runs.copy().values())
 
     def functions(self) -> dict[int, Running]:
         """The functions that run, by the identities of their drain threads."""
@@ -79,10 +91,20 @@ class Drain:
     def _functions(self, running: dict[int, Any]) -> dict[int, Running]:
         return {thread: Running(*function, self._nested.get(thread)) for thread, function in running.items()}
 
+    @property
+    def has_started(self) -> bool:
+        return bool(self._threads)
+
     def start(self) -> None:
         """Starts a thread that leads and one that stands by, if none runs yet."""
         if self._threads or self.ended:
             return
+        try:
+            uninterrupted(self._start_threads)
+        except RuntimeError:  # the interpreter ends
+            self.ended = True
+
+    def _start_threads(self) -> None:
         with self._start_lock:
             if not self._threads and not self.ended:
                 if self._start_thread():
@@ -100,27 +122,43 @@ class Drain:
         self._threads = [*(other for other in self._threads if other.is_alive()), thread]
         return True
 
-    def stop(self) -> None:
-        """Ends the threads after what was published has been replayed."""
+    def stop(self, timeout: float | None = None) -> bool:
+        """Ends the threads after what was published has been replayed. Returns whether they have ended in time."""
         native.stop()
+        deadline = None if timeout is None else time.monotonic() + timeout
         while threads := [thread for thread in self._threads if thread.is_alive()]:  # one may start another
-            for thread in threads:
-                thread.join()
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            threads[0].join(left)
         native.fail_replies(MSG_PROCESS_ENDS)
         self.ended = True
+        return True
+
+    def give_up(self, patience: float) -> LeftOut:
+        """From now on nothing is replayed. Waits a moment for what runs. Returns what is left out."""
+        self.given_up = given_up = self.given_up or LeftOut()
+        for _ in range(2):  # the second time, functions that do not return keep nothing back
+            native.fail_replies(MSG_PROCESS_ENDS)
+            self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
+            for key, (run, untracked, items) in [*self._runs.items()]:
+                for item in filter(None, items[:]):
+                    given_up.add_item(item, self._sites.find)
+                if self._runs.pop(key, None) is not None:
+                    native.resume(run, untracked)
+        self.stop(patience)
+        native.fail_replies(MSG_PROCESS_ENDS)
+        self.ended = True
+        return given_up
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None, *, for_untracked: bool = False) -> bool:
         """Waits until `done()`, looked at when epochs end, or records without one. False if the time ran out."""
         if self.ended:
             self.finish(done)
             return True
-        nested = this_thread.is_nested
-        native.begin_barrier(nested, for_untracked)
-        try:
-            with self.progress:
-                return self.progress.wait_for(done, timeout)
-        finally:
-            native.end_barrier(nested, for_untracked)
+        if self._writes == threading.get_ident():
+            raise RuntimeError(MSG_OUTPUT_WAITS)
+        return native.wait(done, timeout, this_thread.is_nested, for_untracked)
 
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""
@@ -132,7 +170,8 @@ class Drain:
 
     def _settle(self, nested: Stream) -> Settle:
         def settle(key: ProgramKey) -> None:
-            if nested.calls or self._failures.programs:
+            # Nobody waits for itself: an output that was refused to wait has left a program in this thread's stream.
+            if key[0] != nested.thread and (nested.calls or self._failures.programs):
                 self._wait_for_nested(nested, key)
 
         return settle
@@ -155,25 +194,29 @@ class Drain:
         Returns whether this thread still leads, whether there was anything in the batch, and whether the drain is to
         end.
         """
+        self._observers.note_output(sys.stdout)
         batch = Batch._make(native.next_batch(_PATIENCE))
         items, finished, run, untracked_released = batch.items, batch.finished, batch.run, batch.untracked_released
         items[:] = map(Item._make, items)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
         calls = [self._call_of(item.thread, item.epoch) for item in items]
         at, leads = 0, True
+        self._writes = threading.get_ident()
         while at < len(items) and items[at].kind == ItemKind.TEXT:
             self._show(items[at], *calls[at])
             at += 1
+        self._writes = 0
         if run is None:
-            if finished or untracked_released != self.untracked_released:
+            if finished or untracked_released != native.untracked_released():
                 self._end_epochs(finished, untracked_released)
             if batch.forgotten:
                 self._sites.forget(batch.forgotten)
         else:
-            if finished or untracked_released != self.untracked_released:
+            if finished or untracked_released != native.untracked_released():
                 self._end_epochs([each for each in finished if each[0] != run], untracked_released)
                 finished = [each for each in finished if each[0] == run]
             leads = self._replay_run(items, calls, at, run, batch.untracked_in_run, finished, settle)
+        self._failures.clear_frames()
         self._batches += 1
         if leads and not batch.stopped and (run is None or self._batches % 64 == 0):
             self._close_failed()
@@ -182,11 +225,10 @@ class Drain:
         return leads, bool(items or finished), batch.stopped
 
     def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
+        self._failures.drop_ended(finished)
         for thread, first, count in finished:
             self._streams[thread].drop(first, count)
-        with self.progress:
-            self.untracked_released = max(self.untracked_released, untracked_released)
-            self.progress.notify_all()
+        native.advance(untracked_released)
 
     def _replay_run(
         self,
@@ -200,12 +242,14 @@ class Drain:
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
         Returns whether we still lead."""
-        self._runs[id(items)] = run, untracked
+        items[:first] = [None] * first  # done already
+        self._runs[id(items)] = run, untracked, items
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
         for at in range(first, len(items)):
             item = items[at]
+            asked = _reply_of(item.data[-1]) if item.has_callbacks else 0
             try:
                 if item.has_callbacks:
                     answer = self._call(item, *calls[at], settle)
@@ -215,11 +259,12 @@ class Drain:
                         settle((item.thread, item.epoch))
             except BaseException as error:  # ours: the others go on all the same
                 self._failures.add((item.thread, item.epoch), error)
-                if (reply := _last_reply(item)) != 0:
-                    answer = reply, error, False
+                if asked:
+                    answer = asked, error, False
             items[at] = item = None  # the arguments of a function live no longer than its run
-        del self._runs[id(items)]
-        native.resume(run, untracked)
+            self._failures.clear_frames()
+        if self._runs.pop(id(items), None) is not None:
+            native.resume(run, untracked)
         if finished:
             self._end_epochs(finished, 0)
         if answer is not None:
@@ -231,46 +276,65 @@ class Drain:
 
     def _show(self, item: Item, call: Any, site: Site | None) -> None:
         """Replays an item without callbacks."""
-        key = item.thread, item.epoch
-        if self._failures.any_ended:
-            self._failures.count_after_end(key, item.count)
-        replay = Replay(self._failures, self._observers, call or outside_epochs(), key)
+        if self.given_up is not None:
+            self.given_up.add_item(item, self._sites.find if site is None else lambda _: site)
+            return
         if item.kind == ItemKind.TEXT:
-            replay.text(item.data)
-        elif item.kind == ItemKind.RECORDS:
+            self._failures.count_after_end((item.thread, item.epoch), item.count)
+            has_failed = bool(self._failures.unended)
+            replay_text(item, lambda epoch: self._replay(item.thread, epoch, call), self._sites.find, has_failed)
+            return
+        replay = self._replay(item.thread, item.epoch, call)
+        if not replay.stopped:
+            self._failures.count_after_end((item.thread, item.epoch), item.count)
+        if item.kind == ItemKind.RECORDS:
             replay.records(Records(item.data, item.count, self._sites.find if site is None else lambda _: site))
         else:
             header = read_header(item.data)
             site = site or self._sites.find(header.site)
             replay.records(Records.of_one(site, header.token, header.device, item.block))
 
-    def _call(self, item: Item, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
-        """Runs the functions of an item, and replays what stands between them.
+    def _replay(self, thread: int, epoch: int, call: Any, settle: Settle | None = None) -> Replay:
+        return Replay(self._failures, self._observers, call or outside_epochs(), (thread, epoch), settle)
 
-        Returns the number of the reply that a device waits for, always that of the last function, and what to answer;
-        and whether other devices have calls of their own.
+    def _call(self, item: Item, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
+        """Runs the functions of an item, and replays what stands between them. Returns the number of the reply that a
+        device waits for, always that of the last function; what to answer; and whether other devices have such calls.
         """
         key = item.thread, item.epoch
-        replay = Replay(self._failures, self._observers, call or outside_epochs(), key, settle)
+        replay = self._replay(*key, call, settle)
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
-        for part in item.data:
+        asked = _reply_of(item.data[-1])
+        parts, failures = item.data, self._failures
+        parts.reverse()
+        while parts:
+            if self.given_up is not None:
+                self.given_up.add_item(item, find)
+                return (asked, MSG_PROCESS_ENDS, False) if asked else None
+            part = parts.pop()  # it lives no longer than its run
             # Taken apart as the plain tuples that they are: this is at every callback.
             if len(part) == _BETWEEN:
                 data, count = part
-                if self._failures.any_ended:
-                    self._failures.count_after_end(key, count)
+                if not replay.stopped:
+                    failures.count_after_end(key, count)
                 replay.records(Records(data, count, find))
                 continue
             site_id, token, device, reply, several, payload = part
             site = find(site_id)
-            cancelled = item.failed and reply != 0
-            if self._failures.any_ended:
-                self._failures.count_after_end(key, int(not cancelled), int(cancelled))
-            if cancelled:
+            stopped = failures.unended and replay.stopped
+            if stopped or (item.failed and reply != 0):
                 native.note_cancelled()
-                answer = reply, MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
+                if stopped:
+                    replay.leave_out([(site.of_record(payload), token, device, payload)])
+                else:
+                    failures.count_after_end(key, 0, 1)
+                if reply:
+                    failures.end_stopped(key)
+                    answer = reply, MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
                 continue
+            if failures.unended or failures.untracked_ended:
+                failures.count_after_end(key, 1)
             self.running[me] = site, key, token, reply, several, time.monotonic()
             result = replay.function(site, token, device, payload, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
@@ -323,10 +387,9 @@ class Drain:
                 stream.fail(number)
 
 
-def _last_reply(item: Item) -> int:
-    """The number of the reply that a device waits for with the last record of an item; 0 if none does."""
-    last: tuple[Any, ...] = item.data[-1] if item.has_callbacks else ()
-    return CallbackRecord._make(last).reply if len(last) == len(CallbackRecord._fields) else 0
+def _reply_of(part: tuple[Any, ...]) -> int:
+    """The number of the reply that a device waits for with a part of an item; 0 if none does."""
+    return part[_REPLY] if len(part) > _BETWEEN else 0
 
 
 def failure_of(output_token: Any) -> Exception | None:
@@ -349,19 +412,3 @@ def answer_with(reply: int, result: Any) -> None:
         native.answer(reply, [to_bytes(x) for x in result or ()])
     else:
         native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
-
-
-def stats() -> dict[str, int]:
-    """Counts since the process started.
-
-    Returns:
-        `published`: records taken from devices; `released`: replayed in order; `dropped`: lost because a ring was
-        full; `cancelled`: callbacks that did not run because their program had failed; `waited`: times a device waited
-        for room; `bytes`: published, headers included; `high_water`: the most bytes that one ring held.
-
-    Example:
-        >>> import effects as fx
-        >>> sorted(fx.stats())
-        ['bytes', 'cancelled', 'dropped', 'high_water', 'published', 'released', 'waited']
-    """
-    return native.stats()

@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
+from types import FrameType
 
 from effects import _errors as errors
 from effects import _jax
+from effects._api.config import config
+from effects._model.site import Site
 from effects._wire import UNTRACKED_THREAD
-from effects.dispatch.streams.table import Streams
+from effects.dispatch.draining.background import in_main_thread, uninterrupted
+from effects.dispatch.draining.kept import clear_callers, clear_frames, held_bytes
+from effects.dispatch.draining.left_out import LeftOut
+from effects.dispatch.streams.table import Streams, UserThread
+from effects.lowering.host.publish import this_thread
+
+Owner = tuple[int, UserThread | None]
+"""Whose failures: the thread of a stream, or who stands for the thread where streams are not one thread's."""
 
 ProgramKey = tuple[int, int]
 """A call of a program: the number of the thread that called it, and of its epoch."""
+Taker = tuple[UserThread, bool]
+"""A thread that takes failures, and whether it replays a function meanwhile."""
 
 _KEPT = 100
 """How many failures of one program are kept; the others are counted. A loop may fail in every iteration."""
+
+_KEPT_OF_ALL = 1000
+"""How many failures of all programs are kept, but one of each thread's is. Programs may fail for as long as a thread
+comes to no barrier."""
+
+_BYTES_OF_ALL = 1 << 24
+"""How many bytes the exceptions among these may hold together. Of others only the text is kept."""
 
 
 @dataclasses.dataclass
@@ -23,10 +43,14 @@ class _OfProgram:
     kept: list[BaseException] = dataclasses.field(default_factory=list)
     more: int = 0
     awaited: BaseException | None = None  # what ended the program; not among `kept`
-    before: int = 0  # effects of the program before it
-    after: int = 0  # records replayed after it
+    before: int | None = None  # effects of the program before that, if it is known
+    first: BaseException | None = None  # of all of them; it says what became of the effects after it
+    stopped: bool = False  # whether these are not carried out
+    left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
+    after: int = 0  # records that were replayed after `awaited` all the same
     cancelled: int = 0  # callbacks after it that were asked for and did not run
-    thread: object = None  # what stands for the thread that called it, where streams are not one thread's
+    bytes: int = 0  # held by the exceptions in `kept`
+    thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
 
 
 class Failures:
@@ -37,20 +61,54 @@ class Failures:
         self._lock = threading.Lock()
         self.programs: dict[ProgramKey, _OfProgram] = {}  # by program, in the order of their first failure
         self.calls: set[ProgramKey] = set()  # programs whose calls have not returned, and raise what ends them
+        # Programs that a failure has stopped, or ended, and of which more records may come. They keep their failures
+        # until then, so that what is handed out says all.
+        self.unended: set[ProgramKey] = set()
+        # Of those that are kept: how many, by whom they are for, and how many bytes they hold. And how many are not
+        # kept, with how many effects that were left out after them.
+        self._kept: Counter[Owner] = Counter()
+        self._bytes = 0
+        self._more: dict[Owner, list[int]] = {}
+        self._frames: dict[int, list[FrameType]] = {}  # by drain thread, those whose callers may still run
         self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
-        self.any_ended = False  # whether a callback has ended a program that may still have records to replay
+        self.raising: list[BaseException] = []  # the main thread's: taken, and not yet raised by the barrier that did
 
     def __bool__(self) -> bool:
-        return bool(self.programs)
+        return bool(self.programs or self.raising)
 
-    def add(self, key: ProgramKey, failure: BaseException) -> None:
-        """Keeps a failure after which the program goes on."""
+    def add(self, key: ProgramKey, failure: BaseException, *, stops: bool = True) -> None:
+        """Keeps a failure after which the program itself goes on. `stops`: whether its effects do not, if
+        `after_error` says so."""
+        self._frames.setdefault(threading.get_ident(), []).extend(clear_frames(failure))
         with self._lock:
             program = self._of(key)
-            if len(program.kept) < _KEPT:
-                program.kept.append(failure)
-            else:
+            if len(program.kept) >= _KEPT:
                 program.more += 1
+            elif self._kept[owner := (key[0], program.thread)] and self._kept.total() >= _KEPT_OF_ALL:
+                self._more.setdefault(owner, [0, 0])[0] += 1
+            else:
+                self._keep(owner, program, failure)
+            if stops:
+                self._note_failed(key, program, failure)
+            if not program.kept and program.awaited is None and key not in self.unended:
+                del self.programs[key]
+
+    def _keep(self, owner: Owner, program: _OfProgram, failure: BaseException) -> None:
+        size = held_bytes(failure)
+        if self._bytes + size > _BYTES_OF_ALL and failure.__cause__ is not None:
+            failure.__cause__ = failure.__context__ = None
+            failure.add_note(errors.NOTE_TOO_LARGE.format(size=size))
+            size = held_bytes(failure)
+        program.kept.append(failure)
+        program.bytes += size
+        self._bytes += size
+        self._kept[owner] += 1
+
+    def clear_frames(self) -> None:
+        """What raised has returned: frames that have called it forget their variables. A drain thread calls it."""
+        if self._frames:
+            for frame in self._frames.pop(threading.get_ident(), ()):
+                clear_callers(frame)
 
     def end_program(self, key: ProgramKey, failure: BaseException, before: int) -> None:
         """Keeps the failure that ends the program."""
@@ -60,8 +118,17 @@ class Failures:
                 program.kept.append(failure)
                 return
             program.awaited, program.before = failure, before
-            self.any_ended = True
-            self.untracked_ended = self.untracked_ended or key[0] == UNTRACKED_THREAD
+            self._note_failed(key, program, failure)
+            if key[0] == UNTRACKED_THREAD:
+                self.untracked_ended = True
+            else:
+                self.unended.add(key)
+
+    def _note_failed(self, key: ProgramKey, program: _OfProgram, failure: BaseException) -> None:
+        program.first = program.first or failure
+        if stops_after_error(key):
+            program.stopped = True
+            self.unended.add(key)
 
     def _of(self, key: ProgramKey) -> _OfProgram:
         if key not in self.programs:
@@ -69,18 +136,60 @@ class Failures:
             self.programs[key] = _OfProgram(thread=stream and stream.thread_of(key[1]))
         return self.programs[key]
 
+    def has_stopped(self, key: ProgramKey) -> bool:
+        """Whether effects of this program, which is one of `unended`, are not carried out any more."""
+        return (program := self.programs.get(key)) is not None and program.stopped
+
+    def leave_out(self, key: ProgramKey, site: Site, count: int) -> None:
+        """Counts effects that were not carried out, since one of the program failed."""
+        with self._lock:
+            if (program := self.programs.get(key)) is not None:
+                program.left_out.add(site, count)
+
+    def end_stopped(self, key: ProgramKey) -> None:
+        """A program waits for an effect that is not carried out. So what has stopped its effects ends it too."""
+        with self._lock:
+            program = self.programs.get(key)
+            if program is not None and program.awaited is None and program.first is not None:
+                owner = key[0], program.thread
+                if program.first in program.kept:
+                    program.kept.remove(program.first)
+                    self._kept[owner] -= 1
+                else:
+                    self._more[owner][0] -= 1
+                program.awaited = program.first
+
     def has_ended(self, key: ProgramKey) -> bool:
         """Whether a callback has ended this program, and no caller has been given its failure."""
         program = self.programs.get(key)
         return program is not None and program.awaited is not None
 
     def count_after_end(self, key: ProgramKey, replayed: int, cancelled: int = 0) -> None:
-        """Counts what became of records of a program that a callback has ended."""
+        """Counts what became of records of a program that a callback has ended, where `after_error` lets them go on."""
+        if not self.unended and not self.untracked_ended:
+            return
         with self._lock:
             program = self.programs.get(key)
             if program is not None and program.awaited is not None:
                 program.after += replayed
                 program.cancelled += cancelled
+
+    def drop_ended(self, epochs: Iterable[tuple[int, int, int]]) -> None:
+        """These epochs (thread, first, count) are about to end: nothing more comes of them."""
+        if self.unended:
+            with self._lock:
+                for thread, first, count in epochs:
+                    for key in [*self.unended]:
+                        if key[0] == thread and (key[1] - first) & 0xFFFFFFFF < count:
+                            self.unended.remove(key)
+                            self._forget_uncounted(key)
+
+    def _forget_uncounted(self, key: ProgramKey) -> None:
+        """A program has ended of which no failure is kept."""
+        program = self.programs.get(key)
+        if program is not None and not program.kept and program.awaited is None:
+            del self.programs[key]
+            self._more.setdefault((key[0], program.thread), [0, 0])[1] += program.left_out.total()
 
     def take_awaited(self, key: ProgramKey) -> BaseException | None:
         """The failure that ended this program."""
@@ -88,29 +197,77 @@ class Failures:
             program = self.programs.get(key)
             if program is None or program.awaited is None:
                 return None
-            failure = _finish_awaited(program)
+            failure, program.awaited = program.awaited, None
+            _finish(program, failure, ended=True)
             if not program.kept:
                 del self.programs[key]
-            self._look_for_ended()
         return failure
 
-    def take(self, threads: Collection[int] | None = None) -> list[BaseException]:
-        """All failures, or those of programs that these threads called, in order; but what a call is to raise."""
+    def raise_taken(self, threads: Collection[int] | None) -> None:
+        """Raises all failures, or those of programs that these threads called. An interrupt on the way loses none."""
+        raising = self.raising if in_main_thread() else []
+        taker = self._taker()
+        uninterrupted(lambda: raising.extend(self.take(threads, taker)))
+        if not raising:
+            return
+        error = raising[0]
+        if len(raising) > 1:
+            error = BaseExceptionGroup("Several effects could not be carried out on the host.", raising)
+        try:
+            raise error
+        except BaseException as raised:
+            if raised is error:  # it is under way: an interrupt that comes now has it as its context
+                raising.clear()
+            raise
+
+    def _taker(self) -> Taker:
+        return self._streams.this_thread(), this_thread.is_nested
+
+    def take(
+        self, threads: Collection[int] | None = None, taker: Taker | None = None, *, unended: bool = False
+    ) -> list[BaseException]:
+        """All failures, in order, or those of programs that these threads called and, outside of functions that are
+        replayed, threads that have ended. But not what a call is to raise, nor, unless the `unended` are wanted too,
+        what may still have to count.
+
+        `taker` stands for the thread that takes them, if that is not the calling one.
+        """
+        taker = taker or self._taker()
         taken: list[BaseException] = []
         with self._lock:
             for key in list(self.programs):
-                thread = self.programs[key].thread
-                if threads is None or (key[0] in threads and thread in (None, self._streams.this_thread())):
-                    program = self.programs.pop(key)
-                    kept = program.kept
-                    if program.awaited is not None and key in self.calls:
-                        self.programs[key] = dataclasses.replace(program, kept=[], more=0)
-                    elif program.awaited is not None:
-                        kept = [_finish_awaited(program), *kept]
-                    if program.more:
-                        kept[-1].add_note(errors.NOTE_MANY_FAILURES.format(count=program.more))
-                    taken += kept
-            self._look_for_ended()
+                if key in self.unended and not unended:
+                    continue
+                if threads is None or self._is_for(key, threads, *taker):
+                    taken += self._take(key)
+        return taken
+
+    def _is_for(self, key: ProgramKey, threads: Collection[int], taker: UserThread, is_nested: bool) -> bool:
+        thread = self.programs[key].thread
+        if key[0] in threads and (thread is None or thread is taker):
+            return True
+        return not is_nested and self._streams.has_ended(key[0], thread)
+
+    def _take(self, key: ProgramKey) -> list[BaseException]:
+        program = self.programs.pop(key)
+        taken = program.kept
+        self._bytes -= program.bytes
+        owner = key[0], program.thread
+        self._kept[owner] -= len(taken)
+        if program.awaited is not None and key in self.calls:
+            self.programs[key] = dataclasses.replace(program, kept=[], more=0, bytes=0)
+        elif program.awaited is not None:
+            taken = [program.awaited, *taken]
+        for failure in taken:
+            if failure is program.first or failure is program.awaited:
+                _finish(program, failure, ended=failure is program.awaited)
+        if program.more:
+            taken[-1].add_note(errors.NOTE_MANY_FAILURES.format(count=program.more))
+        if taken and self._kept[owner] <= 0:
+            del self._kept[owner]
+            if owner in self._more:
+                count, left_out = self._more.pop(owner)
+                taken[-1].add_note(errors.NOTE_MORE_PROGRAMS.format(count=count, left_out=left_out))
         return taken
 
     def keep_from_jax(self) -> None:
@@ -120,14 +277,26 @@ class Failures:
             self.untracked_ended = False
             _jax.forget_failed_tokens(lambda text: errors.WAITED in text)
 
-    def _look_for_ended(self) -> None:
-        self.any_ended = any(program.awaited is not None for program in self.programs.values())
+
+def stops_after_error(key: ProgramKey) -> bool:
+    """Whether a failure stops the effects of this program. Of programs that JAX dispatched it is not known which
+    effects are of one."""
+    return config.after_error == "stop" and key[0] != UNTRACKED_THREAD
 
 
-def _finish_awaited(program: _OfProgram) -> BaseException:
-    failure, program.awaited = program.awaited, None
-    assert failure is not None
-    failure.add_note(
-        errors.NOTE_PROGRAM_ENDED.format(before=program.before, after=program.after, cancelled=program.cancelled)
-    )
-    return failure
+def _finish(program: _OfProgram, failure: BaseException, ended: bool) -> None:
+    """Has a failure say what became of the effects around it. `ended`: whether it has ended the program."""
+    notes = []
+    if ended and program.before is not None:
+        notes.append(errors.NOTE_BEFORE.format(before=program.before))
+    if failure is program.first and program.left_out:
+        notes.append(errors.NOTE_LEFT_OUT.format(left_out=program.left_out))
+        if isinstance(failure, errors.EffectError):
+            # A nested program's failure has stopped that of the callback too.
+            failure.not_carried_out = {**Counter(failure.not_carried_out) + program.left_out.by_effect()}
+    if ended and not program.stopped:
+        notes.append(errors.NOTE_WENT_ON.format(after=program.after, cancelled=program.cancelled))
+    if ended:
+        notes.append(errors.NOTE_NEVER_WAS)
+    if notes:
+        failure.add_note(" ".join(notes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from effects import _errors as errors
@@ -12,6 +11,8 @@ from effects._model.record import Record
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.observers import Capture, Handler, captures
 from effects.dispatch.draining.runtime import runtime
+from effects.lowering.host.native import native
+from effects.lowering.host.publish import this_thread
 
 MSG_HANDLER = (
     "`add_handler` was given {handler}, which has no method `handle` and cannot be called. A handler takes one "
@@ -23,8 +24,7 @@ MSG_HANDLER_TOKEN = (
 )
 
 
-@contextlib.contextmanager
-def capture(suppress: bool = False) -> Iterator[list[Record]]:
+def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Record]]:
     """Collects the records of what the calling thread issues in a `with` block, in the order in which they happen.
 
     At the end of the block is a barrier: the list is complete then, and what effects raised is raised. Before, it holds
@@ -41,23 +41,31 @@ def capture(suppress: bool = False) -> Iterator[list[Record]]:
         >>> [record.text for record in records]
         ['x = 1']
     """
-    runtime.waiting.for_thread()  # what native code is to show, and what it is to hand over, do not mix
     mine = Capture(suppress)
-    runtime.observers.add(mine)
-    before = captures.set((*captures.get(), mine))
-    try:
-        try:
-            yield mine.records
-        except BaseException:
+    before: list[tuple[Capture, ...]] = []
+
+    def begin() -> list[Record]:
+        runtime.waiting.for_thread()  # what native code is to show, and what it is to hand over, do not mix
+        before.append(captures.get())
+        runtime.observers.add(mine)
+        captures.set((*before[-1], mine))
+        return mine.records
+
+    def end(failed: bool) -> None:
+        if failed:
             runtime.waiting.for_thread()  # the block's own error is the one to see
-            raise
-        effects_barrier()
-    finally:
-        captures.reset(before)
+        else:
+            effects_barrier()
+
+    def undo() -> None:
+        if before:
+            captures.set(before[-1])
         runtime.observers.remove(mine)
 
+    return native.WithBlock(begin, end, undo)
 
-def add_handler(handler: Any, effects: Any = None) -> Handler:
+
+def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False) -> Handler:
     """Gives records to a handler from now on.
 
     Args:
@@ -65,6 +73,8 @@ def add_handler(handler: Any, effects: Any = None) -> Handler:
             gets sequences of records instead, which cost nothing until they are looked at; `close()` is called when it
             is removed, and when the process ends. Handlers run in a thread of the drain, in program order.
         effects: Names of effects, or `Effect`s, whose records it gets; by default all.
+        after_error: Whether it also gets the records of effects that were not carried out, since one before them in
+            their program had failed. Their `after_error` is true.
 
     Returns:
         What `remove_handler` takes.
@@ -85,14 +95,21 @@ def add_handler(handler: Any, effects: Any = None) -> Handler:
     takes_records = callable(getattr(handler, "handle", None)) or callable(handler)
     if not takes_records or isinstance(handler, type):  # a class makes handlers
         raise TypeError(MSG_HANDLER.format(handler=errors.shown(handler)))
-    added = Handler(handler, None if effects is None else effect_names(effects))
+    added = Handler(handler, None if effects is None else effect_names(effects), bool(after_error))
     runtime.waiting.for_thread()
-    runtime.observers.add(added)
+    try:
+        runtime.observers.add(added)
+    except BaseException:  # an interrupt: nobody gets what would remove the handler
+        runtime.observers.remove(added)
+        raise
     return added
 
 
 def remove_handler(token: Handler) -> None:
-    """Gives no more records to a handler. It has got those of all that the calling thread issued before.
+    """Gives no more records to a handler, and closes it. It has got those of all that the calling thread issued before.
+
+    Other threads' programs may be giving it records. Then it is closed when they have: this waits for it, unless it is
+    called by a handler or a callback.
 
     Args:
         token: What `add_handler` returned.
@@ -108,4 +125,15 @@ def remove_handler(token: Handler) -> None:
     runtime.waiting.for_thread()
     if not isinstance(token, Handler) or not runtime.observers.remove(token):
         raise ValueError(MSG_HANDLER_TOKEN.format(token=errors.shown(token)))
-    token.close()
+    if not this_thread.is_nested:
+        try:
+            while token.is_busy and not runtime.drain.wait(lambda: not token.is_busy, _LOOK):
+                pass
+        except BaseException:
+            token.close_when_idle()
+            raise
+    token.close_when_idle()
+
+
+_LOOK = 0.005
+"""Seconds after which to look whether a handler is still being given records: nobody tells."""

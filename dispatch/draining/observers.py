@@ -11,6 +11,7 @@ from effects import _errors as errors
 from effects._api.callback import CALLBACK
 from effects._api.log import LOG
 from effects._model.record import Record, Records
+from effects.dispatch.streams.outputs import may_wait
 from effects.lowering.host.native import native
 
 MSG_HANDLER_FAILED = (
@@ -34,19 +35,37 @@ captures: contextvars.ContextVar[tuple[Capture, ...]] = contextvars.ContextVar("
 class Handler:
     """A handler that was added."""
 
-    def __init__(self, handler: Any, effects: frozenset[str] | None):
+    def __init__(self, handler: Any, effects: frozenset[str] | None, after_error: bool = False):
         self.handler = handler
+        self.after_error = after_error  # whether it also gets what is not carried out, since an effect before it failed
         self._effects = effects
         self._many: Callable[[Iterable[Record]], Any] | None = getattr(handler, "handle_many", None)
         self._one: Callable[[Record], Any] = handler.handle if hasattr(handler, "handle") else handler
         self._has_failed = False
+        self._users: list[int] = []  # the drain threads that give it records; they add and remove themselves
+        self._is_removed = False
+        self._to_close = [True]  # who takes this out closes the handler
+        self._close_when_idle = False
 
     def wants_lines(self) -> bool:
         """Whether it is to see records that native code could show by itself."""
         return self._effects is None or bool(self._effects - _NEVER_NATIVE)
 
     def take(self, records: Records | list[Record], report: Callable[[BaseException], None]) -> None:
-        """Gives it the records that it is for. Its first error is reported."""
+        """Gives it the records that it is for, unless it has been removed. Its first error is reported."""
+        self._users.append(me := threading.get_ident())  # before looking whether it is removed: see `remove`
+        try:
+            if not self._is_removed:
+                self._take(records, report)
+        finally:
+            self._users.remove(me)
+            if self._close_when_idle and not self._users:
+                try:
+                    self.close()
+                except BaseException as error:
+                    self._report(error, None, report)
+
+    def _take(self, records: Records | list[Record], report: Callable[[BaseException], None]) -> None:
         if self._effects is not None:
             wanted = (
                 {site.effect.name in self._effects for site in records.sites()}
@@ -82,8 +101,28 @@ class Handler:
         failure.__cause__ = error
         report(failure)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is giving it records."""
+        return bool(self._users)
+
+    def remove(self) -> None:
+        """From now on no thread begins to give it records. Several threads may be about to: each says that it is there
+        and then looks, so that whoever comes after this sees either that thread, or that it has seen this."""
+        self._is_removed = True
+
+    def close_when_idle(self) -> None:
+        """Closes it as soon as no thread is giving it records: here, or there."""
+        self._close_when_idle = True
+        if not self._users:
+            self.close()
+
     def close(self) -> None:
-        """Lets the handler write what it has kept."""
+        """Lets the handler write what it has kept. Once: whoever comes second does nothing."""
+        try:
+            self._to_close.pop()
+        except IndexError:
+            return
         if callable(close := getattr(self.handler, "close", None)):
             close()
 
@@ -98,6 +137,8 @@ class Observers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._output: Any = None  # where the text goes of programs that JAX dispatched
+        self._output_may_wait = False
         self.captures: tuple[Capture, ...] = ()  # of all threads
         self.handlers: tuple[Handler, ...] = ()
 
@@ -115,8 +156,18 @@ class Observers:
             known = observer in self.captures or observer in self.handlers
             self.captures = tuple(capture for capture in self.captures if capture is not observer)
             self.handlers = tuple(handler for handler in self.handlers if handler is not observer)
+            if isinstance(observer, Handler):
+                observer.remove()
             self._tell_native()
         return known
 
+    def note_output(self, output: Any) -> None:
+        """The drain's leader: the present `sys.stdout`. If writing there may wait, it is a function of the user's."""
+        if output is not self._output:
+            with self._lock:
+                self._output, self._output_may_wait = output, may_wait(output)
+                self._tell_native()
+
     def _tell_native(self) -> None:
-        native.show_python(bool(self.captures) or any(handler.wants_lines() for handler in self.handlers))
+        wanted = self.captures or any(handler.wants_lines() for handler in self.handlers)
+        native.show_python(bool(wanted or self._output_may_wait))

@@ -13,6 +13,7 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax
+from effects.dispatch.draining.background import Background
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.publish import this_thread
@@ -47,13 +48,11 @@ class Meeting:
     def wait(self, timeout: float | None, deadline: float | None) -> None:
         """Waits until all processes are here, whose own effects are visible by then."""
         self._note(_HERE)
-        outcome: list[str | None] = []
         # In a thread of its own, since the service's client does not see an interrupt, nor our deadline if another
         # process came first with a later one.
-        waiting = threading.Thread(target=self._wait, args=(deadline, outcome), name="effects-barrier", daemon=True)
-        waiting.start()
-        waiting.join(None if deadline is None else max(0.0, deadline - time.monotonic()) + _GRACE)
-        problem = outcome[0] if outcome else "the service that knows who has come does not answer"
+        waiting = Background(lambda: self._wait(deadline))
+        answers = waiting.wait(None if deadline is None else max(0.0, deadline - time.monotonic()) + _GRACE)
+        problem = waiting.result if answers else "the service that knows who has come does not answer"
         if problem is None:
             return
         raise errors.BarrierTimeout(
@@ -64,21 +63,20 @@ class Meeting:
             )
         )
 
-    def _wait(self, deadline: float | None, outcome: list[str | None]) -> None:
+    def _wait(self, deadline: float | None) -> str | None:
+        """Why not all processes have come; None if they have."""
         left = _LONGEST if deadline is None else int(1000 * (deadline - time.monotonic()))
         try:
             self._service.wait_at_barrier(f"{self._key}/{self._number}", min(max(left, 1), _LONGEST))
         except Exception as error:
             if errors.TIMED_OUT in str(error):
-                outcome.append(self._missing())
-                return
+                return self._missing()
             died = re.search(r"Task (\d+) heartbeat timeout", str(error))
             reason = f"process {died[1]} sends no heartbeats any more" if died else str(error).splitlines()[0]
             # JAX is about to end this process too, so this may be the last that is seen of it.
             print(f"A barrier of all processes cannot go on: {reason}.", file=sys.stderr, flush=True)
-            outcome.append(f"{reason}, so that it has died")
-        else:
-            outcome.append(None)
+            return f"{reason}, so that it has died"
+        return None
 
     def give_up(self) -> None:
         """This process does not come: its own effects have not ended in time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextvars
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -19,7 +19,7 @@ from effects._model.host_call import take_results
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
 from effects._wire import INDEX, UNTRACKED_THREAD
-from effects.dispatch.draining.failures import Failures, ProgramKey
+from effects.dispatch.draining.failures import Failures, ProgramKey, stops_after_error
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.lowering.host.native import native
 
@@ -29,12 +29,14 @@ MSG_FOREIGN_CALLBACK = (
 )
 MSG_REPLAY = (
     "The effect `{effect}` at {where}, in {function}, could not be carried out on the host: {error}. It was replayed "
-    "in its place in the order, and the effects after it went on. Correct what the cause below says."
+    "in its place in the order, and {then}. Correct what the cause below says."
 )
 MSG_CALLBACK = (
-    "The callback `{name}` at {where}, in {function}, raised {error}. It ran in its place in the order, and "
-    "the effects after it went on, since nothing waited for it. Correct what the cause below says."
+    "The callback `{name}` at {where}, in {function}, raised {error}. It ran in its place in the order, and {then}. "
+    "Correct what the cause below says."
 )
+THEN_STOPS = "the effects of its program ended there"
+THEN_GOES_ON = "the effects after it went on"
 MSG_AWAITED_CALLBACK = (
     "The callback `{name}` at {where}, in {function}, raised {error}. "
     + errors.WAITED
@@ -70,6 +72,10 @@ def outside_epochs() -> Call:
     return Call(_OUTSIDE, sys.stdout, contextvars.copy_context())
 
 
+Part = tuple[Site, tuple[int, ...], int, Any]
+"""One record, all lanes together: its site, token, device and payload."""
+
+
 class Replay:
     """Replays what came from one program."""
 
@@ -86,35 +92,82 @@ class Replay:
         self._call = call
         self._key = key
         self._settle = settle
+        self._lanes: Iterator[tuple[int, ...]] = iter(())  # that the function which runs has still to be called for
 
-    def text(self, text: str) -> None:
-        """Lines that native code has formatted."""
+    @property
+    def stopped(self) -> bool:
+        """Whether an effect of the program has failed, so that those after it are not carried out."""
+        return self._key in self._failures.unended and self._failures.has_stopped(self._key)
+
+    def write(self, text: str) -> BaseException | None:
+        """Writes text that native code has formatted. Returns what that raised."""
         try:
             self._call[2].run(self._write, text)
         except BaseException as error:
-            self._fail(error, None)
+            return error
+        return None
+
+    def lines(self, site: Site, lines: list[str]) -> bool:
+        """Writes the lines of a site's records by themselves. Returns whether all are written."""
+        written = True
+        for at, line in enumerate(lines):
+            if self.stopped:
+                self._failures.leave_out(self._key, site, len(lines) - at)
+                return False
+            if (error := self.write(line)) is not None:
+                written = False
+                self.fail(error, site)
+        return written
 
     def records(self, records: Records) -> None:
         """Records that call nothing."""
+        if self.stopped:
+            self.leave_out(records.parts())
+            return
         try:
-            self._call[2].run(self._show, records)
+            left = self._call[2].run(self._show, records)
         except BaseException as error:
-            self._fail(error, None)
+            self.fail(error, None)
+            return
+        if left is not None:
+            part, lanes, after = left
+            self.leave_out([part], lanes)
+            self.leave_out(after.parts())
 
     def function(
         self, site: Site, token: tuple[int, ...], device: int, payload: Any, awaited: bool
     ) -> list[np.ndarray] | BaseException | None:
         """Runs a callback, once or lane by lane. Returns its results, or what it raised if a program waits for it."""
+        result: list[np.ndarray] | BaseException | None = None
         try:
             # A copy: what a function sets in its context is its own.
-            return self._call[2].copy().run(self._run, site, token, device, payload)
+            result = self._call[2].copy().run(self._run, site, token, device, payload)
         except BaseException as error:
-            if not awaited:
-                self._fail(error, site)
-                return None
-            failure = _failure(MSG_AWAITED_CALLBACK, error, self._call[0].name, site)
-            self._failures.end_program(self._key, failure, token[INDEX])
-            return failure
+            if awaited:
+                result = self._failure(MSG_AWAITED_CALLBACK, error, site)
+                self._failures.end_program(self._key, result, token[INDEX])
+            else:
+                self.fail(error, site)
+        if self._failures.unended and self.stopped:
+            self.leave_out([(site.of_record(payload), token, device, payload)], self._lanes)
+        return result
+
+    def leave_out(self, parts: Iterable[Part], lanes: Iterable[tuple[int, ...]] | None = None) -> None:
+        """Counts records that are not carried out, all their lanes or these, and shows them to the handlers that ask
+        for such."""
+        is_wanted = any(handler.after_error for handler in self._observers.handlers)
+        for site, token, device, payload in parts:
+            left = site.lanes_of(payload) if lanes is None else lanes
+            count = 0
+            if is_wanted:
+                records = [Record(site, token, device, lane, payload) for lane in left]
+                for record in records:
+                    record.after_error = True
+                self._call[2].run(self._observe, records, after_error=True)
+                count = len(records)
+            else:
+                count = sum(1 for _ in left)
+            self._failures.leave_out(self._key, site, count)
 
     # In the context of the call.
 
@@ -137,7 +190,8 @@ class Replay:
                 calls_lanes = True
                 lanes = site.lanes_of(payload)
                 results = [np.zeros(result.shape, result.stored) for result in site.results or ()]
-        for lane in lanes:
+        self._lanes = iter(lanes)
+        for lane in self._lanes:
             args, kwargs = site.arguments(site.of_lane(values, lane) if calls_lanes else values)
             if observed or call.pass_record:
                 record = Record(site, token, device, lane, payload)
@@ -150,7 +204,7 @@ class Replay:
             except BaseException as error:
                 if call.results is not None:
                     raise
-                self._fail(error, site)  # the other lanes go on
+                self.fail(error, site)
             else:
                 if call.prints:
                     if not (observed and any(capture.suppress for capture in self._captures())):
@@ -164,21 +218,40 @@ class Replay:
             finally:
                 if self._settle is not None:
                     self._settle(self._key)
+            if self._failures.unended and self.stopped:
+                break
         return results
 
-    def _show(self, records: Records) -> None:
-        suppressed = False
-        if self._observers.handlers or self._observers.captures:
+    def _show(self, records: Records) -> tuple[Part, list[tuple[int, ...]], Records] | None:
+        """If that stops the program's effects, returns in which record, and what is left: lanes of it, and records."""
+        observed = self._observers.handlers or self._observers.captures
+        suppressed = bool(observed) and any(capture.suppress for capture in self._captures())
+        if any(site.content.is_shown(suppressed) for site in records.sites()):
+            for at, part in enumerate(records.parts()):
+                if not part[0].content.is_shown(suppressed) or (left := self._show_lanes(part)) is None:
+                    continue
+                before, _ = records.split(at)
+                _, after = records.split(at + 1)
+                if at:
+                    self._observe(before)
+                shown = [*records_of(*part)]
+                self._observe(shown[: len(shown) - len(left)])
+                return part, [record.lane for record in left], after
+        if observed:
             self._observe(records)
-            suppressed = any(capture.suppress for capture in self._captures())
-        if not any(site.content.is_shown(suppressed) for site in records.sites()):
-            return
-        for site, token, device, payload in records.parts():
+        return None
+
+    def _show_lanes(self, part: Part) -> list[Record] | None:
+        """Shows a record. If that stops the program's effects, returns the lanes that are left."""
+        lanes = records_of(*part)
+        while True:
             try:
-                if site.content.is_shown(suppressed):
-                    site.content.show(records_of(site, token, device, payload), self._write)
-            except Exception as error:
-                self._fail(error, site)
+                part[0].content.show(lanes, self._write)
+                return None
+            except BaseException as error:
+                self.fail(error, part[0])
+                if self.stopped:
+                    return [*lanes]
 
     def _write(self, text: str) -> None:
         for out in (self._call[1], sys.stdout):
@@ -188,34 +261,43 @@ class Replay:
                 return
         raise ValueError(MSG_OUTPUT_CLOSED)
 
-    def _observe(self, records: Records | list[Record]) -> None:
-        for capture in self._captures():
-            capture.records.extend(records)
+    def _observe(self, records: Records | list[Record], *, after_error: bool = False) -> None:
+        if not after_error:
+            for capture in self._captures():
+                capture.records.extend(records)
         for handler in self._observers.handlers:
-            handler.take(records, lambda failure: self._failures.add(self._key, failure))
+            if handler.after_error or not after_error:
+                handler.take(records, lambda failure: self._failures.add(self._key, failure, stops=False))
 
     def _captures(self) -> tuple[Capture, ...]:
         # What JAX dispatched does not say which thread called it.
         return self._observers.captures if self._key[0] == UNTRACKED_THREAD else captures.get()
 
-    def _fail(self, error: BaseException, site: Site | None) -> None:
+    def fail(self, error: BaseException, site: Site | None) -> None:
+        """An effect of this site raised this, and the program itself goes on."""
         is_call = site is not None and site.content.call is not None
         message = MSG_CALLBACK if is_call else MSG_REPLAY
-        self._failures.add(self._key, _failure(message, error, self._call[0].name, site))
+        self._failures.add(self._key, self._failure(message, error, site))
 
-
-def _failure(message: str, error: BaseException, function: str, site: Site | None) -> errors.EffectError:
-    failure = errors.EffectError(
-        message.format(
-            effect=site.effect.name if site else "print",
-            name=site.content.title if site else "",
-            where=site.where if site else "its call",
-            function=f"`{function}`",
-            error=errors.shown(error),
+    def _failure(self, message: str, error: BaseException, site: Site | None) -> errors.EffectError:
+        failure = errors.EffectError(
+            message.format(
+                effect=site.effect.name if site else "print",
+                name=site.content.title if site else "",
+                where=site.where if site else "its call",
+                function=f"`{self._call[0].name}`",
+                error=errors.shown(error),
+                then=THEN_STOPS if stops_after_error(self._key) else THEN_GOES_ON,
+            )
         )
-    )
-    failure.__cause__ = error.with_traceback(_from_user(error))
-    return failure
+        failure.__cause__ = error.with_traceback(_from_user(error))
+        return failure
+
+    def lose(self, error: BaseException, lines: list[tuple[Site, int]]) -> None:
+        """Writing the lines of so many records at once raised this. Which of them are out is not known."""
+        self.fail(error, lines[0][0])
+        for at, (site, count) in enumerate(lines):
+            self._failures.leave_out(self._key, site, count - (at == 0))
 
 
 _OURS = str(Path(errors.__file__).parent) + os.sep

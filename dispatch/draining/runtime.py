@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
+from typing import Any, NoReturn
 
+from effects import _errors as errors
 from effects._api.config import config
 from effects.dispatch.draining.drain import Drain
+from effects.dispatch.draining.ending import INTERRUPTED, end_drain
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.processes import Meetings
@@ -15,25 +19,37 @@ from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
 from effects.lowering.host.sites import KnownSites, known_sites
 
+MSG_FORKED = (
+    "Effects were used in a process that was forked from one which has effects. Only the thread that forks goes on in "
+    "a forked child: the threads that show effects are not there, nor are those on which XLA computes, so what is "
+    "printed, logged or called back would be lost. Start the process afresh, with "
+    "`multiprocessing.get_context('spawn')` or `'forkserver'`."
+)
+
+
+class _Lost:
+    """What a forked child has in place of a part of its parent's runtime."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise errors.EffectError(MSG_FORKED)
+
 
 class Runtime:
     """Streams, drain, failures, observers and sites, each of which knows only those that it uses.
 
     There is one in a process, as there is one native module, which has the rings that the drain empties.
 
-    A forked child has no drain, since only the thread that forked goes on there: what its programs publish stays in the
-    rings, and a barrier deadlocks. JAX, too, does not work there, so nothing is done about it: a child that has effects
-    is to be spawned.
     """
 
     def __init__(self, sites: KnownSites) -> None:
         self.sites = sites
-        self.streams = Streams()
-        self.failures = Failures(self.streams)
-        self.observers = Observers()
-        self.drain = Drain(self.streams, self.failures, self.observers, self.sites)
-        self.waiting = Waiting(self.streams, self.drain)
-        self.meetings = Meetings(self.streams, self.drain)
+        self.streams: Any = Streams()
+        self.failures: Any = Failures(self.streams)
+        self.observers: Any = Observers()
+        self.drain: Any = Drain(self.streams, self.failures, self.observers, self.sites)
+        self.waiting: Any = Waiting(self.streams, self.drain)
+        self.meetings: Any = Meetings(self.streams, self.drain)
+        self.is_lost = False  # in a forked child
         # A program that JAX dispatches says nothing when it is called, but it has been lowered.
         self.sites.listen(self.start)
 
@@ -41,28 +57,51 @@ class Runtime:
         """Starts the drain, if it does not run yet: before a program is called that may publish."""
         self.drain.start()
 
+    def after_fork(self) -> None:
+        """In a forked child, where only the thread that forked goes on: without a drain whatever is published would be
+        lost. Whoever uses effects is told so.
+
+        A drain that has not started yet can start in the child. No lock may be taken there that one of the parent's
+        threads may have had, and nothing is left to do when the child ends: its parent shows what it has issued.
+        """
+        if not self.drain.has_started:
+            return
+        self.is_lost = True
+        native.refuse(MSG_FORKED)
+        atexit.unregister(self.stop)
+        self.streams = self.failures = self.observers = self.drain = self.waiting = self.meetings = _Lost()
+
     def stop(self) -> None:
         """Shows all effects, ends the drain, closes handlers, and reports what effects raised and no caller was given.
 
-        At the end of the process. Effects of exit handlers that come later are replayed by whoever waits for them.
+        At the end of the process. Effects of exit handlers that come later are replayed where they are called.
         """
-        unseen: list[BaseException] = []
+        interrupted, unseen = False, [*self.failures.raising]
         try:
-            self.waiting.for_all()
+            interrupted = end_drain(self.waiting, self.drain)
         finally:
-            self.drain.stop()
-            unseen += self.failures.take()
+            self.drain.ended = True
+            # Nothing runs in the background from here on, so what later exit handlers call waits for its effects.
+            config.sync = True
+            unseen += self.failures.take(unended=True)
             self.failures.keep_from_jax()
             for handler in self.observers.handlers:
                 try:
                     handler.close()
-                except Exception as error:
+                except KeyboardInterrupt as error:  # each is closed, whatever comes
+                    interrupted = True
+                    unseen.append(error)
+                except BaseException as error:
                     unseen.append(error)
             for failure in unseen:
                 sys.excepthook(type(failure), failure, failure.__traceback__)
-            if unseen:
+            native.watch_exit(config.exit_code)
+            if interrupted:
+                native.end_with(INTERRUPTED, always=True)
+            elif unseen:
                 native.end_with(config.exit_code)
 
 
 runtime = Runtime(known_sites)
+os.register_at_fork(after_in_child=runtime.after_fork)
 atexit.register(runtime.stop)  # JAX's own handlers were there before, and so come later: they let go of the devices

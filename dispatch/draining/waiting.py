@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 
 from effects import _jax
 from effects._api.registry import OF_JAX
 from effects._model.effect import Order
+from effects.dispatch.draining.background import Background
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
@@ -24,12 +24,24 @@ class Waiting:
         self._drain = drain
 
     def for_thread(self) -> None:
-        """Waits for the calling thread's effects, and raises nothing."""
-        self.wait(self._streams.own(), None, None)
+        """Waits for the effects of the calling thread and of those that have ended, and raises nothing."""
+        self.wait([*self._streams.own(), *self._streams.ended()], None, None)
 
-    def for_all(self) -> None:
-        """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for."""
-        self.wait(self._streams.all(), None, None, returned=True)
+    def for_all(self, timeout: float | None = None) -> list[str]:
+        """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for.
+        Returns what is outstanding when the time is up."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self.wait(self._streams.all(), None, deadline, returned=True)
+
+    def forget_all(self) -> None:
+        """Nobody waits any more for what has been called so far."""
+        for stream in self._streams.all():
+            stream.calls.clear()
+            stream.running.clear()
+
+    def count_unended(self) -> int:
+        """How many programs have been called and have not ended."""
+        return sum(len(stream.calls) for stream in self._streams.all())
 
     def settle_order(self) -> None:
         """Before a program is called: what the calling thread called under another `order` becomes visible first. Calls
@@ -71,7 +83,7 @@ class Waiting:
             # What is replayed right now is not what one of the functions in it waits for. Whoever else waits for
             # records without an epoch waits for that too: later ones may have passed it, so that their number alone
             # does not tell.
-            untracked_released = self._drain.untracked_released
+            untracked_released = native.untracked_released()
             if nested:
                 untracked_released += self._drain.untracked_in_runs
             elif untracked and self._drain.untracked_in_runs:
@@ -84,7 +96,7 @@ class Waiting:
         self._drain.start()  # a program that failed while it was traced has an epoch too
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if done() or self._drain.wait(done, left, for_untracked=for_untracked):
-            if (names is None or names & _OF_JAX) and not _wait_for_unordered(deadline):
+            if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
                 return ["programs with unordered effects that were left to JAX"]
             return []
         outstanding = list(map(str, self._drain.functions().values()))
@@ -130,9 +142,6 @@ def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:
     return traits.effects if traits is not None else None
 
 
-_OF_JAX = frozenset(effect.name for effect in OF_JAX.values())
-
-
 def _wait_for_unordered(deadline: float | None) -> bool:
     """Waits for unordered effects that were left to JAX. False if the time ran out."""
     tokens = _jax.unordered_tokens()
@@ -141,7 +150,8 @@ def _wait_for_unordered(deadline: float | None) -> bool:
             _jax.block_until_token(token)
         return True
     # These tokens do not say whether they are ready.
-    waiting = threading.Thread(target=lambda: [*map(_jax.block_until_token, tokens)], daemon=True)
-    waiting.start()
-    waiting.join(max(0.0, deadline - time.monotonic()))
-    return not waiting.is_alive()
+    try:
+        waiting = Background(lambda: [*map(_jax.block_until_token, tokens)])
+    except RuntimeError:  # the interpreter ends, and no thread can be started any more
+        return _wait_for_unordered(None)
+    return waiting.wait(max(0.0, deadline - time.monotonic()))

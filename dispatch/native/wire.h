@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 11;
+inline constexpr int kInterface = 12;
 
 // Tokens
 
@@ -115,7 +115,7 @@ enum RecordTrait : int64_t {
   kRecordLeaves = 16,     // and the last
   kRecordMayDiverge = 32, // as the flag kMayDiverge
   kRecordIsReplicated = 64,
-  kRecordHasShards = 128, // each device publishes its part of what is sharded
+  kRecordHasShards = 128, // each device publishes its shards; with kRecordIsReplicated they make one record
 };
 
 // And those of a call of a handler of the user's.
@@ -157,6 +157,15 @@ enum class ItemKind : int {
   kRecords, // consecutive records of one epoch, headers included
   kLarge,   // a large record by itself
 };
+
+// Consecutive records in a text: all of one site and one program.
+struct TextRun {
+  uint64_t site;
+  uint64_t end; // of their text, counted in bytes from the item's beginning
+  uint32_t epoch;
+  uint32_t count;
+};
+static_assert(sizeof(TextRun) == 24);
 
 // Settings
 

@@ -15,9 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from effects._jax import Array, forget_fast_paths, launches_take_threads
+from effects._jax import Array, forget_fast_paths, launches_take_threads, with_flat_arguments
 from effects._model.site import Site
 from effects._wire import ProgramTraits
+from effects.dispatch.streams.outputs import may_wait
 from effects.dispatch.streams.tokens import PlacedTokens, token_memory
 from effects.lowering.host.native import native
 
@@ -45,6 +46,9 @@ class Stream:
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
 
+    `entering` is keyed by epoch number: the functions of calls that may wait for callbacks and have not returned, each
+    with how many fast paths JAX had for it when the call began. The calling thread writes it.
+
     `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first: those of the
     calling thread, which writes it.
     """
@@ -64,6 +68,8 @@ class Stream:
         self.calls: dict[int, Any] = self._native.calls
         self.running: dict[int, tuple[ProgramTraits, Any]] = self._native.running
         self.eager: dict[int, Site] = {}
+        self.entering: dict[int, tuple[Any, int]] = {}
+        self.is_nested = launching is None
         self.dispatching: list[int] = []
 
     @property
@@ -153,6 +159,10 @@ class StreamHost:
         """The sharding of these arguments, and the tokens on all of its devices; None if that is one."""
         return self._placed.find_pool(args, kwargs)
 
+    def may_wait(self, output: Any) -> bool:
+        """Whether writing to this output may wait for effects. Asked whenever it is another than before."""
+        return may_wait(output)
+
     def several_devices(self) -> bool:
         """Whether programs may run on several devices. Asked once."""
         return several_devices()
@@ -171,10 +181,11 @@ class StreamHost:
             gave_up: Whether a call has, instead of tracing the function.
         """
         compiled = threaded
-        if hasattr(threaded, "lower"):
-            threaded.lower(token, *args, **kwargs)  # traces, for which no other thread waits
+        if hasattr(threaded, "trace"):
+            traced = with_flat_arguments(threaded.trace(token, *args, **kwargs))  # for which no other thread waits
+            traced.lower()
             with lock:  # of several threads that were there at one time, one compiles: JAX has kept one lowering
-                compiled = threaded.lower(token, *args, **kwargs).compile()
+                compiled = traced.lower().compile()
         if gave_up:
             forget_fast_paths(threaded)  # the next call would take none where one has failed
         if not isinstance(compiled, jax.stages.Compiled):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from effects._api.config import Config, config
+from effects._jax import count_fast_paths
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.streams.stream import SharedStream, Stream, WouldTrace
 from effects.lowering.host.native import native
@@ -30,7 +31,7 @@ class Streams:
     def __init__(self) -> None:
         self.launching: Any = threading.RLock()
         self.orders: set[str] = set()
-        self._local = threading.local()  # `stream`: the thread's own; `owner`, `this`: see below
+        self._local = threading.local()  # `stream`: the thread's own; the others: see below
         self._shared = SharedStream(0, self.launching, self.this_thread)
         self._use_shared = False
         self._by_thread: dict[int, Stream] = {0: self._shared}
@@ -82,12 +83,27 @@ class Streams:
             return [current]
         return [*({self._shared, vars(self._local).get("stream", self._shared)} - {current}), current]
 
-    def this_thread(self) -> object:
+    def ended(self) -> list[Stream]:
+        """Those of threads that have ended and have effects that may not be visible yet. Whoever waits for its own also
+        waits for these, since nobody else will; but not what runs in a drain thread, for which they may wait."""
+        if this_thread.is_nested or not self._ended:
+            return []
+        return [stream for thread in self._ended[:] if (stream := self._by_thread.get(thread)) is not None]
+
+    def has_ended(self, thread: int, stand_in: UserThread | None) -> bool:
+        """Whether a thread has ended, by its number or, where streams are not one thread's, by what stands for it."""
+        if stand_in is not None:
+            return stand_in.has_ended
+        return thread in self._ended or thread not in self._by_thread
+
+    def this_thread(self) -> UserThread:
         """What stands for the calling thread. Its identity may be another's later."""
         try:
             return self._local.this
         except AttributeError:
-            this = self._local.this = object()
+            this = self._local.this = UserThread()
+            self._local.owner_of_this = _Owner()
+            weakref.finalize(self._local.owner_of_this, this.end).atexit = False
             return this
 
     def begin_trace(self, by_hand: bool = False) -> None:
@@ -105,6 +121,12 @@ class Streams:
         stream = self.current()
         native.nest(stream.thread)
         return stream
+
+    def is_first_call_under_way(self) -> bool:
+        """Whether JAX is making a fast path, while it may call a program that waits for a callback. On CPUs it may make
+        others wait that take the same one until this program is over."""
+        entering = [each for stream in self.all() for each in list(stream.entering.values())]
+        return any(count_fast_paths(function) != before for function, before in entering)
 
     @contextlib.contextmanager
     def nested_here(self) -> Iterator[Stream]:
@@ -125,6 +147,15 @@ class Streams:
                 self._ended.remove(thread)
                 del self._by_thread[thread]
                 native.forget(thread)
+
+
+class UserThread:
+    """What stands for a thread."""
+
+    has_ended = False
+
+    def end(self) -> None:
+        self.has_ended = True
 
 
 class _Owner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,18 +33,24 @@ def _choice(*choices: str) -> Callable[[Any], str]:
 
 
 def _bytes(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(value)
-    number = int(value)
+    number = _whole(value)
     if not 4096 <= number <= 1 << 40:
         raise ValueError(number)
     return number
 
 
 def _exit_code(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)) or not 0 <= int(value) <= 255:
+    number = _whole(value)
+    if not 0 <= number <= 255:
+        raise ValueError(number)
+    return number
+
+
+def _whole(value: Any) -> int:
+    """A whole number of any type, or its text."""
+    if isinstance(value, bool):
         raise ValueError(value)
-    return int(value)
+    return int(value) if isinstance(value, str) else operator.index(value)
 
 
 # name -> default, how it is read, what it takes
@@ -56,7 +63,13 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         _choice("wait", "drop_newest", "drop_oldest"),
         "'wait', 'drop_newest' or 'drop_oldest'",
     ),
+    "after_error": ("stop", _choice("stop", "go_on"), "'stop' or 'go_on'"),
     "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
+    "jax_effects": (
+        "program_order",
+        _choice("program_order", "as_written", "jax"),
+        "'program_order', 'as_written' or 'jax'",
+    ),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
 }
 
@@ -73,8 +86,15 @@ class Config:
       replayed. Counts for threads that have not published yet.
     - `when_full` (`EFFECTS_WHEN_FULL`): what a full ring means. `"wait"`: the program waits, nothing is lost;
       `"drop_newest"` and `"drop_oldest"`: records are dropped and counted.
+    - `after_error` (`EFFECTS_AFTER_ERROR`): what becomes of a program's effects after one that has failed. `"stop"`: as
+      after an exception in Python, none of them is carried out; the error says how many they were. `"go_on"`: they are
+      carried out. What is in force when the effect fails counts.
     - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
       no barrier has reported; 0 lets it be.
+    - `jax_effects` (`EFFECTS_JAX_EFFECTS`): what `jax.debug.print`, `jax.debug.callback`, `jax.debug.log` and
+      `io_callback` are inside `fx.jit`. `"program_order"`: effects like ours, all of them in program order;
+      `"as_written"`: effects like ours, in no order without `ordered=True`; `"jax"`: what JAX's transformations make of
+      them, in no order without `ordered=True`. Counts for functions traced afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
 
@@ -92,7 +112,9 @@ class Config:
     order: str
     ring_bytes: int
     when_full: str
+    after_error: str
     exit_code: int
+    jax_effects: str
     native: bool
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):

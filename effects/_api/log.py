@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -135,8 +136,10 @@ def log(
         >>> records[0].event, records[0].fields
         ('step', {'loss': array(0.5, dtype=float32)})
     """
-    if isinstance(level, int) and level < LOGGER.level:
-        return
+    if isinstance(level, numbers.Integral) and not isinstance(level, bool):
+        level = int(level)  # NumPy's too
+        if level < LOGGER.level:
+            return
     where = where_called()
     if not isinstance(event, str) or not event:
         raise TypeError(MSG_LOG_EVENT.format(where=where, event=event))

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from effects import _jax
 from effects._model.effect import PROGRAM, Effect
 
 MSG_NOT_AN_EFFECT = (
@@ -79,7 +78,7 @@ def registered_effects() -> Mapping[str, Effect]:
 
 def effect_names(effects: object) -> frozenset[str]:
     """The names of effects given as one or several names or `Effect`s; unknown ones are an error."""
-    if isinstance(effects, (str, Effect)):
+    if isinstance(effects, (str, bytes, Effect)):
         effects = (effects,)
     names = set()
     for effect in effects if isinstance(effects, Iterable) else (effects,):
@@ -93,9 +92,5 @@ def effect_names(effects: object) -> frozenset[str]:
 JAX_DEBUG = register_effect(Effect("jax.debug", domain=PROGRAM))
 JAX_IO = register_effect(Effect("jax.io_callback", domain=PROGRAM))
 
-OF_JAX: Mapping[type, Effect] = {
-    jaxs: ours
-    for effect, (unordered, ordered) in zip((JAX_DEBUG, JAX_IO), _jax.jax_callback_effects, strict=True)
-    for jaxs, ours in ((unordered, effect.unordered()), (ordered, effect))
-}
-"""By the type of an effect of JAX's own callbacks: what it is inside `fx.jit`."""
+OF_JAX = frozenset({JAX_DEBUG.name, JAX_IO.name})
+"""What JAX's own callbacks are inside `fx.jit`, by name."""

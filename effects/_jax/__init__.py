@@ -12,12 +12,15 @@ from jax._src.sharding_impls import UNSPECIFIED as UNSPECIFIED
 from jax._src.util import weakref_lru_cache as weakref_lru_cache
 
 from effects._jax.axis_of_tangents import is_axis_of_tangents as is_axis_of_tangents
+from effects._jax.callbacks import binding_callbacks as binding_callbacks
 from effects._jax.callbacks import callback_context as callback_context
+from effects._jax.callbacks import callback_primitives as callback_primitives
+from effects._jax.callbacks import check_callback_sharding as check_callback_sharding
 from effects._jax.callbacks import debug_callback_p as debug_callback_p
 from effects._jax.callbacks import debug_print_p as debug_print_p
-from effects._jax.callbacks import inspect_sharding_p as inspect_sharding_p
-from effects._jax.callbacks import io_callback_p as io_callback_p
-from effects._jax.callbacks import jax_callback_effects as jax_callback_effects
+from effects._jax.callbacks import has_callbacks_of_jax as has_callbacks_of_jax
+from effects._jax.callbacks import is_left_to_jax as is_left_to_jax
+from effects._jax.callbacks import is_ordered as is_ordered
 from effects._jax.callbacks import log_callback as log_callback
 from effects._jax.callbacks import lower_as_callback as lower_as_callback
 from effects._jax.callbacks import merge_arguments as merge_arguments
@@ -40,6 +43,7 @@ from effects._jax.core import is_reference as is_reference
 from effects._jax.core import is_reference_type as is_reference_type
 from effects._jax.core import physical_aval as physical_aval
 from effects._jax.core import physical_key_data as physical_key_data
+from effects._jax.core import tracer_names as tracer_names
 from effects._jax.core import typeof as typeof
 from effects._jax.core import zero_tangent as zero_tangent
 from effects._jax.custom_derivatives import bind_custom_jvp as bind_custom_jvp
@@ -81,6 +85,7 @@ from effects._jax.partitioner import replicated_hlo_sharding as replicated_hlo_s
 from effects._jax.partitioner import write_sharding as write_sharding
 from effects._jax.placing import Array as Array
 from effects._jax.placing import Placing as Placing
+from effects._jax.placing import replicated as replicated
 from effects._jax.placing import sharding_of_call as sharding_of_call
 from effects._jax.primitives import annotated_calls as annotated_calls
 from effects._jax.primitives import cond_p as cond_p
@@ -121,7 +126,15 @@ from effects._jax.runtime_tokens import jax_tokens as jax_tokens
 from effects._jax.runtime_tokens import unordered_tokens as unordered_tokens
 from effects._jax.source_info import source_of as source_of
 from effects._jax.source_info import user_frame as user_frame
+from effects._jax.traces import call_beside_fast_paths as call_beside_fast_paths
+from effects._jax.traces import check_symbolic_scopes as check_symbolic_scopes
+from effects._jax.traces import count_fast_paths as count_fast_paths
 from effects._jax.traces import forget_fast_paths as forget_fast_paths
+from effects._jax.traces import is_staged as is_staged
 from effects._jax.traces import launches_take_threads as launches_take_threads
 from effects._jax.traces import outside_of_traces as outside_of_traces
 from effects._jax.traces import runs_now as runs_now
+from effects._jax.traces import tracers_closed_over as tracers_closed_over
+from effects._jax.traces import with_flat_arguments as with_flat_arguments
+from effects._jax.trees import compiled_with_token as compiled_with_token
+from effects._jax.trees import without_first_argument as without_first_argument

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,22 +12,56 @@ import jax
 from jax._src import callback as jax_callback
 from jax._src import config as jax_config
 from jax._src import core, debugging, sharding_impls
+from jax._src import effects as jax_effects
 from jax._src import mesh as jax_mesh
 from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
+from jax._src.lib.mlir import ir
 
 from effects._jax.core import JaxEffect
 
 debug_callback_p = debugging.debug_callback_p
 debug_print_p = debugging.debug_print_p
-inspect_sharding_p = debugging.inspect_sharding_p
 io_callback_p = jax_callback.io_callback_p
 
-jax_callback_effects = (
-    (debugging.DebugEffect, debugging.OrderedDebugEffect),
-    (jax_callback.IOEffect, jax_callback.OrderedIOEffect),
+callback_primitives = (debug_print_p, debug_callback_p, io_callback_p)
+"""Those of JAX's own callbacks that have effects."""
+
+_EFFECTS = (
+    debugging.DebugEffect,
+    debugging.OrderedDebugEffect,
+    jax_callback.IOEffect,
+    jax_callback.OrderedIOEffect,
 )
-"""Types of the effects of `jax.debug` and of `io_callback`: (unordered, ordered) of each."""
+
+binding_callbacks = jax.make_user_context(None)
+"""How JAX's own callbacks are bound: None, as JAX does. It is part of the keys of JAX's caches, so that a function
+which was traced with another value is traced again."""
+
+
+def has_callbacks_of_jax(holder: Any) -> bool:
+    """Whether a jaxpr or an equation shows the effects of JAX's own callbacks."""
+    return any(isinstance(effect, _EFFECTS) for effect in holder.effects)
+
+
+def is_ordered(effect: JaxEffect) -> bool:
+    """Whether JAX orders this effect."""
+    return jax_effects.ordered_effects.contains(effect)
+
+
+def is_left_to_jax() -> bool:
+    """Whether what is bound now is JAX's in any case: it runs at once, is being lowered, or is part of a kernel."""
+    runs_at_once = core.trace_ctx.trace is core.eval_trace
+    return runs_at_once or ir.Context.current is not None or _is_in_kernel()
+
+
+def _is_in_kernel() -> bool:
+    pallas = sys.modules.get("jax._src.pallas.core")
+    if pallas is None:
+        return False
+    if (context := getattr(pallas, "_grid_context", None)) is not None:  # since 0.12
+        return context.value is not None
+    return pallas._pallas_tracing_env.grid_context is not None
 
 
 @contextlib.contextmanager
@@ -36,6 +71,7 @@ def callback_context(x64: bool) -> Iterator[Callable[[Any], jax.Array]]:
     with (
         jax_config.enable_x64(x64),
         jax_config.default_device(device),
+        jax.transfer_guard_host_to_device("allow"),  # the user may guard against transfers of their own
         sharding_impls._internal_use_concrete_mesh(jax_mesh.empty_concrete_mesh),
         jax_mesh.use_abstract_mesh(jax_mesh.empty_abstract_mesh),
     ):
@@ -82,6 +118,11 @@ def log_callback(params: dict[str, Any]) -> Callable[..., Any]:
         params["logging_record"],
     )
     return debugging._make_flat_callback(params["in_tree"], log, params["static_args"])
+
+
+def check_callback_sharding(ctx: Any, sharding: Any) -> None:
+    """Raises what JAX does where it cannot call a function from the device of this sharding."""
+    jax_callback._callback_op_sharding(ctx.module_context.axis_context, sharding, ctx.avals_out)
 
 
 def lower_as_callback(

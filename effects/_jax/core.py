@@ -42,3 +42,13 @@ def is_reference_type(aval: Any) -> bool:
 def has_state(jaxpr: Any) -> bool:
     """Whether a jaxpr reads or writes references of the function around it."""
     return any(isinstance(effect, RefEffect) for effect in jaxpr.effects)
+
+
+def tracer_names() -> set[str]:
+    """What the text of a value that is not known yet begins with: the names of all classes of such values, those of
+    other libraries too, and what JAX shows of some instead."""
+    names, classes = {"JitTracer", "GradTracer", "VmapTracer"}, [Tracer]
+    while classes:
+        names.add(classes[-1].__name__)
+        classes += classes.pop().__subclasses__()
+    return names

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-from jax._src import api, checkify, custom_batching, dispatch
+import jax.export
+from jax._src import api, callback, checkify, custom_batching, debugging, dispatch
+from jax._src.export import _export
 from jax._src.interpreters import batching
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
@@ -67,6 +69,10 @@ def _attribute(owner: Any, name: str) -> PatchPoint:
 
 def _entry(module: Any, table: str, primitive: Any) -> PatchPoint:
     return PatchPoint(f"{module.__name__}.{table}[{primitive}]", getattr(module, table), primitive)
+
+
+def _bind(module: Any, primitive: str) -> PatchPoint:
+    return PatchPoint(f"{module.__name__}.{primitive}.bind", getattr(module, primitive), "bind")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,6 +140,20 @@ _REMAT = "partial_eval_jaxpr_custom_rules"
 _MASKS = "JAX tells batching rules of effects for which lanes a branch or an iteration is."
 
 _TABLE = (
+    Patch(
+        "JAX's own callbacks",
+        (
+            _bind(debugging, "debug_print_p"),
+            _bind(debugging, "debug_callback_p"),
+            _bind(callback, "io_callback_p"),
+        ),
+        "While a function is traced for `fx.jit`, `jax.debug.print`, `.callback` and `.log`, and `io_callback`, are "
+        "effects of this library. The setting `jax_effects` keeps JAX's semantics.",
+        "JAX's transformations have these effects in all lanes and in all branches, drop and repeat them, and unroll a "
+        "`vmap`. What they have done cannot be undone afterwards.",
+        "0.10",
+        "JAX lets libraries bind its callbacks otherwise while they trace.",
+    ),
     Patch(
         "vmap of cond",
         (_entry(batching, _BATCHERS, cond_p),),
@@ -260,6 +280,31 @@ _TABLE = (
         "effects happen twice.",
         "0.10",
         "JAX carries the predicate itself.",
+    ),
+    Patch(
+        "eval_shape",
+        (_attribute(api, "eval_shape"), _attribute(jax, "eval_shape")),
+        "`jax.eval_shape` of what `fx.jit` returned knows its static arguments.",
+        "JAX asks functions that `jax.jit` returned for their shapes, and takes all others to have none but arrays as "
+        "arguments.",
+        "0.10",
+        "JAX asks whatever has the methods of its jitted functions.",
+    ),
+    Patch(
+        "export",
+        (_attribute(_export, "export"), _attribute(jax.export, "export")),
+        "`jax.export.export` of what `fx.jit` returned is `fx.export` of it, if it has effects.",
+        "JAX exports what it lowers, and would take the tokens of a threaded function for arguments of the user's.",
+        "0.10",
+        "JAX exports functions that take and return tokens of other libraries.",
+    ),
+    Patch(
+        "deserialize",
+        (_attribute(_export, "deserialize"), _attribute(jax.export, "deserialize")),
+        "`jax.export.deserialize` reads what an exported program with effects serialized.",
+        "JAX knows nothing of the effects that stand ahead of the program, and would read them as a part of it.",
+        "0.10",
+        "JAX serializes what other libraries say of a program.",
     ),
     Patch(
         "effects_barrier",

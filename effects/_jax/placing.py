@@ -16,20 +16,25 @@ Array = ArrayImpl
 
 def sharding_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The sharding of the first argument that lies on several devices, which are those that run the program; None if
-    there is none."""
+    there is none. Of a program that is only lowered, arguments may be described."""
     for x in jax.tree.leaves((args, kwargs)):
-        if type(x) is ArrayImpl:
-            sharding = x.sharding
-            if sharding.num_devices > 1:
-                return sharding if type(sharding) is jax.NamedSharding else None
+        sharding = x.sharding if type(x) in (ArrayImpl, jax.ShapeDtypeStruct) else None
+        if sharding is not None and sharding.num_devices > 1:
+            has_devices = type(sharding) is jax.NamedSharding and type(sharding.mesh) is jax.sharding.Mesh
+            return sharding if has_devices else None
     return None
+
+
+def replicated(sharding: Any) -> Any:
+    """What has the whole of an array on each of the devices of a sharding."""
+    return jax.NamedSharding(sharding.mesh, jax.P())
 
 
 class Placing:
     """All devices of a sharding, each of which is to have the whole of a small array."""
 
     def __init__(self, sharding: Any):
-        self._sharding = jax.NamedSharding(sharding.mesh, jax.P())
+        self._sharding = replicated(sharding)
         self._devices = list(self._sharding._addressable_device_assignment)
 
     def place(self, x: np.ndarray) -> Any:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from jax._src import config as jax_config
 from jax._src import core
 from jax._src import mesh as jax_mesh
+from jax._src.export import _export
+from jax._src.interpreters import partial_eval as pe
 
 
 def runs_now() -> bool:
     """Whether a call of a jitted function is compiled and runs now: no trace is under way, and jit is not disabled."""
     return _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env and not jax_config.disable_jit.value
+
+
+def is_staged() -> bool:
+    """Whether what is called now becomes part of a jaxpr, whatever transformations are between."""
+    trace = core.trace_ctx.trace
+    while trace is not None and not isinstance(trace, pe.DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 _trace, _axis_env = core.trace_state_strong_ref, core.axis_env_state
@@ -37,6 +48,41 @@ def outside_of_traces() -> Iterator[None]:
 def forget_fast_paths(jitted: Any) -> None:
     """The next calls of a jitted function go through Python; what was traced and compiled is kept."""
     jitted._clear_cache()
+
+
+def tracers_closed_over(traced: Any) -> list[Any]:
+    """The tracers that a traced function found outside of it. They are its first arguments."""
+    return list(traced._consts)
+
+
+def with_flat_arguments(traced: Any) -> Any:
+    """A traced function whose arguments are its leaves.
+
+    To describe the arguments of what is lowered JAX makes objects of the user's classes, which may want arrays.
+    """
+    flat = copy.copy(traced)
+    flat._in_tree = jax.tree.structure(((0,) * traced._in_tree.num_leaves, {}))
+    return flat
+
+
+def count_fast_paths(jitted: Any) -> int:
+    """For how many kinds of arguments JAX has a fast path of a jitted or compiled function, or makes one: the first
+    call does, and others of that kind wait until that call has returned."""
+    jitted = jitted._call if isinstance(jitted, jax.stages.Compiled) else jitted
+    return jitted._cache_size() if hasattr(jitted, "_cache_size") else 0
+
+
+def call_beside_fast_paths(jitted: Any) -> Callable[..., Any]:
+    """What calls a jitted or compiled function, and neither makes a fast path nor waits for one."""
+    jitted = (jitted._call or jitted) if isinstance(jitted, jax.stages.Compiled) else jitted
+    if not hasattr(jitted, "_cache_miss"):
+        return jitted
+    return lambda *args, **kwargs: jitted._cache_miss(*args, **kwargs)[0]
+
+
+def check_symbolic_scopes(fun: Any, args: Any, kwargs: Any) -> None:
+    """Refuses arguments of which one has a size of another symbolic scope, with the error of `jax.export`."""
+    _export.check_symbolic_scope_errors(fun, args, kwargs)
 
 
 launches_take_threads = jax.__version_info__ < (0, 12)

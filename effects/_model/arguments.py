@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,6 +25,22 @@ MSG_ARGUMENT = (
 def flat_arguments(count: int) -> Any:
     """The structure of so many positional arguments, each of them a leaf."""
     return jax.tree.structure(((0,) * count, {}))
+
+
+def whole_arguments(tree: Any, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """`(args, kwargs)` of this structure: of each argument that is a leaf, this leaf, and of a pytree nothing but None.
+
+    No object of a class of the user's is made, which may want arrays in place of these leaves.
+    """
+    remaining = iter(leaves)
+
+    def whole(child: Any) -> Any:
+        own = list(itertools.islice(remaining, child.num_leaves))
+        return own[0] if own and jax.tree_util.treedef_is_leaf(child) else None
+
+    args, kwargs = tree.children()
+    positional = list(map(whole, args.children()))
+    return positional, dict(zip(kwargs.node_data()[1], map(whole, kwargs.children()), strict=True))
 
 
 def take_arguments(

@@ -13,6 +13,7 @@ import numpy as np
 from effects._model.arguments import flat_arguments
 from effects._model.content import content_from
 from effects._model.effect import Effect, describe_effect
+from effects._model.numbering import Numbering
 from effects._model.operand import Operand, Static, read_operand
 from effects._model.where import Where
 
@@ -108,7 +109,16 @@ def _describe_tree(tree: Any) -> Any:
         return {type_.__name__: children}
     if issubclass(type_, tuple) and (fields := getattr(type_, "_fields", None)) is not None:
         return {"namedtuple": [type_.__name__, fields, children]}
-    return "none" if type_ is type(None) else {"other": [type_.__qualname__, children]}
+    return "none" if type_ is type(None) else {"other": [_own_name(type_), children]}
+
+
+_numbering = Numbering()
+
+
+def _own_name(type_: type) -> str:
+    """The name of a class of the user's. One that has been defined again, as in a notebook, has a number too."""
+    number = _numbering.number_of(type_.__qualname__, type_)
+    return f"{type_.__qualname__}#{number}" if number else type_.__qualname__
 
 
 def _describe_key(key: Any) -> Any:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
+from effects import _jax
 from effects._model.arguments import flat_arguments
 from effects._model.operand import Operand, Static, dtype_name
 from effects._model.site import Site
@@ -37,8 +38,10 @@ MSG_TRACER_IN_FMT = (
 )
 
 
-# How JAX shows a value that is not known yet: the name of a tracer class, and what it holds.
-_TRACER = re.compile(r"\b[A-Z]\w*Tracer[<(][^>)]*|\bTraced<")
+def _holds_tracer(fmt: str) -> bool:
+    """Whether a format has what JAX shows of a value that is not known yet: the name of a tracer, and what it holds."""
+    names = re.findall(r"\b(\w+Tracer)[<(]", fmt)
+    return "Traced<" in fmt or bool(names and not _jax.tracer_names().isdisjoint(names))
 
 
 class _Fields(string.Formatter):
@@ -89,7 +92,7 @@ def check_format(
     """
     if not isinstance(fmt, str):
         raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
-    if _TRACER.search(fmt):
+    if _holds_tracer(fmt):
         raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
     if _is_filled(fmt, site_leaves, tree):
         return ()
@@ -148,7 +151,7 @@ def native_plan(fmt: str, site: Site, end: str) -> list[tuple[str, int | None, i
     if site.lanes or site.num_dynamic_sizes or site.per_shard:
         return None
     index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
-    args, kwargs = site.arguments(site.operands)
+    args, kwargs = site.whole_arguments
     pieces: list[tuple[str, int | None, int, str, int]] = []
     literal, automatic = "", 0
     for text, name, spec, conversion in string.Formatter().parse(fmt):
@@ -158,6 +161,8 @@ def native_plan(fmt: str, site: Site, end: str) -> list[tuple[str, int | None, i
         if name == "":
             name, automatic = str(automatic), automatic + 1
         value = args[int(name)] if name.isdecimal() else kwargs.get(name)
+        if isinstance(value, Static):
+            value = value.value
         if isinstance(value, (str, int, float)) and not isinstance(value, np.generic) and "{" not in (spec or ""):
             field = "{0" + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
             literal += field.format(value)

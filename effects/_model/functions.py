@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-import uuid
+import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from effects import _errors as errors
+from effects._model.numbering import Numbering
 
 MSG_CALLBACK_NAME = (
     "`register_callback` was given the name {name}. A name is a non-empty string, the same in every process. Write, "
@@ -34,8 +34,8 @@ _lock = threading.Lock()
 def register_callback(name: str) -> Callable[[_F], _F]:
     """Gives a function a name by which programs of other processes find it.
 
-    A program that is exported, or comes from JAX's persistent compilation cache, can call back registered functions
-    only: it carries their names. The process that runs it registers its own function under the name.
+    A program that is exported can call back registered functions only: it carries their names. The process that runs it
+    registers its own function under the name.
 
     Registering a function again changes nothing; a different one under a taken name is an error.
 
@@ -73,7 +73,9 @@ def register_callback(name: str) -> Callable[[_F], _F]:
 class HostFunction:
     """A function of the user's, with a key by which records name it.
 
-    The key of a registered function is its name. That of another is of this process alone: no other process has it.
+    The key of a registered function is its name, under which other processes find it. That of another says where it
+    stands in the source, and never in memory: a process that traces the same programs has the same keys, and finds the
+    programs in JAX's persistent compilation cache.
     """
 
     __slots__ = ("__weakref__", "_fn", "key", "name", "registered")
@@ -82,8 +84,8 @@ class HostFunction:
         self, fn: Callable[..., Any] | None, key: str | None = None, name: str | None = None, registered: bool = False
     ):
         self._fn = fn
-        self.key = key or f"{_PROCESS}-{next(_numbers)}"
         self.name = name or function_name(fn)
+        self.key = key or _local_key(fn, self.name)
         self.registered = registered
 
     @classmethod
@@ -103,5 +105,12 @@ def function_name(fn: Any) -> str:
     return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
 
 
-_PROCESS = uuid.uuid4().hex
-_numbers = itertools.count()
+_numbering = Numbering()
+
+
+def _local_key(fn: Any, name: str) -> str:
+    """Module, qualified name and number: the same for the same function, and another for each other."""
+    place = f"{getattr(fn, '__module__', None)}:{function_name(fn)}:{name}"
+    if isinstance(fn, types.MethodType):  # made anew whenever it is asked for
+        return f"{place}#{_numbering.number_of(place, fn.__self__, fn.__func__)}"
+    return f"{place}#{_numbering.number_of(place, fn)}"

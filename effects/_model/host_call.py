@@ -36,7 +36,6 @@ class HostCall(Content):
     pass_record: bool = False
     vmap_method: str | None = None  # as for `jax.pure_callback`; None: lane by lane
     prints: bool = False  # whether the function returns text to print
-    otherwise: Callable[..., Any] | None = None  # JAX's own path from operands to results, where there is none of ours
 
     @property
     def title(self) -> str:
@@ -50,7 +49,7 @@ class HostCall(Content):
         return dataclasses.replace(self, results=tuple(map(resize, self.results))) if self.results else self
 
     def describe(self) -> dict[str, Any]:
-        return {
+        described = {
             "function": self.function.key,
             "name": self.function.name,
             "registered": self.function.registered,
@@ -58,13 +57,17 @@ class HostCall(Content):
             "structure": str(self.tree),
             "pass_record": self.pass_record,
         }
+        if self.vmap_method is not None:
+            described["vmap_method"] = self.vmap_method
+        return described
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> HostCall:
         function = HostFunction(None, description["function"], description["name"], description["registered"])
         results = description["results"]
         results = None if results is None else tuple(map(read_operand, results))
-        return cls(function, results, description["structure"], description["pass_record"])
+        tree, pass_record = description["structure"], description["pass_record"]
+        return cls(function, results, tree, pass_record, description.get("vmap_method"))
 
     def text(self, record: Record) -> str:
         given = [*map(str, record.args), *(f"{name}={value}" for name, value in record.fields.items())]

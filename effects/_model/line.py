@@ -48,7 +48,8 @@ class Line(Content):
 
     def text(self, record: Record) -> str:
         if not self.of_record:
-            return after_shard(record, self._fill(record.args, record.fields))
+            text = self._fill(record.args, record.fields)
+            return after_shard(record, text) if self.options is None else text  # JAX shows a shard by itself
         own = {"device": record.device, "index": shown_index(record)}
         return self._fill(record.args, {**record.fields, **{name: own[name] for name in self.of_record}})
 
@@ -63,8 +64,13 @@ class Line(Content):
         return None if self.of_record else native_plan(self.fmt, site, "\n")
 
     def show(self, records: Iterable[Record], write: Callable[[str], None]) -> None:
-        lines = [record.text for record in records]
-        write("".join(f"{line}\n" for line in lines))
+        lines: list[str] = []
+        try:
+            for record in records:
+                lines.append(f"{record.text}\n")
+        finally:  # those before one that cannot be shown, too
+            if lines:
+                write("".join(lines))
 
 
 def fill(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -21,9 +21,10 @@ class Operand:
     lanes: tuple[bool, ...] = ()  # for each `vmap` around the site, whether this operand differs between its lanes
 
     def zeros(self) -> np.ndarray:
-        """An array of this type that takes no memory, to try a format with."""
+        """What one lane may see of the operand, in next to no memory, to try something with."""
         zero = np.zeros((), self.dtype)
-        return np.broadcast_to(zero, [n if isinstance(n, int) else _MANY for n in self.shape]) if self.shape else zero
+        shape = [n if isinstance(n, int) and n >= 0 else _MANY for n in self.shape[sum(self.lanes) :]]
+        return np.broadcast_to(zero, shape) if shape else zero
 
     @functools.cached_property
     def size(self) -> int:

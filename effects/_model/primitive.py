@@ -32,9 +32,8 @@ effect_p.multiple_results = True
 def result_avals(site: Site) -> list[Any]:
     """Types of what a program waits for at this site. In a per-device region a user's function may return another
     thing to each device; JAX takes what its own callbacks return to be the same on all."""
-    of_jax = (call := site.content.call) is not None and call.otherwise is not None
     avals = [_jax.ShapedArray(result.shape, result.stored) for result in site.results or ()]
-    return avals if of_jax else [_jax.per_device(aval) for aval in avals]
+    return avals if site.origin is not None else [_jax.per_device(aval) for aval in avals]
 
 
 @effect_p.def_effectful_abstract_eval
@@ -68,7 +67,9 @@ def _effect_batch(
 
 
 def _effect_transpose(cotangents: Any, *operands: Any, site: Site) -> Any:
-    """What is linear has no value in a transposed function; all else has been evaluated."""
+    """What is linear has no value in a transposed function; all else has been evaluated. JAX leaves its own out."""
+    if site.origin is not None and site.results is None:
+        return [None] * len(operands)
     raise errors.NotDifferentiable(MSG_TRANSPOSED.format(effect=site.effect, where=site.where))
 
 

@@ -26,6 +26,8 @@ class Record:
         device: The device that recorded it: its position in `jax.devices()`; -1 if all of the program's devices did.
         token: Its place in program order: (stream, epoch, phase, index).
         lane: Its lane under `vmap`: one number for each, the outermost first.
+        after_error: Whether it was not carried out, since an effect of its program failed before. Only handlers that
+            were added with `after_error=True` get such records.
 
     Example:
         >>> import effects as fx
@@ -35,7 +37,7 @@ class Record:
         ('x = 1', (array(1, dtype=int32),))
     """
 
-    __slots__ = ("_ordinal", "_payload", "_site", "_values", "lane", "token")
+    __slots__ = ("_ordinal", "_payload", "_site", "_values", "after_error", "lane", "token")
 
     def __init__(self, site: Site, token: tuple[int, ...], device: int, lane: tuple[int, ...], payload: Any):
         """`payload` may be read already: the values of all lanes."""
@@ -45,6 +47,7 @@ class Record:
         self.token = token
         self._ordinal = device
         self.lane = lane
+        self.after_error = False
 
     @property
     def effect(self) -> str:
@@ -157,7 +160,7 @@ def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) ->
         yield Record(site, token, device, lane, values)
 
 
-def _lanes_in(site: Site, payload: Any) -> int:
+def count_lanes(site: Site, payload: Any) -> int:
     """How many lanes of a record have the effect."""
     active = site.active(payload)
     return math.prod(site.lanes) if active is None else int(active.sum())
@@ -184,6 +187,8 @@ class Records(Sequence[Record]):
         """The one site that all are of, if it is so."""
         if self._one is not None:
             return self._one[0]
+        if not self._count:
+            return None
         site = self._find_site(read_header(self._data).site)
         if site.num_dynamic_sizes:
             return None
@@ -222,6 +227,17 @@ class Records(Sequence[Record]):
                     columns[name] = columns[name].astype(leaf.dtype)
         return columns
 
+    def split(self, parts: int) -> tuple[Records, Records]:
+        """The first so many of `parts()`, and the rest."""
+        if self._one is not None:
+            nothing = Records(b"", 0, self._find_site)
+            return (self, nothing) if parts else (nothing, self)
+        at = 0
+        for _ in range(parts):
+            at += HEADER.itemsize + read_header(self._data, at).payload_size
+        first, rest = self._data[:at], self._data[at:]
+        return Records(first, parts, self._find_site), Records(rest, self._count - parts, self._find_site)
+
     def sites(self) -> set[Site]:
         """The sites that these are of."""
         if (site := self.only_site) is not None:
@@ -253,7 +269,7 @@ class Records(Sequence[Record]):
         site = self.only_site
         if site is not None and site.mask is None:
             return self._count * math.prod(site.lanes)
-        return sum(_lanes_in(site, payload) for site, _, _, payload in self.parts())
+        return sum(count_lanes(site, payload) for site, _, _, payload in self.parts())
 
     @overload
     def __getitem__(self, index: int) -> Record: ...

@@ -18,10 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.arguments import flat_arguments
+from effects._model.arguments import flat_arguments, whole_arguments
 from effects._model.content import Content
 from effects._model.description import describe_site, read_site
 from effects._model.effect import Effect
+from effects._model.jax_call import JaxCall
 from effects._model.operand import Operand, Static
 from effects._model.where import Where
 
@@ -42,6 +43,7 @@ class Site:
     per_shard: bool = False  # whether each shard of a sharded array is an effect of its own
     shard_bounds: tuple[tuple[slice, ...], ...] = ()  # of a record's shards: where each operand lies in the whole
     first_sharded: int = 0  # of these: the first that is not the whole
+    origin: JaxCall | None = None  # the callback of JAX's own that it was written as
 
     @functools.cached_property
     def description(self) -> str:
@@ -248,7 +250,8 @@ class Site:
     @functools.cached_property
     def leaf_names(self) -> tuple[str, ...]:
         """What each leaf is called: the name or position of its argument, and the path into it."""
-        paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(self.tree, range(len(self.leaves))))
+        values = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in self.leaves]
+        paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(self.tree, values))
         names = [jax.tree_util.keystr(path[1:], simple=True, separator=".") for path, _ in paths]
         if len(set(names)) < len(names):  # a key of the user's has a dot in it
             names = [jax.tree_util.keystr(path[1:]) for path, _ in paths]
@@ -263,6 +266,11 @@ class Site:
     def _is_plain(self) -> bool:
         """Whether the operands are the positional arguments, one by one."""
         return self.is_flat and all(isinstance(leaf, Operand) for leaf in self.leaves)
+
+    @functools.cached_property
+    def whole_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """`(args, kwargs)`: of each argument that is a leaf, this leaf, and of a pytree None."""
+        return whole_arguments(self.tree, self.leaves)
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in place of the operands."""

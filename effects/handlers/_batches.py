@@ -8,11 +8,11 @@ from typing import Any
 
 def each(things: Iterable[Any], take: Callable[[Any], object]) -> None:
     """Takes each. What one raises keeps none of the others from being taken; the first error is raised at the end."""
-    first: Exception | None = None
+    first: BaseException | None = None
     for thing in things:
         try:
             take(thing)
-        except Exception as error:
+        except BaseException as error:
             first = first or error
     if first is not None:
         raise first

@@ -31,6 +31,7 @@ def json_object(record: Record) -> dict[str, Any]:
         "token": record.token,
         "lane": record.lane,
         **({} if record.ordered else {"ordered": False}),
+        **({"after_error": True} if record.after_error else {}),
         **({"processes": processes} if (processes := record.processes) else {}),
         **_run(),
     }

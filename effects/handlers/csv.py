@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from effects._model.record import Record
 from effects.handlers._batches import each
+from effects.handlers._lines import LineFile
 from effects.handlers._values import csv_cell, encode, plain
 
 
@@ -38,28 +41,37 @@ class CsvHandler:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._file = open(path, "w", encoding="utf-8", errors="backslashreplace", newline="")  # noqa: SIM115
-        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._file = LineFile(path)
         self._fields: list[str] | None = None  # those of the first record
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
 
     def handle_many(self, records: Sequence[Record]) -> None:
-        each(records, self._write)
-        self._file.flush()
+        lines: list[bytes] = []
+        try:
+            each(records, lambda record: self._add(record, lines))
+        finally:
+            self._file.write(lines)
 
-    def _write(self, record: Record) -> None:
+    def _add(self, record: Record, lines: list[bytes]) -> None:
         if record.event is None:
             return
         fields = record.fields
         if self._fields is None:
             self._fields = list(fields)
-            self._writer.writerow(["event", "level", "device", "lane", *fields, "fields"])
+            lines.append(_line(["event", "level", "device", "lane", *fields, "fields"]))
         own = [csv_cell(fields.get(name)) for name in self._fields]
         other = {name: plain(value) for name, value in fields.items() if name not in self._fields}
         first = [record.event, record.level, record.device, json.dumps(record.lane)]
-        self._writer.writerow([*first, *own, encode(other) if other else ""])
+        lines.append(_line([*first, *own, encode(other) if other else ""]))
 
     def close(self) -> None:
         self._file.close()
+
+
+def _line(cells: list[Any]) -> bytes:
+    """A line of a table; cells may have several lines."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue().encode("utf-8", "backslashreplace")

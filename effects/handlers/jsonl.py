@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from effects._model.record import Record
 from effects.handlers._batches import each
+from effects.handlers._lines import LineFile
 from effects.handlers._values import encode, json_object
 
 
@@ -15,8 +16,9 @@ class JsonLinesHandler:
 
     An object has `effect`, `fields`, `args`, `where` (`file`, `line`, `function`), `device`, `process`, `thread`,
     `token` (the four numbers of its place in program order) and `lane`; of a log also `event` and `level`, of a print
-    `fmt` and `text`, of a callback `text`; if it is unordered, `ordered`; if it is of a whole value of a program over
-    several devices, `processes` (whose devices these are). Where there are several processes each has a log of its own,
+    `fmt` and `text`, of a callback `text`; if it is unordered, `ordered`; if it was not
+    carried out, `after_error`; if it is of a whole value of a program over several devices, `processes` (whose devices
+    these are). Where there are several processes each has a log of its own,
     whose objects also have `run`, which no other run has, and `process_count`: `effects merge` makes one of them all.
     Arrays are nested lists, and numbers of every type keep their value. What
     JSON has no word for is: `"NaN"`, `"Infinity"`, `"-Infinity"`; a complex number `[real, imaginary]`; bytes as
@@ -43,17 +45,20 @@ class JsonLinesHandler:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False):
-        self._file = open(path, "w", encoding="ascii", newline="\n")  # noqa: SIM115 - closed by `close`
+        self._file = LineFile(path)
         self._fsync = fsync
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
 
     def handle_many(self, records: Sequence[Record]) -> None:
-        each(records, lambda record: self._file.write(encode(json_object(record)) + "\n"))
-        self._file.flush()
-        if self._fsync:
-            os.fsync(self._file.fileno())
+        lines: list[bytes] = []
+        try:
+            each(records, lambda record: lines.append(f"{encode(json_object(record))}\n".encode("ascii")))
+        finally:
+            self._file.write(lines)
+            if self._fsync:
+                self._file.sync()
 
     def close(self) -> None:
         self._file.close()

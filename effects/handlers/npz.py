@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +13,11 @@ import numpy as np
 from effects._model.record import Record
 from effects.handlers._batches import each
 from effects.handlers._columns import Table, native, pieces_of
+
+MSG_NO_FILE = (
+    "`NpzHandler` was given {path!r}, which is no ordinary file. The file is replaced as a whole whenever it is "
+    "written, and what is there would be gone. Pass the path of a file, or one where nothing is."
+)
 
 
 class NpzHandler:
@@ -23,10 +30,11 @@ class NpzHandler:
     no number is text. Records of other effects are not kept.
 
     Args:
-        path: The file, taken as it is. A file that exists is replaced, at once by an empty one.
+        path: The file, taken as it is. A file that exists is replaced, at once by an empty one; of a link, what it
+            leads to.
 
     Raises:
-        OSError: if the file cannot be written.
+        OSError: if the file cannot be written, or is a directory, a device or a pipe.
 
     Example:
         >>> import effects as fx, numpy as np, pathlib, tempfile
@@ -42,9 +50,11 @@ class NpzHandler:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._path = os.fsdecode(path)
+        self._path = os.path.realpath(os.fsdecode(path))  # what a link leads to is replaced, not the link
+        if os.path.exists(self._path) and not os.path.isfile(self._path) and not os.path.isdir(self._path):
+            raise OSError(MSG_NO_FILE.format(path=os.fsdecode(path)))
         self._tables: dict[str, Table] = {}  # by event
-        with open(path, "wb"):
+        with open(self._path, "ab"):
             pass  # what is wrong with the path is said by its own name
         self.flush()
 
@@ -56,15 +66,29 @@ class NpzHandler:
 
     def flush(self) -> None:
         """Writes what has come so far. The file is replaced as a whole."""
+        if not os.path.exists(self._path):  # somebody has removed it
+            open(self._path, "ab").close()
         arrays: dict[str, Any] = {
             f"{event}/{name}": native(column)
             for event, table in list(self._tables.items())
             for name, column in table.columns().items()
         }
+        if os.stat(self._path).st_nlink > 1:  # it has other names, which are to lead to it still
+            with open(self._path, "wb") as file:
+                np.savez(file, **arrays)
+            return
         part = f"{self._path}.part"
-        with open(part, "wb") as file:
-            np.savez(file, **arrays)
-        os.replace(part, self._path)
+        try:
+            with open(part, "wb") as file:
+                np.savez(file, **arrays)
+            shutil.copymode(self._path, part)
+            os.replace(part, self._path)
+        except OSError as error:  # say, the disk is full: what has been written before stays
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+            count = sum(len(column) for name, column in arrays.items() if name.endswith("/token"))
+            error.add_note(f"{count} records are not in {self._path!r}, but for those that it had before.")
+            raise
 
     def close(self) -> None:
         self.flush()

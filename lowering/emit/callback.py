@@ -12,7 +12,7 @@ from effects import _jax
 from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
-from effects.lowering.emit.common import refuse_several_devices, register_site
+from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
 from effects.lowering.emit.record import Edges, close_p, record_p
 from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
 from effects.lowering.passes.collectives import after_p
@@ -43,6 +43,8 @@ def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
 
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
+    if (outs := lower_as_jax(ctx, operands, site)) is not None:
+        return outs
     refuse_several_devices(ctx, site)
     kept, unmasked = site.without_idle_mask(operands)
     register_site(ctx, unmasked)

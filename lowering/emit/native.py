@@ -30,9 +30,9 @@ from effects._wire import (
     call_traits,
 )
 from effects.lowering.emit import callback
-from effects.lowering.emit.common import refuse_several_devices, register_site
+from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
 from effects.lowering.emit.record import NO_EDGES, Edges, close_p, record_p
-from effects.lowering.emit.shards import call_shards
+from effects.lowering.emit.shards import call_shards, call_whole
 from effects.lowering.passes.collectives import after_p
 from effects.lowering.rules.shard_map import enter_p, leave_p
 
@@ -97,8 +97,8 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
         return callback.record_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
     if site.results is not None and not site.effect.ordered and (devices or replicas):
         # Every device asks for itself, and which calls are replicas of each other only their order tells.
-        if (call_of := site.content.call) is not None and call_of.otherwise is not None:
-            return _otherwise(ctx, call_of.otherwise, token, operands)
+        if site.origin is not None:
+            return _as_jax(ctx, site, token, operands)
         raise NotImplementedError(MSG_UNORDERED_SHARDED.format(name=site.content.title, where=site.where))
     if site.per_shard and devices:
         return shards_lowering(ctx, token, operands, site, devices, call, edges)
@@ -109,7 +109,20 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
     target = RECORD_TARGET if site.results is None else CALL_TARGET
     own = own_devices(ctx, devices or replicas or edges.devices)
     attributes = _site_attributes(site, own, devices != 0, call, edges)
+    if devices and _may_be_cut(ctx, site):
+        return call_whole(ctx, token, operands, devices, attributes)
     return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or replicas))
+
+
+def _may_be_cut(ctx: Any, site: Site) -> bool:
+    """Whether an operand may lie in shards on devices which make one record of them, instead of gathering it.
+
+    Not over several processes, since none has all the shards; nor without an order, since nothing but the order says
+    which devices' records are one effect's.
+    """
+    if site.results is not None or not site.effect.ordered or len(site.processes) != 1 or site.symbols:
+        return False
+    return any(aval.shape and 0 not in aval.shape for aval in ctx.avals_in[1:])
 
 
 def shards_lowering(
@@ -144,11 +157,11 @@ def of_processes(ctx: Any, site: Site, devices: int) -> Site:
     return dataclasses.replace(site, processes=processes) if processes else site
 
 
-def _otherwise(ctx: Any, call: Any, token: Any, operands: Sequence[Any]) -> Any:
+def _as_jax(ctx: Any, site: Site, token: Any, operands: Sequence[Any]) -> Any:
     """The call as JAX has it; the token waits for its results."""
 
     def bind(token: Any, *operands: Any) -> list[Any]:
-        return jax.lax.optimization_barrier([*call(*operands), token])
+        return jax.lax.optimization_barrier([*site.origin.give_back(site, operands), token])
 
     return _jax.mlir.lower_fun(bind)(ctx, token, *operands)
 
@@ -198,6 +211,8 @@ def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
+    if (outs := lower_as_jax(ctx, operands, site)) is not None:
+        return outs
     refuse_several_devices(ctx, site)
     if not config.native:
         return callback.effect_lowering(ctx, *operands, site=site)

@@ -1,8 +1,10 @@
-"""`per_shard=True`: each shard of what is sharded automatically, without gathering.
+"""Records of what is sharded automatically, without gathering it on the devices.
 
 XLA's partitioner decides how a value lies on the devices, long after lowering. So a program has a call of a target that
-the partitioner knows by name, and asks us what each device is to do: it publishes a record of its shard, with where
-that lies in the whole. The devices count for themselves meanwhile, as in a per-device region with one effect.
+the partitioner knows by name, and asks us what each device does. With `per_shard=True` it publishes a record of its
+shard, with where that lies in the whole; the devices count for themselves meanwhile, as in a per-device region with one
+effect. Otherwise it copies its shards to their places on the host, and the last device publishes the whole. Where no
+operand turns out to be cut, every device has the whole, and the call is the one that is made for values of one device.
 
 What has no elements XLA makes a constant, which is not cut, before it decides. Only its type can say how it lies, if
 the axes of the mesh are explicit, so the call says that.
@@ -18,18 +20,25 @@ import numpy as np
 
 from effects import _jax
 from effects._model.site import SIZE, Site
-from effects._wire import RECORD_TARGET, SHARDS_TARGET, TOKEN_LENGTH
+from effects._wire import RECORD_TARGET, SHARDS_TARGET, TOKEN_LENGTH, RecordTrait
 
 
 def call_shards(
     ctx: Any, token: Any, operands: Sequence[Any], site: Site, devices: int, attributes: dict[str, Any]
 ) -> Any:
-    """Calls the target. `devices`: how many run the program; `attributes`: those of the call that each makes."""
+    """Each shard has a record. `devices`: how many run the program; `attributes`: those of the call that each makes."""
     # The lanes of a `vmap` stay together, and so does what says which of them have the effect.
     together = [len(operand.lanes) for operand in site.operands]
     empty = [_jax.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
-    said = json.dumps({"attributes": attributes, "together": together, "empty": empty, "devices": devices})
-    return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), said)
+    said = {"attributes": attributes, "together": together, "empty": empty, "devices": devices}
+    return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), json.dumps(said))
+
+
+def call_whole(ctx: Any, token: Any, operands: Sequence[Any], devices: int, attributes: dict[str, Any]) -> Any:
+    """All shards have one record. `attributes`: those of the call that each device makes if no operand is cut."""
+    nothing = [0] * len(operands), [""] * len(operands)
+    said = dict(zip(("together", "empty"), nothing, strict=True), attributes=attributes, devices=devices, whole=True)
+    return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), json.dumps(said))
 
 
 def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_result: Any, said: bytes) -> Any:
@@ -46,8 +55,13 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
     ]
     tiles = [_Tiles(tuple(shape.dimensions()), layout) for shape, layout in zip(shapes[1:], layouts, strict=True)]
     types = [_jax.element_type(shape) for shape in shapes[1:]]
-    table = _table(tiles, description["devices"])
-    program = _program_of_one(description["attributes"], table, [tile.size for tile in tiles], types)
+    attributes, table = description["attributes"], None
+    if "whole" not in description:
+        table = _table(tiles, description["devices"])
+    elif any(tile.is_cut for tile in tiles):
+        attributes["traits"] |= RecordTrait.HAS_SHARDS
+        table = _table_of_whole(tiles, description["devices"])
+    program = _program_of_one(attributes, table, [tile.size for tile in tiles], types)
     return program, [whole, *layouts], whole
 
 
@@ -64,6 +78,7 @@ class _Tiles:
             self._tiles = {int(order[at]): at[: len(shape)] for at in np.ndindex(*dims)}
             cuts = dims[: len(shape)]
         self.size = tuple(-(-n // shards) for n, shards in zip(shape, cuts, strict=True))  # the last may have less
+        self.is_cut = self.size != shape
 
     def bounds(self, device: int) -> list[tuple[int, int]]:
         """Where a device's shard begins along each axis, and where it ends."""
@@ -86,28 +101,53 @@ def _table(tiles: Sequence[_Tiles], devices: int) -> np.ndarray:
     return np.array(rows, SIZE)
 
 
+def _table_of_whole(tiles: Sequence[_Tiles], devices: int) -> np.ndarray:
+    """A row for each device: how many devices copy something, and for each operand whether this one does, as the first
+    that has these elements, and for each axis where they begin and end, and the size of the whole."""
+    rows, seen = [], [set() for _ in tiles]
+    num_copying = 0
+    for device in range(devices):
+        row, copies_any = [], False
+        for tile, before in zip(tiles, seen, strict=True):
+            bounds = tile.bounds(device)
+            copies = tuple(bounds) not in before and all(start != stop for start, stop in bounds)
+            before.add(tuple(bounds))
+            copies_any |= copies
+            row.append(int(copies))
+            for (start, stop), whole in zip(bounds, tile.shape, strict=True):
+                row += [start, stop, whole]
+        num_copying += copies_any
+        rows.append(row)
+    return np.array([[num_copying, *row] for row in rows], SIZE)
+
+
 def _program_of_one(
-    attributes: dict[str, Any], table: np.ndarray, shapes: Sequence[tuple[int, ...]], types: Sequence[str]
+    attributes: dict[str, Any], table: np.ndarray | None, shapes: Sequence[tuple[int, ...]], types: Sequence[str]
 ) -> bytes:
-    """As text: looks up the device's row, and publishes."""
-    width = table.shape[1]
+    """As text: looks up the device's row, if there is a table, and publishes."""
     operands = [_type(shape, type_) for shape, type_ in zip(shapes, types, strict=True)]
-    token, row = _type((TOKEN_LENGTH,), "ui32"), _type((width,), "i32")
+    token = _type((TOKEN_LENGTH,), "ui32")
     arguments = "".join(f", %x{i}: {operand}" for i, operand in enumerate(operands))
-    passed = "".join(f", %x{i}" for i in range(len(operands)))
-    layouts = ", ".join(_row_major(rank) for rank in (1, 1, *map(len, shapes)))
-    layouts = f"operand_layouts = [{layouts}], result_layouts = [{_row_major(1)}]"
-    lines = [
-        f"func.func public @main(%token: {token}{arguments}) -> {token} {{",
-        f"  %table = stablehlo.constant dense<{table.tolist()}> : {_type(table.shape, 'i32')}",
-        "  %at = stablehlo.partition_id : tensor<ui32>",
-        "  %zero = stablehlo.constant dense<0> : tensor<ui32>",
-        f"  %rows = stablehlo.dynamic_slice %table, %at, %zero, sizes = [1, {width}]"
-        f" : ({_type(table.shape, 'i32')}, tensor<ui32>, tensor<ui32>) -> {_type((1, width), 'i32')}",
-        f"  %row = stablehlo.reshape %rows : ({_type((1, width), 'i32')}) -> {row}",
-        f"  %out = stablehlo.custom_call @{RECORD_TARGET}(%token, %row{passed}) {{api_version = 4 : i32,"
-        f" backend_config = {_dictionary(attributes)}, {layouts}}}"
-        f" : ({', '.join([token, row, *operands])}) -> {token}",
+    lines = [f"func.func public @main(%token: {token}{arguments}) -> {token} {{"]
+    passed = {"%token": ((TOKEN_LENGTH,), "ui32")}
+    if table is not None:
+        width = table.shape[1]
+        lines += [
+            f"  %table = stablehlo.constant dense<{table.tolist()}> : {_type(table.shape, 'i32')}",
+            "  %at = stablehlo.partition_id : tensor<ui32>",
+            "  %zero = stablehlo.constant dense<0> : tensor<ui32>",
+            f"  %rows = stablehlo.dynamic_slice %table, %at, %zero, sizes = [1, {width}]"
+            f" : ({_type(table.shape, 'i32')}, tensor<ui32>, tensor<ui32>) -> {_type((1, width), 'i32')}",
+            f"  %row = stablehlo.reshape %rows : ({_type((1, width), 'i32')}) -> {_type((width,), 'i32')}",
+        ]
+        passed["%row"] = ((width,), "i32")
+    passed |= {f"%x{i}": (shape, type_) for i, (shape, type_) in enumerate(zip(shapes, types, strict=True))}
+    layouts = ", ".join(_row_major(len(shape)) for shape, _ in passed.values())
+    lines += [
+        f"  %out = stablehlo.custom_call @{RECORD_TARGET}({', '.join(passed)}) {{api_version = 4 : i32,"
+        f" backend_config = {_dictionary(attributes)},"
+        f" operand_layouts = [{layouts}], result_layouts = [{_row_major(1)}]}}"
+        f" : ({', '.join(_type(*type_) for type_ in passed.values())}) -> {token}",
         f"  return %out : {token}",
         "}",
     ]

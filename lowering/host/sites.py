@@ -43,15 +43,14 @@ class KnownSites:
         for listener in self._listeners:
             listener()
         with self._lock:
-            known = site.id in self._sites
-            self._sites.setdefault(site.id, site)
             if not site.content.is_portable:
-                native.retain_site(site.id, "")
+                self._sites.setdefault(site.id, site)
                 return _Claim(site)
-            if not known:
+            if site.id not in self._sites:
                 native.retain_site(site.id, site.description)
                 if (plan := site.content.native_plan(site)) is not None:
                     native.set_plan(site.id, plan)
+                self._sites[site.id] = site  # last: who is interrupted before does it all again
             return None
 
     def find(self, site_id: int) -> Site:
@@ -77,10 +76,12 @@ class _Claim:
     def __init__(self, site: Site):
         self._site_id = site.id
         self._name, self._where = site.content.title, site.where
-        self._release = native.release_site  # names of modules are gone when the interpreter ends
+        native.retain_site(site.id, "")
+        self._release = native.release_site  # last; and names of modules are gone when the interpreter ends
 
     def __del__(self) -> None:
-        self._release(self._site_id)
+        if hasattr(self, "_release"):
+            self._release(self._site_id)
 
     def __reduce__(self) -> Any:
         raise pickle.PicklingError(MSG_SERIALIZE_CALLBACK.format(name=self._name, where=self._where))

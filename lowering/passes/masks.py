@@ -18,7 +18,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.print_grad import print_grad_p
 from effects.lowering.holders import Extra, Holder, find_holder
-from effects.lowering.passes.summary import has_effects, own_effects, summarize
+from effects.lowering.passes.summary import effects_of, has_effects, summarize
 from effects.lowering.passes.tokens import registered_rule
 
 MSG_MISSING_MASK = (
@@ -136,8 +136,8 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
             return _mask_held(holder, eqn, active, operands)
         if registered_rule(eqn.primitive) is not None:
             return _mask_lane_by_lane(eqn, active, operands)
-        inside = (summarize(inner).own_effects for inner in _jax.jaxprs_in(eqn.params))
-        names = ", ".join(sorted(f"`{effect}`" for effect in own_effects(eqn.effects).union(*inside)))
+        inside = (summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params))
+        names = ", ".join(sorted(f"`{effect}`" for effect in effects_of(eqn.effects).union(*inside)))
         where = _jax.source_of(eqn)
         raise errors.MissingTokenRule(
             MSG_MISSING_MASK.format(effects=names or "of a backward pass", primitive=eqn.primitive, where=where)

@@ -24,7 +24,8 @@ from effects.lowering.passes.collectives import (
     communicates,
     order_collectives_after_effects,
 )
-from effects.lowering.passes.summary import effects_of, leaf_of, own_effects, summarize
+from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
+from effects.lowering.passes.summary import effects_of, is_ordered_record, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
 
 MSG_MISSING_RULE = (
@@ -53,7 +54,7 @@ def last_record_closes(jaxpr: Any) -> bool:
         if _jax.region_axes(last.params["mesh"], last.params["newly_manual_axes"])[1]:
             return False
         last = summarize(last.params["jaxpr"]).last
-    return leaf_of(last).is_ordered_record
+    return is_ordered_record(last)
 
 
 def thread_tokens(
@@ -79,8 +80,10 @@ def thread_tokens(
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
-        if not effects or (rule is None and not own_effects(eqn.effects)):
-            # Nothing to order, or callbacks of JAX's own in a primitive without a rule, which JAX can lower.
+        # Callbacks of JAX's own in a primitive without a rule, or hidden in one: JAX can lower them.
+        is_jaxs = (rule is None or not effects) and is_of_jax(list(_jax.jaxprs_in(eqn.params)))
+        if is_jaxs or not effects:
+            eqn = give_back(eqn) if is_jaxs else eqn
             refuse_hidden_effects(eqn)
             if are_collectives_ordered_after_effects() and communicates(eqn):
                 operands = after(tokens.values(), operands)
@@ -198,7 +201,7 @@ def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
 def refuse_hidden_effects(eqn: Any) -> None:
     """Raises if a jaxpr inside an equation has effects that the equation does not show."""
     for inner in _jax.jaxprs_in(eqn.params):
-        if hidden := summarize(inner).own_effects:
+        if hidden := summarize(inner).all_effects:
             raise _missing_rule(eqn, hidden)
 
 

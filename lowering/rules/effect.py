@@ -9,6 +9,7 @@ from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print_grad import print_grad_p
 from effects._model.primitive import effect_p
 from effects._model.site import Site, size_operands
+from effects.lowering.emit.callback_sharding import checking_sharding
 from effects.lowering.emit.record import record_p
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
@@ -26,8 +27,9 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
     # Ordered calls differ in their tokens. Unordered ones may be the same in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
     around = () if ctx.around is None else (ctx.around,)
+    token = tokens[key] if site.origin is None else checking_sharding(tokens[key], site)
     *results, token = record_p.bind(
-        tokens[key], *around, *size_operands(site), *operands, site=site, call=call, edges=ctx.edges
+        token, *around, *size_operands(site), *operands, site=site, call=call, edges=ctx.edges
     )
     return {key: token}, results
 

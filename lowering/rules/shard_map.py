@@ -29,8 +29,9 @@ from effects.lowering.passes.collectives import (
     are_collectives_ordered_after_effects,
     order_collectives_after_effects,
 )
+from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
-from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, own_effects, summarize
+from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, Tokens, register_token_rule
 
 MSG_REGION_WITHOUT_NATIVE = (
@@ -132,9 +133,9 @@ def _shard_map_token_rule(
     is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # each device counts already
     counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
     if refused := _refusal(jaxpr, counts, bool(replica_axes)):
-        if not own_effects(ctx.effects):  # as JAX has them
+        if is_of_jax([jaxpr]):
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
-            return closed, list(_jax.bind(ctx.eqn, args))
+            return closed, list(_jax.bind(give_back(ctx.eqn), args))
         names, where = _described(ctx, jaxpr)
         raise errors.MissingTokenRule(refused.format(effects=names, where=where))
     if _jax.is_abstract(mesh) and not mesh.manual_axes:

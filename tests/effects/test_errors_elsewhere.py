@@ -15,8 +15,32 @@ GOOD = ["good 0.0", "good 1.0"]
 
 
 @pytest.mark.parametrize("kind", ["sync", "queued"])
-def test_error_on_every_device_of_a_region(kind):
+def test_error_on_one_device_of_a_region_stops_the_others(kind):
+    """The effects of the other devices that come after it are not carried out."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def raises(x):
+        raise Boom(str(x))
+
+    def body(x):
+        fx.callback(raises, jax.ShapeDtypeStruct(x.shape, x.dtype) if kind == "sync" else None, x)
+        return x
+
+    f = fx.jit(jax.shard_map(body, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))
+    for _ in range(2):
+        with pytest.raises(fx.EffectError) as info:
+            f(jnp.arange(4.0))
+            fx.effects_barrier(timeout=60)
+        assert str(info.value.__cause__) == "[0.]"
+        assert info.value.not_carried_out == {"callback": 3}
+        fx.effects_barrier(timeout=60)
+        good_program_runs()
+
+
+@pytest.mark.parametrize("kind", ["sync", "queued"])
+def test_error_on_every_device_of_a_region(kind, monkeypatch):
     """What ends the program, the call raises; what others raised is raised by the barrier, in their order."""
+    monkeypatch.setattr(fx.config, "after_error", "go_on")
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def raises(x):

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 from jupyter_client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 
 import effects as fx
 from tests.helpers import ROOT, run_python
+from tests.internals import may_wait
 
 
 @fx.jit
@@ -242,3 +244,54 @@ def test_cell_with_the_barrier_has_the_error(notebook):
     """An effect that fails does so at the barrier, and the kernel goes on."""
     assert notebook.run("fx.jit(lambda x: fx.callback(fail, None, x))(1)") == ["", "EffectError"]
     assert notebook.run("show(1)") == ["x = 1\n", ""]
+
+
+class _Nested(io.TextIOBase):
+    """An output whose `write` calls a program and waits for its effects."""
+
+    def __init__(self, program):
+        self.seen, self._program, self._inside = [], program, False
+
+    def write(self, text):
+        self.seen.append(text.strip())
+        if not self._inside:
+            self._inside = True
+            self._program(len(self.seen))
+            fx.effects_barrier(timeout=60)
+            self._inside = False
+        return len(text)
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+def test_output_may_call_programs_and_wait_for_them(jit):
+    """What these print comes where the text was written."""
+    out = _Nested(fx.jit(lambda x: fx.print("inner {}", x)))
+    outer = jit(lambda x: jax.lax.fori_loop(0, 2, lambda i, _: fx.print("outer {} {}", x, i), None))
+    with contextlib.redirect_stdout(out):
+        outer(7)
+        outer(8)
+        fx.effects_barrier(timeout=120)
+    expected = []
+    for line in ("outer 7 0", "outer 7 1", "outer 8 0", "outer 8 1"):
+        expected += [line, f"inner {len(expected) + 1}"]
+    assert out.seen == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "waits"),
+    [
+        (io.StringIO, False),
+        (lambda: io.TextIOWrapper(io.BytesIO()), False),
+        (lambda: None, False),
+        (io.TextIOBase, True),
+        (lambda: type("Tee", (io.StringIO,), {"write": lambda self, text: 0})(), True),
+        (lambda: type("Named", (io.StringIO,), {})(), False),
+        (
+            lambda: io.TextIOWrapper(io.BufferedWriter(type("Raw", (io.RawIOBase,), {"writable": lambda _: True})())),
+            True,
+        ),
+    ],
+)
+def test_outputs_that_may_wait(make, waits):
+    """Native code formats the text of outputs that only Python's own code writes."""
+    assert may_wait(make()) == waits

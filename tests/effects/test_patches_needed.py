@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import pytest
 from jax.experimental import checkify
@@ -13,6 +14,10 @@ from effects._jax import patches
 
 def _branch(x):
     jax.lax.cond(x > 1, lambda: fx.print("{}", x), lambda: None)
+
+
+def _branch_of_jax(x):
+    jax.lax.cond(x > 1, lambda: jax.debug.print("{}", x), lambda: None)
 
 
 def _scan(x):
@@ -83,8 +88,34 @@ def _failures_of_barrier():
     return 0
 
 
+def _shapes_of_static_arguments():
+    """Whether `jax.eval_shape` knows static arguments."""
+    try:
+        return jax.eval_shape(fx.jit(jnp.tile, static_argnums=1), jnp.ones(1), 2).size
+    except ValueError:
+        return 0
+
+
+def _export_of_jitted():
+    """Whether `jax.export.export` exports a program with effects."""
+    try:
+        return len(jax.export.export(fx.jit(lambda x: fx.print("{}", x)))(1).in_avals)
+    except NotImplementedError:
+        return 0
+
+
+def _deserialized():
+    """Whether `jax.export.deserialize` reads a program with effects."""
+    data = fx.export(lambda x: fx.print("{}", x))(1).serialize()
+    try:
+        return len(jax.export.deserialize(data).in_avals)
+    except Exception:  # of another library, which reads numbers where there are none
+        return 0
+
+
 # Functions of their own at each call, so that nothing comes from caches of JAX.
 NEEDED = {
+    "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
     "vmap of cond": (lambda: _records(jax.vmap(_branch), jnp.arange(3)), 1, 3),
     "vmap of while": (lambda: _records(jax.vmap(_while), jnp.array([1.0, 8.0, 8.0])), 6, 12),
     "vmap of custom_vmap": (lambda: _records(jax.vmap(lambda x: x + _custom_vmap()), jnp.arange(3.0)), 3, 1),
@@ -98,6 +129,9 @@ NEEDED = {
         8,
     ),
     "while in checkify": (lambda: _records(_checked, 1.0), 3, 6),
+    "eval_shape": (_shapes_of_static_arguments, 2, 0),
+    "export": (_export_of_jitted, 1, 0),
+    "deserialize": (_deserialized, 1, 0),
     "effects_barrier": (_failures_of_barrier, 1, 0),
 }
 """By row: what a program gives, with it and without it."""

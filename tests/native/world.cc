@@ -62,6 +62,10 @@ void ForEachLine(const Item &item, const std::function<void(const Preface &)> &v
     visit(preface);
   }
   CHECK_EQ(item.count, count);
+  uint64_t of_runs = 0;
+  for (const TextRun &run : item.runs) of_runs += run.count;
+  CHECK_EQ(of_runs, count);
+  CHECK_EQ(item.runs.back().end, item.data.size());
 }
 
 void ForEachRecord(const Item &item, const std::function<void(const RecordHeader &, const std::string &)> &visit) {

@@ -46,13 +46,23 @@ def _case(draw: Draw, size: int, features: frozenset[str]) -> Case:
         runs.append(run(chosen, number == 0 or draw.integer(0, 1) == 0))
     if any(isinstance(s, Callback) and s.fails_at for s in statements(tuple(programs))):
         runs.append(run(draw.choice(programs), False))
+    after_error = "go_on" if draw.integer(0, 2) == 2 or any(map(_races, programs)) else "stop"
     return Case(
         tuple(runs),
         "process" if "process" in features and draw.integer(0, 9) == 9 else "thread",
         draw.integer(0, 2) == 2 and "capture" in features,
         "context" in features and draw.integer(0, 1) == 1,
+        after_error,
         rings,
     )
+
+
+def _races(program: Program) -> bool:
+    """Whether it is not said what comes before a failure: that is of something unordered, or the program waits for
+    what may come before or after it."""
+    calls = [s for s in statements(program) if isinstance(s, Callback)]
+    failing = {call.kind for call in calls if call.fails_at}
+    return "queued_unordered" in failing or ("queued" in failing and any(c.kind == "sync_unordered" for c in calls))
 
 
 def generate(rng: random.Random, size: int, failure: str = "none") -> Program:

@@ -58,6 +58,12 @@ class Generator:
             self.leaves += [*[self.queued] * 2, self.queued_unordered]
         if words == "all" and "callback" in features:
             self.leaves += [*[self.sync] * 5, *[self.sync_unordered] * (4 if failure == "loose" else 1)]
+        if "jax" in features:
+            self.leaves += [*[self.jax_print] * 2, self.jax_print_ordered]
+            if words != "prints" and "callback" in features:
+                self.leaves += [self.jax_queued, self.jax_io]
+            if words == "all" and "callback" in features:
+                self.leaves += [self.jax_sync] * 2
         if words != "queued" and "native" in features:
             self.leaves += [*[self.native] * 2, self.native_unordered, *[self.apart] * 2]
         self.fails = failure != "none" and draw.integer(0, 1) == 1
@@ -73,7 +79,7 @@ class Generator:
             self.map,
         ]
         # What a block has at least: a print, or sometimes another ordered effect.
-        others = (self.log, self.queued, self.sync)
+        others = (self.log, self.queued, self.sync, self.jax_print, self.jax_sync)
         self.first_leaves = [*[self.ordered] * 3, *[leaf for leaf in others if leaf in self.leaves]]
         if "vmap" in features:
             self.nests += [self.vmap] * 3
@@ -194,6 +200,12 @@ class Generator:
     def apart(self, place: Place) -> Statement:
         return self.effect(place, "apart")
 
+    def jax_print(self, place: Place) -> Statement:
+        return self.effect(place, "jax_print")
+
+    def jax_print_ordered(self, place: Place) -> Statement:
+        return self.effect(place, "jax_print_ordered")
+
     def log(self, place: Place, kind: str = "log") -> Statement:
         level = self.draw.choice(("INFO", "INFO", "WARNING", "ERROR", "DEBUG"))
         operands = self.operands(place)
@@ -204,11 +216,12 @@ class Generator:
 
     def callback(self, place: Place, kind: str, **parameters: Any) -> Callback:
         layout = self.draw.choice(("flat", "keywords", "array", "tree"))
-        pass_record = "record" in self.features and self.draw.integer(0, 3) == 3
+        has_record = "record" in self.features and not kind.startswith("jax_")
+        pass_record = has_record and self.draw.integer(0, 3) == 3
         actions: tuple[str, ...] = ()
         if "nested" in self.features and self.draw.integer(0, 2) == 2:
             actions = tuple(self.draw.choice(tuple(ACTIONS)) for _ in range(self.draw.choice((1, 1, 2, 3))))
-        ordered = EFFECTS[kind] and not (place.lanes and kind == "sync")
+        ordered = EFFECTS[kind] and not (place.lanes and kind in ("sync", "jax_sync"))
         remembers = ordered and self.failure != "loose" and self.draw.integer(0, 1) == 1
         fails_at = 0
         may_fail = (self.failure == "loose") == (kind == "sync_unordered")
@@ -237,6 +250,15 @@ class Generator:
 
     def sync_unordered(self, place: Place) -> Statement:
         return self.sync(place, "sync_unordered")
+
+    def jax_queued(self, place: Place) -> Statement:
+        return self.callback(place, "jax_queued")
+
+    def jax_io(self, place: Place) -> Statement:
+        return self.callback(place, "jax_io")
+
+    def jax_sync(self, place: Place) -> Statement:
+        return self.sync(place, "jax_sync")
 
     def assign(self, place: Place) -> Statement:
         return Assign(self.register(), self.expression(place))
@@ -370,6 +392,7 @@ KINDS = frozenset(
         *(f"result_{dtype}" for dtype in RESULT_TYPES),
         *(f"returns_{form}" for form in ("numpy", "python", "jax")),
         *(f"fails_{kind}" for kind in ("queued", "queued_unordered", "sync", "sync_unordered")),
+        *(f"fails_{kind}" for kind in ("jax_queued", "jax_io", "jax_sync")),
         *("assign", "optimization_barrier", "associative_scan", "map", "call", "call_dropped", "dropped_result"),
         *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch"),
         *("scan", "scan_reverse", "scan_unroll_2", "scan_unroll_3"),

@@ -29,6 +29,7 @@ class Runner:
     log: Callable[..., None]  # log(label, level, ordered, fields)
     print_grad: Callable[[str, Any], Any]
     callback: Callable[..., Any]  # callback(fn, results, *args, ordered=, [pass_record=], **kwargs)
+    jax_callback: Callable[..., Any]  # jax_callback(kind, fn, results, *args, **kwargs): one of JAX's own
     barrier: Callable[[], object]
     actions: Mapping[str, Callable[[str, str, int], None]]  # what callbacks do, under the names of `ACTIONS`
     error: type[Exception]  # what a failing callback becomes; its cause is what the callback raised

@@ -25,7 +25,8 @@ RESULT_TYPES = ("int32", "uint8", "bool", "float16", "bfloat16", "float32")  # o
 
 # Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function. The first
 # five are prints, three of them by the handler of a custom call; a queued callback is called when its turn has come,
-# and the program waits for what a sync one returns.
+# and the program waits for what a sync one returns. The last are JAX's own: prints, `jax.debug.callback`, and
+# `io_callback` without results and with them. Only `jax_print_ordered` has `ordered=True`; the others keep their place.
 EFFECTS: Mapping[str, bool] = {
     "ordered": True,
     "unordered": False,
@@ -39,9 +40,14 @@ EFFECTS: Mapping[str, bool] = {
     "sync": True,
     "sync_unordered": False,
     "print_grad": True,
+    "jax_print": True,
+    "jax_print_ordered": True,
+    "jax_queued": True,
+    "jax_io": True,
+    "jax_sync": True,
 }
 
-PRINTS = ("ordered", "unordered", "native", "native_unordered", "apart")
+PRINTS = ("ordered", "unordered", "native", "native_unordered", "apart", "jax_print", "jax_print_ordered")
 
 PROGRAM_DOMAIN = "program"
 DOMAINS: Mapping[str, str] = {"apart": "oracle.apart"}
@@ -68,7 +74,7 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
 FEATURES = frozenset(
     {
         *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
-        *("capture", "native", "export", "rings"),
+        *("capture", "native", "jax", "export", "rings"),
     }
 )
 
@@ -134,12 +140,14 @@ class Case:
     order: str = "thread"
     capture: bool = False
     context: bool = False  # whether each dispatch has a context of its own
+    after_error: str = "stop"  # whether a callback that raises stops the effects of its program
     rings: str = ""  # what is done about a full ring, if rings are small: a mode of the setting `when_full`
 
     def kinds(self) -> tuple[str, ...]:
         devices = {(run.device, run.by_default) for run in self.runs if run.device is not None}
         found = [f"order_{self.order}"] * (self.order != "thread") + ["capture"] * self.capture
-        found += ["context"] * self.context + ["several_devices"] * (len(devices) > 1)
+        found += ["go_on"] * (self.after_error != "stop") + ["context"] * self.context
+        found += ["several_devices"] * (len(devices) > 1)
         found += ["exported"] * any(run.exported for run in self.runs) + [f"rings_{self.rings}"] * bool(self.rings)
         return (*found, *sorted({"default_device" if by_default else "device_put" for _, by_default in devices}))
 

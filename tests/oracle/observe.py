@@ -32,13 +32,15 @@ class Outcome:
     lines: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)  # which the barrier raised
     records: list[str] | None = None  # what was captured, as lines; of a callback only its label
+    left_out: int = 0  # effects that errors say were not carried out; expected: ordered ones
+    stopped: list[int] = field(default_factory=list)  # expected: dispatches whose effects have, but not the program
     tokens: list[Seen] | None = None  # and what each record says of itself
     dropped: int = 0  # records
     places: list[Place | None] | None = None  # of an expected outcome: where the record of each line should stand
 
 
 def expect(case: Case) -> Outcome:
-    outcome, reading = Outcome(), Reading()
+    outcome, reading = Outcome(), Reading(stops=case.after_error == "stop")
     state: tuple[int, ...] = ()
     for number, run in enumerate(case.runs):
         state = state if run.state is None else run.state
@@ -46,10 +48,13 @@ def expect(case: Case) -> Outcome:
         try:
             state = reading.interpret(run.program, state, number)
             outcome.states.append(state)
+            if reading.stopped:
+                outcome.stopped.append(number)
         except Failure as failure:
             outcome.states.append(str(failure))
     DISPATCH.set(0)
-    outcome.lines, outcome.errors, outcome.places = reading.lines, reading.failures, reading.notes.places
+    outcome.lines, outcome.errors, outcome.left_out = reading.lines, reading.failures, reading.left_out
+    outcome.places = reading.notes.places
     return outcome
 
 
@@ -80,10 +85,10 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
     """What the case asks for, around its dispatches and the barrier."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(in_force(case))
-        if case.order != "thread":
+        if case.order != "thread" or case.after_error != "stop":
             import effects as fx
 
-            stack.enter_context(fx.config.override(order=case.order))
+            stack.enter_context(fx.config.override(order=case.order, after_error=case.after_error))
         records: Any = None
         if case.capture:
             import effects as fx
@@ -94,7 +99,7 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
         outcome.records, outcome.tokens = [], [seen_of(record) for record in records]
         for record in records:
             text = record.text
-            if record.effect == "callback":
+            if record.effect in ("callback", "jax.debug", "jax.io_callback"):
                 text = text.split("(", 1)[0]
             elif record.effect == "log":
                 text += f" {logging.getLevelName(record.level)}{in_lane(record.lane)}"
@@ -114,13 +119,14 @@ def _observe(case: Case, runner: Runner) -> Outcome:
         try:
             with _in_force(case, outcome):
                 try:
-                    results = _dispatch(case, runner, host)
+                    results, outcome.left_out = _dispatch(case, runner, host)
                 finally:
                     written.release()
                 try:
                     runner.barrier()
                 except* runner.error as group:
                     outcome.errors = [label_of_error(error, host) for error in group.exceptions]
+                    outcome.left_out += sum(map(_left_out, group.exceptions))
             outcome.states = [
                 state if isinstance(state, str) else tuple(int(value) for value in state) for state in results
             ]
@@ -131,11 +137,18 @@ def _observe(case: Case, runner: Runner) -> Outcome:
     return outcome
 
 
-def _dispatch(case: Case, runner: Runner, host: Host) -> list[State | str]:
+def _left_out(error: Any) -> int:
+    """How many effects an error says were not carried out."""
+    return sum(error.not_carried_out.values())
+
+
+def _dispatch(case: Case, runner: Runner, host: Host) -> tuple[list[State | str], int]:
+    """The results, and how many effects their errors say were not carried out."""
     jitted = {run.program: runner.jit(to_jax(run.program, runner, host)) for run in case.runs}
     exported: dict[Any, Callable[..., State]] = {}
     results: list[State | str] = []
     state: State = ()
+    left_out = 0
     for number, run in enumerate(case.runs):
         state = state if run.state is None else tuple(map(np.int32, run.state))
         args: State = (np.int32(number), *state)
@@ -158,7 +171,8 @@ def _dispatch(case: Case, runner: Runner, host: Host) -> list[State | str]:
             results.append(state)
         except runner.error as error:
             results.append(label_of_error(error, host))
-    return results
+            left_out += _left_out(error)
+    return results, left_out
 
 
 def label_of_error(error: BaseException, host: Host) -> str:

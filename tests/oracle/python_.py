@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tests.oracle.host import Host, in_lane
-from tests.oracle.language import ACTIONS, EFFECTS, MODULUS, Failure, Program, T, statements
+from tests.oracle.language import ACTIONS, EFFECTS, MODULUS, Failure, Program, T, kinds_of_labels, statements
 from tests.oracle.source import compiled
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD
@@ -33,10 +33,15 @@ Point = tuple[tuple[int, ...], tuple[int, ...], str, Callable[[], object]]
 class Reading:
     """Runs programs as Python: the functions that their source calls, and what came of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, stops: bool = False) -> None:
+        """`stops`: whether a queued callback that raises stops the effects of its program, as an exception does."""
         self.lines: list[str] = []
         self.notes = Notes(self.lines)
         self.failures: list[str] = []  # labels of queued callbacks that raised
+        self.stops = stops
+        self.stopped = ""  # the label of the callback that has, in the program that runs
+        self.left_out = 0  # how many ordered effects were not carried out therefore
+        self._kinds: dict[str, str] = {}  # of effects, by label
         # The lane of each `vmap` around, what is to happen in lanes, and where we are: see `_at_this_point`.
         self._lane: tuple[int, ...] = ()
         self._points: list[Point] = []
@@ -53,6 +58,7 @@ class Reading:
 
     def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
         callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
+        self._kinds, self.stopped = kinds_of_labels(program), ""
         self.notes.begin(program, number)
 
         def log(label: str, level: str, **fields: Any) -> None:
@@ -63,13 +69,16 @@ class Reading:
         def call(label: str, *values: int) -> list[int]:
             callback, lane = callbacks[label], self._lane if callbacks[label].pass_record else ()
             if callback.awaited and not self._lane and not self._defers:
+                self._leave_out(label)
                 with self._noted(label, ()):
                     return self.host.call(callback, values, lane)
             self._at_this_point(label, lambda: self._call(callback, values, lane))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
 
-        calls = {"log": log, "queued": call, "sync": call}
-        namespace: dict[str, Any] = {kind: calls.get(kind.split("_")[0], self._write) for kind in EFFECTS}
+        calls = {"log": log, "queued": call, "sync": call, "io": call}
+        namespace: dict[str, Any] = {
+            kind: calls.get(kind.removeprefix("jax_").split("_")[0], self._write) for kind in EFFECTS
+        }
         namespace |= {"lockstep": self._lockstep, "branch": self._branch, "turns": self._turns}
         namespace |= {"held": self._held, "dropped": self._dropped, "scale": self._scale}
         namespace |= {"print_grad": self._print_grad, "custom_rule": self._custom_rule}
@@ -93,6 +102,19 @@ class Reading:
             if callback.awaited:
                 raise
             self.failures.append(callback.label)
+            if self.stops:
+                self.stopped = callback.label
+
+    def _leave_out(self, label: str) -> bool:
+        """Whether the effect is left out, since one before it has failed. If the program waits for it, it ends."""
+        kind = self._kinds.get(label.split(".", 1)[0], "")
+        if not (self.stopped and label and EFFECTS.get(kind, True)):
+            return False
+        self.left_out += 1
+        if kind == "sync":
+            self.failures.remove(self.stopped)
+            raise Failure(self.stopped)
+        return True
 
     # Under `vmap`, each lane is run by itself, and what it does happens afterwards: in the order of the places in the
     # program, and at one place in the order of the lanes. A place is known by how many effects, branches and loops came
@@ -102,7 +124,7 @@ class Reading:
         self._position[-1] += 1
         if self._lane or self._defers:
             self._points.append((tuple(self._position), self._lane, label, happens))
-        else:
+        elif not self._leave_out(label):
             with self._noted(label, ()):
                 happens()
 
@@ -173,9 +195,15 @@ class Reading:
 
     def _let_happen(self) -> None:
         points, self._points = sorted(self._points, key=lambda point: point[:2]), []
-        for position, lane, label, happens in points:
-            with self._noted(label, lane, position):
-                happens()
+        for number, (place, lane, label, happens) in enumerate(points):
+            try:
+                if not self._leave_out(label):
+                    with self._noted(label, lane, place):
+                        happens()
+            except Failure:
+                if self.stops:  # the lanes that are left of what has ended the program
+                    self.left_out += sum(point[0] == place for point in points[number + 1 :])
+                raise
 
     # Derivatives.
 

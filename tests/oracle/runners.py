@@ -27,6 +27,42 @@ def write_line(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
+def as_jax_gives(function: Any, results: Any, args: Any, kwargs: Any) -> tuple[Callable[..., Any], list[Any]]:
+    """A function for a callback of JAX's, and the arrays that it is to get.
+
+    JAX takes neither texts nor mutable refs as arguments, gives JAX arrays, and wants results of their types.
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    at = [j for j, leaf in enumerate(leaves) if not isinstance(leaf, str)]
+
+    @functools.wraps(function)
+    def call(*values: Any) -> Any:
+        given = list(leaves)
+        for j, value in zip(at, values, strict=True):
+            assert isinstance(value, jax.Array), value
+            given[j] = np.asarray(value)
+        args, kwargs = jax.tree.unflatten(tree, given)
+        returned = function(*args, **kwargs)
+        if results is None:
+            return None
+        return jax.tree.map(lambda shape, value: np.asarray(value, shape.dtype), results, returned)
+
+    return call, [value_of(leaves[j]) for j in at]
+
+
+def jax_print(label: str, operands: tuple[Any, ...], **options: Any) -> None:
+    """A print of JAX's own."""
+    jax.debug.print(" ".join([label, *["{}"] * len(operands)]), *map(value_of, operands), **options)
+
+
+def jax_callback(kind: str, function: Any, results: Any, *args: Any, **kwargs: Any) -> Any:
+    """A callback of JAX's own, without `ordered=True`."""
+    call, values = as_jax_gives(function, results, args, kwargs)
+    if kind == "jax_queued":
+        return jax.debug.callback(call, *values)
+    return io_callback(call, results, *values)
+
+
 @functools.cache
 def library() -> Runner:
     """The library under test."""
@@ -42,9 +78,9 @@ def library() -> Runner:
 
     apart = fx.register_effect(fx.Effect(DOMAINS["apart"]))
 
-    def native(ordered: bool, kind: Any = None) -> Callable[[str, tuple[Any, ...]], None]:
-        effect = kind or fx.registered_effects()["print"]
+    prints = fx.registered_effects()["print"]
 
+    def native(ordered: bool, effect: Any = prints) -> Callable[[str, tuple[Any, ...]], None]:
         def emit(label: str, operands: tuple[Any, ...]) -> None:
             values = stacked([*operands, np.int32(0)])[:-1]
             chosen = effect if ordered else effect.unordered()
@@ -103,10 +139,14 @@ def library() -> Runner:
             "native": native(True),
             "native_unordered": native(False),
             "apart": native(True, apart),
+            "jax_print": jax_print,
+            "jax_print_ordered": functools.partial(jax_print, ordered=True),
+            "jax_per_shard": functools.partial(jax_print, partitioned=True),
         },
         log,
         lambda label, x: fx.print_grad(f"{label} {{}}", x),
         fx.callback,
+        jax_callback,
         functools.partial(fx.effects_barrier, timeout=STUCK_AFTER),
         {
             "print": lambda label, who, value: show(f"{label}.print", value),
@@ -146,21 +186,8 @@ def plain_jax() -> Runner:
     """
 
     def callback(function: Any, results: Any, *args: Any, ordered: bool, **kwargs: Any) -> Any:
-        """JAX takes neither texts nor mutable refs as arguments, and gives JAX arrays."""
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        at = [j for j, leaf in enumerate(leaves) if not isinstance(leaf, str)]
-
-        def call(*values: Any) -> Any:
-            given = list(leaves)
-            for j, value in zip(at, values, strict=True):
-                given[j] = np.asarray(value)
-            args, kwargs = jax.tree.unflatten(tree, given)
-            returned = function(*args, **kwargs)
-            if results is None:
-                return None
-            return jax.tree.map(lambda shape, value: np.asarray(value, shape.dtype), results, returned)
-
-        return io_callback(call, results, *(value_of(leaves[j]) for j in at), ordered=ordered)
+        call, values = as_jax_gives(function, results, args, kwargs)
+        return io_callback(call, results, *values, ordered=ordered)
 
     def emit(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
         def emit(label: str, operands: tuple[Any, ...]) -> None:
@@ -181,5 +208,14 @@ def plain_jax() -> Runner:
 
     prints = {"ordered": emit(True), "unordered": emit(False)}
     return Runner(
-        jax.jit, prints, log, lambda label, x: x, callback, jax.effects_barrier, {}, RuntimeError, JAX_FEATURES
+        jax.jit,
+        prints,
+        log,
+        lambda label, x: x,
+        callback,
+        jax_callback,
+        jax.effects_barrier,
+        {},
+        RuntimeError,
+        JAX_FEATURES,
     )

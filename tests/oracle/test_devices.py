@@ -136,12 +136,14 @@ def test_region_in_a_part_agrees_with_lines_written_by_hand(check_vma: bool) -> 
 def test_shards_agree_with_lines_written_by_hand() -> None:
     """By device. What all have is shown by the first of the mesh."""
     shards = Whole("part", (1, 2, 3, 4, 5, 6, 7, 90), N, True, False, True, "b")
-    case = _case(shards, dataclasses.replace(shards, sharded=False), placing=Placing((3, 1, 0, 2)))
+    of_jax = dataclasses.replace(shards, label="jax", by_jax=True)
+    case = _case(shards, of_jax, dataclasses.replace(shards, sharded=False), placing=Placing((3, 1, 0, 2)))
     assert check(case)[0].lines == [
         "part 0 [4:6] [5 6]",
         "part 1 [2:4] [3 4]",
         "part 2 [6:8] [ 7 90]",
         "part 3 [0:2] [1 2]",
+        *("jax [5 6]", "jax [3 4]", "jax [ 7 90]", "jax [1 2]"),
         "part 3 [0:8] [ 1  2  3  4  5  6  7 90]",
     ]
 
@@ -264,6 +266,7 @@ def test_cases_reach_every_statement() -> None:
             counts.update(statement.kinds())
     more = {"region", *REGIONS, *(f"region_{mode}" for mode in MODES)}
     more |= {"check_vma", "no_check_vma", "region_turns", *TALKS, "whole", "whole_sharded", "shards"}
+    more |= {"jax_whole", "jax_whole_sharded", "jax_shards"}
     assert KINDS - {"fails_sync_unordered"} | more == set(counts)
     assert set(kinds) == {
         *(f"entry_{entry}" for entry in ENTRIES),

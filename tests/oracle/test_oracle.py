@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+import effects as fx
 from tests.oracle.cases import case_number, cases, generate
 from tests.oracle.compare import check
 from tests.oracle.expressions import Binary, Less, Literal, Name
@@ -21,7 +22,7 @@ from tests.oracle.python_ import interpret
 from tests.oracle.runners import library, library_after, plain_jax
 from tests.oracle.source import render
 from tests.oracle.statements.callback import Callback
-from tests.oracle.statements.calls import Call, Vmap
+from tests.oracle.statements.calls import Call, Vmap, Wrapped
 from tests.oracle.statements.control import Cond, Fori, Scan, While
 from tests.oracle.statements.derivatives import CustomRule, Derivative, PrintGrad, Scale
 from tests.oracle.statements.effects import Effect, Log
@@ -144,6 +145,54 @@ def test_check_lanes_agree_with_lines_written_by_hand() -> None:
     assert check([Run(LANES, (1, 0, 0))]).lines == LANES_LINES
 
 
+OF_JAX = Program(
+    functions=(Function("f0", "jit", (Effect("jax_print", "called", (A,)),)),),
+    body=(
+        Vmap(
+            *("l", (1, 2, 3), Literal(0)),
+            (
+                Cond(Less(Name("l"), Literal(2)), (Effect("jax_print", "small", (Name("l"),)),), (Call("f0", True),)),
+                While("k", (), Less(A, Name("l")), 3, (Assign("a", Binary("+", A, Literal(1))), Call("f0", True))),
+            ),
+            *(A, "b"),
+        ),
+        Callback("jax_queued", "later", (A,), "tree", False, ("print",), True),
+        Effect("jax_print_ordered", "ordered", (A,)),
+        Derivative("grad", "slope", (Wrapped("remat", True, (Effect("jax_print", "once", (A,)),)),), "c"),
+        Callback("jax_io", "saves", (A, B), "keywords", False, (), False),
+        Callback("jax_sync", "asks", (A,), "flat", False, (), False, target="a", results=(("int32", 2),)),
+        Effect("ordered", "end", (A,)),
+    ),
+)
+OF_JAX_LINES = [
+    *("called 1", "called 1", "small 1", "called 2", "called 2", "called 3"),
+    *("later 1 @0", "later.print 1", "ordered 1", "once 1", "slope 1.0", "saves 1 14 @0", "asks 1 @0", "end 39"),
+]
+
+
+def test_check_effects_of_jax_agree_with_lines_written_by_hand() -> None:
+    """JAX's own effects come once, in the lanes that are there, in program order though nobody asked for it."""
+    assert interpret(OF_JAX, (1, 0, 0))[1] == OF_JAX_LINES
+    assert check([Run(OF_JAX, (1, 0, 0))]).lines == OF_JAX_LINES
+
+
+def test_check_reports_semantics_of_jax() -> None:
+    """What JAX's transformations make of its effects is not what is promised."""
+    right = library()
+
+    def jit(fun: Callable[..., Any]) -> Callable[..., Any]:
+        jitted = right.jit(fun)
+
+        def call(*args: Any) -> Any:
+            with fx.config.override(jax_effects="jax"):
+                return jitted(*args)
+
+        return call
+
+    with pytest.raises(AssertionError, match="expected ordered lines"):
+        check([Run(OF_JAX, (1, 0, 0))], dataclasses.replace(right, jit=jit))
+
+
 def _differentiated(form: str) -> Program:
     rule = CustomRule("rule", (), (Effect("ordered", "forward", (A,)),), (Effect("ordered", "backward", (A,)),), -1)
     turn = (Effect("ordered", "turn", (A,)), PrintGrad("back"), Scale((2,), A, A), Assign("a", Binary("+", A, A)))
@@ -179,11 +228,42 @@ FAILING_SYNC = _failing("sync", target="a", results=(("int32", 0),))
 
 
 def test_check_goes_on_after_queued_callback_that_raises() -> None:
-    """What a queued callback raises is the barrier's, and nothing else changes."""
-    outcome = check([Run(FAILING, (1, 2, 3)), Run(SMALL, (5, 2, 7))])
+    """What a queued callback raises is the barrier's, and nothing else changes, if that is what is asked for."""
+    outcome = check(Case((Run(FAILING, (1, 2, 3)), Run(SMALL, (5, 2, 7))), after_error="go_on"))
     turns = [line for i in range(3) for line in (f"before 0 {i}", "bad 1 @0")]
     assert outcome.lines == [*turns, "after", *(line.replace("start 0", "start 1") for line in SMALL_LINES)]
     assert outcome.errors == ["bad"]
+
+
+def test_check_stops_effects_after_queued_callback_that_raises() -> None:
+    """What would have come after it in its program does not, and is counted; the next program goes on."""
+    outcome = check([Run(FAILING, (1, 2, 3)), Run(SMALL, (5, 2, 7))])
+    assert outcome.lines[:4] == ["before 0 0", "bad 1 @0", "before 0 1", "bad 1 @0"]
+    assert outcome.lines[4:] == [line.replace("start 0", "start 1") for line in SMALL_LINES]
+    assert (outcome.errors, outcome.left_out) == (["bad"], 3)
+
+
+def test_check_ends_program_that_waits_after_queued_callback_that_raises() -> None:
+    """The next callback that the program waits for is not called, and the call raises what has stopped the effects."""
+    asks = Callback("sync", "asks", (A,), "flat", False, (), False, 0, "a", (("int32", 0),))
+    program = Program((), (*FAILING.body, asks, Effect("ordered", "never", ())))
+    outcome = check([Run(program, (1, 2, 3)), Run(SMALL, (5, 2, 7))])
+    assert (outcome.states[0], outcome.errors, outcome.left_out) == ("bad", [], 4)
+
+
+def test_check_reports_wrong_count_of_what_was_left_out() -> None:
+    """An error that does not say how many effects came after it is reported."""
+
+    def barrier() -> None:
+        try:
+            right.barrier()
+        except right.error as error:
+            vars(error).pop("not_carried_out")
+            raise
+
+    right = library()
+    with pytest.raises(AssertionError, match="counted 0 effects after them and should have counted 3"):
+        check([Run(FAILING, (1, 2, 3))], dataclasses.replace(right, barrier=barrier))
 
 
 def test_check_ends_program_whose_callback_raises() -> None:

@@ -129,9 +129,7 @@ def compare_places(expected: Outcome, seen: Outcome, is_unordered: Callable[[str
         own = [(line, place) for line, place in wanted if place is not None and place.domain == domain]
         pairs = list(_paired(own, got))
         if len(pairs) != len(own):
-            complaints.append(
-                f"of {len(own)} records of the domain {domain} only {len(pairs)} were found in their order"
-            )
+            complaints.append(f"of {len(own)} records of the domain {domain} only {len(pairs)} were found in order")
         before: dict[int, tuple[Place, Seen]] = {}
         numbers = set()
         for line, place, record in pairs:

@@ -20,6 +20,7 @@ struct Item {
   uint64_t size = 0;          // of it
   bool has_callbacks = false; // some of them are of callbacks
   bool awaited = false;       // somebody waits for the last of these
+  std::vector<TextRun> runs;  // of a text: which records it is of
 };
 
 struct Batch {

@@ -56,7 +56,7 @@ void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&p
   if (!carry) count_untracked_of(batch, info, 1);
   auto &items = carry ? carried_ : batch.items;
   if (plan != nullptr)
-    append_text(items, *plan, payload, info);
+    append_text(items, *plan, header.site, payload, info);
   else
     append_record(items, header, std::move(payload), info);
   Item &item = items.back();
@@ -64,12 +64,17 @@ void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&p
   if (item.awaited && !carry) close_run();
 }
 
-void BatchBuilder::append_text(std::vector<Item> &items, const Plan &plan, const Payload &payload,
+void BatchBuilder::append_text(std::vector<Item> &items, const Plan &plan, uint64_t site, const Payload &payload,
                                const EpochInfo &info) {
   Item *item = Last(items, ItemKind::kText, info.thread);
   if (item == nullptr || item->info.sink != info.sink) item = &Begin(items, ItemKind::kText, info);
   const size_t before = item->data.size();
   Format(item->data, plan, payload.data);
+  std::vector<TextRun> &runs = item->runs;
+  if (runs.empty() || runs.back().site != site || runs.back().epoch != info.epoch)
+    runs.push_back({site, 0, info.epoch, 0});
+  runs.back().end = item->data.size();
+  ++runs.back().count;
   bytes_ += item->data.size() - before;
 }
 

@@ -50,7 +50,8 @@ private:
   void close_run();
   bool must_carry(const Batch &batch, uint32_t thread) const;
   void count_untracked_of(Batch &batch, const EpochInfo &info, uint64_t count);
-  void append_text(std::vector<Item> &items, const Plan &plan, const Payload &payload, const EpochInfo &info);
+  void append_text(std::vector<Item> &items, const Plan &plan, uint64_t site, const Payload &payload,
+                   const EpochInfo &info);
   void append_record(std::vector<Item> &items, const RecordHeader &header, Payload &&payload, const EpochInfo &info);
   const Plan *plan_of(uint64_t site);
 

@@ -16,6 +16,14 @@ constexpr std::chrono::microseconds kLongestPause{4000};
 // It looks no more often than this, unless a thread waits or a ring is half full: a batch costs Python's lock,
 // which a thread that dispatches needs too.
 constexpr std::chrono::microseconds kPace{10000};
+// How long memory of large records is kept for the next ones.
+constexpr std::chrono::milliseconds kKeepsBlocks{3000};
+constexpr std::chrono::hours kForEver{24};
+
+bool HasLargeBlocks() {
+  const LargeBlocks blocks = CountLargeBlocks();
+  return blocks.used + blocks.kept != 0; // one that is in use may be kept while the leader sleeps
+}
 
 } // namespace
 
@@ -28,10 +36,12 @@ Drain::Drain(WakeUp &wake_up, Publisher &publisher, Sites &sites, Replies &repli
 void Drain::fail(uint32_t thread, uint32_t epoch) {
   replies_.forget_replicated(thread, epoch);
   publisher_.closed.forget(thread, epoch);
+  publisher_.whole_values.forget(thread, epoch);
   inbox_.post({Notice::kFail, {thread, epoch, 0}, 0});
 }
 
 void Drain::release_site(uint64_t site) {
+  if (publisher_.refuses()) return; // a thread that is not in this process may have a lock
   sites_.release(site, publisher_.dispatches.load(std::memory_order_relaxed),
                  publisher_.untracked_published.load(std::memory_order_acquire));
   inbox_.knock();
@@ -60,11 +70,12 @@ Batch Drain::next_batch(std::chrono::milliseconds patience) {
     builder_.end(batch);
     if (progress || batch.stopped) return batch;
     if (fall_asleep()) {
-      wake_up_.sleep();
+      while (!wake_up_.sleep(HasLargeBlocks() ? kKeepsBlocks : kForEver)) GiveBackBlocks(kKeepsBlocks);
       last_batch_ = steady_clock::now();
       wake_up_.pace(last_batch_ + kPace);
     } else {
       wake_up_.pause_for(pause);
+      GiveBackBlocks(kKeepsBlocks);
       pause = std::min(2 * pause, kLongestPause);
       if (steady_clock::now() - start > patience) return batch;
     }
@@ -82,6 +93,7 @@ bool Drain::collect(Batch &batch) {
     again = order_.advance(release, batch.finished) || moved;
     if (builder_.is_closed()) break; // somebody waits for what is here
   }
+  publisher_.stats.discarded.fetch_add(order_.take_discarded(), std::memory_order_relaxed);
   parking_.adapt(publisher_.ring_bytes.load(std::memory_order_relaxed), scans_);
   parking_.relax_stuck_regions();
   if (!batch.has_run() && !order_.any_suspended() && sites_.any_dying())

@@ -116,10 +116,11 @@ void WakeUp::pause_for(std::chrono::microseconds time) {
   wake_now_ = false;
 }
 
-void WakeUp::sleep() {
+bool WakeUp::sleep(std::chrono::milliseconds time) {
   std::unique_lock lock(mutex_);
-  leader_wakes_.wait(lock, [&] { return work_pending_ || wake_now_; });
-  work_pending_ = false;
+  const bool woken = leader_wakes_.wait_for(lock, time, [&] { return work_pending_ || wake_now_; });
+  if (woken) work_pending_ = false;
+  return woken;
 }
 
 bool WakeUp::offer_is_urgent() {

@@ -60,7 +60,8 @@ public:
   // For so long, unless somebody comes to wait.
   void pause_for(std::chrono::microseconds time);
   // Until there is something to do.
-  void sleep();
+  // Returns whether something has woken it before the time ran out.
+  bool sleep(std::chrono::milliseconds time);
 
   // For tests.
   bool offer_is_urgent();

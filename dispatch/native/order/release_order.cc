@@ -133,12 +133,18 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
   const uint32_t thread = ThreadOf(header.token);
   if (thread == kUntrackedThread) return accept_untracked(header, std::move(payload), release);
   Epoch *epoch = find(thread, header.token.epoch);
-  if (epoch == nullptr) return false; // another device's copy of a record that has left, or its program has failed
+  if (epoch == nullptr) { // another device's copy of a record that has left, or its program has failed
+    discarded_ += !IsMarker(header.kind);
+    return false;
+  }
   if ((header.flags & kReplicated) != 0 && header.reply == 0 && !IsMarker(header.kind)) {
     // The first device that is heard of publishes on behalf of all: the others' records are the same. What is waited
     // for comes but once.
     if (epoch->primary < 0) epoch->primary = header.device;
-    if (epoch->primary != header.device) return true;
+    if (epoch->primary != header.device) {
+      ++discarded_;
+      return true;
+    }
   }
   if (header.kind == Kind::kUnordered) {
     release(header, std::move(payload), epoch->info);
@@ -162,8 +168,10 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
     flush(*epoch, sequence, release);
     return true;
   }
-  if (sequence.is_behind(header.token))
+  if (sequence.is_behind(header.token)) {
+    ++discarded_;
     return header.reply == 0; // a device's copy; an answer that it waits for has been given already
+  }
   if (InRegion(header.token)) return accept_in_region(*epoch, sequence, header, std::move(payload), release);
   return park(sequence.parked, sequence.next + static_cast<uint64_t>(sequence.offset(header.token)), header,
               std::move(payload)) ||
@@ -227,7 +235,10 @@ void ReleaseOrder::accept_marker(Epoch &epoch, const RecordHeader &header, const
 template <typename Slots, typename Slot>
 bool ReleaseOrder::park(Slots &slots, const Slot &slot, const RecordHeader &header, Payload &&payload) {
   auto [it, inserted] = slots.try_emplace(slot);
-  if (!inserted) return false; // another device's copy
+  if (!inserted) { // another device's copy
+    ++discarded_;
+    return false;
+  }
   it->second.header = header;
   it->second.payload = std::move(payload).keep();
   parked_bytes_ += it->second.bytes();
@@ -289,6 +300,8 @@ void ReleaseOrder::release_first(Sequence &sequence, const EpochInfo &info, Rele
     if (it->first == sequence.next) { // else a gap has passed it
       ReleaseParked(parked, info, release);
       ++sequence.next;
+    } else {
+      ++discarded_;
     }
     parked_bytes_ -= parked.bytes();
   }

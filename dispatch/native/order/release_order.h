@@ -83,6 +83,8 @@ public:
   // The number of the oldest dispatch that has not ended, or is not known yet.
   uint64_t oldest_open() const;
   size_t parked_bytes() const { return parked_bytes_; }
+  // How many records have come since the last call that will not leave: copies, and what has come too late.
+  uint64_t take_discarded() { return std::exchange(discarded_, 0); }
 
   // Whether the epoch of this record is open; of an untracked record, whether all it must wait for is known.
   bool knows(const RecordHeader &header) const;
@@ -138,6 +140,7 @@ private:
   uint32_t restricted_to_ = kNoRestriction;
   size_t open_epochs_ = 0;
   size_t parked_bytes_ = 0;
+  uint64_t discarded_ = 0;
   bool any_may_diverge_ = false;             // whether there ever was a region that may be stuck
   std::unordered_set<uint64_t> stuck_sites_; // whose callers were what other devices waited for
 

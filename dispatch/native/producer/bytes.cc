@@ -1,6 +1,10 @@
 #include "bytes.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <list>
+#include <mutex>
 #include <new>
 
 #if defined(__linux__)
@@ -8,21 +12,136 @@
 #endif
 
 namespace effects {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// In front of each block. As long as a line of the cache, so that a large block is aligned for vector instructions.
+struct Head {
+  size_t capacity; // of a large block, with this; else 0
+  std::byte padding[64 - sizeof(size_t)];
+};
+
+constexpr size_t kLarge = size_t{1} << 22;
+constexpr size_t kMostKept = size_t{1} << 29;
+
+std::byte *BytesOf(void *memory) { return static_cast<std::byte *>(memory) + sizeof(Head); }
+Head *HeadOf(std::byte *block) { return reinterpret_cast<Head *>(block - sizeof(Head)); }
+
+#if defined(__linux__)
+void *Map(size_t size) {
+  void *const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+#if defined(MADV_HUGEPAGE)
+  madvise(memory, size, MADV_HUGEPAGE); // advice: it may be refused
+#endif
+  return memory;
+}
+void Unmap(void *memory, size_t size) { munmap(memory, size); }
+#else
+void *Map(size_t size) { return std::aligned_alloc(64, (size + 63) & ~size_t{63}); }
+void Unmap(void *memory, size_t) { std::free(memory); }
+#endif
+
+// Large blocks: those that are kept, the one that was freed last at the front.
+class LargePool {
+public:
+  void *take(size_t size) {
+    std::unique_lock lock(mutex_);
+    // The smallest that fits, unless it is much too large: another may need it.
+    auto best = kept_.end();
+    for (auto it = kept_.begin(); it != kept_.end(); ++it)
+      if (it->head->capacity >= size && it->head->capacity - size <= size / 4 &&
+          (best == kept_.end() || it->head->capacity < best->head->capacity))
+        best = it;
+    if (best != kept_.end()) {
+      Head *const head = best->head;
+      kept_bytes_ -= head->capacity;
+      used_bytes_ += head->capacity;
+      kept_.erase(best);
+      return head;
+    }
+    // What is kept must not come on top of a large allocation.
+    drop_to(size >= kMostKept ? 0 : kMostKept - size);
+    lock.unlock();
+    void *const memory = Map(size);
+    if (memory == nullptr) return nullptr;
+    static_cast<Head *>(memory)->capacity = size;
+    lock.lock();
+    used_bytes_ += size;
+    return memory;
+  }
+
+  void give(Head *head) {
+    std::lock_guard lock(mutex_);
+    used_bytes_ -= head->capacity;
+    drop_to(head->capacity >= kMostKept ? 0 : kMostKept - head->capacity);
+    kept_bytes_ += head->capacity;
+    kept_.push_front({head, Clock::now()});
+  }
+
+  void give_back(Clock::time_point freed_before) {
+    std::lock_guard lock(mutex_);
+    while (!kept_.empty() && kept_.back().freed <= freed_before) drop_last();
+  }
+
+  LargeBlocks count() {
+    std::lock_guard lock(mutex_);
+    return {used_bytes_, kept_bytes_};
+  }
+
+private:
+  // With `mutex_` held.
+  void drop_to(size_t bytes) {
+    while (kept_bytes_ > bytes) drop_last();
+  }
+  void drop_last() {
+    Head *const head = kept_.back().head;
+    kept_bytes_ -= head->capacity;
+    kept_.pop_back();
+    Unmap(head, head->capacity);
+  }
+
+  struct Kept {
+    Head *head;
+    Clock::time_point freed;
+  };
+  std::mutex mutex_; // guards all below
+  std::list<Kept> kept_;
+  size_t kept_bytes_ = 0, used_bytes_ = 0;
+};
+
+// Never destroyed: arrays of the user's may have blocks when the process ends.
+LargePool &large_pool() {
+  static auto *const pool = new LargePool();
+  return *pool;
+}
+
+} // namespace
+
+void Free::operator()(std::byte *block) const {
+  Head *const head = HeadOf(block);
+  if (head->capacity != 0)
+    large_pool().give(head);
+  else
+    std::free(head);
+}
 
 Block AllocateBlock(size_t size) {
-  Block block(static_cast<std::byte *>(std::malloc(size == 0 ? 1 : size)));
-  if (!block) throw std::bad_alloc();
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  // Fresh memory costs a fault per page, which is dearer than the copy that fills it.
-  constexpr size_t kWorthwhile = size_t{1} << 22;
-  constexpr uintptr_t kPage = 4096;
-  if (size >= kWorthwhile) {
-    const uintptr_t begin = (reinterpret_cast<uintptr_t>(block.get()) + kPage - 1) & ~(kPage - 1);
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(block.get()) + size) & ~(kPage - 1);
-    madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); // advice: it may be refused
+  const size_t with_head = size + sizeof(Head);
+  if (size >= kLarge) {
+    void *const memory = large_pool().take(with_head);
+    if (memory == nullptr) throw std::bad_alloc();
+    return Block(BytesOf(memory));
   }
-#endif
-  return block;
+  void *const memory = std::malloc(with_head);
+  if (memory == nullptr) throw std::bad_alloc();
+  static_cast<Head *>(memory)->capacity = 0;
+  return Block(BytesOf(memory));
 }
+
+void GiveBackBlocks(std::chrono::milliseconds unused_for) { large_pool().give_back(Clock::now() - unused_for); }
+
+LargeBlocks CountLargeBlocks() { return large_pool().count(); }
 
 } // namespace effects

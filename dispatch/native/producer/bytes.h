@@ -1,13 +1,15 @@
 // Bytes on their way from a device's buffers to the host: where they lie, and memory of their own.
+//
+// Any thread may call everything here.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 
 namespace effects {
 
-// Bytes that somebody else has.
+// Bytes in the memory of another.
 struct Span {
   const void *data;
   size_t size;
@@ -15,11 +17,23 @@ struct Span {
 
 // A payload in memory of its own.
 struct Free {
-  void operator()(std::byte *block) const { std::free(block); }
+  void operator()(std::byte *block) const;
 };
 using Block = std::unique_ptr<std::byte[], Free>;
 
 // Throws std::bad_alloc. A block of no bytes is not null either.
+//
+// Fresh memory costs a fault for each page, which takes longer than the copy that fills it. So large blocks are kept
+// for a while when they are freed, and used again.
 Block AllocateBlock(size_t size);
+
+// Gives memory of large blocks back that has been kept, unused, for this long.
+void GiveBackBlocks(std::chrono::milliseconds unused_for);
+
+// The bytes of large blocks that are in use, and of those that are kept.
+struct LargeBlocks {
+  size_t used, kept;
+};
+LargeBlocks CountLargeBlocks();
 
 } // namespace effects

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 namespace effects {
@@ -68,7 +69,7 @@ Token Publisher::next_untracked_token(bool ordered) {
 }
 
 bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
-                        uint16_t flags, uint32_t reply) {
+                        uint16_t flags, uint32_t reply, Block *own) {
   size_t payload = 0;
   for (size_t i = 0; i < count; ++i) payload += RoundUp8(spans[i].size);
   ProducerRing &mine = this_thread_ring();
@@ -89,13 +90,17 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
     // Too large for the ring: the bytes travel beside it. What travels so is bounded as the ring is, except that one
     // record may always pass.
     if (!admit_large(mine, payload)) return MustStay(header) ? keep(mine, header, spans, count) : drop(mine, header);
-    try {
-      block = AllocateBlock(payload);
-    } catch (...) {
-      large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
-      throw;
+    if (own != nullptr) {
+      block = std::move(*own);
+    } else {
+      try {
+        block = AllocateBlock(payload);
+      } catch (...) {
+        large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
+        throw;
+      }
+      Copy(block.get(), spans, count);
     }
-    Copy(block.get(), spans, count);
   }
   std::byte *room = mine.ring.try_reserve(header.size);
   if (room == nullptr && (room = make_room(mine, header)) == nullptr) {
@@ -111,7 +116,7 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
   }
   if (mine.ring.publish() || reply != 0) wake_up_.wake_now();
 
-  stats.published.fetch_add(1, std::memory_order_relaxed);
+  if (!IsMarker(kind)) stats.published.fetch_add(1, std::memory_order_relaxed);
   stats.bytes.fetch_add(sizeof header + payload, std::memory_order_relaxed);
   return true;
 }
@@ -127,7 +132,13 @@ inline ProducerRing &Publisher::this_thread_ring() {
   return last_ring.publisher == id_ ? *last_ring.ring : make_ring();
 }
 
+void Publisher::refuse(std::string why) {
+  why_refused_ = std::move(why);
+  last_ring = {0, nullptr}; // so that who publishes comes by make_ring()
+}
+
 ProducerRing &Publisher::make_ring() {
+  if (refuses()) throw std::runtime_error(why_refused_);
   ProducerRing *mine = thread_rings.find(id_);
   if (mine == nullptr) {
     auto ring = std::make_shared<ProducerRing>(ring_bytes.load(std::memory_order_relaxed));
@@ -200,6 +211,7 @@ bool Publisher::drop_oldest(ProducerRing &mine) {
 }
 
 bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {
+  stats.published.fetch_add(1, std::memory_order_relaxed);
   stats.dropped.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(mine.consumer);
   mine.note_drop(header, /*left_ring=*/false);
@@ -208,6 +220,7 @@ bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {
 
 bool Publisher::keep(ProducerRing &mine, RecordHeader header, const Span *spans, size_t count) {
   header.flags &= static_cast<uint16_t>(~kLarge); // here the payload follows its header, whatever its size
+  if (!IsMarker(header.kind)) stats.published.fetch_add(1, std::memory_order_relaxed);
   std::vector<std::byte> record(sizeof header + header.payload_size);
   std::memcpy(record.data(), &header, sizeof header);
   Copy(record.data() + sizeof header, spans, count);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "../drain/wake_up.h"
@@ -17,13 +18,15 @@
 #include "bytes.h"
 #include "closed_programs.h"
 #include "producer_ring.h"
+#include "whole_values.h"
 
 namespace effects {
 
 struct Stats {
-  std::atomic<uint64_t> published{0};  // records put into a ring
+  std::atomic<uint64_t> published{0};  // records that came, also those that were dropped; no markers
   std::atomic<uint64_t> released{0};   // records that left in order
   std::atomic<uint64_t> dropped{0};    // records lost because a ring was full
+  std::atomic<uint64_t> discarded{0};  // other devices' copies, and what came of a program that had failed
   std::atomic<uint64_t> cancelled{0};  // callbacks that could not run, because their program had failed
   std::atomic<uint64_t> waited{0};     // times a producer found its ring full and waited
   std::atomic<uint64_t> bytes{0};      // bytes published, headers included
@@ -43,6 +46,7 @@ public:
 
   Stats stats;
   ClosedPrograms closed;
+  WholeValues whole_values;
 
   // How many programs have been dispatched: the stamp of untracked records.
   std::atomic<uint64_t> dispatches{0};
@@ -52,9 +56,20 @@ public:
   Token next_untracked_token(bool ordered);
 
   // Any thread: publishes one record, into the calling thread's ring. Returns false when it was dropped, which a marker
-  // never is, nor what a device waits for. Throws std::bad_alloc.
+  // never is, nor what a device waits for. Throws std::bad_alloc, and std::runtime_error where nothing may be published.
   bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
-               uint16_t flags = 0, uint32_t reply = 0);
+               uint16_t flags = 0, uint32_t reply = 0) {
+    return publish(kind, site, token, device, spans, count, flags, reply, nullptr);
+  }
+  // The same for a payload that has memory of its own, which is not copied if it is large.
+  bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, WholePayload &&whole, uint16_t flags) {
+    const Span span{whole.block.get(), whole.size};
+    return publish(kind, site, token, device, &span, 1, flags, 0, &whole.block);
+  }
+
+  // From now on publishing throws, and says why. Only for a process in which the calling thread is the only one.
+  void refuse(std::string why);
+  bool refuses() const { return !why_refused_.empty(); }
 
   // Consumer: the block of a large record that has left its ring.
   Block take_large(const RecordHeader &header, const std::byte *payload);
@@ -66,6 +81,8 @@ public:
   bool for_each_ring(Visit &&visit);
 
 private:
+  bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
+               uint16_t flags, uint32_t reply, Block *own);
   ProducerRing &this_thread_ring();
   ProducerRing &make_ring();
 
@@ -80,6 +97,7 @@ private:
   void forget_ring(const std::shared_ptr<ProducerRing> &ring);
 
   WakeUp &wake_up_;
+  std::string why_refused_; // empty: nothing is
   const uint64_t id_; // no other publisher of the process has or had it
   std::atomic<uint32_t> untracked_index_{0};
   std::atomic<size_t> large_bytes_{0};

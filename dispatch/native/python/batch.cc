@@ -2,7 +2,6 @@
 
 #include <nanobind/ndarray.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -14,7 +13,7 @@ namespace {
 // A large payload, without a copy: the array owns it.
 nb::object ToArray(Block block, size_t size) {
   std::byte *const data = block.release();
-  nb::capsule owner(data, [](void *pointer) noexcept { std::free(pointer); });
+  nb::capsule owner(data, [](void *pointer) noexcept { Free()(static_cast<std::byte *>(pointer)); });
   return nb::cast(nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(data, {size}, owner));
 }
 
@@ -60,6 +59,7 @@ nb::list ToItems(Batch &batch) {
       data = ToCalls(item);
     } else if (item.kind == ItemKind::kText) {
       data = nb::str(item.data.data(), item.data.size());
+      block = nb::bytes(reinterpret_cast<const char *>(item.runs.data()), item.runs.size() * sizeof(TextRun));
     } else {
       data = nb::bytes(item.data.data(), item.data.size());
       if (item.kind == ItemKind::kLarge) block = ToArray(std::move(item.block), item.size);

@@ -3,36 +3,74 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cinttypes>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+
+#include "../xla/runtime.h"
 
 namespace effects {
 namespace {
 
 std::atomic<int> exit_code{0};
+std::atomic<bool> overrides{false};
+std::atomic<int> code_for_lost{0};
+std::atomic<bool> registered{false};
+std::atomic<uint64_t> untaken_before{0};
+
+// How many records have been published that nobody has taken.
+uint64_t Untaken() {
+  const Stats &stats = publisher().stats;
+  return stats.published.load() - stats.released.load() - stats.dropped.load() - stats.discarded.load();
+}
+
+// Says how many of those exit handlers have issued since the drain ended. Returns whether there are any.
+bool TellLost() {
+  const auto lost = static_cast<int64_t>(Untaken() - untaken_before.load());
+  if (lost <= 0) return false;
+  std::fprintf(stderr,
+               "%" PRId64 " effects that were issued while the process ended are lost: nothing replays them any more. "
+               "Call `fx.effects_barrier()` in the exit handler that issues them.\n",
+               lost);
+  return true;
+}
+
+void End(int status) {
+  const bool lost = TellLost();
+  int code = exit_code.load();
+  if (code == 0 && lost) code = code_for_lost.load();
+  if (code == 0 || (status != 0 && !overrides.load())) return;
+  std::fflush(nullptr);
+  _exit(code);
+}
 
 #if defined(__GLIBC__)
 void AtExit(int status, void *) {
-  if (status != 0) return;
-  std::fflush(nullptr);
-  _exit(exit_code);
+  End(status);
 }
 #else
 void AtExit() { // which code the process would end with is not known here
-  std::fflush(nullptr);
-  _exit(exit_code);
+  End(0);
 }
 #endif
 
 } // namespace
 
-void EndWith(int code) {
-  if (exit_code.exchange(code) != 0 || code == 0) return;
+void WatchExit(int code) {
+  code_for_lost = code;
+  untaken_before = Untaken();
+  if (registered.exchange(true)) return;
 #if defined(__GLIBC__)
   on_exit(AtExit, nullptr);
 #else
   std::atexit(AtExit);
 #endif
+}
+
+void EndWith(int code, bool always) {
+  exit_code = code;
+  overrides = always;
 }
 
 } // namespace effects

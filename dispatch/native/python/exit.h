@@ -1,9 +1,13 @@
-// The code with which the process ends.
+// The end of the process: with which code, and what is lost.
 #pragma once
 
 namespace effects {
 
-// Instead of 0, the process ends with this code. 0 changes nothing.
-void EndWith(int code);
+// The drain has ended. If effects are published after this and nobody takes them, the process says at its very end how
+// many, and ends with this code instead of 0.
+void WatchExit(int code);
+
+// Instead of 0, or `always`, the process ends with this code. 0 changes nothing. After WatchExit().
+void EndWith(int code, bool always);
 
 } // namespace effects

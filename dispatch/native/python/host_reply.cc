@@ -1,9 +1,9 @@
 #include "host_reply.h"
 
-#include <chrono>
 #include <stdexcept>
 
 #include "../xla/runtime.h"
+#include "waiting.h"
 
 namespace nb = nanobind;
 
@@ -26,7 +26,7 @@ nb::list HostReply::wait() {
     {
       nb::gil_scoped_release release;
       std::unique_lock lock(state_->mutex);
-      done = state_->condition.wait_for(lock, std::chrono::milliseconds(50), [&] { return state_->done; });
+      done = state_->condition.wait_for(lock, kSignalPatience, [&] { return state_->done; });
     }
     if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
   }

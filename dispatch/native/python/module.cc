@@ -17,7 +17,9 @@
 #include "exit.h"
 #include "host_reply.h"
 #include "stream.h"
+#include "waiting.h"
 #include "wire.h"
+#include "with_block.h"
 
 namespace nb = nanobind;
 
@@ -84,9 +86,15 @@ NB_MODULE(_native, m) {
   m.def("abandon", &AbandonCalls);
   m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
+  m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
   m.def("stop", [] { wake_up().stop(); });
-  m.def("begin_barrier", [](bool nested, bool for_untracked) { wake_up().begin_barrier(nested, for_untracked); });
-  m.def("end_barrier", [](bool nested, bool for_untracked) { wake_up().end_barrier(nested, for_untracked); });
+  m.def("wait", &WaitUntil, nb::arg("done"), nb::arg("timeout").none(), nb::arg("nested"), nb::arg("for_untracked"));
+  m.def("advance", [](uint64_t untracked_released) { progress().advance(untracked_released); });
+  nb::class_<WithBlock>(m, "WithBlock")
+      .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("begin"), nb::arg("end"), nb::arg("undo"))
+      .def("__enter__", &WithBlock::enter)
+      .def("__exit__", &WithBlock::exit, nb::arg().none(), nb::arg().none(), nb::arg().none());
+  m.def("untracked_released", [] { return progress().untracked_released(); });
   m.def("untracked_published", [] { return publisher().untracked_published.load(std::memory_order_acquire); });
 
   // The lead of the drain; see Drain.
@@ -94,7 +102,8 @@ NB_MODULE(_native, m) {
   m.def("offer", [] { return wake_up().offer(); });
   m.def("reclaim", [] { return wake_up().reclaim(); });
   m.def("leave", [] { wake_up().leave(); });
-  m.def("end_with", &EndWith);
+  m.def("watch_exit", &WatchExit);
+  m.def("end_with", &EndWith, nb::arg(), nb::arg("always") = false);
   m.def("set_offer_urgent", [] { wake_up().set_offer_urgent(); });
   m.def("nest", [](uint32_t thread) { drain().nest(thread); });
   m.def("resume", [](uint32_t thread, uint64_t untracked) { drain().resume(thread, untracked); });
@@ -195,6 +204,7 @@ NB_MODULE(_native, m) {
     all["published"] = stats.published.load();
     all["released"] = stats.released.load();
     all["dropped"] = stats.dropped.load();
+    all["discarded"] = stats.discarded.load();
     all["cancelled"] = stats.cancelled.load();
     all["waited"] = stats.waited.load();
     all["bytes"] = stats.bytes.load();

@@ -49,9 +49,11 @@ uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
   const nb::object stdout_now = output != nullptr ? nb::borrow(output) : nb::object(nb::none());
   const nb::object context = nb::steal(PyContext_CopyCurrent());
   nb::object call = newest_;
+  if (!call[1].is(stdout_now)) may_wait_ = nb::cast<bool>(host_.attr("may_wait")(stdout_now));
   if (!call[0].is(caller) || !call[1].is(stdout_now) || !SameContext(call[2], context))
     newest_ = call = nb::make_tuple(caller, stdout_now, context);
-  const uint32_t number = drain().open(thread, reinterpret_cast<uintptr_t>(call.ptr()));
+  // Where writing may wait it is a function of the user's, and Python replays the records as it calls functions.
+  const uint32_t number = drain().open(thread, may_wait_ ? 0 : reinterpret_cast<uintptr_t>(call.ptr()));
   const nb::int_ key(number);
   dispatching.append(key);
   calls[key] = call;

@@ -60,7 +60,8 @@ private:
   nb::object keep(uint32_t number, Caller &caller, nb::handle traits, nb::handle output_token, bool closed);
   void forget_closed();
 
-  nb::object newest_; // the newest call
+  nb::object newest_;     // the newest call
+  bool may_wait_ = false; // writing to its standard output
   nb::list tokens_;   // of the block of epochs that is being handed out
   int64_t block_ = -1;
   std::deque<uint32_t> unclosed_; // those of `running`, the oldest first, as their thread knows

@@ -37,9 +37,11 @@ nb::dict Numbers(std::initializer_list<std::pair<const char *, int64_t>> named) 
 // The place of a field of four bytes among others.
 constexpr int64_t Word(size_t offset) { return static_cast<int64_t>(offset / sizeof(uint32_t)); }
 
+#define EFFECTS_FIELD(name) fields[#name] = nb::make_tuple(offsetof(Fields, name), sizeof(Fields::name))
+
 nb::dict Header() {
+  using Fields = RecordHeader;
   nb::dict fields;
-#define EFFECTS_FIELD(name) fields[#name] = nb::make_tuple(offsetof(RecordHeader, name), sizeof(RecordHeader::name))
   EFFECTS_FIELD(size);
   EFFECTS_FIELD(kind);
   EFFECTS_FIELD(flags);
@@ -48,9 +50,20 @@ nb::dict Header() {
   EFFECTS_FIELD(device);
   EFFECTS_FIELD(reply);
   EFFECTS_FIELD(payload_size);
-#undef EFFECTS_FIELD
   return fields;
 }
+
+nb::dict Run() {
+  using Fields = TextRun;
+  nb::dict fields;
+  EFFECTS_FIELD(site);
+  EFFECTS_FIELD(end);
+  EFFECTS_FIELD(epoch);
+  EFFECTS_FIELD(count);
+  return fields;
+}
+
+#undef EFFECTS_FIELD
 
 } // namespace
 
@@ -79,6 +92,7 @@ nb::dict Wire() {
                              {"devices_mask", kDevicesMask},
                              {"call_shift", kCallShift}});
   wire["header"] = Header();
+  wire["text_run"] = Run();
   wire["kinds"] = Numbers({{"padding", number(Kind::kPadding)},
                            {"ordered", number(Kind::kOrdered)},
                            {"unordered", number(Kind::kUnordered)},

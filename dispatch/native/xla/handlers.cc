@@ -21,7 +21,7 @@ LoadedSite::LoadedSite(int64_t site_id, int64_t traits, std::string_view descrip
       flags(static_cast<uint16_t>((has(kRecordIsCallback) ? kCallback : 0) |
                                   (has(kRecordIsReplicated) ? kReplicated : 0))),
       devices(DevicesOf(traits)) {
-  sites().retain(site, description);
+  if (!publisher().refuses()) sites().retain(site, description); // else nothing of it will be published
 }
 
 LoadedSite::~LoadedSite() { drain().release_site(site); }
@@ -37,6 +37,30 @@ namespace {
 void CloseProgram(const Span &tokens, const Token &first, int32_t device, uint32_t devices) {
   PublishClose(tokens, first, device, devices);
   publisher().closed.note(first, devices);
+}
+
+// Of a record with one value from all devices: copies this device's shards, and publishes if it is the last device. The
+// row says how many devices copy something, and then of each operand what `Shard` says.
+void PublishWhole(const LoadedSite &site, const Token &token, ffi::RemainingArgs args) {
+  const auto row = args.get<ffi::AnyBuffer>(0);
+  if (!row.has_value()) throw std::runtime_error("an operand is not a buffer");
+  const auto *numbers = static_cast<const int32_t *>(row->untyped_data());
+  const auto devices = static_cast<uint32_t>(*numbers++);
+  std::vector<Shard> shards;
+  bool copies = false;
+  for (size_t i = 1; i < args.size(); ++i) {
+    const auto buffer = args.get<ffi::AnyBuffer>(i);
+    if (!buffer.has_value()) throw std::runtime_error("an operand is not a buffer");
+    const auto sizes = buffer->dimensions();
+    const size_t count = buffer->element_count(), item = count == 0 ? 0 : buffer->size_bytes() / count;
+    shards.push_back({static_cast<const std::byte *>(buffer->untyped_data()), item, sizes.size(), sizes.begin(), numbers});
+    copies = copies || shards.back().is_copied();
+    numbers += 1 + 3 * sizes.size();
+  }
+  if (!copies) return;
+  const bool may_wait = publisher().when_full.load(std::memory_order_relaxed) == WhenFull::kWait;
+  if (WholePayload whole = publisher().whole_values.add(token, shards, devices, may_wait))
+    publisher().publish(site.kind, site.site, token, kAllDevices, std::move(whole), site.flags & ~kReplicated);
 }
 
 // (token, *operands) -> token: one record. The first of a region takes the token around it; the last gives that back,
@@ -56,7 +80,11 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
       own.token.index = 0;
     }
     bool is_primary = own.is_primary();
-    if (site->has(kRecordHasShards)) {
+    if (site->has(kRecordHasShards) && site->has(kRecordIsReplicated)) {
+      PublishWhole(*site, own.token, args);
+      CountOn(own, device, /*has_published=*/true);
+      is_primary = false;
+    } else if (site->has(kRecordHasShards)) {
       Span &row = spans[0];
       int32_t is_first;
       std::memcpy(&is_first, row.data, sizeof is_first);

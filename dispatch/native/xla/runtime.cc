@@ -21,6 +21,10 @@ Drain &drain() {
   static auto *const instance = new Drain(wake_up(), publisher(), sites(), replies());
   return *instance;
 }
+Progress &progress() {
+  static auto *const instance = new Progress();
+  return *instance;
+}
 Sites &sites() {
   static auto *const instance = new Sites();
   return *instance;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "../drain/drain.h"
+#include "../drain/progress.h"
 #include "../drain/replies.h"
 #include "../drain/sites.h"
 #include "../drain/wake_up.h"
@@ -17,6 +18,7 @@ namespace effects {
 WakeUp &wake_up();
 Publisher &publisher();
 Drain &drain();
+Progress &progress();
 Sites &sites();
 Replies &replies();
 

@@ -43,20 +43,24 @@ def _raising(where, awaited, calls):
 
 
 def test_queued_callback_that_raises_on_one_device(lines):
-    """It is the barrier's, once, and all else goes on."""
+    """It is the barrier's, once. What comes after it on all devices stops, or all else goes on."""
     calls = []
     f = fx.jit(by_device(_raising({2}, False, calls)))
-    shown = [f"{word} {n}" for word in ("before", "after") for n in range(4)]
+    before, after = ([f"{word} {n}" for n in range(4)] for word in ("before", "after"))
+    left_out = {}
 
     def call():
         f(jnp.arange(4, dtype=I32))
         with pytest.raises(fx.EffectError) as caught:
             fx.effects_barrier(timeout=120)
         assert str(caught.value.__cause__) == "device 2"
+        assert caught.value.not_carried_out == left_out
 
-    for _ in range(2):
-        assert lines(call) == shown
-    assert calls == [0, 1, 2, 3] * 2
+    with fx.config.override(after_error="go_on"):
+        assert lines(call) == before + after
+    left_out = {"callback": 1, "print": 4}
+    assert lines(call) == before
+    assert calls == [0, 1, 2, 3, 0, 1, 2]
 
 
 def test_callback_that_raises_on_every_device(lines):

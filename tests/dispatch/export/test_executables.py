@@ -65,12 +65,112 @@ def test_compiled_in_another_thread(lines):
         assert [line for line in shown if line.startswith(f"{k}:")] == [f"{k}: {i}" for i in range(20)]
 
 
+def _plain(x, unused, *, k):
+    return {"a": x + k}
+
+
+def _printing(x, unused, *, k):
+    fx.print("x {}", x)
+    return {"a": x + k}
+
+
+def _descriptions(program):
+    """All that a compiled program says of itself."""
+    names = ("in_avals", "input_shardings", "input_formats", "output_shardings", "output_formats", "out_info")
+    names = (*names, "in_tree", "out_tree", "args_info", "donate_argnums")
+    return {name: str(getattr(program, name)) for name in names}
+
+
+@pytest.mark.parametrize("constants", [False, True], ids=["", "constants as arguments"])
+@pytest.mark.parametrize("sharded", [False, True], ids=["one device", "four devices"])
+@pytest.mark.parametrize("fun", [_plain, _printing])
+def test_compiled_and_loaded_programs_are_jaxs(lines, fun, sharded, constants):
+    """A compiled program is JAX's object, as is a loaded one, and says of itself what JAX's would, with effects or not.
+
+    Under a transformation it is JAX's `TypeError`, and what is wrong with arguments counts no token.
+    """
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = jax.device_put(jnp.arange(4.0), jax.NamedSharding(mesh, jax.P("i"))) if sharded else jnp.arange(4.0)
+    table = 1 + jnp.zeros(1000)  # a constant of both programs
+
+    def with_table(fun):
+        return lambda x, unused, *, k: fun(x + table[:4], unused, k=k)
+
+    def errors(program):
+        calls = [
+            lambda: jax.jit(program)(x, 1, k=2.0),
+            lambda: jax.vmap(program)(x[None], 1, k=2.0),
+            lambda: jax.grad(lambda x: program(x, 1, k=2.0)["a"].sum())(x),
+            lambda: program(x),
+            lambda: program(x[:2], 1, k=2.0),
+            lambda: program(jax.device_put(x, jax.devices()[1]), 1, k=2.0),
+        ]
+        for call in calls:
+            with pytest.raises((TypeError, ValueError)) as caught:
+                call()
+            yield type(caught.value), str(caught.value)
+
+    def check(program, reference):
+        assert isinstance(program, jax.stages.Compiled)
+        assert _descriptions(program) == _descriptions(reference)
+        assert list(errors(program)) == list(errors(reference))
+        results = []
+        shown = [] if fun is _plain else ["x [1. 2. 3. 4.]"]
+        assert lines(lambda: results.append(program(x, 1, k=2.0))) == shown
+        with jax.disable_jit():
+            assert lines(lambda: results.append(program(x, 1, k=2.0))) == shown
+        assert [result["a"].tolist() for result in results] == [[3, 4, 5, 6]] * 2
+        # No argument is a tracer: the program runs where the other one is traced, as JAX's does.
+        assert lines(jax.jit(lambda y: (program(x, 1, k=2.0), y)[1]), 1) == shown
+
+    with contextlib.ExitStack() as stack:
+        if constants:
+            stack.callback(jax.config.update, "jax_use_simplified_jaxpr_constants", False)
+            jax.config.update("jax_use_simplified_jaxpr_constants", True)
+        compiled = fx.jit(with_table(fun)).lower(x, 1, k=1.0).compile()
+        expected = jax.jit(with_table(_plain)).lower(x, 1, k=1.0).compile()
+        pairs = [(compiled, expected)]
+        if not constants:
+            pairs.append((_loaded(compiled, x.devices()), _loaded(expected, x.devices())))
+        for program, reference in pairs:
+            check(program, reference)
+
+
+@pytest.mark.parametrize("called_first", [True, False])
+@pytest.mark.parametrize("options", [{}, {"in_shardings": 0}, {"out_shardings": 0}, {"in_shardings": 0, "lies": False}])
+def test_a_program_is_compiled_once_for_calls_and_ahead(lines, options, called_first):
+    """What a call has compiled, on several devices too, `lower().compile()` finds, and the other way round."""
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.NamedSharding(mesh, jax.P("i"))
+    options = dict(options)
+    x = jax.device_put(jnp.arange(4.0), sharding if options.pop("lies", True) else None)
+    options = dict.fromkeys(options, sharding)
+    described = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding if len(x.devices()) > 1 else None)
+    f = fx.jit(lambda x: (fx.print("{}", x), x + 1)[1], **options)
+    compiled = []
+
+    def note(event, duration, **_):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        steps = [lambda: f(x), lambda: f.lower(x).compile(), lambda: f.lower(described).compile()]
+        steps += [lambda: f.trace(x).lower().compile(), lambda: f(x)]
+        for step in steps if called_first else steps[1:]:
+            lines(step)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert len(compiled) == 1
+
+
 # Pickled executables
 
 
-def _loaded(compiled):
+def _loaded(compiled, devices=()):
     payload = pickle.dumps(serialize_executable.serialize(compiled))
-    return serialize_executable.deserialize_and_load(*pickle.loads(payload), execution_devices=jax.devices()[:1])
+    devices = sorted(devices, key=lambda device: device.id) or jax.devices()[:1]
+    return serialize_executable.deserialize_and_load(*pickle.loads(payload), execution_devices=devices)
 
 
 def test_executable_round_trip(lines):
@@ -98,8 +198,6 @@ def test_executable_round_trip(lines):
         assert float(y["y"]) == 3.0 and x.tolist() == [3, 3, 3]
     with pytest.raises(TypeError, match="pytree"):
         loaded(X)
-    with pytest.raises(RuntimeError, match="was called while another function is traced"):
-        jax.jit(lambda: loaded(x, 1, k=2.0))()
 
 
 def test_executable_without_effects():

@@ -85,7 +85,7 @@ REFUSED = {
         r"args\[0\].shape\[0\]",
     ),
     "jax.export": (
-        lambda: jax.export.export(fx.jit(lambda x: fx.print("{}", x)))(1.0),
+        lambda: fx.jit(lambda x: fx.print("{}", x)).trace(1.0).lower(_private_parameters=None),
         NotImplementedError,
         "Write `fx.export`",
     ),

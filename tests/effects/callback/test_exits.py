@@ -43,11 +43,7 @@ def _lanes(raises, shape):
 
 def _some_lanes(raises, shape):
     def one(x):
-        def call(x):
-            fx.callback(raises, shape, x)
-            return x
-
-        return jax.lax.cond(x > 1, call, lambda x: x, x)
+        return jax.lax.cond(x > 1, lambda x: (fx.callback(raises, shape, x), x)[1], lambda x: x, x)
 
     return fx.jit(jax.vmap(one)), jnp.arange(4.0)
 

@@ -127,3 +127,33 @@ def test_nested_to_a_depth(lines):
     downs, ups = [f"down {n}" for n in range(3, -1, -1)], [f"up {n}" for n in range(4)]
     assert lines(fx.jit(level(3)), jnp.float32(0)) == downs + ups
     assert fx.jit(level(3))(jnp.float32(0)) == 4
+
+
+def _asking(call):
+    """A function with a callback that calls the function again, by `call(itself)`, until x is 0."""
+
+    def f(x):
+        return fx.callback(ask, F32, x) + 1
+
+    def ask(x):
+        return np.asarray(called(np.float32(x - 1))) if x > 0 else np.float32(7)
+
+    called = call(f)
+    return called
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        fx.jit,
+        lambda f: lambda x: fx.jit(f)(x),
+        lambda f: fx.jit(f, in_shardings=jax.sharding.SingleDeviceSharding(jax.devices()[0])),
+        lambda f: fx.jit(f).lower(np.float32(0)).compile(),
+    ],
+    ids=["jitted once", "jitted at each call", "one sharding", "compiled"],
+)
+def test_callback_calls_its_own_function(call):
+    """Already in the function's first call, which JAX has not finished then."""
+    f = _asking(call)
+    assert f(np.float32(3)) == 11
+    assert f(np.float32(5)) == 13

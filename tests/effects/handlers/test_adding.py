@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 import effects as fx
 from tests.effects.handlers.common import read_csv, read_lines
 from tests.helpers import run_python
+from tests.internals import runtime
 
 
 def _take(x):
@@ -282,3 +284,74 @@ def test_class_is_no_handler():
     """A class makes handlers and is none; the message says what one is."""
     with pytest.raises(TypeError, match="method `handle`"):
         fx.add_handler(fx.ListHandler)
+
+
+class _Waits:
+    """A handler that waits in the middle of a record, and notes what happens to it."""
+
+    def __init__(self):
+        self.seen, self.inside, self.go_on = [], threading.Event(), threading.Event()
+
+    def handle(self, record):
+        self.seen.append("begins")
+        self.inside.set()
+        self.go_on.wait(60)
+        self.seen.append("ends")
+
+    def close(self):
+        self.seen.append("closed")
+
+
+def test_handler_is_closed_when_other_threads_have_given_it_their_records():
+    """`remove_handler` waits for records of other threads' programs that the handler is just getting; no more come."""
+    handler, called, go_on = _Waits(), threading.Event(), threading.Event()
+    added = fx.add_handler(handler, "log")
+    f = fx.jit(_step)
+    f(jnp.int32(0))
+
+    def of_another_thread():
+        f(jnp.int32(1))
+        called.set()
+        go_on.wait(60)  # it lives, so that nobody waits for its effects
+        f(jnp.int32(2))
+        fx.effects_barrier(timeout=60)
+
+    def let_go_on():
+        while added in runtime.observers.handlers:
+            pass
+        handler.go_on.set()
+
+    handler.go_on.set()
+    fx.effects_barrier(timeout=60)
+    handler.seen.clear()
+    handler.inside.clear()
+    handler.go_on.clear()
+    threads = [threading.Thread(target=run) for run in (of_another_thread, let_go_on)]
+    for thread in threads:
+        thread.start()
+    called.wait(60)
+    assert handler.inside.wait(60)
+    fx.remove_handler(added)
+    assert handler.seen == ["begins", "ends", "closed"]
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert handler.seen == ["begins", "ends", "closed"]
+
+
+def test_handler_that_removes_itself_is_closed_when_it_has_returned():
+    """It is not closed under its own hands."""
+
+    class Once(_Waits):
+        def handle(self, record):
+            self.seen.append("begins")
+            fx.remove_handler(added)
+            self.seen.append("ends")
+
+    handler = Once()
+    added = fx.add_handler(handler, "log")
+    f = fx.jit(_step)
+    f(jnp.int32(0))
+    f(jnp.int32(0))
+    fx.effects_barrier(timeout=60)
+    assert handler.seen == ["begins", "ends", "closed"]

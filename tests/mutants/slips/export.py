@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-FILE = "dispatch/calling/export.py"
+FILE = "dispatch/calling/exported.py"
 DOMAINS = "tests/dispatch/export/test_domains.py"
 TEST = "tests/dispatch/export/test_export.py"
 
@@ -10,8 +10,9 @@ SLIPS = (
     Slip(
         "export.domains_swapped",
         FILE,
-        "outs, after = program._run(here, flat)",
-        "outs, after = program._run(here[::-1], flat)\n    after = after[::-1]",
+        "    outs, after = program._run(here, flat)\n    return dict(zip(tokens, after, strict=True)), outs",
+        "    outs, after = program._run(here[::-1], flat)\n"
+        "    return dict(zip(tokens, after[::-1], strict=True)), outs",
         "An exported program counts its domains as each other's.",
         (f"{DOMAINS}::test_domains_of_an_exported_program_inside_another",),
     ),

@@ -43,16 +43,17 @@ SLIPS = (
     Slip(
         "release.primary",
         ORDER,
-        "if (epoch->primary != header.device) return true;",
-        "if (epoch->primary > header.device) return true;",
+        "if (epoch->primary != header.device) {",
+        "if (epoch->primary > header.device) {",
         "Unordered records that all devices publish are shown once for some devices more.",
         (f"{TEST}::test_replicated_unordered_records_leave_once",),
     ),
     Slip(
         "release.domains",
         ORDER,
-        "domains[DomainOf(header.token)];\n  if (sequence.is_due(header) && may_leave(*epoch)) {",
-        "domains[0];\n  if (sequence.is_due(header) && may_leave(*epoch)) {",
+        "Sequence &sequence = epoch->domains[DomainOf(header.token)];\n"
+        "  if (sequence.is_due(header) && may_leave(*epoch)) {",
+        "Sequence &sequence = epoch->domains[0];\n  if (sequence.is_due(header) && may_leave(*epoch)) {",
         "All order domains of a program share one sequence.",
         (f"{TEST}::test_domains_count_for_themselves",),
     ),

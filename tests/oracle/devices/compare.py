@@ -116,6 +116,7 @@ def _compare_devices(
         if isinstance(region, Region) and region.label in loose_regions(run.program)
         for s in (*statements(region.body), *statements(run.program.functions))
         if getattr(s, "kind", "") in ("ordered", "native", "queued", "sync")
+        or getattr(s, "kind", "").startswith("jax_")
     } - unordered
     complaints = []
     for device in sorted({place[1] for place in places if place is not None}):

@@ -62,14 +62,15 @@ class DeviceGenerator(Generator):
         if not place.mode:
             return [*leaves, *[self.whole] * 2] if place.regions else leaves
         if place.mode == "talk_ways":
-            leaves = [leaf for leaf in leaves if leaf != self.sync]
+            leaves = [leaf for leaf in leaves if leaf not in (self.sync, self.jax_sync)]
         if place.together and place.mode in ("talk_calls", "talk_ways", "both"):
             leaves = [*leaves, *[self.talk] * 5]
         return leaves
 
     def first_leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         leaves = super().first_leaves_at(place)
-        return [leaf for leaf in leaves if leaf != self.sync] if place.mode == "talk_ways" else leaves
+        awaited = (self.sync, self.jax_sync)
+        return [leaf for leaf in leaves if leaf not in awaited] if place.mode == "talk_ways" else leaves
 
     def nests_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         if place.part and place.together:
@@ -99,7 +100,7 @@ class DeviceGenerator(Generator):
     def callback(self, place: Any, kind: str, **parameters: Any) -> Callback:
         fails = self.fails
         made = super().callback(place, kind, **parameters)
-        if kind != "sync" or not (place.mode or place.lanes):
+        if kind not in ("sync", "jax_sync") or not (place.mode or place.lanes):
             return made
         self.fails = fails  # where devices may wait for each other, and where it is not known which is next, none does
         return dataclasses.replace(made, remembers=False, fails_at=0)
@@ -122,7 +123,8 @@ class DeviceGenerator(Generator):
         xs = tuple(self.draw.integer(0, 9) for _ in range(DEVICES))
         sharded, two_axes = bool(self.draw.integer(0, 2)), bool(self.draw.integer(0, 1))
         per_shard = not place.lanes and bool(self.draw.integer(0, 1))  # lanes stay together
-        return Whole(self.label(), xs, self.atom(place), sharded, two_axes, per_shard, self.register())
+        by_jax = bool(self.draw.integer(0, 1))
+        return Whole(self.label(), xs, self.atom(place), sharded, two_axes, per_shard, self.register(), by_jax)
 
     def region(self, place: Any) -> Statement:
         self.no_region_yet = False

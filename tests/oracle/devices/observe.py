@@ -165,7 +165,7 @@ def observe(case: DeviceCase, runner: Runner) -> Seen:
     with contextlib.redirect_stdout(io.StringIO()) as written, events_as_lines(), contextlib.ExitStack() as stack:
         import effects as fx
 
-        stack.enter_context(fx.config.override(order=case.order))
+        stack.enter_context(fx.config.override(order=case.order, after_error="go_on"))
         if len(case.sequences) > 1:
             threads = [threading.Thread(target=run, args=(number,)) for number in range(len(case.sequences))]
             for thread in threads:
@@ -201,6 +201,7 @@ def jax_refuses(case: DeviceCase, runner: Runner, error: Exception) -> bool:
         log=nothing,
         print_grad=lambda label, x: x,
         callback=callback,
+        jax_callback=lambda kind, fn, results, *args, **kwargs: callback(fn, results, *args, **kwargs),
         barrier=nothing,
         export=lambda jitted, *args: jax.export.export(jitted)(*args).call,
     )

@@ -62,17 +62,19 @@ class Whole:
     two_axes: bool
     per_shard: bool
     target: str
+    by_jax: bool = False  # whether it is a print of JAX's own, which shows shards without device and index
     kind: ClassVar[str] = "ordered"
 
     def kinds(self) -> tuple[str, ...]:
-        return ("shards" if self.per_shard else "whole_sharded" if self.sharded else "whole",)
+        kind = "shards" if self.per_shard else "whole_sharded" if self.sharded else "whole"
+        return (f"jax_{kind}" if self.by_jax else kind,)
 
     def python(self, out: Source) -> None:
         ys = out.fresh("ys")
         out.line(f"{ys} = [(y + {self.base.python()}) % {MODULUS} for y in {self.xs}]")
         if self.per_shard:
             out.line(f"for shard in shards({ys}, {self.sharded}):")
-            out.line(f"    ordered({self.label!r}, *shard)")
+            out.line(f"    ordered({self.label!r}, *shard{'[-1:]' * self.by_jax})")
         else:
             out.line(f"ordered({self.label!r}, array({ys}))  # sharded: {self.sharded}")
         out.line(f"{self.target} = fold({ys}, {self.target})")
@@ -81,7 +83,8 @@ class Whole:
         placing = scope.names["@placing"]
         array = shifted(self.xs, self.base.jax(scope, state))
         array = placing.constrain(array, self.two_axes, None if self.sharded else P())
-        scope.runner.emit["per_shard" if self.per_shard else "ordered"](self.label, (array,))
+        forms = ("jax_per_shard", "jax_print") if self.by_jax else ("per_shard", "ordered")
+        scope.runner.emit[forms[0] if self.per_shard else forms[1]](self.label, (array,))
         if placing.explicit:
             array = placing.constrain(array, self.two_axes, P())
         return assign(state, self.target, fold(array, register(state, self.target)))

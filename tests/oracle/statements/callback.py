@@ -37,7 +37,7 @@ class Callback:
 
     @property
     def awaited(self) -> bool:
-        return self.kind.startswith("sync")
+        return "sync" in self.kind
 
     def kinds(self) -> tuple[str, ...]:
         found = [self.kind, f"args_{self.layout}", *[f"action_{action}" for action in self.actions]]
@@ -81,7 +81,10 @@ class Callback:
         args, kwargs = self._arguments([operand.jax(scope, state) for operand in self.operands])
         options = {"pass_record": True} if self.pass_record else {}
         shapes = self._shapes() if self.awaited else None
-        outs = scope.runner.callback(function, shapes, *args, ordered=EFFECTS[self.kind], **options, **kwargs)
+        if self.kind.startswith("jax_"):
+            outs = scope.runner.jax_callback(self.kind, function, shapes, *args, **kwargs)
+        else:
+            outs = scope.runner.callback(function, shapes, *args, ordered=EFFECTS[self.kind], **options, **kwargs)
         if not self.awaited:
             assert outs is None
             return state

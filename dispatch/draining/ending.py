@@ -1,0 +1,64 @@
+"""The end of the process: effects are waited for, what is waited for is said, and Ctrl-C gives up the rest."""
+
+from __future__ import annotations
+
+import sys
+
+from effects.dispatch.draining.drain import Drain
+from effects.dispatch.draining.left_out import shown_list
+from effects.dispatch.draining.waiting import Waiting
+
+MSG_WAITS = (
+    "The process is about to end and has waited {seconds:g} s for effects: {outstanding}. It ends when all of them "
+    "have been carried out. Wait, or press Ctrl-C to give them up."
+)
+MSG_GIVEN_UP = (
+    "Interrupted while the process ended: {total} effects were given up{where}.{running}{unended} A process that ends "
+    "carries out all effects that were issued before, unless it is interrupted. Let it wait, if they matter."
+)
+
+_QUIET = 3.0
+"""Seconds after which it is said what is waited for."""
+
+_PATIENCE = 0.2
+"""Seconds for which to wait, three times at most, for what still runs when the rest is given up."""
+
+INTERRUPTED = 130
+"""The code with which a process ends that Ctrl-C has ended, as shells have it."""
+
+
+def end_drain(waiting: Waiting, drain: Drain) -> bool:
+    """Shows all effects and ends the drain. Returns whether the user has interrupted that."""
+    try:
+        if outstanding := waiting.for_all(_QUIET):
+            _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=shown_list(outstanding)))
+            waiting.for_all()
+        if not drain.stop(_QUIET):
+            functions = shown_list(drain.functions().values())
+            _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=functions or "what other threads' calls wait for"))
+            drain.stop()
+    except KeyboardInterrupt:
+        try:
+            left_out = drain.give_up(_PATIENCE)
+        except KeyboardInterrupt:  # once more
+            left_out = drain.given_up
+        drain.ended, drain.given_up = True, None  # what exit handlers issue is carried out
+        running = shown_list(drain.functions().values())
+        unended = waiting.count_unended()
+        waiting.forget_all()
+        total = left_out.total() if left_out else 0
+        _tell(
+            MSG_GIVEN_UP.format(
+                total=total,
+                where=f": {left_out.by_line()}" if total and left_out else "",
+                running=f" This had not returned: {running}." if running else "",
+                unended=f" {unended} programs had not ended." if unended else "",
+            )
+        )
+        return True
+    return False
+
+
+def _tell(text: str) -> None:
+    if sys.stderr is not None:
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,50 @@
+#include "waiting.h"
+
+#include <algorithm>
+
+#include "../xla/runtime.h"
+
+namespace nb = nanobind;
+
+namespace effects {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr double kLongest = 1e9; // seconds that a clock can count
+
+class Barrier {
+public:
+  Barrier(bool nested, bool for_untracked) : nested_(nested), for_untracked_(for_untracked) {
+    wake_up().begin_barrier(nested_, for_untracked_);
+  }
+  Barrier(const Barrier &) = delete;
+  ~Barrier() { wake_up().end_barrier(nested_, for_untracked_); }
+
+private:
+  const bool nested_, for_untracked_;
+};
+
+} // namespace
+
+bool WaitUntil(nb::object done, nb::object timeout, bool nested, bool for_untracked) {
+  auto deadline = steady_clock::time_point::max();
+  if (!timeout.is_none()) {
+    const std::chrono::duration<double> seconds(std::min(nb::cast<double>(timeout), kLongest));
+    deadline = steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(seconds);
+  }
+  const Barrier barrier(nested, for_untracked);
+  for (;;) {
+    const uint64_t steps = progress().steps();
+    if (nb::cast<bool>(done())) return true;
+    const auto now = steady_clock::now();
+    if (now >= deadline) return false;
+    {
+      nb::gil_scoped_release release;
+      progress().wait_beyond(steps, std::min<steady_clock::time_point>(deadline, now + kSignalPatience));
+    }
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+} // namespace effects

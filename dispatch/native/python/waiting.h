@@ -1,0 +1,21 @@
+// Threads of Python's that wait for the drain.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+
+namespace effects {
+
+// A thread that waits looks so often whether a signal has come.
+inline constexpr std::chrono::milliseconds kSignalPatience{50};
+
+// Waits until `done()`, which is asked when epochs have ended, or records without one; false if the time ran out.
+// `timeout`: seconds, or None. `nested`, `for_untracked`: see WakeUp::begin_barrier().
+//
+// Python's lock is free meanwhile. A signal is seen, and what its handler raises is raised. All that this holds and
+// counts is native, because a signal's handler may raise between any two steps of Python code: one that has just taken
+// a lock would never give it back.
+bool WaitUntil(nanobind::object done, nanobind::object timeout, bool nested, bool for_untracked);
+
+} // namespace effects

@@ -1,0 +1,44 @@
+"""A callback of JAX's own that has become an effect of ours, and the way back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    from effects._model.site import Site
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JaxCall:
+    """A callback of JAX's own, as the user's code bound it."""
+
+    primitive: Any
+    params: Mapping[str, Any]
+    dtypes: tuple[Any, ...]  # of its operands
+    ordered: bool  # as the user wrote it
+
+    def give_back(self, site: Site, operands: Sequence[Any]) -> list[Any]:
+        """Binds JAX's own primitive to what travels for a site, with JAX's semantics: under `vmap` as JAX's rule has
+        it, and in all lanes, whether they are there or not."""
+        values = operands[len(operands) - len(self.dtypes) :]
+
+        def call(*values: Any) -> list[Any]:
+            typed = [x if _is_key(dtype) else x.astype(dtype) for x, dtype in zip(values, self.dtypes, strict=True)]
+            outs = self.primitive.bind(*typed, **self.params)
+            types = site.content.call.results or () if site.content.call else ()
+            return [out.astype(result.stored) for out, result in zip(outs, types, strict=True)]
+
+        arrays = site.operands[len(site.operands) - len(values) :]
+        for axis, size in reversed(list(enumerate(site.lanes))):
+            call = jax.vmap(call, [0 if array.lanes[axis] else None for array in arrays], axis_size=size)
+        return call(*values)
+
+
+def _is_key(dtype: Any) -> bool:
+    """Whether values of this type travel as others do: JAX, too, gives a callback the numbers of a PRNG key."""
+    return dtype == jax.dtypes.float0 or jnp.issubdtype(dtype, jax.dtypes.extended)

@@ -1,0 +1,59 @@
+"""A file of lines that has whole lines only, also when the disk is full."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+MSG_LOST = (
+    "{count} lines of {path!r} are lost: they could not be written ({error}). A handler writes each batch of records "
+    "as it comes, whole lines only, and goes on with the next if it cannot. Free some space, or write elsewhere."
+)
+
+
+class LineFile:
+    """Lines are with the operating system when they have been written."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._path = os.fsdecode(path)
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._lost = 0
+        self._error: OSError | None = None  # the first
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        """Writes so many as there is room for, and counts the others.
+
+        Raises:
+            OSError: if not all could be written.
+        """
+        data = b"".join(lines)
+        written = 0
+        try:
+            while written < len(data):
+                written += self._file.write(data[written:]) or 0
+        except OSError as error:
+            self._error = self._error or error
+            whole = count = 0
+            while count < len(lines) and whole + len(lines[count]) <= written:
+                whole += len(lines[count])
+                count += 1
+            self._lost += len(lines) - count
+            if written > whole and self._file.seekable():  # no half line
+                self._file.truncate(self._file.tell() - (written - whole))
+                self._file.seek(0, os.SEEK_END)
+            raise
+
+    def sync(self) -> None:
+        """Has the disk keep them."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Says what has been lost.
+
+        Raises:
+            OSError: if lines could not be written.
+        """
+        self._file.close()
+        if (error := self._error) is not None:
+            self._error = None
+            raise OSError(error.errno, MSG_LOST.format(count=self._lost, path=self._path, error=error)) from error

@@ -1,0 +1,78 @@
+"""JAX's own callbacks in jaxprs: what was traced outside of `fx.jit` is taken over, and given back where tokens do not
+go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from effects import _jax
+from effects._api.config import config
+from effects._api.jax_callbacks import bind_effect
+from effects._api.registry import OF_JAX
+from effects._model.primitive import effect_p
+from effects.lowering.holders import find_holder
+from effects.lowering.passes.summary import summarize
+from effects.lowering.passes.tokens import registered_rule
+
+_Change = Callable[[Any], Any]  # of a jaxpr
+
+
+def take_over(jaxpr: Any) -> Any:
+    """A jaxpr in which JAX's own callbacks are effects of ours, wherever tokens can come to them.
+
+    While a function is traced for `fx.jit` they are bound so from the start. What is left are jaxprs that were traced
+    before, and all of them if the setting `jax_effects` is "jax": then JAX's transformations are over.
+    """
+    return _taken_over(_jax.closed_jaxpr(jaxpr), config.jax_effects == "program_order")
+
+
+@_jax.weakref_lru_cache
+def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
+    def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        if eqn.primitive in _jax.callback_primitives:
+            return bind_effect(eqn.primitive, operands, eqn.params, in_program_order)
+        if _jax.has_callbacks_of_jax(eqn) and _takes_tokens(eqn.primitive):
+            eqn = _jax.with_jaxprs(eqn, _inside(lambda inner: _taken_over(inner, in_program_order)))
+        return _jax.bind(eqn, operands)
+
+    return _changed(jaxpr, apply) if _jax.has_callbacks_of_jax(jaxpr) else jaxpr
+
+
+def _takes_tokens(primitive: Any) -> bool:
+    return registered_rule(primitive) is not None or find_holder(primitive) is not None
+
+
+def is_of_jax(jaxprs: Sequence[Any]) -> bool:
+    """Whether these have effects of ours, and all of them were written as JAX's own callbacks."""
+    effects = frozenset[Any]().union(*(summarize(jaxpr).all_effects for jaxpr in jaxprs))
+    return bool(effects) and all(effect.name in OF_JAX for effect in effects)
+
+
+def give_back(eqn: Any) -> Any:
+    """An equation in whose jaxprs JAX's own callbacks are JAX's again."""
+    return _jax.with_jaxprs(eqn, _inside(_given_back))
+
+
+@_jax.weakref_lru_cache
+def _given_back(jaxpr: Any) -> Any:
+    def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        if eqn.primitive is effect_p and (origin := eqn.params["site"].origin) is not None:
+            return origin.give_back(eqn.params["site"], operands)
+        return _jax.bind(give_back(eqn), operands)
+
+    return _changed(jaxpr, apply) if summarize(jaxpr).all_effects else jaxpr
+
+
+def _changed(jaxpr: Any, apply: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Any:
+    return _jax.trace_to_jaxpr(lambda *args: _jax.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
+
+
+def _inside(change: _Change) -> _Change:
+    """The change for jaxprs as equations hold them, with constants or without."""
+
+    def changed(jaxpr: Any) -> Any:
+        after = change(_jax.closed_jaxpr(jaxpr))
+        return after if _jax.is_closed(jaxpr) else _jax.open_jaxpr(after)
+
+    return changed

@@ -1,0 +1,151 @@
+"""The end of a process: what is shown, what is said, and what Ctrl-C does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers import run_python
+
+# A callback that interrupts the main thread as soon as that waits in our exit handler.
+INTERRUPTS = """
+import os, signal, sys, threading
+import jax, jax.numpy as jnp, effects as fx
+
+def is_ending():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    names = []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return "end_drain" in names and "wait" in names
+
+def interrupt(i):
+    if i == 0:
+        while not is_ending():
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGINT)
+        after_interrupt()
+
+def after_interrupt():
+    pass
+
+@fx.jit
+def f(n):
+    def body(i, _):
+        fx.callback(interrupt, None, i)
+        fx.print("line {}", i)
+    jax.lax.fori_loop(0, n, body, None)
+"""
+
+
+def test_interrupt_gives_up_what_is_queued():
+    """The first Ctrl-C ends the wait. How many effects were given up, and where, is said; the code is 130."""
+    done = run_python(
+        f"{INTERRUPTS}\n"
+        "def after_interrupt():\n"
+        "    while runtime.drain.given_up is None: os.sched_yield()\n"
+        "from tests.internals import runtime\n"
+        "f(50)"
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stdout == ""
+    assert "99 effects were given up: " in done.stderr, done.stderr
+    assert "50 `print` at " in done.stderr and "49 `callback` at " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_interrupt_does_not_wait_for_what_never_ends():
+    """One Ctrl-C suffices for a callback that does not return. What is queued behind it is counted."""
+    done = run_python(
+        f"{INTERRUPTS}\ndef after_interrupt():\n    threading.Event().wait()\nf(50)",
+        timeout=60,
+    )
+    assert done.returncode == 130, done.stderr
+    assert "99 effects were given up: " in done.stderr, done.stderr
+    assert "This had not returned: " in done.stderr and "interrupt" in done.stderr
+
+
+def test_what_is_waited_for_at_exit_is_said():
+    """After a while of waiting, what is waited for is on stderr."""
+    done = run_python(
+        "import effects as fx\n"
+        "from effects.dispatch.draining import ending\n"
+        "ending._QUIET = 0.05\n"
+        "import threading\n"
+        "said, tell = threading.Event(), ending._tell\n"
+        "def notes(text):\n"
+        "    tell(text); said.set()\n"
+        "ending._tell = notes\n"
+        "def slow(x): said.wait(60)\n"
+        "def later(x): print('done')\n"
+        "f = fx.jit(lambda x: (fx.callback(slow, None, x), fx.callback(later, None, x)) and x)\n"
+        "f(1)"
+    )
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr
+    assert "has waited 0.05 s for effects: " in done.stderr and "slow" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "SystemExit", "ValueError"])
+def test_every_handler_is_closed_whatever_one_raises(error):
+    """Ctrl-C while one handler is closed leaves no other unclosed."""
+    done = run_python(
+        "import effects as fx\n"
+        "class Handler:\n"
+        "    def __init__(self, name): self.name = name\n"
+        "    def handle(self, record): pass\n"
+        "    def close(self):\n"
+        "        print('closes', self.name)\n"
+        f"        if self.name == 1: raise {error}('closing')\n"
+        "for n in range(3): fx.add_handler(Handler(n))\n"
+        "fx.jit(lambda x: fx.log('x', x=x))(1)"
+    )
+    assert done.stdout.splitlines() == ["closes 0", "closes 1", "closes 2"], done.stderr
+    assert done.returncode == (130 if error == "KeyboardInterrupt" else 1)
+    assert f"{error}: closing" in done.stderr
+
+
+# Exit handlers that run before ours, after it and before JAX's, and after JAX's.
+HANDLERS = """
+import atexit, sys
+def issues(name):
+    def run():
+        import jax, effects as fx
+        fx.jit(lambda x: fx.print(name + " print {}", x))(1)
+        fx.jit(lambda x: fx.callback(lambda x: sys.stdout.write(name + " callback\\n"), None, x))(1)
+        fx.print(name + " eager {}", 1)
+    return run
+atexit.register(issues("last"))
+import jax
+jax.devices()
+atexit.register(issues("between"))
+import effects as fx
+atexit.register(issues("first"))
+fx.jit(lambda x: fx.print("main {}", x))(1)
+"""
+
+
+def test_effects_of_all_exit_handlers_are_shown():
+    """Whenever they run: what they call waits for its effects when nothing runs in the background any more."""
+    done = run_python(HANDLERS)
+    expected = [
+        f"{name} {what}" for name in ("first", "between", "last") for what in ("print 1", "callback", "eager 1")
+    ]
+    assert done.stdout.splitlines() == ["main 1", *expected], done.stderr
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_effects_that_cannot_be_shown_at_exit_are_said():
+    """Programs that plain `jax.jit` dispatches do not wait. If nobody does for them, it is said what is lost."""
+    done = run_python(
+        "import atexit\n"
+        "def run():\n"
+        "    import jax, effects as fx\n"
+        "    jax.block_until_ready(jax.jit(lambda x: (fx.print('lost {}', x), x)[1])(1))\n"
+        "atexit.register(run)\n"
+        "import jax\n"
+        "import effects as fx\n"
+        "fx.jit(lambda x: fx.print('x {}', x))(1)"
+    )
+    assert done.stdout.splitlines() == ["x 1"]
+    assert "1 effects that were issued while the process ended are lost" in done.stderr, done.stderr
+    assert done.returncode == 1

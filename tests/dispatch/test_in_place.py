@@ -1,0 +1,225 @@
+"""`fx.jit` in the place of `jax.jit`: what users do with a jitted function besides calling it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import marshal
+import pickle
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import effects as fx
+from tests.helpers import run_python
+
+X = jnp.arange(3.0)
+
+
+def _repeat(x, n):
+    fx.print("{} times", n)
+    return jnp.tile(x, n)
+
+
+_repeat.author = "me"
+
+
+def _without_effects(x, n):
+    return jnp.tile(x, n)
+
+
+@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnames": "n"}])
+@pytest.mark.parametrize("eval_shape", [jax.eval_shape, jax._src.api.eval_shape], ids=["jax", "jax._src.api"])
+def test_eval_shape_knows_static_arguments(lines, eval_shape, options):
+    """`jax.eval_shape` takes what `fx.jit` returned as it takes what `jax.jit` returned."""
+    results = []
+    assert lines(lambda: results.append(eval_shape(fx.jit(_repeat, **options), X, 2))) == []
+    expected = eval_shape(jax.jit(_without_effects, **options), X, 2)
+    assert results == [expected] == [jax.ShapeDtypeStruct((6,), "float32")]
+    assert eval_shape(lambda x: x[:1], X).shape == (1,)
+
+
+def test_attributes_of_the_function_are_carried_over():
+    """What a function has as attributes its jitted function has, and more may be set."""
+    f = fx.jit(_repeat, static_argnums=1)
+    assert f.author == "me" and f.__wrapped__ is _repeat and f.__name__ == "_repeat"
+    f.version = 2
+    assert f.version == 2 and not hasattr(_repeat, "version")
+
+
+class _Scaled:
+    """A callable object, which has attributes of its own."""
+
+    def __init__(self, scale):
+        self.scale = scale
+        self._name = "a name of its own"
+
+    def __call__(self, x):
+        fx.print("{}", self.scale * x)
+        return self.scale * x
+
+
+def test_copies_of_jitted_functions(lines):
+    """A shallow copy calls the same function, a deep copy a copy of what it calls, with the same devices."""
+    sharding = jax.NamedSharding(jax.make_mesh((1,), ("i",)), jax.P())
+    f = fx.jit(_Scaled(2), out_shardings=sharding)
+    f.version = [1]
+    shallow, deep = copy.copy(f), copy.deepcopy(f)
+    f.__wrapped__.scale = 3
+    assert lines(lambda: (f(1), shallow(1), deep(1))) == ["3", "3", "2"]
+    assert shallow.version is f.version and deep.version == [1] and deep.version is not f.version
+    model = {"step": fx.jit(_repeat, static_argnums=1)}
+    assert lines(copy.deepcopy(model)["step"], X, 2) == ["2 times"]
+
+
+class _ByValue(pickle.Pickler):
+    """Pickles functions with their code, as `cloudpickle` does."""
+
+    def reducer_override(self, obj):
+        if not isinstance(obj, types.FunctionType) or "<locals>" not in obj.__qualname__:
+            return NotImplemented
+        return _function, (marshal.dumps(obj.__code__), obj.__name__, obj.__defaults__)
+
+
+def _function(code, name, defaults):
+    return types.FunctionType(marshal.loads(code), globals(), name, defaults)
+
+
+@pytest.mark.parametrize("pickler", [_ByValue, "cloudpickle"])
+def test_jitted_functions_are_pickled(lines, pickler):
+    """What takes functions along takes jitted ones: with their code, their options and what the user has set."""
+    if pickler == "cloudpickle":
+        cloudpickle = pytest.importorskip("cloudpickle")
+        dumps = cloudpickle.dumps
+    else:
+
+        def dumps(what):
+            file = io.BytesIO()
+            pickler(file).dump(what)
+            return file.getvalue()
+
+    @fx.jit
+    def f(x, n):
+        fx.print("{} {}", x, n)
+
+    f.version = 2
+    again = pickle.loads(dumps(fx.jit(f.__wrapped__, static_argnames="n")))
+    assert lines(again, 1, "text") == ["1 text"]
+    assert pickle.loads(dumps(f)).version == 2
+
+
+@pytest.mark.parametrize("effects", [False, True])
+def test_a_leaked_tracer_is_told_as_jax_does(effects):
+    """A function that uses a tracer of another one, which is over, gets JAX's `UnexpectedTracerError`."""
+    leaked = []
+
+    def leak(x):
+        if effects:
+            fx.print("{}", x, ordered=False)
+        leaked.append(x)
+        return x
+
+    fx.jit(leak)(X)
+    fx.effects_barrier()
+    for f in (lambda x: x + leaked[0], lambda x: leaked[0], lambda x: fx.print("{}", leaked[0])):
+        with pytest.raises(jax.errors.UnexpectedTracerError):
+            fx.jit(f)(X)
+    with pytest.raises(jax.errors.UnexpectedTracerError):
+        fx.jit(lambda x: x)(leaked[0])
+
+
+def test_a_callable_that_cannot_be_referred_to_weakly():
+    """It is refused with the error of JAX, however often, and the process lives on. Without jit it is called."""
+    code = """
+import jax, effects as fx
+
+class Slots:
+    __slots__ = ()
+    def __call__(self, x):
+        return x + 1
+
+slots = Slots()
+for call in [fx.jit(slots), fx.jit(slots), jax.vmap(fx.jit(slots)), fx.jit(slots).lower, fx.jit(fx.jit(slots))] * 2:
+    try:
+        call(jax.numpy.ones(3))
+    except TypeError as error:
+        assert "weak reference to 'Slots'" in str(error), error
+    else:
+        raise AssertionError("no error")
+with jax.disable_jit():
+    print(fx.jit(slots)(1))
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+
+
+def test_cache_size_counts_kinds_of_arguments(lines):
+    """`_cache_size` is that of `jax.jit` after the same calls, and `clear_cache` empties it.
+
+    On several devices a kind that is met late makes those before it go through Python once more.
+    """
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.NamedSharding(mesh, jax.P())
+    calls = [(X, 1), (X, 1), (X + 1, 1), (X, 2), (jnp.ones(4), 2)]
+    cases = [({}, calls), ({"in_shardings": sharding}, 2 * calls), ({}, 2 * [*calls, (jax.device_put(X, sharding), 1)])]
+
+    def sizes(f, calls, seen):
+        for args in calls:
+            f(*args)
+            seen.append(f._cache_size())
+        f.clear_cache()
+        seen.append(f._cache_size())
+
+    for options, calls in cases:
+        last = slice(None) if calls is cases[0][1] else slice(-2, None)
+        ours, theirs = [], []
+        lines(sizes, fx.jit(lambda x, n: _repeat(x, n), static_argnums=1, **options), calls, ours)
+        sizes(jax.jit(lambda x, n: jnp.tile(x, n), static_argnums=1, **options), calls, theirs)
+        assert ours[last] == theirs[last]
+
+
+def _print(x):
+    fx.print("x {}", x)
+    return x + 1
+
+
+def _call(x):
+    return fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((), "float32"), x)
+
+
+@pytest.mark.parametrize("inner", [lambda f: f, fx.jit], ids=["function", "fx.jit"])
+def test_pmap_inside_has_the_effects_of_each_device(lines, inner):
+    """`fx.jit` around `jax.pmap` has effects by device, as around `jax.shard_map`: with an axis, in loops, on some
+    of the devices, and under derivatives."""
+    axis = jax.pmap(inner(lambda x: _print(x) + jax.lax.psum(x, "i")), axis_name="i")
+    static = jax.pmap(inner(lambda x: fx.print("{} {}", x, 3)), devices=jax.devices()[2:])
+    looped = jax.pmap(inner(_print))
+    xs, results = jnp.arange(4.0), []
+    assert lines(lambda: results.append(fx.jit(axis)(xs))) == [f"x {x}" for x in xs]
+    assert results[0].tolist() == [7, 8, 9, 10]
+    assert lines(fx.jit(static), xs[:2]) == ["0.0 3", "1.0 3"]
+    shown = lines(fx.jit(lambda xs: jax.lax.fori_loop(0, 2, lambda i, xs: looped(xs), xs)), xs)
+    assert shown == [f"x {x}" for x in (*xs, *(xs + 1))]
+    assert lines(fx.jit(jax.grad(lambda xs: looped(xs).sum())), xs) == [f"x {x}" for x in xs]
+    assert lines(lambda: results.append(fx.jit(jax.pmap(inner(_call)))(xs))) == []
+    assert results[1].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("fun", [_print, _call, lambda x: jax.vmap(_print)(x[None])])
+def test_pmap_outside_is_refused_with_the_remedy(fun):
+    """`jax.pmap` around `fx.jit` compiles a program of its own, and an error says to put `fx.jit` around.
+
+    Without effects it is as in JAX.
+    """
+    for call in (jax.pmap(fx.jit(fun)), jax.pmap(fx.jit(fun)).lower):
+        with pytest.raises(NotImplementedError, match=r"test_in_place.py.*`fx.jit`.* around `jax.pmap`"):
+            call(jnp.arange(4.0))
+    assert jax.pmap(fx.jit(lambda x: x + 1))(jnp.arange(4.0)).tolist() == [1, 2, 3, 4]
+
+
+def test_pmap_outside_with_unordered_effects(lines):
+    """`jax.pmap` around `fx.jit` has effects without an order, of each device."""
+    f = jax.pmap(fx.jit(lambda x: fx.print("x {}", x, ordered=False)))
+    assert sorted(lines(f, jnp.arange(4.0))) == [f"x {x}" for x in jnp.arange(4.0)]

@@ -1,0 +1,104 @@
+"""Ctrl-C at any moment: whoever waits is left, nothing stays locked, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers import run_python
+from tests.storm.__main__ import main
+
+AT_EVERY_STEP = """
+import faulthandler, io, itertools, sys
+faulthandler.dump_traceback_later(200, exit=True)
+import effects as fx
+
+class Failed(Exception):
+    pass
+
+def fail(x):
+    raise Failed(int(x))
+
+prints = fx.jit(lambda x: fx.print("{}", x))
+raises = fx.jit(lambda x: fx.callback(fail, None, x))
+
+def barrier(k):
+    fx.effects_barrier()
+
+def failing_barrier(k):
+    try:
+        fx.effects_barrier()
+    except fx.EffectError as error:
+        told.append(error)
+
+def step_of_ours(frame):
+    name = frame.f_code.co_filename
+    return name.endswith(("threading.py", "contextlib.py")) or "/dispatch/" in name
+
+def interrupted_at(step, act):
+    left = step
+
+    def trace(frame, event, _):
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode" and step_of_ours(frame):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        act()
+    except KeyboardInterrupt as error:
+        return error
+    finally:
+        sys.settrace(None)
+    return None
+
+def behind(error):
+    while error is not None:
+        yield error
+        yield from [error.__cause__] if error.__cause__ is not None else []
+        error = error.__context__
+
+act = globals()[ACT]
+for i in (-1, -2):
+    act(i)
+fx.effects_barrier()
+sys.stdout = out = io.StringIO()
+expected = []
+for step in itertools.count(1):
+    told = []
+    prints(step)
+    if ACT == "failing_barrier":
+        raises(step)
+    interrupt = interrupted_at(step, lambda: act(0))
+    try:
+        fx.effects_barrier(timeout=60)
+    except fx.EffectError as error:
+        told.append(error)
+    if ACT == "failing_barrier":
+        assert any(isinstance(each, Failed) for error in (*told, interrupt) for each in behind(error)), step
+    prints(-step)
+    fx.effects_barrier(timeout=60)
+    if interrupt is None:
+        break
+    seen = [line for line in out.getvalue().splitlines() if line != "0"]
+    expected += [str(step), str(-step)]
+    assert seen == expected, (step, seen[-5:])
+sys.stdout = sys.__stdout__
+print("done", step > 50)
+"""
+
+
+@pytest.mark.parametrize("act", ["barrier", "failing_barrier"])
+def test_interrupt_at_every_step(act):
+    """A wait that is interrupted at any step of ours leaves nothing locked and loses no line and no failure."""
+    done = run_python(f"ACT = {act!r}\n{AT_EVERY_STEP}", timeout=220)
+    assert done.stdout == "done True\n", done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_storm(devices):
+    """Nothing hangs and nothing is lost in a storm of interrupts."""
+    assert main(["--interrupts", "1500", "--devices", str(devices)]) == 0

@@ -1,0 +1,120 @@
+"""Handlers that write files: what is already there, and a disk that is full."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import stat
+
+import numpy as np
+import pytest
+
+import effects as fx
+from tests.effects.handlers.common import loop
+from tests.helpers import run_python
+
+
+def _log():
+    return loop(lambda i: fx.log("step", i=i), 3)
+
+
+def _columns(path):
+    with np.load(path) as arrays:
+        return arrays["step/i"].tolist()
+
+
+def test_npz_replaces_what_a_link_leads_to(handled, tmp_path):
+    """A link stays a link, and the file keeps its mode."""
+    path, link = tmp_path / "run.npz", tmp_path / "latest.npz"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    handled(fx.NpzHandler(link), _log(), effects="log")
+    assert link.is_symlink() and _columns(path) == [0, 1, 2]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_npz_writes_to_a_file_with_two_names(handled, tmp_path):
+    """Both names lead to what was written."""
+    path, other = tmp_path / "run.npz", tmp_path / "other.npz"
+    path.write_bytes(b"old")
+    os.link(path, other)
+    handled(fx.NpzHandler(path), _log(), effects="log")
+    assert path.samefile(other) and _columns(other) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_npz_refuses_what_is_no_file(kind, tmp_path):
+    """A pipe or a device is not replaced, and not waited for."""
+    path = tmp_path / "there"
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+    before = os.stat(path).st_mode
+    with pytest.raises(OSError, match="no ordinary file"):
+        fx.NpzHandler(path)
+    assert os.stat(path).st_mode == before
+
+
+# A limit on the size of files does what a full disk does: a part of what is written is.
+FULL = """
+import resource, sys
+import jax, effects as fx
+handler = getattr(fx, {handler!r})({path!r})
+added = fx.add_handler(handler, "log")
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.log("step", i=i), None))(100)
+try:
+    fx.effects_barrier()
+except fx.EffectError as error:
+    print("raised", type(error.__cause__).__name__)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+fx.jit(lambda: fx.log("step", i=1000))()
+try:
+    fx.remove_handler(added)
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("handler", ["JsonLinesHandler", "CsvHandler"])
+def test_full_disk_leaves_whole_lines_and_a_count(handler, tmp_path):
+    """What could not be written is counted, no line is cut off, and what comes when there is room again is written."""
+    path = tmp_path / "run"
+    done = run_python(FULL.format(handler=handler, path=str(path)))
+    assert done.returncode == 0, done.stderr
+    raised, lost = done.stdout.splitlines()
+    assert raised == "raised OSError"
+    text = path.read_text()
+    assert text.endswith("\n")
+    if handler == "CsvHandler":
+        numbers = [int(row["i"]) for row in csv.DictReader(text.splitlines())]
+        lines_lost = 101 - len(numbers)
+    else:
+        numbers = [json.loads(line)["fields"]["i"] for line in text.splitlines()]
+        lines_lost = 101 - len(numbers)
+    assert numbers == [*range(len(numbers) - 1), 1000]
+    assert f"{lines_lost} lines of '{path}' are lost" in lost
+
+
+def test_full_disk_leaves_the_npz_that_was_there(tmp_path):
+    """A file that cannot be written whole is not written, and how many records it lacks is said."""
+    path = tmp_path / "run.npz"
+    done = run_python(
+        "import resource, jax, effects as fx\n"
+        f"handler = fx.NpzHandler({str(path)!r})\n"
+        "added = fx.add_handler(handler, 'log')\n"
+        "f = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.log('step', i=i), None))\n"
+        "f(3); fx.effects_barrier(); handler.flush()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))\n"
+        "f(1000)\n"
+        "try:\n"
+        "    fx.remove_handler(added)\n"
+        "except OSError as error:\n"
+        "    print(error.__notes__)\n"
+    )
+    assert "1003 records are not in" in done.stdout, (done.stdout, done.stderr)
+    assert _columns(path) == [0, 1, 2]
+    assert [each.name for each in tmp_path.iterdir()] == ["run.npz"]

@@ -1,0 +1,131 @@
+"""Failures that no barrier has asked for: what they keep is bounded, and what is not kept is counted."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import effects as fx
+from tests.effects.raising import Boom, good_program_runs
+from tests.internals import runtime
+
+LARGE = 1 << 20
+
+
+def _fail(times, raises, size):
+    """Programs that fail, and nobody asks. Returns references to what their functions got."""
+    refs = []
+
+    def function(x):
+        refs.append(weakref.ref(x if x.base is None else x.base))
+        raises(x)
+
+    f = fx.jit(lambda x: fx.callback(function, None, x))
+    x = jnp.zeros(size, jnp.uint8)
+    for _ in range(times):
+        f(x)
+    runtime.waiting.for_thread()
+    gc.collect()
+    return refs
+
+
+def _errors():
+    with pytest.raises(ExceptionGroup) as info:
+        fx.effects_barrier(timeout=60)
+    return info.value.exceptions
+
+
+def _raises_text(x):
+    raise Boom("text")
+
+
+def test_failure_keeps_no_operand():
+    """Frames of its traceback, and of what called these, forget their variables; lines and names stay."""
+    refs = _fail(20, _raises_text, LARGE)
+    assert [ref() for ref in refs if ref() is not None] == []
+    errors = _errors()
+    assert len(errors) == 20
+    frames = []
+    traceback = errors[0].__cause__.__traceback__
+    while traceback is not None:
+        frames.append(traceback.tb_frame.f_code.co_name)
+        traceback = traceback.tb_next
+    assert frames == ["function", "_raises_text"]
+    good_program_runs()
+
+
+def test_failure_with_a_context_keeps_no_operand():
+    """So do those of what was being handled when it was raised."""
+
+    def raises(x):
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise Boom("second")  # noqa: B904
+
+    refs = _fail(3, raises, LARGE)
+    assert [ref() for ref in refs if ref() is not None] == []
+    assert [str(error.__cause__.__context__) for error in _errors()] == ["'first'"] * 3
+
+
+def test_what_exceptions_hold_is_bounded():
+    """An exception that has an operand in its arguments keeps it, up to a number of bytes for all together."""
+
+    def raises(x):
+        raise Boom(x)
+
+    refs = _fail(40, raises, LARGE)
+    alive = sum(ref() is not None for ref in refs)
+    assert 1 <= alive <= 16
+    errors = _errors()
+    assert len(errors) == 40 and all("Boom(array(" in str(error) for error in errors)
+    kept = [error for error in errors if error.__cause__ is not None]
+    assert len(kept) == alive
+    assert f"held {LARGE}" in errors[-1].__notes__[0] or "bytes, and is not kept" in errors[-1].__notes__[0]
+    del errors, kept
+    gc.collect()
+    refs = _fail(2, raises, LARGE)  # what was handed out counts no longer
+    assert sum(ref() is not None for ref in refs) == 2
+    _errors()
+
+
+@pytest.mark.parametrize("after_error", ["stop", "go_on"])
+def test_number_of_failures_is_bounded_over_all_programs(after_error):
+    """The first thousand are kept, and the others counted, with what they left out."""
+
+    def function(x):
+        raise Boom(str(int(x)))
+
+    @fx.jit
+    def f(x):
+        fx.callback(function, None, x)
+        fx.print("after")
+
+    with fx.config.override(after_error=after_error):
+        for n in range(1100):
+            f(np.int32(n))
+        runtime.waiting.for_thread()
+    assert len(runtime.failures.programs) == 1000
+    errors = _errors()
+    assert [str(error.__cause__) for error in errors] == [str(n) for n in range(1000)]
+    assert errors[-1].__notes__[-1].startswith("100 more effects of this thread's programs could not be carried out")
+    assert f"{100 if after_error == 'stop' else 0} effects after them" in errors[-1].__notes__[-1]
+    assert not runtime.failures
+    good_program_runs()
+
+
+def test_text_of_what_was_raised_is_bounded():
+    """A message has the beginning of what was raised only."""
+
+    def raises(x):
+        raise Boom("x" * (1 << 20))
+
+    f = fx.jit(lambda x: fx.callback(raises, None, x))
+    f(1)
+    with pytest.raises(fx.EffectError) as info:
+        fx.effects_barrier(timeout=60)
+    assert len(str(info.value)) < 10_000 and "characters)" in str(info.value)

@@ -1,0 +1,96 @@
+"""The command that runs JAX's own tests with `fx.jit`, on a folder of tests that are made here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jax_suite.__main__ import main
+
+FILES = {
+    "same_test.py": """
+import functools
+import unittest
+
+import jax
+from jax import jit
+
+class Same(unittest.TestCase):
+    def test_passes(self):
+        self.assertEqual(jit(lambda x: x + 1)(1), 2)
+        self.assertEqual(functools.partial(jax.jit, static_argnums=1)(lambda x, n: x * n)(2, 3), 6)
+        self.assertEqual(jax.vmap(lambda x: jax.numpy.sin(x))(jax.numpy.zeros(2)).tolist(), [0, 0])
+
+    def test_fails(self):
+        self.fail("in both")
+
+    def test_is_skipped(self):
+        self.skipTest("in both")
+""",
+    "differs_test.py": """
+import os
+import jax
+
+is_plain = type(jax.jit(lambda x: x)).__name__ == "PjitFunction"
+
+def test_passes():
+    pass
+
+def test_fails_with_ours():
+    assert is_plain, "that is ours"
+
+def test_ends_with_ours():
+    if not is_plain:
+        os._exit(3 + 250)
+
+def test_after_the_end():
+    pass
+
+def test_fails_plainly():
+    assert not is_plain
+
+def test_effects_belong_to_the_test():
+    def fail(x):
+        raise ValueError("from an effect")
+
+    if not is_plain:
+        import effects as fx
+
+        jax.jit(lambda x: fx.callback(fail, None, x))(1)
+
+def test_after_the_effect():
+    assert jax.jit(lambda x: x + 1)(1) == 2
+""",
+    "helper.py": "raise AssertionError('no test')",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_command_lists_what_differs(folder, capsys):
+    """Tests that pass plainly and not with `fx.jit` are listed with their error, also where one ends its process."""
+    assert main(["--jax-tests", str(folder)]) == 1
+    out = capsys.readouterr().out.partition("same_test.py: ")[0]
+    assert "3 of 6 tests that pass with `jax.jit` pass with `fx.jit` (50.00 %)" in out
+    assert "differs_test.py::test_fails_with_ours: failed: AssertionError: that is ours" in out
+    assert "differs_test.py::test_ends_with_ours: ended its process" in out
+    assert "differs_test.py::test_effects_belong_to_the_test: failed: " in out and "from an effect" in out
+    assert "differs_test.py::test_fails_plainly: passes with `fx.jit` only" in out
+    assert "test_after" not in out
+
+
+def test_command_succeeds_where_nothing_differs(folder, capsys):
+    """What fails or is skipped plainly does not count."""
+    assert main(["--jax-tests", str(folder), "same_test.py"]) == 0
+    assert "1 of 1 tests that pass with `jax.jit` pass with `fx.jit` (100.00 %)" in capsys.readouterr().out
+
+
+def test_command_says_where_it_found_no_tests(tmp_path, capsys):
+    """A folder without tests is an error, not a success."""
+    with pytest.raises(SystemExit):
+        main(["--jax-tests", str(tmp_path)])
+    assert "There are no tests at" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""JAX's own callbacks over several devices: shards, `sharding=`, and regions."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import io_callback
+from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+import effects as fx
+from tests.helpers import output_of
+
+F32 = jax.ShapeDtypeStruct((), jnp.float32)
+show = jax.debug.print
+
+
+@pytest.fixture
+def sharded():
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("x")))
+
+
+def test_transformations_around_several_devices(sharded):
+    """On several devices, where JAX dispatches such a program, it has JAX's callbacks as JAX has them."""
+    f = fx.jit(lambda x: (show("{}", x), 2 * x)[1])
+    assert output_of(jax.vmap, f, sharded) == output_of(jax.vmap, jax.jit(lambda x: (show("{}", x), x)[1]), sharded)
+    g = fx.jit(lambda x: io_callback(lambda x: x + 1, F32, x))
+    assert jax.vmap(g)(sharded).tolist() == list(range(1, 9))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_partitioned_shows_shards_in_order(ordered, sharded, lines):
+    """`partitioned=True` shows each device's shard as JAX does, in the order of program and devices."""
+
+    def f(x):
+        show("a {}", x, partitioned=True, ordered=ordered)
+        show("{!r} {x.shape}", 1.0, x=x, partitioned=True, ordered=ordered)
+        jax.debug.callback(lambda x: print("f", x), x, partitioned=True, ordered=ordered)
+        return x
+
+    shards = ["[0. 1.]", "[2. 3.]", "[4. 5.]", "[6. 7.]"]
+    got = lines(fx.jit(f), sharded)
+    assert got == [
+        *(f"a {shard}" for shard in shards),
+        *["Array(1., dtype=float32) (2,)"] * 4,
+        *(f"f {shard}" for shard in shards),
+    ]
+    if not ordered:  # JAX has no order on several devices
+        assert sorted(got) == sorted(lines(jax.jit(f), sharded))
+
+
+def test_nothing_is_gathered_for_shards(sharded):
+    """Shards are recorded where they lie."""
+    text = fx.jit(lambda x: show("{}", x, partitioned=True)).lower(sharded).compile().as_text()
+    assert "all-gather" not in text and "all-reduce" not in text
+
+
+def test_sharding_is_respected_or_refused(sharded):
+    """`sharding` may name a device of the program. What JAX refuses is refused, with the user's line."""
+
+    def f(x, sharding):
+        return io_callback(lambda x: x.sum(), F32, x, sharding=sharding)
+
+    one, mesh = jnp.arange(8.0), sharded.sharding.mesh
+    for device in jax.devices():
+        assert fx.jit(lambda x, device=device: f(x, SingleDeviceSharding(device)))(sharded) == 28
+    assert fx.jit(lambda x: f(x, SingleDeviceSharding(jax.devices()[0])))(one) == 28
+    with pytest.raises(ValueError, match=rf"{__file__}:\d+ was given `sharding=.*which JAX refuses"):
+        fx.jit(lambda x: f(x, SingleDeviceSharding(jax.devices()[2])))(one)
+    with pytest.raises(NotImplementedError, match="only supports SingleDeviceSharding"):
+        fx.jit(lambda x: f(x, NamedSharding(mesh, P())))(sharded)
+    in_region = jax.shard_map(
+        lambda x: f(x, SingleDeviceSharding(jax.devices()[0]))[None], mesh=mesh, in_specs=P("x"), out_specs=P("x")
+    )
+    with pytest.raises(NotImplementedError, match="inside spmd computations"):
+        fx.jit(in_region)(sharded)
+
+
+def test_sharding_is_refused_where_there_are_several_processes(monkeypatch):
+    """Each process replays the effects of whole values, so that none can be chosen."""
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(NotImplementedError, match=r"there are several processes.*jax\.process_index"):
+        jax.eval_shape(
+            lambda x: fx.jit(
+                lambda x: io_callback(print, None, x, sharding=SingleDeviceSharding(jax.devices()[0]))
+            ).eval_shape(x),
+            1.0,
+        )
+
+
+def test_regions_and_regions_within(sharded, lines):
+    """In a `shard_map` each device has its effects, in order. Where they cannot be told apart, they are left to JAX."""
+    mesh = sharded.sharding.mesh
+    region = functools.partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    f = region(lambda x: (show("a {}", x), show("b {}", x), x)[2])
+    shards = ["[0. 1.]", "[2. 3.]", "[4. 5.]", "[6. 7.]"]
+    assert sorted(lines(fx.jit(f), sharded)) == sorted(f"{name} {shard}" for name in "ab" for shard in shards)
+    with fx.config.override(native=False):
+        g = fx.jit(region(lambda x: (show("c {}", x), x)[1]))
+        assert sorted(lines(g, sharded)) == [f"c {shard}" for shard in shards]
