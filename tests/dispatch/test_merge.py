@@ -208,6 +208,22 @@ def test_device_that_two_logs_have(tmp_path):
         merge(_two_logs(tmp_path, change))
 
 
+def test_log_that_ends_ahead_of_a_program_of_another_process(tmp_path):
+    """What only one process has is its own if the other has gone on, which says that it has counted it."""
+
+    def change(logs):
+        logs[0].append(_record((256, 1, 0, 0), "of the first"))
+        for log in logs:
+            log.append(_record((256, 2, 0, 0), "all", processes=[0, 1]))
+
+    paths = _two_logs(tmp_path, change)
+    assert [record["text"] for record in merge(paths)] == ["a", "b", "c", "of the first", "all"]
+    for path in paths:
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(LogError, match="line 4 .* where the second ends"):
+        merge(paths)
+
+
 def _change_text(path, change):
     path.write_text(change(path.read_text()))
 

@@ -26,11 +26,13 @@ def run(
 ) -> int:
     """Tries every slip, says what becomes of it, and returns the exit code of the command."""
     copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+    made: list[Copy] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         for number in range(jobs):
             place = Path(folder, str(number))
             place.mkdir()
-            copies.put(make_copy(place))
+            made.append(make_copy(place))
+            copies.put(made[-1])
 
         # Whoever is said to notice a slip must have nothing to complain of without it.
         copy = copies.get()
@@ -53,14 +55,20 @@ def run(
         survived, untried = [], []
         with ThreadPoolExecutor(jobs) as threads:
             futures = {threads.submit(check, slip): slip for slip in slips}
-            for future in as_completed(futures):
-                slip, (verdict, seconds) = futures[future], future.result()
-                if not verdict.was_run:
-                    untried.append(slip)
-                elif not verdict.failed:
-                    survived.append(slip)
-                word = "NOT TRIED" if not verdict.was_run else "caught" if verdict.failed else "SURVIVED"
-                say(f"{word:9} {seconds:4.0f} s  {slip.name}  {verdict.why}".rstrip())
+            try:
+                for future in as_completed(futures):
+                    slip, (verdict, seconds) = futures[future], future.result()
+                    if not verdict.was_run:
+                        untried.append(slip)
+                    elif not verdict.failed:
+                        survived.append(slip)
+                    word = "NOT TRIED" if not verdict.was_run else "caught" if verdict.failed else "SURVIVED"
+                    say(f"{word:9} {seconds:4.0f} s  {slip.name}  {verdict.why}".rstrip())
+            except BaseException:  # somebody ends the command: nothing that it has started is to outlive it
+                threads.shutdown(wait=False, cancel_futures=True)
+                for copy in made:
+                    copy.stop()
+                raise
     for slip in survived:
         say(f"\n{slip.name} survived, in {slip.file}: {slip.wrong}\n  not seen by {', '.join(slip.tests)}")
     caught = len(slips) - len(survived) - len(untried)

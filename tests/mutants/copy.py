@@ -47,7 +47,13 @@ class Copy:
         self._root = folder / "tree"
         self._built = folder / "built"
         self._built.mkdir()
+        self._running: subprocess.Popen[str] | None = None
         shutil.copytree(ROOT, self._root, symlinks=True, ignore=_left_out)
+
+    def stop(self) -> None:
+        """Ends the tests that run, and the processes that they have started."""
+        if self._running is not None and self._running.poll() is None:
+            os.killpg(self._running.pid, signal.SIGKILL)
 
     @contextlib.contextmanager
     def with_slip(self, slip: Slip) -> Iterator[None]:
@@ -92,12 +98,16 @@ class Copy:
             errors="replace",
             start_new_session=True,
         )
+        self._running = started
         try:
             output, _ = started.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(started.pid, signal.SIGKILL)
+            self.stop()
             started.communicate()
             return Verdict(True, f"still running after {SECONDS} s")
+        except BaseException:
+            self.stop()
+            raise
         if started.returncode == 0:
             return Verdict(False, "")
         failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.M)

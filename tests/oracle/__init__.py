@@ -15,6 +15,8 @@ by the library, events by a handler of Python's logging, and callbacks write the
     host         what a program runs on, and what its callbacks do
     runners      the library under test, and JAX's own ordered effects
     observe      what is expected of a sequence, and what a runner makes of it
+    tokens       where records stand, by their tokens
+    rings        rings that fill
     compare      the difference, shown with the program's source
     place        where decisions come from, and what JAX allows where
     generator    random programs

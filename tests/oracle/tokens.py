@@ -100,8 +100,10 @@ class Notes:
 def _skips(program: Program) -> bool:
     """Whether there may be effects that count although no lane has them: lanes that take branches of their own."""
     has_lanes = any(isinstance(s, Vmap | Derivative) for s in statements(program))
-    diverges = (Cond, Switch, While, Fori)
-    return has_lanes and any(isinstance(s, diverges) for s in statements(program))
+    return has_lanes and any(
+        isinstance(s, Cond | Switch | While) or (isinstance(s, Fori) and not isinstance(s.trips, int))
+        for s in statements(program)
+    )
 
 
 def compare_places(expected: Outcome, seen: Outcome, is_unordered: Callable[[str], bool]) -> list[str]:

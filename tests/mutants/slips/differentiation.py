@@ -29,7 +29,7 @@ SLIPS = (
         "if eqn.primitive is _jax.cond_p and has_effects(eqn):",
         "if eqn.primitive is _jax.cond_p and not has_effects(eqn):",
         "Effects of a branch in a rematerialized scan are forgotten when JAX divides the branch.",
-        (f"{TRANSFORMATIONS}::test_cell[cond in jit in checkpoint in scan-grad of checkpoint]",),
+        ("tests/lowering/test_differentiation.py",),
     ),
     Slip(
         "differentiation.while_in_remat",
@@ -54,14 +54,6 @@ SLIPS = (
         "return [jax.numpy.zeros(aval.shape, aval.dtype) for aval in avals]",
         "The copy of a loop that runs for the tangents computes with zeros in place of a callback's results.",
         (f"{INSIDE}::test_callback_whose_results_a_linearized_while_needs",),
-    ),
-    Slip(
-        "differentiation.lanes_of_cotangents",
-        "effects/_api/print_grad.py",
-        "if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):",
-        "if all(dim is None for dim in dims):",
-        "A cotangent that is the same in all lanes is shown once, and not by each lane.",
-        (f"{TRANSFORMATIONS}::test_program[`print_grad`, `vmap` of `grad`-fx.jit]",),
     ),
     Slip(
         "differentiation.axis_of_tangents",

@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-FILE = "dispatch/calling/export.py"
+FILE = "dispatch/calling/exported.py"
 DOMAINS = "tests/dispatch/export/test_domains.py"
 TEST = "tests/dispatch/export/test_export.py"
 

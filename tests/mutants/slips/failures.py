@@ -9,7 +9,7 @@ SLIPS = (
     Slip(
         "failures.other_threads",
         FILE,
-        "if threads is None or (key[0] in threads and thread in (None, self._streams.this_thread())):",
+        "if threads is None or self._is_for(key, threads, *taker):",
         "if True:",
         "A barrier raises what another thread's programs have raised.",
         (f"{ERRORS}::test_a_thread_gets_its_own_errors",),
@@ -17,8 +17,8 @@ SLIPS = (
     Slip(
         "failures.process_order",
         FILE,
-        "(key[0] in threads and thread in (None, self._streams.this_thread()))",
-        "key[0] in threads",
+        "if key[0] in threads and (thread is None or thread is taker):",
+        "if key[0] in threads:",
         'With `order="process"` a barrier raises what another thread\'s programs have raised.',
         ("tests/effects/test_errors_elsewhere.py",),
     ),

@@ -43,8 +43,8 @@ SLIPS = (
     Slip(
         "release.primary",
         ORDER,
-        "if (epoch->primary != header.device) return true;",
-        "if (epoch->primary > header.device) return true;",
+        "if (epoch->primary != header.device) {",
+        "if (epoch->primary > header.device) {",
         "Unordered records that all devices publish are shown once for some devices more.",
         (f"{TEST}::test_replicated_unordered_records_leave_once",),
     ),

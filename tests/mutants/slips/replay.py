@@ -12,8 +12,8 @@ SLIPS = (
     Slip(
         "replay.awaited_exit",
         REPLAY,
-        "        except BaseException as error:\n            if not awaited:",
-        "        except Exception as error:\n            if not awaited:",
+        "        except BaseException as error:\n            if awaited:",
+        "        except Exception as error:\n            if awaited:",
         "A callback that raises SystemExit or KeyboardInterrupt is no error of its program.",
         (f"{EXITS}::test_exit_of_a_callback_with_results_is_raised_by_the_call",),
     ),
@@ -44,8 +44,8 @@ SLIPS = (
     Slip(
         "replay.own_context",
         REPLAY,
-        "return self._call[2].copy().run(self._run, site, token, device, payload)",
-        "return self._call[2].run(self._run, site, token, device, payload)",
+        "self._call[2].copy().run(self._run, site, token, device, payload)",
+        "self._call[2].run(self._run, site, token, device, payload)",
         "What a function sets in its context is seen by the next one.",
         ("tests/effects/callback/test_callback.py::test_context_is_each_functions_own",),
     ),
@@ -60,8 +60,8 @@ SLIPS = (
     Slip(
         "replay.suppressed",
         REPLAY,
-        "suppressed = any(capture.suppress for capture in self._captures())",
-        "suppressed = all(capture.suppress for capture in self._captures())",
+        "suppressed = bool(observed) and any(capture.suppress for capture in self._captures())",
+        "suppressed = bool(observed) and all(capture.suppress for capture in self._captures())",
         "A suppressing block inside one that is not shows its prints.",
         (f"{CAPTURE}::test_suppressing_block_inside_one_that_does_not",),
     ),

@@ -87,6 +87,6 @@ SLIPS = (
         "operands = after(tokens.values(), operands)",
         "operands = after([], operands)",
         "What goes into a collective is tied to nothing: a deadlock.",
-        (f"{COLLECTIVES}::test_collectives_inside_come_after_effects",),
+        (f"{COLLECTIVES}::test_collectives_are_tied_to_the_effects_ahead",),
     ),
 )

@@ -17,6 +17,7 @@ from tests.oracle.devices.region import Region
 from tests.oracle.generator import Generator
 from tests.oracle.language import FEATURES, MODULUS, REGISTERS, Program, Run, statements
 from tests.oracle.place import Draw, HypothesisDraw, RandomDraw
+from tests.oracle.statements.callback import Callback
 
 
 def _placing(draw: Draw, pmap: bool) -> Placing:
@@ -55,11 +56,15 @@ def _sequence(draw: Draw, prefix: str, size: int, features: frozenset[str], most
         made, pmap = draw.choice(programs) if programs and draw.integer(0, 1) else program()
         fresh = number == 0 or draw.integer(0, 1) == 0
         state = tuple(draw.integer(0, MODULUS - 1) for _ in REGISTERS) if fresh else None
+        calls = any(isinstance(s, Callback) for s in statements(made))
+        exported = not calls and not pmap and draw.integer(0, 1) == 1
         if pmap is None:
-            return Run(made, state, draw.integer(0, DEVICES - 1), draw.integer(0, 2) == 2)
+            return Run(made, state, draw.integer(0, DEVICES - 1), draw.integer(0, 2) == 2, exported)
         placing = draw.choice(placings) if placings and draw.integer(0, 1) and not pmap else _placing(draw, pmap)
         placings.append(placing)
-        return MeshRun(made, state, placing=placing)
+        # An exported program runs where its arguments are.
+        exported = exported and placing.entry in ("replicated", "sharded") and not placing.explicit
+        return MeshRun(made, state, exported=exported, placing=placing)
 
     placings: list[Placing] = []
     items: list[Item] = []

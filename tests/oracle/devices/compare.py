@@ -14,7 +14,7 @@ from tests.oracle.devices.loose import loose_regions
 from tests.oracle.devices.observe import Seen, expect, jax_refuses, observe
 from tests.oracle.devices.region import Region
 from tests.oracle.devices.tokens import compare_tokens
-from tests.oracle.language import EFFECTS, Case, Run, kinds_of_labels, statements
+from tests.oracle.language import DOMAINS, EFFECTS, Case, Run, kinds_of_labels, statements
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import library
 from tests.oracle.statements.callback import Callback
@@ -67,14 +67,18 @@ def compare(
 ) -> list[str]:
     """What is wrong with `seen`: its lines, and in loose regions each device's records."""
     runs = Case(tuple(item for item in sequence if isinstance(item, Run)))
-    unordered = {label for label, kind in kinds_of_labels(runs).items() if not EFFECTS[kind]} | {"u"}
+    kinds = kinds_of_labels(runs)
+    unordered = {label for label, kind in kinds.items() if not EFFECTS[kind]} | {"u"}
+    apart = {label for label, kind in kinds.items() if kind in DOMAINS}
 
     def split(lines: Sequence[str]) -> tuple[list[str], list[str]]:
         known = [line for line in lines if label_of(line) not in unordered]
+        known.sort(key=lambda line: label_of(line) in apart)  # domains know nothing of each other
         return known, [line for line in lines if label_of(line) in unordered]
 
     (want_ordered, want_rest), (seen_ordered, seen_rest) = split(want.lines), split(seen.lines)
-    kept = [place for line, place in zip(want.lines, places, strict=True) if label_of(line) not in unordered]
+    kept = [(line, place) for line, place in zip(want.lines, places, strict=True) if label_of(line) not in unordered]
+    kept = [place for _, place in sorted(kept, key=lambda each: label_of(each[0]) in apart)]
     start = 0
     while start < len(kept):  # in a loose region lines may have any order
         end = start + 1
@@ -138,7 +142,8 @@ def describe(case: DeviceCase) -> str:
             if isinstance(item, Outside):
                 text = f"print {item.label} {item.value}" if item.label else "barrier"
             else:
-                at = f" on {item.placing}" if isinstance(item, MeshRun) else where(item)
+                exported = " exported" if item.exported else ""
+                at = f"{exported} on {item.placing}" if isinstance(item, MeshRun) else where(item)
                 text = f"program {numbers[item.program]} from {item.state or 'the state before'}{at}"
             texts.append(f"# thread {thread}: {text}")
     return "\n".join([*texts, f"# {', '.join(case.kinds())}"])

@@ -53,8 +53,7 @@ class DeviceGenerator(Generator):
     def __init__(self, draw: Draw, prefix: str, features: frozenset[str], failure: str, pmap: bool):
         super().__init__(draw, prefix, features, failure)
         self.forms = tuple(form for form in REGIONS if form != "inner" and (pmap or form != "pmap"))
-        # What JAX leaves open on several devices, and effects whose lines would stand anywhere among those of others.
-        without = (self.sync_unordered, self.apart)
+        without = (self.sync_unordered,)  # what JAX leaves open on several devices
         self.leaves = [leaf for leaf in self.leaves if leaf not in without]
         self.no_region_yet = True
 

@@ -46,6 +46,8 @@ class DeviceCase:
         found += ["explicit"] * any(p.explicit for p in placings)
         found += ["permuted"] * any(list(p.devices) != sorted(p.devices) for p in placings)
         found += ["changing_devices"] * (len({p.devices for p in placings}) > 1)
+        found += ["exported"] * any(run.exported and not isinstance(run, MeshRun) for run in self.runs)
+        found += ["exported_for_several"] * any(run.exported and isinstance(run, MeshRun) for run in self.runs)
         found += ["mixed"] * (bool(placings) and len(placings) < len(self.runs))
         found += ["loose"] * any(loose_regions(run.program) for run in self.runs)
         items = [item for sequence in self.sequences for item in sequence]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.oracle.devices.region import Region
 from tests.oracle.devices.statements import Talk
-from tests.oracle.language import Program, Statement, statements
+from tests.oracle.language import DOMAINS, Program, Statement, statements
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.calls import Call, Vmap
 from tests.oracle.statements.control import Cond, Fori, Switch, While
@@ -43,7 +43,7 @@ def is_loose(region: Region, calls: Mapping[str, object], inside: Sequence[State
 
 
 def _has_native(tree: object) -> bool:
-    return any(isinstance(s, Effect) and s.kind.startswith("native") for s in statements(tree))
+    return any(isinstance(s, Effect) and (s.kind in DOMAINS or s.kind.startswith("native")) for s in statements(tree))
 
 
 def _is_called(name: str, tree: object) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 
@@ -49,10 +50,23 @@ def expect(sequence: Sequence[Item]) -> tuple[Outcome, list[tuple[str, int] | No
     return outcome, reading.places
 
 
+def _exporting(jitted: Callable[..., State], runner: Runner) -> Callable[..., State]:
+    """A jitted function as a program that is exported for its first arguments, and read again."""
+    made: list[Callable[..., State]] = []
+
+    def call(*args: Any) -> State:
+        if not made:
+            made.append(runner.export(jitted, *args))
+        return made[0](*args)
+
+    return call
+
+
 def _jitted(item: Run, runner: Runner, host: Host) -> Callable[..., State]:
     """A function of the dispatch number and the registers, which puts them where they belong."""
     if not isinstance(item, MeshRun):
         jitted = runner.jit(to_jax(item.program, runner, host))
+        jitted = _exporting(jitted, runner) if item.exported else jitted
         device = None if item.device is None else jax.devices()[item.device]
 
         def run(number: Any, *state: Any) -> State:
@@ -81,6 +95,7 @@ def _jitted(item: Run, runner: Runner, host: Host) -> Callable[..., State]:
 
     options = {"in_shardings": (everywhere, rows)} if placing.entry == "in_shardings" else {}
     jitted = runner.jit(fun if placing.entry in ("replicated", "uncommitted") else packed, **options)
+    jitted = _exporting(jitted, runner) if item.exported else jitted
 
     def run_there(number: Any, *state: Any) -> State:
         with jax.set_mesh(placing.mesh(False)) if placing.explicit else contextlib.nullcontext():
@@ -188,6 +203,7 @@ def jax_refuses(case: DeviceCase, runner: Runner, error: Exception) -> bool:
         callback=callback,
         jax_callback=lambda kind, fn, results, *args, **kwargs: callback(fn, results, *args, **kwargs),
         barrier=nothing,
+        export=lambda jitted, *args: jax.export.export(jitted)(*args).call,
     )
     try:
         observe(case, silent)

@@ -6,6 +6,7 @@ and then happens by its number in each device's own order.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import threading
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tests.oracle.devices.loose import loose_regions
-from tests.oracle.language import EFFECTS, MODULUS, Program, T, kinds_of_labels
+from tests.oracle.language import DOMAINS, EFFECTS, MODULUS, PROGRAM_DOMAIN, Program, T, kinds_of_labels
 from tests.oracle.python_ import Point, Reading, Step
 
 if TYPE_CHECKING:
@@ -196,16 +197,18 @@ class DeviceReading(threading.local, Reading):
     ) -> Iterator[tuple[int, tuple[int, ...], str, Callable[[], object]]]:
         """What a device of a part does, each with its number. Lanes share one, but for those of a native call. What the
         part does has a number on each, and one publishes."""
-        number, before = 0, None
+        counts, before = collections.Counter[str](), None
         for position, lane, label, happens in sorted(points, key=lambda point: point[:2]):
             if isinstance(happens, _OfOne) and happens.device != device:
                 continue
             kind = self._kinds.get(label.split(".", 1)[0], "unordered")
-            if EFFECTS[kind] and (position != before or kind == "native"):
-                number += 1
+            domain = DOMAINS.get(kind, PROGRAM_DOMAIN)
+            by_itself = kind in DOMAINS or kind == "native"  # the call of a handler
+            if EFFECTS[kind] and (position != before or by_itself):
+                counts[domain] += 1
             before = position
             if is_primary or isinstance(happens, _OfOne):
-                yield number, lane, label, happens
+                yield counts[domain], lane, label, happens
 
     def _on_device(self, label: str, device: int, happens: Callable[[], object]) -> None:
         self.note_places()

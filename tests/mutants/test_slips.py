@@ -1,0 +1,136 @@
+"""The slips follow the code, and the command says what becomes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import ROOT
+from tests.mutants.__main__ import main
+from tests.mutants.command import chosen, run
+from tests.mutants.copy import Copy, NotFound, Verdict
+from tests.mutants.slip import Slip, is_native_test, native_name
+from tests.mutants.slips import PARTS, SLIPS
+from tests.native_program import NAMES
+
+
+@pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.name)
+def test_slip_is_found_once(slip: Slip) -> None:
+    """A slip's old text stands where it says, once: if the code changes there, so must the slip."""
+    assert (ROOT / slip.file).read_text().count(slip.old) == 1, f"{slip.old!r} in {slip.file}"
+    assert slip.new != slip.old and slip.wrong.endswith(".") and slip.tests
+    if slip.is_native:
+        assert slip.file.endswith(".cc") and all(map(is_native_test, slip.tests))
+
+
+def test_slips_are_of_every_part() -> None:
+    """There are thirty at least, each with a name of its own, and some of every part."""
+    names = [slip.name for slip in SLIPS]
+    assert len(set(names)) == len(names) >= 30
+    for part in PARTS:
+        name = part.__name__.rpartition(".")[2]
+        own = [slip.name for slip in part.SLIPS]
+        assert len(own) >= 3 and all(slip.startswith(f"{name}.") for slip in own)
+
+
+def test_tests_of_slips_exist() -> None:
+    """pytest finds all that are to notice slips."""
+    tests = {test for slip in SLIPS for test in slip.tests}
+    native = {native_name(test) for test in tests if is_native_test(test)}
+    assert native <= set(NAMES)
+    assert all((ROOT / test.partition("::")[0]).exists() for test in tests)
+    others = sorted(test for test in tests if not is_native_test(test))
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *others]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+class _Fake:
+    """A copy in which tests pass, but for what `failing` says of a slip; None: with no slip."""
+
+    def __init__(self, failing: dict[str | None, Verdict]) -> None:
+        self._failing = failing
+        self._slip: str | None = None
+
+    @contextlib.contextmanager
+    def with_slip(self, slip: Slip) -> Iterator[None]:
+        if "lost" in slip.name:
+            raise NotFound("its old text is 0 times in the file")
+        self._slip = slip.name
+        yield
+        self._slip = None
+
+    def check(self, tests: Sequence[str], changed: Slip | None = None) -> Verdict:
+        assert self._slip == (changed and changed.name)
+        return self._failing.get(self._slip, Verdict(False, ""))
+
+
+CAUGHT, SURVIVES, LOST = (Slip(f"part.{name}", "f", "a", "b", "All goes wrong.", ("t",)) for name in ("x", "y", "lost"))
+
+
+@pytest.mark.parametrize(
+    ("slips", "code", "said"),
+    [
+        ((CAUGHT,), 0, "1 slips: 1 caught, 0 survived, 0 not tried"),
+        ((CAUGHT, SURVIVES), 1, "part.y survived, in f: All goes wrong.\n  not seen by t"),
+        ((CAUGHT, SURVIVES, LOST), 2, "3 slips: 1 caught, 1 survived, 1 not tried"),
+    ],
+)
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_command_says_what_survives(slips: Any, code: int, said: str, jobs: int) -> None:
+    """Its exit code is that of the worst."""
+    texts: list[str] = []
+    failing = {CAUGHT.name: Verdict(True, "t failed")}
+    make_copy: Any = lambda folder: _Fake(failing)  # noqa: E731
+    assert run(slips, jobs, make_copy, texts.append) == code
+    assert said in "\n".join(texts)
+
+
+def test_tests_that_fail_without_a_slip_notice_none() -> None:
+    """What fails in any case says nothing."""
+    texts: list[str] = []
+    make_copy: Any = lambda folder: _Fake({None: Verdict(True, "t failed")})  # noqa: E731
+    assert run([CAUGHT], 1, make_copy, texts.append) == 2
+    assert texts == ["The tests fail without any slip: t failed"]
+
+
+def test_chosen_by_name_and_by_part(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--only` takes either, and an unknown one is an error."""
+    assert chosen(SLIPS, []) == list(SLIPS)
+    assert [slip.name for slip in chosen(SLIPS, ["masks.nested"])] == ["masks.nested"]
+    assert {slip.name.partition(".")[0] for slip in chosen(SLIPS, ["rings", "merge"])} == {"rings", "merge"}
+    assert main(["--list", "--only", "masks.nested"]) == 0
+    assert capsys.readouterr().out.startswith("masks.nested: ")
+    with pytest.raises(SystemExit):
+        main(["--only", "nothing"])
+
+
+def test_slip_is_made_in_the_copy_alone(tmp_path: Path) -> None:
+    """The tree stays as it is; the copy is right again after the slip."""
+    [slip] = chosen(SLIPS, ["masks.nested"])
+    source = (ROOT / slip.file).read_text()
+    copy = Copy(tmp_path)
+    in_copy = tmp_path / "tree" / slip.file
+    with copy.with_slip(slip):
+        assert in_copy.read_text() == source.replace(slip.old, slip.new)
+        assert (ROOT / slip.file).read_text() == source
+    assert in_copy.read_text() == source
+    with pytest.raises(NotFound), copy.with_slip(dataclasses.replace(slip, old="not there")):
+        pass
+
+
+def test_slip_is_caught_by_its_tests(tmp_path: Path) -> None:
+    """The tests run against the copy: they pass there, and fail with a slip."""
+    test = "tests/effects/test_assert_order.py"
+    slip = Slip("part.order", "dispatch/testing.py", "def assert_order(", "def other(", "It is gone.", (test,))
+    copy = Copy(tmp_path)
+    assert not copy.check(slip.tests).failed
+    with copy.with_slip(slip):
+        assert copy.check(slip.tests, slip).failed
