@@ -90,11 +90,12 @@ ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
 
     Waiting waiting(rets);
     ffi::Future future = waiting.future();
-    // Unordered calls of one program may have one token: which are replicas of each other cannot be told, so each
-    // device asks for itself.
-    const bool shared = (site->has(kRecordIsReplicated) || token.has_group) && site->ordered();
-    const uint32_t reply = shared ? replies().ask_replicated(token, site->devices, std::move(waiting))
-                                  : replies().ask(std::move(waiting), token.token);
+    const bool shared = site->has(kRecordIsReplicated) || token.has_group;
+    // Unordered calls of one program may have one token: their number in the program tells them apart.
+    const UnorderedCall call{site->site, site->traits, device};
+    const uint32_t reply = !shared           ? replies().ask(std::move(waiting), token.token)
+                           : site->ordered() ? replies().ask_replicated(token, site->devices, std::move(waiting))
+                                             : replies().ask_replicated(token, site->devices, call, std::move(waiting));
     if (reply != 0 && !FailIfStopped(reply))
       publisher().publish(site->kind, site->site, token.token, device, all.data() + 1, all.size() - 1, site->flags,
                           reply);
