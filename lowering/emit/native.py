@@ -36,13 +36,9 @@ from effects.lowering.emit.shards import call_shards, call_whole
 from effects.lowering.passes.collectives import after_p
 from effects.lowering.rules.shard_map import enter_p, leave_p
 
-MSG_UNORDERED_SHARDED = (
-    "The unordered callback `{name}` at {where} has results and is in a program that is sharded over several devices. "
-    "It is called once for all of them, and only ordered calls can be told to be the same. Leave out `ordered=False`."
-)
 MSG_PER_SHARD_HERE = (
-    "Effect `{effect}` at {where} has `per_shard=True` {place}. How arrays are sharded is not known there. Leave out "
-    "`per_shard=True`, or {remedy}."
+    "Effect `{effect}` at {where} has `{option}=True` {place}. How arrays are sharded is not known there. Leave out "
+    "`{option}=True`, or {remedy}."
 )
 MSG_REGION_OF_PROCESSES = (
     "Effects in a `jax.shard_map` over an abstract mesh were lowered where there are several processes. A process "
@@ -95,13 +91,10 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
         if site.per_shard and devices:
             raise _refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
         return callback.record_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
-    if site.results is not None and not site.effect.ordered and (devices or replicas):
-        # Every device asks for itself, and which calls are replicas of each other only their order tells.
-        if site.origin is not None:
-            return _as_jax(ctx, site, token, operands)
-        raise NotImplementedError(MSG_UNORDERED_SHARDED.format(name=site.content.title, where=site.where))
     if site.per_shard and devices:
         return shards_lowering(ctx, token, operands, site, devices, call, edges)
+    if site.per_shard and replicas and site.origin is not None:
+        site = dataclasses.replace(site, per_shard=False)  # as in JAX, which gathers there
     if site.per_shard and replicas:
         raise _refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
     site = of_processes(ctx, site, devices)
@@ -138,8 +131,9 @@ def shards_lowering(
 
 
 def _refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
-    message = MSG_PER_SHARD_HERE.format(effect=site.effect, where=site.where, place=place, remedy=remedy)
-    return NotImplementedError(message)
+    option = "per_shard" if site.origin is None else "partitioned"
+    shown = {"effect": site.effect, "where": site.where, "option": option, "place": place, "remedy": remedy}
+    return NotImplementedError(MSG_PER_SHARD_HERE.format(**shown))
 
 
 def own_devices(ctx: Any, devices: int) -> int:
@@ -155,15 +149,6 @@ def of_processes(ctx: Any, site: Site, devices: int) -> Site:
     """The site as it says whose devices all have its records, if XLA's partitioner has several."""
     processes = _jax.processes_of(ctx) if devices else ()
     return dataclasses.replace(site, processes=processes) if processes else site
-
-
-def _as_jax(ctx: Any, site: Site, token: Any, operands: Sequence[Any]) -> Any:
-    """The call as JAX has it; the token waits for its results."""
-
-    def bind(token: Any, *operands: Any) -> list[Any]:
-        return jax.lax.optimization_barrier([*site.origin.give_back(site, operands), token])
-
-    return _jax.mlir.lower_fun(bind)(ctx, token, *operands)
 
 
 def close_lowering(ctx: Any, *tokens: Any) -> Any:

@@ -51,6 +51,22 @@ def test_partitioned_shows_shards_in_order(ordered, sharded, lines):
         assert sorted(got) == sorted(lines(jax.jit(f), sharded))
 
 
+def test_partitioned_in_a_part_of_the_mesh(sharded, lines):
+    """In a `shard_map` over some axes of its mesh `partitioned=True` shows what the replicas have together, as in JAX;
+    where nobody knows the shards it is refused by its name."""
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    x = jax.device_put(jnp.arange(4.0), NamedSharding(mesh, P("x")))
+
+    def region(x):
+        show("{}", x, partitioned=True)
+        return x
+
+    f = jax.shard_map(region, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    assert lines(fx.jit(f), x) == ["[0. 1.]", "[2. 3.]"]
+    with fx.config.override(native=False), pytest.raises(NotImplementedError, match="Leave out `partitioned=True`"):
+        fx.jit(lambda x: show("{}", x, partitioned=True))(sharded)
+
+
 def test_nothing_is_gathered_for_shards(sharded):
     """Shards are recorded where they lie."""
     text = fx.jit(lambda x: show("{}", x, partitioned=True)).lower(sharded).compile().as_text()

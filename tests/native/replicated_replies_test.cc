@@ -46,6 +46,41 @@ TEST(test_replicated_devices_share_an_answer) {
   }
 }
 
+// Calls without an order have one token. The site, its number among calls of that site, and how often a device has come
+// tell them apart, also where one device is ahead of the others.
+TEST(test_unordered_calls_are_told_apart) {
+  Replies replies;
+  Heard heard;
+  const DeviceToken token{MakeToken(1, 2, 3, 4)};
+  const auto ask = [&](uint64_t site, int64_t traits, int32_t device, const char *name, DeviceToken of = {}) {
+    const UnorderedCall call{site, traits, device};
+    return replies.ask_replicated(of.token.epoch != 0 ? of : token, 2, call, heard.waiter(name));
+  };
+  const uint32_t first = ask(7, 0, 0, "first 0");
+  const uint32_t of_site = ask(8, 0, 0, "site 0"), of_traits = ask(7, 1, 0, "traits 0");
+  const uint32_t of_epoch = ask(7, 0, 0, "epoch 0", {MakeToken(1, 2, 4, 4)});
+  CHECK((std::set<uint32_t>{0, first, of_site, of_traits, of_epoch}.size() == 5));
+  AnswerWith(replies, first, {"a"}); // device 1 has not come yet
+  const uint32_t second = ask(7, 0, 0, "second 0");
+  CHECK(second != 0 && second != first);
+  CHECK_SEEN(heard.take(), {"first 0:a"});
+  CHECK_EQ(ask(7, 0, 1, "first 1"), 0u);
+  CHECK_EQ(ask(7, 0, 1, "second 1"), 0u);
+  CHECK_SEEN(heard.take(), {"first 1:a"});
+  AnswerWith(replies, second, {"b"});
+  CHECK_SEEN(heard.take(), {"second 0:b", "second 1:b"});
+  CHECK_EQ(ask(7, 1, 1, "traits 1"), 0u);
+  AnswerWith(replies, of_traits, {"c"});
+  CHECK_SEEN(heard.take(), {"traits 0:c", "traits 1:c"});
+  CHECK((Open(replies) == std::set<uint32_t>{of_site, of_epoch}));
+  replies.forget_replicated(1, 4);
+  replies.forget_replicated(1, 3);
+  CHECK(Open(replies).empty());
+  const uint32_t again = ask(7, 0, 1, "again 1"); // what is over does not count
+  CHECK(again != 0);
+  CHECK_EQ(ask(7, 0, 0, "again 0"), 0u);
+}
+
 // A failure is shared as well, and the late ones hear it.
 TEST(test_replicated_devices_share_a_failure) {
   Replies replies;

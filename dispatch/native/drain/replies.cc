@@ -30,13 +30,45 @@ uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, Wa
     notify({std::move(waiter)}, {{}, kEnded});
     return 0;
   }
-  auto [it, first] = replicated_.try_emplace(KeyOf(token), 0);
+  return join(std::move(lock), KeyOf(token), token, replicas, std::nullopt, std::move(waiter));
+}
+
+uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, const UnorderedCall &call,
+                                 Waiter waiter) {
+  std::unique_lock lock(mutex_);
+  if (token.has_group && has_ended(token.token)) {
+    lock.unlock();
+    notify({std::move(waiter)}, {{}, kEnded});
+    return 0;
+  }
+  const Key key = find_unanswered(KeyOf(token, call), call.device);
+  return join(std::move(lock), key, token, replicas, call.device, std::move(waiter));
+}
+
+// The first of these calls to which the device has not come, which is a new one if it has come to all.
+Replies::Key Replies::find_unanswered(Key key, int32_t device) const {
+  uint32_t &turn = std::get<6>(key);
+  for (auto it = replicated_.lower_bound(key); it != replicated_.end(); ++it) {
+    const uint32_t found = std::get<6>(it->first);
+    if (Key same = it->first; std::get<6>(same) = turn, same != key) break; // of another call
+    turn = found;
+    if (asked_.at(it->second).devices.count(device) == 0) break;
+    ++turn;
+  }
+  return key;
+}
+
+uint32_t Replies::join(std::unique_lock<std::mutex> lock, const Key &key, const DeviceToken &token, uint32_t replicas,
+                       std::optional<int32_t> device, Waiter waiter) {
+  auto [it, first] = replicated_.try_emplace(key, 0);
   if (first) it->second = next_number();
   const uint32_t number = it->second;
   Asked &asked = asked_[number];
   asked.token = token;
+  asked.key = key;
   asked.replicas = replicas;
   ++asked.came;
+  if (device) asked.devices.insert(*device);
   if (!asked.answered) {
     asked.waiters.push_back(std::move(waiter));
     return (token.has_group ? token.is_primary() : first) ? number : 0;
@@ -78,7 +110,7 @@ void Replies::end_program(uint32_t thread, uint32_t epoch) {
         ++it;
         continue;
       }
-      if (asked.replicas != 0) replicated_.erase(KeyOf(asked.token));
+      if (asked.replicas != 0) replicated_.erase(asked.key);
       std::move(asked.waiters.begin(), asked.waiters.end(), std::back_inserter(waiters));
       it = asked_.erase(it);
     }
@@ -126,7 +158,11 @@ Answer Replies::Owned::view() const {
 
 Replies::Key Replies::KeyOf(const DeviceToken &token) {
   const auto &[stream, epoch, phase, index] = token.token;
-  return {stream, epoch, phase, token.has_group ? token.replicas.num_shared : index, token.replicas.group};
+  return {true, stream, epoch, token.replicas.group, token.has_group ? token.replicas.num_shared : index, phase, 0};
+}
+
+Replies::Key Replies::KeyOf(const DeviceToken &token, const UnorderedCall &call) {
+  return {false, token.token.stream, token.token.epoch, token.replicas.group, call.site, call.traits, 0};
 }
 
 // Devices that have one answer may go on to where they wait for each other. In one thread, that would be a deadlock:
@@ -149,7 +185,7 @@ uint32_t Replies::next_number() {
 
 void Replies::forget(uint32_t number) {
   auto it = asked_.find(number);
-  if (it->second.replicas != 0) replicated_.erase(KeyOf(it->second.token));
+  if (it->second.replicas != 0) replicated_.erase(it->second.key);
   asked_.erase(it);
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -28,6 +29,13 @@ struct Answer {
   std::string error; // empty: none
 };
 
+// A call without an order, of one of the devices of a program.
+struct UnorderedCall {
+  uint64_t site;
+  int64_t traits; // with its number among those of one site
+  int32_t device;
+};
+
 class Replies {
 public:
   // The rest of a program that waited; empty if it goes on elsewhere.
@@ -42,6 +50,10 @@ public:
   // the one that publishes, and 0 for the others. It is the first to come, or in a group of replicas the primary one.
   // A device that comes after the answer is answered at once.
   uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, Waiter waiter);
+
+  // As ask_replicated(), for a call without an order, whose token does not tell it from others. A device comes to one
+  // call again only when it has been answered, so that the calls of all devices are the same one by one.
+  uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, const UnorderedCall &call, Waiter waiter);
 
   // Gives the answer to all waiters of this number.
   void answer(uint32_t number, const Answer &answer);
@@ -65,20 +77,30 @@ private:
     std::vector<std::string> results;
     std::string error;
   };
+  // What several devices ask for alike: whether it has an order, stream, epoch and group; then its index and phase, or
+  // without an order its site and traits, and which of the calls that not all devices have come to it is.
+  using Key = std::tuple<bool, uint32_t, uint32_t, uint32_t, uint64_t, int64_t, uint32_t>;
+
   struct Asked {
     std::vector<Waiter> waiters;
     uint32_t replicas = 0; // how many will come; 0: only the one
     uint32_t came = 0;
     bool answered = false;
     DeviceToken token{};
+    Key key{};                 // if several will come
+    std::set<int32_t> devices; // that came, if the call has no order
     Owned answer;
   };
-  using Key = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
   static Key KeyOf(const DeviceToken &token);
+  static Key KeyOf(const DeviceToken &token, const UnorderedCall &call);
 
   void notify(const std::vector<Waiter> &waiters, const Answer &answer);
 
+  uint32_t join(std::unique_lock<std::mutex> lock, const Key &key, const DeviceToken &token, uint32_t replicas,
+                std::optional<int32_t> device, Waiter waiter);
+
   // All with `mutex_` held.
+  Key find_unanswered(Key key, int32_t device) const;
   uint32_t next_number();
   void forget(uint32_t number);
   bool has_ended(const Token &token) const { return ended_.count({ThreadOf(token), token.epoch}) != 0; }

@@ -56,7 +56,8 @@ public:
   Token next_untracked_token(bool ordered);
 
   // Any thread: publishes one record, into the calling thread's ring. Returns false when it was dropped, which a marker
-  // never is, nor what a device waits for. Throws std::bad_alloc, and std::runtime_error where nothing may be published.
+  // never is, nor what a device waits for. Throws std::bad_alloc, and std::runtime_error where nothing may be
+  // published.
   bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
                uint16_t flags = 0, uint32_t reply = 0) {
     return publish(kind, site, token, device, spans, count, flags, reply, nullptr);
@@ -98,7 +99,7 @@ private:
 
   WakeUp &wake_up_;
   std::string why_refused_; // empty: nothing is
-  const uint64_t id_; // no other publisher of the process has or had it
+  const uint64_t id_;       // no other publisher of the process has or had it
   std::atomic<uint32_t> untracked_index_{0};
   std::atomic<size_t> large_bytes_{0};
 

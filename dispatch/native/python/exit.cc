@@ -46,9 +46,7 @@ void End(int status) {
 }
 
 #if defined(__GLIBC__)
-void AtExit(int status, void *) {
-  End(status);
-}
+void AtExit(int status, void *) { End(status); }
 #else
 void AtExit() { // which code the process would end with is not known here
   End(0);

@@ -62,7 +62,7 @@ private:
 
   nb::object newest_;     // the newest call
   bool may_wait_ = false; // writing to its standard output
-  nb::list tokens_;   // of the block of epochs that is being handed out
+  nb::list tokens_;       // of the block of epochs that is being handed out
   int64_t block_ = -1;
   std::deque<uint32_t> unclosed_; // those of `running`, the oldest first, as their thread knows
   std::optional<bool> several_;   // whether programs may run on several devices

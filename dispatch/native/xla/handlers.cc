@@ -53,7 +53,8 @@ void PublishWhole(const LoadedSite &site, const Token &token, ffi::RemainingArgs
     if (!buffer.has_value()) throw std::runtime_error("an operand is not a buffer");
     const auto sizes = buffer->dimensions();
     const size_t count = buffer->element_count(), item = count == 0 ? 0 : buffer->size_bytes() / count;
-    shards.push_back({static_cast<const std::byte *>(buffer->untyped_data()), item, sizes.size(), sizes.begin(), numbers});
+    shards.push_back(
+        {static_cast<const std::byte *>(buffer->untyped_data()), item, sizes.size(), sizes.begin(), numbers});
     copies = copies || shards.back().is_copied();
     numbers += 1 + 3 * sizes.size();
   }
@@ -118,11 +119,12 @@ ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
 
     Waiting waiting(rets);
     ffi::Future future = waiting.future();
-    // Unordered calls of one program may have one token, which does not say which calls are replicas of each other. So
-    // each device asks for itself.
-    const bool shared = (site->has(kRecordIsReplicated) || token.has_group) && site->ordered();
-    const uint32_t reply = shared ? replies().ask_replicated(token, site->devices, std::move(waiting))
-                                  : replies().ask(std::move(waiting), token.token);
+    const bool shared = site->has(kRecordIsReplicated) || token.has_group;
+    // Unordered calls of one program may have one token: their number in the program tells them apart.
+    const UnorderedCall call{site->site, site->traits, device};
+    const uint32_t reply = !shared           ? replies().ask(std::move(waiting), token.token)
+                           : site->ordered() ? replies().ask_replicated(token, site->devices, std::move(waiting))
+                                             : replies().ask_replicated(token, site->devices, call, std::move(waiting));
     if (reply != 0 && !FailIfStopped(reply))
       publisher().publish(site->kind, site->site, token.token, device, all.data() + 1, all.size() - 1, site->flags,
                           reply);

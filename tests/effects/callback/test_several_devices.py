@@ -1,6 +1,8 @@
 """Callbacks of programs over several devices, and those that compute on the devices that wait for them."""
 
 import contextlib
+import functools
+import itertools
 import operator
 import threading
 
@@ -53,9 +55,86 @@ def test_sharded_program_calls_once_for_all_devices():
     for _ in range(3):
         assert f(_sharded()).tolist() == [2.0 * (i + 1) for i in range(8)]
     assert seen == [[float(i) for i in range(8)], "sync"] * 3
-    g = fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x, ordered=False))
-    with pytest.raises(NotImplementedError, match="Leave out `ordered=False`"):
-        g(_sharded())
+    meet_barrier()
+
+
+def _numbered(numbers):
+    """A function that returns the number of its call, and so tells which devices were given the answer of which."""
+    return lambda *_: np.float32(next(numbers))
+
+
+def test_unordered_calls_of_a_sharded_program():
+    """Without an order, too, a call with results runs once for all devices: in loops, beside calls that are the same in
+    all, in a function that is called twice, and again with each call of the program."""
+    numbers = itertools.count()
+    number = functools.partial(fx.callback, _numbered(numbers), F32, ordered=False)
+
+    @jax.jit
+    def twice(x):
+        return number(x) + 0 * x.sum(), number(x) + 0 * x.sum()
+
+    @fx.jit
+    def f(x):
+        def turn(carry, _):
+            first, second = number(x), number(x)
+            together = (x * 0 + first).sum() / 8  # devices communicate between the calls
+            return carry + together - first, jnp.stack([first, second])
+
+        differences, of_turns = jax.lax.scan(turn, jnp.float32(0), None, 5)
+        return differences, of_turns.ravel(), jnp.stack([*twice(x), *twice(x), number()])
+
+    for program in range(3):
+        differences, *answers = f(_sharded())
+        found = np.concatenate(answers)
+        assert differences == 0 and sorted(found) == [15 * program + i for i in range(15)]
+        for answer in answers:  # on every device
+            shards = answer.addressable_shards
+            assert all((np.asarray(shard.data) == np.asarray(answer)[shard.index]).all() for shard in shards)
+    meet_barrier()
+
+
+def test_unordered_call_under_vmap_of_a_sharded_program():
+    """Lanes have an answer each, with masks and without."""
+
+    def f(x):
+        return jax.lax.cond(
+            x > 3, lambda x: fx.callback(lambda x: x + 1, F32, x, ordered=False), lambda x: jnp.float32(-1), x
+        )
+
+    assert fx.jit(jax.vmap(f))(_sharded()).tolist() == [-1, -1, -1, -1, 5, 6, 7, 8]
+
+
+def test_unordered_call_of_replicas():
+    """In a `shard_map` over some axes of its mesh, devices that are replicas of each other have one answer."""
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    calls = []
+
+    def region(x):
+        y = fx.callback(
+            lambda x: (calls.append(1), 2 * x)[1], jax.ShapeDtypeStruct((4,), jnp.float32), x, ordered=False
+        )
+        return y + fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((4,), jnp.float32), x, ordered=False)
+
+    f = fx.jit(jax.shard_map(region, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"), axis_names={"x"}))
+    x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P(("x", "y"))))
+    for _ in range(3):
+        assert f(x).tolist() == [3.0 * i + 1 for i in range(8)]
+    assert len(calls) == 2 * 3
+    meet_barrier()
+
+
+def test_unordered_call_that_raises_in_a_sharded_program():
+    """Every device hears that the function has failed, and the next program goes on."""
+
+    def fail(x):
+        raise ValueError("as asked")
+
+    f = fx.jit(lambda x: fx.callback(fail, jax.ShapeDtypeStruct((8,), jnp.float32), x, ordered=False) + x)
+    g = fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x, ordered=False) + x)
+    for _ in range(2):
+        with pytest.raises(fx.EffectError, match="as asked"):
+            f(_sharded())
+        assert g(_sharded()).tolist() == [2.0 * i for i in range(8)]
     meet_barrier()
 
 

@@ -53,8 +53,7 @@ class DeviceGenerator(Generator):
     def __init__(self, draw: Draw, prefix: str, features: frozenset[str], failure: str, pmap: bool):
         super().__init__(draw, prefix, features, failure)
         self.forms = tuple(form for form in REGIONS if form != "inner" and (pmap or form != "pmap"))
-        without = (self.sync_unordered,)  # what JAX leaves open on several devices
-        self.leaves = [leaf for leaf in self.leaves if leaf not in without]
+        self.awaited = (self.sync, self.sync_unordered, self.jax_sync)
         self.no_region_yet = True
 
     def leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
@@ -62,15 +61,14 @@ class DeviceGenerator(Generator):
         if not place.mode:
             return [*leaves, *[self.whole] * 2] if place.regions else leaves
         if place.mode == "talk_ways":
-            leaves = [leaf for leaf in leaves if leaf not in (self.sync, self.jax_sync)]
+            leaves = [leaf for leaf in leaves if leaf not in self.awaited]
         if place.together and place.mode in ("talk_calls", "talk_ways", "both"):
             leaves = [*leaves, *[self.talk] * 5]
         return leaves
 
     def first_leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         leaves = super().first_leaves_at(place)
-        awaited = (self.sync, self.jax_sync)
-        return [leaf for leaf in leaves if leaf not in awaited] if place.mode == "talk_ways" else leaves
+        return [leaf for leaf in leaves if leaf not in self.awaited] if place.mode == "talk_ways" else leaves
 
     def nests_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         if place.part and place.together:
