@@ -37,18 +37,18 @@ class _Lost:
 class Runtime:
     """Streams, drain, failures, observers and sites, each of which knows only those that it uses.
 
-    There is one in a process, as there is one native module, which has the rings that the drain empties.
-
+    There is one in a process, as there is one native module, which has the rings that the drain empties. It starts the
+    drain, stops it when the process ends, and has a forked child raise instead of losing effects.
     """
 
     def __init__(self, sites: KnownSites) -> None:
         self.sites = sites
-        self.streams: Any = Streams()
-        self.failures: Any = Failures(self.streams)
-        self.observers: Any = Observers()
-        self.drain: Any = Drain(self.streams, self.failures, self.observers, self.sites)
-        self.waiting: Any = Waiting(self.streams, self.drain)
-        self.meetings: Any = Meetings(self.streams, self.drain)
+        self.streams = Streams()
+        self.failures = Failures(self.streams)
+        self.observers = Observers()
+        self.drain = Drain(self.streams, self.failures, self.observers, self.sites)
+        self.waiting = Waiting(self.streams, self.drain)
+        self.meetings = Meetings(self.streams, self.drain)
         self.is_lost = False  # in a forked child
         # A program that JAX dispatches says nothing when it is called, but it has been lowered.
         self.sites.listen(self.start)
@@ -59,7 +59,7 @@ class Runtime:
 
     def after_fork(self) -> None:
         """In a forked child, where only the thread that forked goes on: without a drain whatever is published would be
-        lost. Whoever uses effects is told so.
+        lost. So any use of effects raises.
 
         A drain that has not started yet can start in the child. No lock may be taken there that one of the parent's
         threads may have had, and nothing is left to do when the child ends: its parent shows what it has issued.
@@ -69,7 +69,8 @@ class Runtime:
         self.is_lost = True
         native.refuse(MSG_FORKED)
         atexit.unregister(self.stop)
-        self.streams = self.failures = self.observers = self.drain = self.waiting = self.meetings = _Lost()
+        lost: Any = _Lost()
+        self.streams = self.failures = self.observers = self.drain = self.waiting = self.meetings = lost
 
     def stop(self) -> None:
         """Shows all effects, ends the drain, closes handlers, and reports what effects raised and no caller was given.

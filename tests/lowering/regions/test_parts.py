@@ -153,6 +153,11 @@ def test_error_in_a_part():
 
     f = fx.jit(in_parts(body, mesh_of(2, 2)))
     for _ in range(3):
+        with pytest.raises(fx.EffectError, match="ZeroDivisionError") as caught:
+            f(jnp.arange(4))
+        assert caught.value.not_carried_out == {"callback": 1}  # the other group's
+        fx.effects_barrier()
+    with fx.config.override(after_error="go_on"):
         with pytest.raises(fx.EffectError, match="ZeroDivisionError"):
             f(jnp.arange(4))
         with pytest.raises(fx.EffectError, match="ZeroDivisionError"):  # the other group's
