@@ -28,7 +28,7 @@ _EAGER = native.Caller("an eager call")
 
 @effect_p.def_impl
 def _effect_impl(*given: Any, site: Site) -> list[Any]:
-    with jax.transfer_guard("allow"):  # whoever guards against transfers has programs record what they please too
+    with jax.transfer_guard("allow"):  # the guard is for the user's transfers; this one is ours
         operands, site = site.without_idle_mask(given)
         # JAX may bring a Python number where it has none of its own: differentiating one, say.
         if site.per_shard and not site.lanes:

@@ -1,4 +1,4 @@
-"""The end of the process: effects are waited for, what is waited for is said, and Ctrl-C gives up the rest."""
+"""The end of the process: it waits for effects, says for which, and gives up the rest on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MSG_GIVEN_UP = (
 )
 
 _QUIET = 3.0
-"""Seconds after which it is said what is waited for."""
+"""Seconds after which the process says what it waits for."""
 
 _PATIENCE = 0.2
 """Seconds for which to wait, three times at most, for what still runs when the rest is given up."""

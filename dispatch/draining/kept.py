@@ -1,4 +1,4 @@
-"""What a failure keeps alive for as long as nobody has asked for it: as little as possible, and of a known size.
+"""What a failure keeps alive until a barrier raises it: as little as possible, and of a known size.
 
 A traceback has frames, and these have the operands of the function that raised, and of ours that called it: a frame
 keeps the one that it was called from. So frames are cleared as soon as they do not run any more. What an exception has

@@ -32,8 +32,8 @@ class LeftOut:
                 self._counts[key] = self._counts.get(key, 0) + count
 
     def add_item(self, item: Item, find_site: Callable[[int], Site]) -> None:
-        """Counts what is left of an item of the drain's. Of callbacks it takes out what it counts: whoever replays
-        them does so too, so that two threads may have the item."""
+        """Counts what is left of an item of the drain's. It takes the callbacks that it counts out of the item, as the
+        thread does that replays them, so that two threads may have the item."""
         if item.has_callbacks:
             while item.data:
                 part = item.data.pop()

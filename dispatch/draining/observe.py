@@ -99,7 +99,7 @@ def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False)
     runtime.waiting.for_thread()
     try:
         runtime.observers.add(added)
-    except BaseException:  # an interrupt: nobody gets what would remove the handler
+    except BaseException:  # an interrupt: the caller does not get what would remove the handler
         runtime.observers.remove(added)
         raise
     return added
@@ -136,4 +136,4 @@ def remove_handler(token: Handler) -> None:
 
 
 _LOOK = 0.005
-"""Seconds after which to look whether a handler is still being given records: nobody tells."""
+"""Seconds after which to look again whether a thread still gives a handler records; nothing notifies of that."""

@@ -108,7 +108,7 @@ class Handler:
 
     def remove(self) -> None:
         """From now on no thread begins to give it records. Several threads may be about to: each says that it is there
-        and then looks, so that whoever comes after this sees either that thread, or that it has seen this."""
+        and then looks, so that either the remover sees that thread, or that thread sees the removal."""
         self._is_removed = True
 
     def close_when_idle(self) -> None:
@@ -118,7 +118,7 @@ class Handler:
             self.close()
 
     def close(self) -> None:
-        """Lets the handler write what it has kept. Once: whoever comes second does nothing."""
+        """Lets the handler write what it has kept. A second call does nothing."""
         try:
             self._to_close.pop()
         except IndexError:

@@ -10,7 +10,7 @@ def stats() -> dict[str, int]:
 
     Returns:
         `published`: records that devices published; `released`: those that left in order; `dropped`: lost because a
-        ring was full; `discarded`: other devices' copies of what all publish alike, and what came of a program that had
+        ring was full; `discarded`: other devices' copies of the same record, and what came of a program that had
         failed before. After a barrier of all threads, `published` is the sum of these three. `cancelled`: callbacks
         that did not run because their program had failed; `waited`: times a device waited for room; `bytes`: published,
         headers included; `high_water`: the most bytes that one ring held.

@@ -85,7 +85,7 @@ class Streams:
 
     def ended(self) -> list[Stream]:
         """Those of threads that have ended and have effects that may not be visible yet. Whoever waits for its own also
-        waits for these, since nobody else will; but not what runs in a drain thread, for which they may wait."""
+        waits for these, since no other thread will; but not what runs in a drain thread, for which they may wait."""
         if this_thread.is_nested or not self._ended:
             return []
         return [stream for thread in self._ended[:] if (stream := self._by_thread.get(thread)) is not None]

@@ -16,7 +16,7 @@ from effects.handlers._columns import Table, native, pieces_of
 
 MSG_NO_FILE = (
     "`NpzHandler` was given {path!r}, which is no ordinary file. The file is replaced as a whole whenever it is "
-    "written, and what is there would be gone. Pass the path of a file, or one where nothing is."
+    "written, which would destroy this one. Pass the path of a file, or one where nothing is."
 )
 
 

@@ -19,7 +19,7 @@ std::atomic<int> code_for_lost{0};
 std::atomic<bool> registered{false};
 std::atomic<uint64_t> untaken_before{0};
 
-// How many records have been published that nobody has taken.
+// How many records have been published and not taken.
 uint64_t Untaken() {
   const Stats &stats = publisher().stats;
   return stats.published.load() - stats.released.load() - stats.dropped.load() - stats.discarded.load();

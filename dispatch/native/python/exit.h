@@ -3,7 +3,7 @@
 
 namespace effects {
 
-// The drain has ended. If effects are published after this and nobody takes them, the process says at its very end how
+// The drain has ended. If effects are published after this and not taken, the process says at its very end how
 // many, and ends with this code instead of 0.
 void WatchExit(int code);
 
