@@ -23,7 +23,7 @@ MSG_SCOPE = (
     "`jax.distributed`. Pass `scope='local'` or `scope='global'`."
 )
 MSG_BARRIER_TIMEOUT = (
-    "The barrier waited {timeout} s and these have not ended: {outstanding}. A barrier returns when all that was "
+    "The barrier waited {timeout:g} s and these have not ended: {outstanding}. A barrier returns when all that was "
     "issued before it is visible on the host. Wait longer, or look at what keeps the device busy."
 )
 

@@ -58,7 +58,7 @@ class Meeting:
         raise errors.BarrierTimeout(
             MSG_GLOBAL_TIMEOUT.format(
                 count=jax.process_count(),
-                waited="waited" if timeout is None else f"waited {timeout} s",
+                waited="waited" if timeout is None else f"waited {timeout:g} s",
                 problem=problem,
             )
         )

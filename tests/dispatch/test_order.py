@@ -195,14 +195,23 @@ def test_barrier_waits_for_its_own_thread_only(gates):
     gate = gates()
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        thread = threading.Thread(target=lambda: fx.jit(lambda x: fx.print("x {}", gate(x)))(jnp.float32(1)))
+        called, over = threading.Event(), threading.Event()
+
+        def run():
+            fx.jit(lambda x: fx.print("x {}", gate(x)))(jnp.float32(1))
+            called.set()
+            over.wait(60)  # a barrier waits for threads that have ended
+
+        thread = threading.Thread(target=run)
         thread.start()
-        thread.join()
+        called.wait(60)
         fx.effects_barrier(timeout=60)
         with pytest.raises(fx.BarrierTimeout):
             fx.effects_barrier(timeout=0.02, all_threads=True)
         gate.open()
         fx.effects_barrier(timeout=60, all_threads=True)
+        over.set()
+        thread.join()
     assert out.getvalue() == "x 1.0\n"
 
 

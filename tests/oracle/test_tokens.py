@@ -100,7 +100,7 @@ def test_check_reports_lines_of_a_domain_in_another_order() -> None:
 def test_case_with_small_rings_keeps_its_promise(rings: str) -> None:
     """What a full ring drops is counted, and the rest is in order; where it waits, all comes."""
     program = Program((), tuple(Fori(f"i{k}", 3, 4, (Effect("ordered", f"at{k}", (N, A)),)) for k in range(8)))
-    case = Case((Run(program, (1, 2, 3)), *[Run(program, None)] * 9), capture=rings == "drop_oldest", rings=rings)
+    case = Case((Run(program, (1, 2, 3)), *[Run(program, None)] * 39), capture=rings == "drop_oldest", rings=rings)
     seen = observe(case, library())
     assert not compare(case, expect(case), seen)
     assert (seen.dropped > 0) == (rings != "wait")

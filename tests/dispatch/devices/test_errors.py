@@ -186,13 +186,6 @@ def test_plain_jit_is_refused_over_several_devices():
         jax.jit(shown)(jax.device_put(X, rows_of()))
 
 
-def test_unordered_results_are_refused_over_several_devices():
-    """Copies of a call that all wait are known by their order alone."""
-    f = fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x, ordered=False))
-    with pytest.raises(NotImplementedError, match=r"at .*test_errors.py.*[Oo]rdered"):
-        f(jax.device_put(X, rows_of()))
-
-
 # The runtime token is nobody's argument
 
 

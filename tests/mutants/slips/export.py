@@ -10,9 +10,8 @@ SLIPS = (
     Slip(
         "export.domains_swapped",
         FILE,
-        "    outs, after = program._run(here, flat)\n    return dict(zip(tokens, after, strict=True)), outs",
-        "    outs, after = program._run(here[::-1], flat)\n"
-        "    return dict(zip(tokens, after[::-1], strict=True)), outs",
+        "program._run(here, flat)\n    after = [exported_calls_p.bind(token) for token in after]",
+        "program._run(here[::-1], flat)\n    after = [exported_calls_p.bind(token) for token in after[::-1]]",
         "An exported program counts its domains as each other's.",
         (f"{DOMAINS}::test_domains_of_an_exported_program_inside_another",),
     ),

@@ -100,8 +100,8 @@ SLIPS = (
     Slip(
         "replay.answer_of_a_group",
         REPLIES,
-        "return {stream, epoch, phase, token.has_group ? token.replicas.num_shared : index, token.replicas.group};",
-        "return {stream, epoch, phase, token.has_group ? token.replicas.num_shared : index, 0};",
+        "return {true, stream, epoch, token.replicas.group, token.has_group",
+        "return {true, stream, epoch, 0, token.has_group",
         "Replica groups are given each other's answers.",
         ("tests/native/replicated_replies_test.cc::test_replica_groups_have_answers_of_their_own",),
     ),
