@@ -13,7 +13,7 @@ from effects._jax import call_beside_fast_paths, count_fast_paths, jax_tokens, r
 from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.custom_call_failures import failure_in
 from effects.dispatch.draining.barrier import effects_barrier
-from effects.dispatch.draining.drain import failure_of
+from effects.dispatch.draining.output_tokens import failure_of
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream, several_devices
 from effects.lowering.emit.record import TOKEN_NAME

@@ -22,6 +22,7 @@ from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.observers import Observers
+from effects.dispatch.draining.output_tokens import close_failed
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
 from effects.dispatch.draining.texts import replay_text
 from effects.dispatch.draining.watchdog import Running, Watch
@@ -166,7 +167,7 @@ class Drain:
             while not done():
                 _, replayed, _ = self._step(self._settle(nested))
                 if not replayed:
-                    self._close_failed()
+                    close_failed(self._streams)
 
     def _settle(self, nested: Stream) -> Settle:
         def settle(key: ProgramKey) -> None:
@@ -220,7 +221,7 @@ class Drain:
         self._failures.clear_frames()
         self._batches += 1
         if leads and not batch.stopped and (run is None or self._batches % 64 == 0):
-            self._close_failed()
+            close_failed(self._streams)
             self._free_stuck()
             self._streams.forget_ended()
         return leads, bool(items or finished), batch.stopped
@@ -374,37 +375,10 @@ class Drain:
             if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
                 native.end_program(*function.key)
 
-    def _close_failed(self) -> None:
-        """Ends epochs whose programs have failed or run elsewhere, which never close themselves."""
-        for stream in self._streams.all():
-            for number in list(stream.running):
-                # What waits behind one that has not failed waits for it.
-                _, output_token = stream.running.get(number, (None, None))
-                if output_token is None or output_token.is_deleted() or not output_token.is_ready():
-                    break  # if the user has deleted all arrays of JAX's, it cannot be known
-                if runs_here(output_token) and failure_of(output_token) is None:
-                    break  # it has ended, and its marker is about to come
-                stream.running.pop(number, None)
-                stream.fail(number)
-
 
 def _reply_of(part: tuple[Any, ...]) -> int:
     """The number of the reply that a device waits for with a part of an item; 0 if none does."""
     return part[_REPLY] if len(part) > _BETWEEN else 0
-
-
-def failure_of(output_token: Any) -> Exception | None:
-    """What JAX says of the program that returned this output token, if it failed. Waits until it is over."""
-    try:
-        output_token.block_until_ready()
-    except Exception as error:
-        return error
-    return None
-
-
-def runs_here(output_token: Any) -> bool:
-    """Whether devices of this process run the program. Those of others publish nothing here."""
-    return output_token.is_fully_addressable or bool(output_token.addressable_shards)
 
 
 def answer_with(reply: int, result: Any) -> None:

@@ -391,11 +391,9 @@ KINDS = frozenset(
         *(f"results_{structure}" for structure in ("leaf", "tuple", "tree")),
         *(f"result_{dtype}" for dtype in RESULT_TYPES),
         *(f"returns_{form}" for form in ("numpy", "python", "jax")),
-        *(f"fails_{kind}" for kind in ("queued", "queued_unordered", "sync", "sync_unordered")),
-        *(f"fails_{kind}" for kind in ("jax_queued", "jax_io", "jax_sync")),
+        *(f"fails_{kind}" for kind in EFFECTS if "queued" in kind or "sync" in kind or kind == "jax_io"),
         *("assign", "optimization_barrier", "associative_scan", "map", "call", "call_dropped", "dropped_result"),
-        *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch"),
-        *("scan", "scan_reverse", "scan_unroll_2", "scan_unroll_3"),
-        *("solve", "solve_residual", "new_ref", "freeze", "run_state", "write"),
+        *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch", "scan", "scan_reverse"),
+        *("scan_unroll_2", "scan_unroll_3", "solve", "solve_residual", "new_ref", "freeze", "run_state", "write"),
     }
 )
