@@ -16,6 +16,8 @@ def may_wait(output: Any) -> bool:
     """Whether to write there runs Python code that we do not know: it may call programs, and wait for their effects."""
     if output is None or type(output).__module__ == _NOTEBOOK:
         return False
+    if type(output).__module__ == "tempfile":  # a named temporary file, around what writes
+        output = getattr(output, "file", output)
     write = inspect.getattr_static(output, "write", None)
     if write is inspect.getattr_static(io.StringIO, "write"):
         return False

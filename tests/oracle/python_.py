@@ -111,7 +111,7 @@ class Reading:
         if not (self.stopped and label and EFFECTS.get(kind, True)):
             return False
         self.left_out += 1
-        if kind == "sync":
+        if "sync" in kind:
             self.failures.remove(self.stopped)
             raise Failure(self.stopped)
         return True
