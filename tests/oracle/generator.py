@@ -239,15 +239,12 @@ class Generator:
 
     def sync(self, place: Place, kind: str = "sync") -> Statement:
         structure = self.draw.choice(("leaf", "leaf", "tuple", "tree"))
-        # Nothing waits for an `io_callback` without results.
-        fewest = 1 if kind == "jax_sync" else 0
+        fewest = 1 if kind == "jax_sync" else 0  # nothing waits for an `io_callback` without results
         count = {"leaf": 1, "tree": self.draw.choice((1, 2, 3)), "tuple": self.draw.choice((2, 1, 3, fewest))}[
             structure
         ]
-        results = tuple(
-            (self.draw.choice(("int32", "int32", *RESULT_TYPES)), self.draw.choice((0, 0, 0, 2, 3)))
-            for _ in range(count)
-        )
+        types = ("int32", "int32", *RESULT_TYPES)
+        results = tuple((self.draw.choice(types), self.draw.choice((0, 0, 0, 2, 3))) for _ in range(count))
         returns = self.draw.choice(("numpy", "numpy", "python", "jax"))
         parameters = {"target": self.register(), "results": results, "structure": structure, "returns": returns}
         return self.callback(place, kind, **parameters)
