@@ -1,4 +1,4 @@
-"""The end of a process: what is shown, what is said, and what Ctrl-C does."""
+"""The end of a process: what it shows, what it reports as lost, and what Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def f(n):
 
 
 def test_interrupt_gives_up_what_is_queued():
-    """The first Ctrl-C ends the wait. How many effects were given up, and where, is said; the code is 130."""
+    """The first Ctrl-C ends the wait. The process says how many effects it gave up, and where; its code is 130."""
     done = run_python(
         f"{INTERRUPTS}\n"
         "def after_interrupt():\n"
@@ -135,7 +135,7 @@ def test_effects_of_all_exit_handlers_are_shown():
 
 
 def test_effects_that_cannot_be_shown_at_exit_are_said():
-    """Programs that plain `jax.jit` dispatches do not wait. If nobody does for them, it is said what is lost."""
+    """Programs that plain `jax.jit` dispatches do not wait. The process says what is lost if no barrier comes."""
     done = run_python(
         "import atexit\n"
         "def run():\n"

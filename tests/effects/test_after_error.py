@@ -97,7 +97,7 @@ def test_setting_is_one_of_two():
 
 @pytest.mark.parametrize("many", [False, True])
 def test_handlers_get_what_was_not_carried_out_if_they_ask(many):
-    """The records after a failure are evidence: who asks for them gets them, marked, and nobody else does."""
+    """The records after a failure are evidence: handlers that ask for them get them, marked, and no others do."""
     asks, others = [], []
 
     class Many:
@@ -238,7 +238,7 @@ def test_failures_of_handlers_stop_nothing(capsys):
 
 
 def test_failure_of_a_nested_program_stops_the_program_whose_callback_called_it(capsys):
-    """In Python, what the callback calls and nobody catches comes through it."""
+    """In Python, an exception that the callback does not catch comes through it."""
     inner = _loop(_fails_at(1), 3)
 
     @fx.jit

@@ -113,7 +113,7 @@ ERRORS = {
 @pytest.mark.parametrize("prints", [False, True])
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors_count_the_users_arguments(name, prints):
-    """What is wrong with arguments is said in the words of `jax.export`, and no token is counted among them."""
+    """Errors about arguments are those of `jax.export`, and count no token among the arguments."""
 
     def f(x, y):
         if prints:

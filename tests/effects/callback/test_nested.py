@@ -182,6 +182,6 @@ except fx.EffectError as error:
 
 @pytest.mark.parametrize(("levels", "threads"), [(44, 40), (12, 2)])
 def test_programs_that_have_all_threads_of_xla(levels, threads):
-    """Nothing can be computed then, and that is said, however many threads wait meanwhile."""
+    """Nothing can be computed then, and an error says so, however many threads wait meanwhile."""
     done = run_python(STARVING.replace("LEVELS", str(levels)), env={"PJRT_NPROC": str(threads)}, timeout=200)
     assert done.stdout == "True\n", done.stderr[-3000:]

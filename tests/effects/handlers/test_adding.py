@@ -312,7 +312,7 @@ def test_handler_is_closed_when_other_threads_have_given_it_their_records():
     def of_another_thread():
         f(jnp.int32(1))
         called.set()
-        go_on.wait(60)  # it lives, so that nobody waits for its effects
+        go_on.wait(60)  # it lives, so that no other thread's barrier waits for its effects
         f(jnp.int32(2))
         fx.effects_barrier(timeout=60)
 

@@ -100,7 +100,7 @@ def test_full_disk_leaves_whole_lines_and_a_count(handler, tmp_path):
 
 
 def test_full_disk_leaves_the_npz_that_was_there(tmp_path):
-    """A file that cannot be written whole is not written, and how many records it lacks is said."""
+    """A file that cannot be written whole is not written, and the error counts the records that it lacks."""
     path = tmp_path / "run.npz"
     done = run_python(
         "import resource, jax, effects as fx\n"
