@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 13
+INTERFACE = 14
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens

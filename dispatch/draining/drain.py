@@ -8,7 +8,6 @@ those of several threads' may, as the threads themselves do.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -196,8 +195,7 @@ class Drain:
         Returns whether this thread still leads, whether there was anything in the batch, and whether the drain is to
         end.
         """
-        self._observers.note_output(sys.stdout)
-        batch = Batch._make(native.next_batch(_PATIENCE))
+        batch = Batch._make(native.next_batch(_PATIENCE, self._observers.note_output))
         items, finished, run, untracked_released = batch.items, batch.finished, batch.run, batch.untracked_released
         items[:] = map(Item._make, items)
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.

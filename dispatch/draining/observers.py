@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -161,8 +162,9 @@ class Observers:
             self._tell_native()
         return known
 
-    def note_output(self, output: Any) -> None:
-        """The drain's leader: the present `sys.stdout`. If writing there may wait, it is a function of the user's."""
+    def note_output(self) -> None:
+        """The drain's leader: looks at `sys.stdout`. If writing there may wait, it is a function of the user's."""
+        output = sys.stdout
         if output is not self._output:
             with self._lock:
                 self._output, self._output_may_wait = output, may_wait(output)

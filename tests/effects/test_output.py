@@ -262,11 +262,16 @@ class _Nested(io.TextIOBase):
         return len(text)
 
 
+@pytest.mark.parametrize("called_before", [False, True], ids=["first call", "later call"])
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
-def test_output_may_call_programs_and_wait_for_them(jit):
-    """What these print comes where the text was written."""
+def test_output_may_call_programs_and_wait_for_them(jit, called_before):
+    """What these print comes where the text was written. A later call meets a drain that sleeps."""
     out = _Nested(fx.jit(lambda x: fx.print("inner {}", x)))
     outer = jit(lambda x: jax.lax.fori_loop(0, 2, lambda i, _: fx.print("outer {} {}", x, i), None))
+    if called_before:
+        with contextlib.redirect_stdout(io.StringIO()):
+            outer(0)
+            fx.effects_barrier(timeout=60)
     with contextlib.redirect_stdout(out):
         outer(7)
         outer(8)

@@ -161,7 +161,7 @@ TEST(test_take_visits_what_is_there_oldest_first) {
   Ring ring(kSmallest);
   for (uint64_t i = 0; i < 10; ++i) CHECK(Push(ring, 64 + 8 * i, i));
   uint64_t next = 0;
-  CHECK(ring.take([&](const std::byte *record) {
+  CHECK(ring.take(ring.end(), [&](const std::byte *record) {
     CheckFilled(record, 64 + 8 * next, next);
     if (next < 5) CHECK(Push(ring, 64, 100 + next)); // comes after the call, so it is not visited
     ++next;
@@ -170,7 +170,7 @@ TEST(test_take_visits_what_is_there_oldest_first) {
   CHECK_EQ(next, uint64_t{10});
   for (uint64_t i = 0; i < 5; ++i) Pop(ring, 64, 100 + i);
   CHECK_EQ(ring.used(), size_t{0});
-  CHECK(!ring.take([](const std::byte *) { return true; }));
+  CHECK(!ring.take(ring.end(), [](const std::byte *) { return true; }));
 }
 
 // A record taken from the middle is not seen again; its room comes back when everything before it has left.
@@ -178,7 +178,7 @@ TEST(test_take_may_leave_the_oldest) {
   Ring ring(kSmallest);
   for (uint64_t i = 0; i < 4; ++i) CHECK(Push(ring, 1024, i));
   uint64_t at = 0;
-  CHECK(ring.take([&](const std::byte *) { return at++ != 0; }));
+  CHECK(ring.take(ring.end(), [&](const std::byte *) { return at++ != 0; }));
   CHECK_EQ(ring.used(), kSmallest);
   CHECK(ring.try_reserve(8) == nullptr);
   Pop(ring, 1024, 0);
@@ -207,7 +207,7 @@ TEST(test_ring_equals_a_queue) {
       } else if (random.one_in(8)) {
         std::deque<std::pair<size_t, uint64_t>> left;
         auto expected = queue.begin();
-        ring.take([&](const std::byte *record) {
+        ring.take(ring.end(), [&](const std::byte *record) {
           CHECK(expected != queue.end());
           CheckFilled(record, expected->first, expected->second);
           const bool taken = !random.one_in(3);
@@ -275,7 +275,7 @@ void CheckTwoThreads(uint64_t seed, size_t capacity, uint64_t records, bool with
   };
   while (counter < records) {
     if (with_take) {
-      if (!ring.take(check_next)) std::this_thread::yield();
+      if (!ring.take(ring.end(), check_next)) std::this_thread::yield();
     } else if (const std::byte *record = ring.front()) {
       check_next(record);
       ring.pop();

@@ -228,5 +228,22 @@ TEST(test_program_follows_earlier_untracked_records) {
   }
 }
 
+// Before untracked records are taken the host says whether Python must write their text. What is published after it has
+// said so waits until it says so again.
+TEST(test_untracked_records_after_the_host_was_asked_wait) {
+  World world;
+  world.show_text();
+  CHECK(world.untracked(/*ordered=*/true, 8));
+  int asked = 0;
+  const Batch batch = world.drain.next_batch(kPatience, [&] {
+    if (++asked == 1)
+      CHECK(world.untracked(/*ordered=*/true, 8));
+    else
+      world.drain.show_python(true);
+  });
+  CHECK_EQ(asked, 2);
+  CHECK_SEEN(Items(batch), {"text untracked:0", "untracked:1"});
+}
+
 } // namespace
 } // namespace effects

@@ -20,6 +20,11 @@ constexpr std::chrono::microseconds kPace{10000};
 constexpr std::chrono::milliseconds kKeepsBlocks{3000};
 constexpr std::chrono::hours kForEver{24};
 
+// Whether note_untracked_published() counts it.
+bool IsUntracked(const RecordHeader &header) {
+  return ThreadOf(header.token) == kUntrackedThread && !IsMarker(header.kind);
+}
+
 bool HasLargeBlocks() {
   const LargeBlocks blocks = CountLargeBlocks();
   return blocks.used + blocks.kept != 0; // one that is in use may be kept while the leader sleeps
@@ -58,14 +63,14 @@ void Drain::note_untracked_published() {
 
 // The leader's
 
-Batch Drain::next_batch(std::chrono::milliseconds patience) {
+Batch Drain::next_batch(std::chrono::milliseconds patience, const std::function<void()> &before_untracked) {
   Batch batch;
   builder_.begin(batch);
   wake_up_.pace(last_batch_ + kPace);
   const auto start = steady_clock::now();
   auto pause = kFirstPause;
   for (;;) {
-    const bool progress = collect(batch);
+    const bool progress = collect(batch, before_untracked);
     last_batch_ = steady_clock::now();
     builder_.end(batch);
     if (progress || batch.stopped) return batch;
@@ -83,13 +88,13 @@ Batch Drain::next_batch(std::chrono::milliseconds patience) {
 }
 
 // Puts into the batch what can leave. Returns whether there is anything to tell the host.
-bool Drain::collect(Batch &batch) {
+bool Drain::collect(Batch &batch, const std::function<void()> &before_untracked) {
   const auto release = [&](const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
     builder_.release(batch, header, std::move(payload), info);
   };
   for (bool again = true; again && !builder_.is_full();) {
     bool moved = false;
-    if (!scan(batch, moved)) break; // the batch is full: the next call goes on with this scan
+    if (!scan(batch, before_untracked, moved)) break; // the batch is full: the next call goes on with this scan
     again = order_.advance(release, batch.finished) || moved;
     if (builder_.is_closed()) break; // somebody waits for what is here
   }
@@ -147,10 +152,10 @@ void Drain::read_inbox() {
 // Takes what is in the rings, in all of them and to their ends: ReleaseOrder counts on that, and no fast producer may
 // keep us from the others. A batch that is full interrupts a scan between two rings. Returns whether the scan is
 // over; sets `moved` when anything was taken.
-bool Drain::scan(Batch &batch, bool &moved) {
+bool Drain::scan(Batch &batch, const std::function<void()> &before_untracked, bool &moved) {
   read_inbox();
   const bool over = publisher_.for_each_ring([&](ProducerRing &ring) {
-    scan_ring(batch, ring, moved);
+    scan_ring(batch, ring, before_untracked, moved);
     return !builder_.is_full();
   });
   // With no lock held: it may run the rest of a program.
@@ -165,7 +170,18 @@ bool Drain::scan(Batch &batch, bool &moved) {
 //   2. The host announces a program, which is dispatched and publishes.
 //   3. The drain finds the program's record, or that one was dropped, and knows no such epoch.
 // So what is not known has the inbox read again, before it is given up as an ended program's.
-void Drain::scan_ring(Batch &batch, ProducerRing &ring, bool &moved) {
+//
+// Which text of untracked records Python must write depends on what `sys.stdout` was when their program was called.
+// Looking at any other moment would miss it:
+//   1. The leader looks at `sys.stdout`.
+//   2. The user sets it, and calls a program, which publishes.
+//   3. The leader takes the record, and formats it for the output that was there before.
+// So the end of the ring is read first, then `sys.stdout`, and no record behind that end is taken. A record in the ring
+// that is not counted yet stays there for the next scan.
+void Drain::scan_ring(Batch &batch, ProducerRing &ring, const std::function<void()> &before_untracked, bool &moved) {
+  const uint64_t end = ring.ring.end();
+  const bool untracked = publisher_.untracked_published.load(std::memory_order_acquire) != untracked_taken_;
+  if (untracked) before_untracked();
   std::unique_lock consumer(ring.consumer);
   if (ring.has_side()) {
     read_inbox();
@@ -178,9 +194,10 @@ void Drain::scan_ring(Batch &batch, ProducerRing &ring, bool &moved) {
   }
   publisher_.stats.note_high_water(ring.ring.used());
   bool stalled = false;
-  const bool taken = ring.ring.take([&](const std::byte *record) {
+  const bool taken = ring.ring.take(end, [&](const std::byte *record) {
     RecordHeader header;
     std::memcpy(&header, record, sizeof header);
+    if (!untracked && IsUntracked(header)) return false;
     if (!order_.knows(header)) read_inbox();
     if (!parking_.admits(header)) {
       if (!std::exchange(stalled, true)) parking_.note_stalled(ThreadOf(header.token), scans_);
@@ -204,7 +221,7 @@ void Drain::accept(Batch &batch, const std::byte *record) {
     payload.block = publisher_.take_large(header, payload.data);
     payload.data = payload.block.get();
   }
-  if (ThreadOf(header.token) == kUntrackedThread && !IsMarker(header.kind)) ++untracked_taken_;
+  if (IsUntracked(header)) ++untracked_taken_;
   const bool wanted =
       order_.accept(header, std::move(payload), [&](const RecordHeader &left, Payload &&bytes, const EpochInfo &info) {
         builder_.release(batch, left, std::move(bytes), info);

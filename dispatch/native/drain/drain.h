@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -53,14 +54,15 @@ public:
   void note_untracked_published();
 
   // Leader: everything that can leave now. Waits for something to, but not longer than `patience` while programs are
-  // running; for as long as it takes while none are.
-  Batch next_batch(std::chrono::milliseconds patience);
+  // running; for as long as it takes while none are. `before_untracked` is called when untracked records may be in a
+  // ring, with no lock held, and before these are taken: it may call show_python(), as `sys.stdout` is now.
+  Batch next_batch(std::chrono::milliseconds patience, const std::function<void()> &before_untracked = [] {});
 
 private:
   void read_inbox();
-  bool collect(Batch &batch);
-  bool scan(Batch &batch, bool &moved);
-  void scan_ring(Batch &batch, ProducerRing &ring, bool &moved);
+  bool collect(Batch &batch, const std::function<void()> &before_untracked);
+  bool scan(Batch &batch, const std::function<void()> &before_untracked, bool &moved);
+  void scan_ring(Batch &batch, ProducerRing &ring, const std::function<void()> &before_untracked, bool &moved);
   void accept(Batch &batch, const std::byte *record);
   bool fall_asleep();
 

@@ -7,6 +7,7 @@
 // All of it is inline: every record of every device goes through these functions, each of which is a few instructions.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -38,11 +39,16 @@ public:
   // Consumer: gives the room of the record that front() returned back to the producer.
   void pop();
 
-  // Consumer: calls `visit(record)` for every record that is there now, oldest first, and takes out those for which it
+  // Where the records end that are there now. What is published later stands behind it.
+  uint64_t end() const {
+    return written_.load(std::memory_order_acquire); // pairs with publish()
+  }
+
+  // Consumer: calls `visit(record)` for every record before `end()`, as it was, oldest first, and takes out those for which it
   // returns true, wherever they stand. The room of one taken from the middle comes back when all before it have left.
   // Returns whether any was taken. What is published meanwhile is not visited, so that a fast producer cannot hold us.
   template <typename Visit>
-  bool take(Visit &&visit);
+  bool take(uint64_t end, Visit &&visit);
 
   // The producer, or the consumer: bytes published and not yet given back, padding included.
   size_t used() const {
@@ -128,12 +134,11 @@ inline void Ring::pop() {
 }
 
 template <typename Visit>
-bool Ring::take(Visit &&visit) {
-  // Acquire: pairs with publish().
-  cached_written_ = written_.load(std::memory_order_acquire);
+bool Ring::take(uint64_t end, Visit &&visit) {
+  cached_written_ = std::max(cached_written_, end);
   bool any = false;
   bool oldest = true; // nothing before `at` is left
-  for (uint64_t at = position_; at != cached_written_;) {
+  for (uint64_t at = position_; at < end;) {
     std::byte *record = &bytes_[at & (capacity_ - 1)];
     uint32_t size;
     Kind kind;

@@ -109,12 +109,19 @@ NB_MODULE(_native, m) {
   m.def("resume", [](uint32_t thread, uint64_t untracked) { drain().resume(thread, untracked); });
   m.def("show_python", [](bool all) { drain().show_python(all); });
 
-  m.def("next_batch", [](double patience_s) {
+  m.def("next_batch", [](double patience_s, nb::callable before_untracked) {
     const std::chrono::milliseconds patience(static_cast<int64_t>(patience_s * 1e3));
     Batch batch;
     {
       nb::gil_scoped_release release;
-      batch = drain().next_batch(patience);
+      batch = drain().next_batch(patience, [&before_untracked] {
+        nb::gil_scoped_acquire acquire;
+        try {
+          before_untracked();
+        } catch (nb::python_error &error) { // the batch must not be lost
+          error.discard_as_unraisable(before_untracked);
+        }
+      });
     }
     return ToPython(batch);
   });
