@@ -269,6 +269,14 @@ def _run_state(extra: Extra, *args: Any, jaxpr: Any, is_initialized: Any, **para
     return outs
 
 
+@holds(_jax.run_scoped_p)
+def _run_scoped(extra: Extra, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
+    """References that a kernel has for a while stay references until JAX lowers it."""
+    body = extra.rewrite(_jax.scope_body(jaxpr))
+    operands, scope = _jax.scope_of(body, [*extra.values, *args])
+    return extra.bind(*operands, jaxpr=scope, **params)
+
+
 def _inlined(body_in: Callable[[Any], Any]) -> Holder:
     """What by the time of lowering means no more than its body. What else it meant was for transformations."""
 
