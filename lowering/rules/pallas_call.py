@@ -116,6 +116,24 @@ def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any)
     if not _jax.is_simulated(params):
         names = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
         raise errors.MissingTokenRule(MSG_COMPILED.format(effects=names, where=ctx.where))
+    if any(map(_jax.is_reference, args)):
+        return _thread_closed_over(ctx, tokens, args, params)
     if params["interpret"] is not True:  # JAX's interpreters for other devices
         params = show_grid(params)
     return ctx.thread(_jax.simulated_kernel(params, tuple(map(_jax.typeof, args))), tokens, args)
+
+
+def _thread_closed_over(
+    ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Tokens, Sequence[Any]]:
+    """A kernel that closes over references takes and gives their values, as when JAX lowers it."""
+    avals = tuple(map(_jax.typeof, args))
+    bound = _jax.trace_to_jaxpr(
+        lambda *args: _jax.pallas_call_p.bind(*args, **params), avals, like=_jax.scope_body(params["jaxpr"])
+    )
+    values = [x[...] if _jax.is_reference(x) else x for x in args]
+    pure, values = _jax.discharge_state(bound, values, [True] * len(values))
+    tokens, outs = ctx.thread(pure, tokens, values)
+    for x, final in zip(filter(_jax.is_reference, args), outs[ctx.outs :], strict=True):
+        x[...] = final
+    return tokens, outs[: ctx.outs]
