@@ -22,7 +22,6 @@ from effects._jax.callbacks import has_callbacks_of_jax as has_callbacks_of_jax
 from effects._jax.callbacks import is_callback_effect as is_callback_effect
 from effects._jax.callbacks import is_left_to_jax as is_left_to_jax
 from effects._jax.callbacks import is_ordered as is_ordered
-from effects._jax.callbacks import left_to_jax as left_to_jax
 from effects._jax.callbacks import log_callback as log_callback
 from effects._jax.callbacks import lower_as_callback as lower_as_callback
 from effects._jax.callbacks import merge_arguments as merge_arguments

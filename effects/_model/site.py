@@ -44,7 +44,9 @@ class Site:
     shard_bounds: tuple[tuple[slice, ...], ...] = ()  # of a record's shards: where each operand lies in the whole
     first_sharded: int = 0  # of these: the first that is not the whole
     origin: JaxCall | None = None  # the callback of JAX's own that it was written as
-    grid: Operand | None = None  # in a kernel: travels behind the mask, and says which program of the grid has the effect
+    grid: Operand | None = (
+        None  # in a kernel: travels behind the mask, and says which program of the grid has the effect
+    )
 
     @functools.cached_property
     def description(self) -> str:
