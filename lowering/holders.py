@@ -206,7 +206,11 @@ def _while(
     body_nconsts: int,
     **params: Any,
 ) -> Sequence[Any]:
-    """The state is carried. A condition with effects of its own needs more: the token pass has a rule for that."""
+    """The state is carried. A condition with effects of its own, or one that reads references, is asked ahead of the
+    loop and at the end of the body."""
+    if cond_jaxpr.effects:
+        loop, args = with_carried_predicate(args, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, params)
+        return extra.run(loop, args)
     split = cond_nconsts + body_nconsts
     return extra.bind(
         *extra.consts,
@@ -221,6 +225,64 @@ def _while(
         body_nconsts=body_nconsts + len(extra.consts),
         **params,
     )
+
+
+def with_carried_predicate(
+    args: Sequence[Any], cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int, params: dict[str, Any]
+) -> tuple[Any, list[Any]]:
+    """A loop as `loop_with_carried_predicate` makes it, and its arguments.
+
+    What condition and body both take is taken once: a reference that the body writes is the one that the condition
+    reads. JAX would show the condition what was in it before the loop.
+    """
+    split = cond_nconsts + body_nconsts
+    consts = [*{id(x): x for x in args[:split]}.values()]
+    positions = {id(x): position for position, x in enumerate(consts)}
+    of_cond, of_body = ([positions[id(x)] for x in own] for own in (args[:cond_nconsts], args[cond_nconsts:split]))
+    taken = [*consts, *args[split:]]
+    avals = [_jax.typeof(x) for x in taken]
+    return loop_with_carried_predicate(avals, cond_jaxpr, of_cond, body_jaxpr, of_body, params), taken
+
+
+def loop_with_carried_predicate(
+    avals: Sequence[Any],
+    cond_jaxpr: Any,
+    of_cond: Sequence[int],
+    body_jaxpr: Any,
+    of_body: Sequence[int],
+    params: dict[str, Any],
+) -> Any:
+    """A jaxpr of a loop whose own condition is only the predicate that its body leaves behind.
+
+    It takes constants and then what is carried, and `of_cond` and `of_body` say which constants are the condition's and
+    which are the body's.
+    """
+    count = len(avals) - len(body_jaxpr.out_avals)
+
+    def asks(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
+        return _jax.evaluate(cond_jaxpr, [*(consts[position] for position in of_cond), *carry])[0]
+
+    def step(*flat: Any) -> list[Any]:
+        consts, carry = flat[:count], flat[count + 1 :]
+        carry = _jax.evaluate(body_jaxpr, [*(consts[position] for position in of_body), *carry])
+        return [asks(consts, carry), *carry]
+
+    def loop(*flat: Any) -> list[Any]:
+        consts, carry = flat[:count], flat[count:]
+        state = [asks(consts, carry), *carry]
+        types = [_jax.typeof(x) for x in state]
+        outs = _jax.while_p.bind(
+            *consts,
+            *state,
+            cond_jaxpr=_jax.trace_to_jaxpr(lambda predicate, *_: [predicate], types, like=cond_jaxpr),
+            body_jaxpr=_jax.trace_to_jaxpr(step, [*map(_jax.typeof, consts), *types], like=body_jaxpr),
+            cond_nconsts=0,
+            body_nconsts=count,
+            **params,
+        )
+        return list(outs[1:])
+
+    return _jax.trace_to_jaxpr(loop, avals, like=body_jaxpr)
 
 
 @holds(_jax.jit_p, *_jax.annotated_calls())
@@ -267,6 +329,14 @@ def _run_state(extra: Extra, *args: Any, jaxpr: Any, is_initialized: Any, **para
         if _jax.is_reference(x):
             x[...] = final
     return outs
+
+
+@holds(_jax.run_scoped_p)
+def _run_scoped(extra: Extra, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
+    """References that a kernel has for a while stay references until JAX lowers it."""
+    body = extra.rewrite(_jax.scope_body(jaxpr))
+    operands, scope = _jax.scope_of(body, [*extra.values, *args])
+    return extra.bind(*operands, jaxpr=scope, **params)
 
 
 def _inlined(body_in: Callable[[Any], Any]) -> Holder:

@@ -160,7 +160,7 @@ class Replay:
             left = site.lanes_of(payload) if lanes is None else lanes
             count = 0
             if is_wanted:
-                records = [Record(site, token, device, lane, payload) for lane in left]
+                records = [Record(site, token, device, lane, payload, site.grid_of(payload)) for lane in left]
                 for record in records:
                     record.after_error = True
                 self._call[2].run(self._observe, records, after_error=True)
@@ -194,7 +194,7 @@ class Replay:
         for lane in self._lanes:
             args, kwargs = site.arguments(site.of_lane(values, lane) if calls_lanes else values)
             if observed or call.pass_record:
-                record = Record(site, token, device, lane, payload)
+                record = Record(site, token, device, lane, payload, site.grid_of(payload))
                 if observed:
                     self._observe([record])
                 if call.pass_record:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,7 +40,17 @@ which was traced with another value is traced again."""
 
 def has_callbacks_of_jax(holder: Any) -> bool:
     """Whether a jaxpr or an equation shows the effects of JAX's own callbacks."""
-    return any(isinstance(effect, _EFFECTS) for effect in holder.effects)
+    return any(map(is_callback_effect, holder.effects))
+
+
+def is_callback_effect(effect: JaxEffect) -> bool:
+    """Whether it is the effect of a callback of JAX's own."""
+    return isinstance(effect, _EFFECTS)
+
+
+def left_to_jax() -> Any:
+    """A context in which callbacks of JAX's own are bound as JAX does."""
+    return binding_callbacks(None)
 
 
 def is_ordered(effect: JaxEffect) -> bool:
@@ -50,18 +59,8 @@ def is_ordered(effect: JaxEffect) -> bool:
 
 
 def is_left_to_jax() -> bool:
-    """Whether what is bound now is JAX's in any case: it runs at once, is being lowered, or is part of a kernel."""
-    runs_at_once = core.trace_ctx.trace is core.eval_trace
-    return runs_at_once or ir.Context.current is not None or _is_in_kernel()
-
-
-def _is_in_kernel() -> bool:
-    pallas = sys.modules.get("jax._src.pallas.core")
-    if pallas is None:
-        return False
-    if (context := getattr(pallas, "_grid_context", None)) is not None:  # since 0.12
-        return context.value is not None
-    return pallas._pallas_tracing_env.grid_context is not None
+    """Whether what is bound now is JAX's in any case: it runs at once, or is being lowered."""
+    return core.trace_ctx.trace is core.eval_trace or ir.Context.current is not None
 
 
 @contextlib.contextmanager

@@ -19,9 +19,10 @@ import jax
 import jax.export
 from jax._src import api, callback, checkify, custom_batching, debugging, dispatch
 from jax._src.export import _export
-from jax._src.interpreters import batching
+from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
+from jax._src.pallas import hlo_interpreter, pallas_call
 from jax._src.pjit import jit_p
 
 from effects._jax.primitives import (
@@ -71,8 +72,8 @@ def _entry(module: Any, table: str, primitive: Any) -> PatchPoint:
     return PatchPoint(f"{module.__name__}.{table}[{primitive}]", getattr(module, table), primitive)
 
 
-def _bind(module: Any, primitive: str) -> PatchPoint:
-    return PatchPoint(f"{module.__name__}.{primitive}.bind", getattr(module, primitive), "bind")
+def _method(module: Any, primitive: str, name: str) -> PatchPoint:
+    return PatchPoint(f"{module.__name__}.{primitive}.{name}", getattr(module, primitive), name)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -143,9 +144,9 @@ _TABLE = (
     Patch(
         "JAX's own callbacks",
         (
-            _bind(debugging, "debug_print_p"),
-            _bind(debugging, "debug_callback_p"),
-            _bind(callback, "io_callback_p"),
+            _method(debugging, "debug_print_p", "bind"),
+            _method(debugging, "debug_callback_p", "bind"),
+            _method(callback, "io_callback_p", "bind"),
         ),
         "While a function is traced for `fx.jit`, `jax.debug.print`, `.callback` and `.log`, and `io_callback`, are "
         "effects of this library. The setting `jax_effects` keeps JAX's semantics.",
@@ -280,6 +281,42 @@ _TABLE = (
         "effects happen twice.",
         "0.10",
         "JAX carries the predicate itself.",
+    ),
+    Patch(
+        "effects of kernels",
+        (_method(pallas_call, "pallas_call_p", "abstract_eval"),),
+        "The equation of a `pl.pallas_call` shows the effects that its kernel has, and effects in index maps are "
+        "refused. JAX's own callbacks are shown for simulated kernels only.",
+        "JAX shows none, so that a kernel whose results are not used is dropped with its effects, and those of other "
+        "kernels have no token.",
+        "0.10",
+        "JAX shows the effects of kernels.",
+    ),
+    Patch(
+        "vmap of kernels",
+        (_entry(batching, _BATCHERS, pallas_call.pallas_call_p),),
+        "A kernel with effects runs in every lane of a `vmap`, also where no operand differs, and knows which lane it "
+        "is.",
+        "JAX leaves a kernel without mapped operands as it is, so that its effects happen once for all lanes.",
+        "0.10",
+        "JAX batches what has effects also where no argument has lanes.",
+    ),
+    Patch(
+        "derivatives of kernels",
+        (_entry(ad, "primitive_jvps", pallas_call.pallas_call_p),),
+        "In a kernel with effects, inputs that are not differentiated have tangents of zeros.",
+        "JAX gives every input a block for its tangent, and fails where one has none, as the lane of a `vmap`.",
+        "0.10",
+        "JAX differentiates kernels with regard to some of their inputs.",
+    ),
+    Patch(
+        "grids of simulated kernels",
+        (_attribute(hlo_interpreter, "pallas_call_hlo_interpret"),),
+        "In a simulated kernel with effects, these know the index of their program in the grid, and `pl.program_id` "
+        "may stand in loops and branches.",
+        "The simulation turns the grid into a loop, in which nothing says whose effects these are.",
+        "0.10",
+        "JAX's simulation has the program's index in all bodies.",
     ),
     Patch(
         "eval_shape",

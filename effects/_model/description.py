@@ -35,6 +35,8 @@ def describe_site(site: Site) -> str:
         description["lanes"] = site.lanes
     if site.mask is not None:
         description["mask"] = site.mask.describe()
+    if site.grid is not None:
+        description["grid"] = site.grid.describe()
     if site.processes:
         description["processes"] = site.processes
     if site.num_dynamic_sizes:
@@ -60,6 +62,7 @@ def read_site(text: str) -> dict[str, Any]:
         "where": Where(*description["where"]),
         "lanes": tuple(description.get("lanes", ())),
         "mask": read_operand(description["mask"]) if "mask" in description else None,
+        "grid": read_operand(description["grid"]) if "grid" in description else None,
         "processes": tuple(description.get("processes", ())),
         "num_dynamic_sizes": description.get("unknown", 0),
         "per_shard": description.get("per_shard", False),

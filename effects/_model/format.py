@@ -87,8 +87,8 @@ def check_format(
 ) -> tuple[str, ...]:
     """Raises what is wrong with a format and its arguments, as far as it can be known before there are values.
 
-    Returns the names of the fields that the record fills: `device`, and with `per_shard` also `index`, unless there are
-    arguments of these names.
+    Returns the names of the fields that the record fills: `device`, in a kernel `grid`, and with `per_shard` also
+    `index`, unless there are arguments of these names.
     """
     if not isinstance(fmt, str):
         raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
@@ -100,6 +100,7 @@ def check_format(
     args, kwargs = jax.tree.unflatten(tree, leaves)
     fields = _Fields()
     given: dict[str, Any] = {"device": 0} if call == "fx.print" else {}
+    given |= {"grid": ()} if given and _jax.is_in_kernel() else {}
     given |= {"index": ""} if per_shard else {}
     of_record = {name: value for name, value in given.items() if name not in kwargs}
     try:

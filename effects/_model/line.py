@@ -22,7 +22,7 @@ class Line(Content):
 
     fmt: str
     options: tuple[tuple[str, Any], ...] | None = None  # NumPy's print options; None: those in force at the call
-    of_record: tuple[str, ...] = ()  # fields that are filled with what the record says: `device`, `index`
+    of_record: tuple[str, ...] = ()  # fields that are filled with what the record says: `device`, `grid`, `index`
 
     @property
     def title(self) -> str:
@@ -50,7 +50,7 @@ class Line(Content):
         if not self.of_record:
             text = self._fill(record.args, record.fields)
             return after_shard(record, text) if self.options is None else text  # JAX shows a shard by itself
-        own = {"device": record.device, "index": shown_index(record)}
+        own = {"device": record.device, "grid": record.grid, "index": shown_index(record)}
         return self._fill(record.args, {**record.fields, **{name: own[name] for name in self.of_record}})
 
     def _fill(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -26,6 +26,8 @@ class Record:
         device: The device that recorded it: its position in `jax.devices()`; -1 if all of the program's devices did.
         token: Its place in program order: (stream, epoch, phase, index).
         lane: Its lane under `vmap`: one number for each, the outermost first.
+        grid: In a Pallas kernel: which program of the grid had it, as `pl.program_id` says along each axis. Under
+            `vmap` of the kernel the lane stands ahead of these. None outside of kernels.
         after_error: Whether it was not carried out, since an effect of its program failed before. Only handlers that
             were added with `after_error=True` get such records.
 
@@ -37,9 +39,17 @@ class Record:
         ('x = 1', (array(1, dtype=int32),))
     """
 
-    __slots__ = ("_ordinal", "_payload", "_site", "_values", "after_error", "lane", "token")
+    __slots__ = ("_ordinal", "_payload", "_site", "_values", "after_error", "grid", "lane", "token")
 
-    def __init__(self, site: Site, token: tuple[int, ...], device: int, lane: tuple[int, ...], payload: Any):
+    def __init__(
+        self,
+        site: Site,
+        token: tuple[int, ...],
+        device: int,
+        lane: tuple[int, ...],
+        payload: Any,
+        grid: tuple[int, ...] | None,
+    ):
         """`payload` may be read already: the values of all lanes."""
         self._site = site
         self._payload = payload
@@ -47,6 +57,7 @@ class Record:
         self.token = token
         self._ordinal = device
         self.lane = lane
+        self.grid = grid
         self.after_error = False
 
     @property
@@ -140,7 +151,8 @@ class Record:
         except Exception as error:  # a field that cannot be shown: the rest is worth seeing
             shown = f"<{error!r}>"
         lane = f" lane={self.lane}" if self.lane else ""
-        return f"<Record {self.effect} {shown} at {self.where} token={self.token} device={self.device}{lane}>"
+        grid = f" grid={self.grid}" if self.grid else ""
+        return f"<Record {self.effect} {shown} at {self.where} token={self.token} device={self.device}{lane}{grid}>"
 
 
 def after_shard(record: Record, text: str) -> str:
@@ -156,8 +168,9 @@ def shown_index(record: Record) -> str:
 def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> Iterator[Record]:
     """One record for each lane that has the effect, in order; one without lanes."""
     values = site.read(payload) if site.lanes else payload  # once for all lanes
+    grid = site.grid_of(payload)
     for lane in site.lanes_of(payload):
-        yield Record(site, token, device, lane, values)
+        yield Record(site, token, device, lane, values, grid)
 
 
 def count_lanes(site: Site, payload: Any) -> int:
@@ -215,14 +228,14 @@ class Records(Sequence[Record]):
         site = self.only_site
         if site is None or site.lanes or not self._data:
             return None
-        columns, offsets = {}, iter(site.offsets)
+        columns, places = {}, iter(site.places)
         for name, leaf in zip(site.leaf_names, site.leaves, strict=True):
             if isinstance(leaf, Static):
                 value = leaf.value
                 cut = isinstance(value, (str, bytes)) and value[-1:] in ("\0", b"\0")  # by NumPy's text
                 columns[name] = np.full(self._count, value, object if cut else None)
             else:
-                columns[name] = self._column(leaf.shape, leaf.stored, HEADER.itemsize + next(offsets), site)
+                columns[name] = self._column(leaf.shape, leaf.stored, HEADER.itemsize + next(places)[2], site)
                 if leaf.stored != leaf.dtype:
                     columns[name] = columns[name].astype(leaf.dtype)
         return columns

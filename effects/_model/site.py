@@ -44,6 +44,9 @@ class Site:
     shard_bounds: tuple[tuple[slice, ...], ...] = ()  # of a record's shards: where each operand lies in the whole
     first_sharded: int = 0  # of these: the first that is not the whole
     origin: JaxCall | None = None  # the callback of JAX's own that it was written as
+    grid: Operand | None = (
+        None  # in a kernel: travels behind the mask, and says which program of the grid has the effect
+    )
 
     @functools.cached_property
     def description(self) -> str:
@@ -76,8 +79,9 @@ class Site:
 
     @functools.cached_property
     def operands(self) -> tuple[Operand, ...]:
-        """What travels in the record: the mask, if there is one, and the leaves that are arrays."""
-        return self._arrays if self.mask is None else (self.mask, *self._arrays)
+        """What travels in the record: the mask and the place in a grid, if there are any, and the leaves that are
+        arrays."""
+        return (*(hidden for hidden in (self.mask, self.grid) if hidden is not None), *self._arrays)
 
     @functools.cached_property
     def _arrays(self) -> tuple[Operand, ...]:
@@ -103,8 +107,9 @@ class Site:
             return dataclasses.replace(operand, shape=shape, lanes=(differs, *operand.lanes))
 
         mask = None if self.mask is None else with_lane(self.mask)
+        grid = None if self.grid is None else with_lane(self.grid)
         leaves = tuple(with_lane(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
-        return dataclasses.replace(self, leaves=leaves, lanes=(size, *self.lanes), mask=mask)
+        return dataclasses.replace(self, leaves=leaves, lanes=(size, *self.lanes), mask=mask, grid=grid)
 
     def without_idle_mask(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Site]:
         """Operands and site without a mask that has no lanes to choose from: it always holds."""
@@ -116,6 +121,20 @@ class Site:
         """The site with a mask ahead of its operands that is the same in all the lanes that it has by now."""
         boolean = np.dtype(bool)
         return dataclasses.replace(self, mask=Operand((), boolean, boolean, (False,) * len(self.lanes)))
+
+    def with_grid(self, operands: Sequence[Any], index: Any) -> tuple[Sequence[Any], Site]:
+        """Operands and site in a program of a kernel's grid, whose index is this vector."""
+        masks = 0 if self.mask is None else 1
+        number = np.dtype(np.int32)
+        grid = Operand(index.shape, number, number, (False,) * len(self.lanes))
+        return [*operands[:masks], index, *operands[masks:]], dataclasses.replace(self, grid=grid)
+
+    def grid_of(self, payload: Any) -> tuple[int, ...] | None:
+        """Which program of a kernel's grid has the effect, as a record's payload says; None outside of kernels."""
+        if self.grid is None:
+            return None
+        offset = self.offsets[0 if self.mask is None else 1]
+        return tuple(np.ndarray(self.grid.shape, self.grid.stored, payload, offset).tolist())
 
     def active(self, payload: Any) -> np.ndarray | None:
         """Which lanes have the effect, as a record's payload says; None: all."""
@@ -178,8 +197,11 @@ class Site:
             return dataclasses.replace(operand, shape=tuple(next(numbers) for _ in operand.shape))
 
         mask = None if self.mask is None else of(self.mask)
+        grid = None if self.grid is None else of(self.grid)
         leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
-        return dataclasses.replace(self, leaves=leaves, mask=mask, num_dynamic_sizes=4 * (-1 - next(numbers)))
+        return dataclasses.replace(
+            self, leaves=leaves, mask=mask, grid=grid, num_dynamic_sizes=4 * (-1 - next(numbers))
+        )
 
     def _with_bounds(self, sizes: Sequence[int]) -> Site:
         count = self.num_dynamic_sizes // 4
@@ -243,8 +265,9 @@ class Site:
         leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
         lanes = tuple(map(resize, self.lanes))
         mask = None if self.mask is None else of(self.mask)
+        grid = None if self.grid is None else of(self.grid)
         return dataclasses.replace(
-            self, content=content, leaves=leaves, lanes=lanes, mask=mask, num_dynamic_sizes=num_dynamic_sizes
+            self, content=content, leaves=leaves, lanes=lanes, mask=mask, grid=grid, num_dynamic_sizes=num_dynamic_sizes
         )
 
     @functools.cached_property
@@ -282,7 +305,7 @@ class Site:
 
     def read(self, payload: Any) -> list[np.ndarray]:
         """The arguments' values from a record's payload, without the mask; read-only."""
-        values = [np.ndarray(shape, stored, payload, at) for shape, stored, at in self._places]
+        values = [np.ndarray(shape, stored, payload, at) for shape, stored, at in self.places]
         for i, count in self._smaller if self.shard_bounds else ():
             values[i] = values[i][count]
         for i, dtype in self._shown_otherwise:
@@ -291,7 +314,7 @@ class Site:
         return values
 
     @functools.cached_property
-    def _places(self) -> list[tuple[tuple[int, ...], np.dtype, int]]:
+    def places(self) -> list[tuple[tuple[int, ...], np.dtype, int]]:
         """Shape, type and first byte of each argument in a payload."""
         offsets = self.offsets[len(self.operands) - len(self._arrays) :]
         return [(operand.shape, operand.stored, at) for operand, at in zip(self._arrays, offsets, strict=True)]

@@ -94,7 +94,7 @@ def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
 
 def _columns(site: Site, records: list[Record]) -> dict[str, np.ndarray]:
     """The fields of records of one site; what `Records.columns` is for those that follow each other in memory."""
-    if site.lanes:
+    if site.lanes or site.grid is not None:
         rows = [jax.tree.leaves((record.args, record.fields)) for record in records]
         leaves = [[row[i] for row in rows] for i in range(len(site.leaves))]
         return {name: np.stack(leaf) for name, leaf in zip(site.leaf_names, leaves, strict=True)}

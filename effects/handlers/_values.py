@@ -30,6 +30,7 @@ def json_object(record: Record) -> dict[str, Any]:
         "thread": record.thread,
         "token": record.token,
         "lane": record.lane,
+        **({} if record.grid is None else {"grid": record.grid}),
         **({} if record.ordered else {"ordered": False}),
         **({"after_error": True} if record.after_error else {}),
         **({"processes": processes} if (processes := record.processes) else {}),

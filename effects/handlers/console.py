@@ -35,9 +35,10 @@ class ConsoleHandler:
         style = "" if record.level is None else f"logging.level.{name.lower()}"
         where = record.where
         lane = f" lane={record.lane}" if record.lane else ""
+        grid = f" grid={record.grid}" if record.grid else ""
         line = Text.assemble(
             (f"{name:<8}", style),
-            " " + record.text.replace("\n", " ") + lane + " ",
+            " " + record.text.replace("\n", " ") + lane + grid + " ",
             (f"{os.path.basename(where.file)}:{where.line}", "dim"),
         )
         self._console.print(line, soft_wrap=True, highlight=False)

@@ -31,6 +31,7 @@ class Summary:
         has_custom_calls: Whether a handler of the user's is called, with an effect or without.
         has_collectives: Whether devices communicate.
         needs_masks: Whether there are effects of ours, or will be when the jaxpr is transposed.
+        needs_grid: Whether there are effects of ours, or what depends on which program of a kernel's grid it is in.
         first: Its first equation with effects, inner jaxprs left aside.
         last: The last one.
     """
@@ -43,6 +44,7 @@ class Summary:
     has_custom_calls: bool
     has_collectives: bool
     needs_masks: bool
+    needs_grid: bool
     first: Any
     last: Any
 
@@ -56,7 +58,7 @@ def summarize(jaxpr: Any) -> Summary:
 def _summarize(jaxpr: Any) -> Summary:
     every = set(effects_of(jaxpr.effects))
     sites: set[Site] = set()
-    has_callbacks = awaits_results = has_custom_calls = has_collectives = needs_masks = False
+    has_callbacks = awaits_results = has_custom_calls = has_collectives = needs_masks = needs_grid = False
     first = last = None
     for eqn in jaxpr.eqns:
         shown = effects_of(eqn.effects)
@@ -65,6 +67,7 @@ def _summarize(jaxpr: Any) -> Summary:
         has_custom_calls |= eqn.primitive is custom_call_p
         has_collectives |= _jax.is_collective(eqn)
         needs_masks |= eqn.primitive is print_grad_p or bool(shown)
+        needs_grid |= bool(shown) or eqn.primitive in (_jax.program_id_p, _jax.num_programs_p)
         if eqn.effects:
             found = _sites_of(eqn)
             sites.update(found)
@@ -76,6 +79,7 @@ def _summarize(jaxpr: Any) -> Summary:
             has_custom_calls |= inner.has_custom_calls
             has_collectives |= inner.has_collectives
             needs_masks |= inner.needs_masks
+            needs_grid |= inner.needs_grid
             if eqn.effects:
                 sites |= inner.sites
                 has_callbacks |= inner.has_callbacks
@@ -89,6 +93,7 @@ def _summarize(jaxpr: Any) -> Summary:
         has_custom_calls,
         has_collectives,
         needs_masks,
+        needs_grid,
         first,
         last,
     )

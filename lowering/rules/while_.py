@@ -1,8 +1,6 @@
-"""`while` where its condition has effects.
+"""`while` in forms that JAX gives it: for all lanes at once, and in `checkify`.
 
-Tokens join what is carried, as the holder says. A condition with effects runs before the loop and at the end of the
-body, so that the loop's own condition is only the predicate that the body left behind. So does one that reads
-references, since JAX would give it their first values.
+How tokens are carried says the holder, also where the condition has effects.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
+from effects.lowering.holders import loop_with_carried_predicate
 from effects.lowering.passes.masks import MSG_MISSING_MASK
 from effects.lowering.passes.summary import effects_of
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
@@ -23,67 +22,18 @@ from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_
 
 @register_token_rule(_jax.while_p)
 def _while_token_rule(
-    ctx: TokenContext,
-    tokens: Tokens,
-    *args: Any,
-    cond_jaxpr: Any,
-    body_jaxpr: Any,
-    cond_nconsts: int,
-    body_nconsts: int,
-    **params: Any,
+    ctx: TokenContext, tokens: Tokens, *args: Any, cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, **params: Any
 ) -> tuple[Tokens, Sequence[Any]]:
-    cond_consts = args[:cond_nconsts]
-    body_consts = args[cond_nconsts : cond_nconsts + body_nconsts]
-    carry = args[cond_nconsts + body_nconsts :]
-    keys = tuple(tokens)
     if cond_jaxpr.out_avals[0].shape:  # by JAX: under `vmap`, loops with effects of ours have been given masks
         if any(effect.ordered for effect in effects_of(cond_jaxpr.effects)):
             names = ", ".join(sorted(map(str, ctx.effects)))
             raise errors.MissingTokenRule(MSG_MISSING_MASK.format(effects=names, primitive="while", where=ctx.where))
-        cond_jaxpr, body_jaxpr = _without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
-        body_consts, body_nconsts = [*cond_consts, *body_consts], cond_nconsts + body_nconsts
-
-    if not effects_of(cond_jaxpr.effects) and not any(map(_jax.is_reference, cond_consts)):
-        return ctx.carry(
-            ctx,
-            tokens,
-            *cond_consts,
-            *body_consts,
-            *carry,
-            cond_jaxpr=cond_jaxpr,
-            body_jaxpr=body_jaxpr,
-            cond_nconsts=cond_nconsts,
-            body_nconsts=body_nconsts,
-            **params,
-        )
-
-    def keep(first: dict[str, Any], carried: Any) -> list[Any]:
-        return [*(first[key] for key in keys), *carried]
-
-    tokens, [predicate] = ctx.thread(cond_jaxpr, tokens, [*cond_consts, *carry])
-    # What both have is one constant: a reference that the body writes is the one that the condition reads.
-    consts = [*{id(x): x for x in (*cond_consts, *body_consts)}.values()]
-    positions = {id(x): position for position, x in enumerate(consts)}
-    state = [predicate, *keep(tokens, carry)]
-
-    def body(*flat: Any) -> list[Any]:
-        c_consts, b_consts = ([flat[positions[id(x)]] for x in given] for given in (cond_consts, body_consts))
-        inner = dict(zip(keys, flat[len(consts) + 1 :], strict=False))
-        inner, carried = ctx.thread(body_jaxpr, inner, [*b_consts, *flat[len(consts) + 1 + len(keys) :]])
-        inner, [again] = ctx.thread(cond_jaxpr, inner, [*c_consts, *carried])
-        return [again, *keep(inner, carried)]
-
-    state_avals = [_jax.typeof(x) for x in state]
-    outs = _jax.while_p.bind(
-        *consts,
-        *state,
-        cond_jaxpr=_jax.trace_to_jaxpr(lambda predicate, *_: [predicate], state_avals, like=cond_jaxpr),
-        body_jaxpr=_jax.trace_to_jaxpr(body, [*map(_jax.typeof, consts), *state_avals], like=body_jaxpr),
-        cond_nconsts=0,
-        body_nconsts=len(consts),
-        **params,
+        cond_jaxpr, body_jaxpr = _without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, params["body_nconsts"])
+        args = (*args[:cond_nconsts], *args)
+        params["body_nconsts"] += cond_nconsts
+    return ctx.carry(
+        ctx, tokens, *args, cond_jaxpr=cond_jaxpr, body_jaxpr=body_jaxpr, cond_nconsts=cond_nconsts, **params
     )
-    return dict(zip(keys, outs[1:], strict=False)), list(outs[1 + len(keys) :])
 
 
 def _without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int) -> tuple[Any, Any]:
@@ -118,22 +68,10 @@ def _asked_once(params: dict[str, Any]) -> Any:
     cond, body, split = params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"]
     if not effects_of(cond.effects):
         return None
-
-    def loop(*args: Any) -> list[Any]:
-        cond_consts, body_consts = args[:split], args[split : split + params["body_nconsts"]]
-
-        def asks(carry: Any) -> Any:
-            return _jax.evaluate(cond, [*cond_consts, *carry])[0]
-
-        def step(state: Any) -> Any:
-            carry = _jax.evaluate(body, [*body_consts, *state[1]])
-            return asks(carry), carry
-
-        carry = list(args[split + len(body_consts) :])
-        return jax.lax.while_loop(lambda state: state[0], step, (asks(carry), carry))[1]
-
+    others = {name: value for name, value in params.items() if not name.startswith(("cond_", "body_"))}
+    of_body = range(split, split + params["body_nconsts"])
     avals = [*cond.in_avals[:split], *body.in_avals]
-    return _jax.trace_to_jaxpr(loop, avals, like=body)
+    return loop_with_carried_predicate(avals, cond, range(split), body, of_body, others)
 
 
 patches.implements("while in checkify")(_jax.checkifying_instead(_asked_once))

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import pallas as pl
 
 import effects as fx
 from effects import lowering
@@ -92,17 +91,9 @@ def test_nothing_printed_is_lost_when_a_later_trace_fails(lines):
     assert lines(call) == ["good 1", "good 3"]
 
 
-def _kernel(x_ref, o_ref):
-    fx.print("in the kernel")
-    o_ref[...] = x_ref[...]
-
-
 WITHOUT_RULE = {
     "reduce": lambda x: jax.lax.reduce(x, 0.0, lambda a, b: (fx.print("{}", a), a + b)[1], (0,)),
     "composite": lambda x: jax.lax.composite(lambda x: (fx.print("{}", x), x)[1], name="my.op")(x),
-    "pallas_call": lambda x: pl.pallas_call(_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(
-        x
-    ),
 }
 
 

@@ -18,7 +18,7 @@ from tests.helpers import ROOT, run_python
 SNAPSHOT = """
 import contextlib, gc, json, sys, types
 import jax, jax.export, jax.extend.core, jax.experimental.checkify, jax.experimental.compute_on
-import jax._src.hijax, jax._src.xla_metadata, jax.experimental.serialize_executable
+import jax._src.hijax, jax._src.xla_metadata, jax.experimental.serialize_executable, jax.experimental.pallas
 import rich.console
 with contextlib.suppress(ImportError):
     import jax._src.program_order

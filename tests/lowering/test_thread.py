@@ -161,7 +161,7 @@ def test_same_order_through_jax_jit(lines, name):
 
 STABLEHLO = {  # name -> what carries the token, as text
     "while": r"stablehlo\.while\(.*\) : .*tensor<4xui32>",
-    "while with effects in its condition": r"stablehlo\.while\(.*\) : tensor<i1>, tensor<4xui32>",
+    "while with effects in its condition": r"stablehlo\.while\(.*\) : tensor<4xui32>, tensor<i1>",
     "scan": r"stablehlo\.while\(.*\) : .*tensor<4xui32>",
     "scan reverse": r"stablehlo\.while\(.*\) : .*tensor<4xui32>",
     "cond": r'"stablehlo\.case"\(.*(?s:.*)\}\) : \(tensor<i32>\) -> \(?tensor<4xui32>',

@@ -1,0 +1,92 @@
+"""The grid pass: in a kernel that JAX simulates, every effect knows which program of the grid has it.
+
+It is of the same shape as the mask pass: the index of the program is a constant of every body that holds effects. So
+are the index and the size along each axis, since JAX's simulation does not know them in loops and branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from effects import _jax
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects.lowering.holders import Extra, find_holder
+from effects.lowering.passes.summary import summarize
+
+LANES = "effects: lane "
+"""How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""
+
+
+def show_grid(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a kernel in which effects know which program of the grid has them."""
+    rank = _jax.grid_rank(params)
+    # The last `vmap` is the outermost.
+    lanes = _jax.named_inputs(params, LANES)[::-1]
+
+    def kernel(*references: Any) -> list[Any]:
+        position, sizes = _jax.grid_position(rank)
+        index = [references[lane][0].astype(jnp.int32) for lane in lanes] + position
+        vector = jnp.stack(index) if index else jnp.zeros(0, jnp.int32)
+        return _with_index(_jax.closed_jaxpr(params["jaxpr"]), [vector, *position, *sizes], references)
+
+    return _jax.with_kernel(params, kernel)
+
+
+def _with_index(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Evaluates a jaxpr. `consts` are the index that effects show, and the indices and the sizes along the axes."""
+    vector, *along = consts
+    rank = len(along) // 2
+
+    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        if eqn.primitive is _jax.program_id_p:
+            return [along[eqn.params["axis"]]]
+        if eqn.primitive is _jax.num_programs_p:
+            return [along[rank + eqn.params["axis"]]]
+        if eqn.primitive is effect_p:
+            return _bind_effect(operands, eqn.params["site"], vector)
+        holder = find_holder(eqn.primitive)
+        if holder is None or not any(summarize(inner).needs_grid for inner in _jax.jaxprs_in(eqn.params)):
+            return _jax.bind(eqn, operands)
+
+        def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+            return state, _with_index(body, consts, args)
+
+        extra = Extra(eqn.primitive.bind, lambda body, after: _indexed(body, consts, after), run, consts=consts)
+        return holder(extra, *operands, **eqn.params)
+
+    return _jax.interpret(jaxpr, args, apply)
+
+
+def _bind_effect(operands: Sequence[Any], site: Site, index: Any) -> Sequence[Any]:
+    """Binds an effect with the index of its program. In a kernel, a mask without lanes says whether the program has the
+    effect at all: it is that of the kernel's lane."""
+    if site.mask is None or site.lanes:
+        operands, site = site.with_grid(operands, index)
+        return effect_p.bind(*operands, site=site)
+    active = operands[0]
+    operands, site = site.without_idle_mask(operands)
+    operands, site = site.with_grid(operands, index)
+    return jax.lax.cond(
+        active,
+        lambda *operands: effect_p.bind(*operands, site=site),
+        lambda *_: [jnp.zeros(result.shape, result.stored) for result in site.results or ()],
+        *operands,
+    )
+
+
+def _indexed(body: Any, consts: Sequence[Any], after: int) -> Any:
+    del after  # constants come ahead of all else
+    return _indexed_jaxpr(body, tuple(map(_jax.typeof, consts)))
+
+
+@_jax.weakref_lru_cache
+def _indexed_jaxpr(jaxpr: Any, avals: tuple[Any, ...]) -> Any:
+    count = len(avals)
+    return _jax.trace_to_jaxpr(
+        lambda *args: _with_index(jaxpr, args[:count], args[count:]), [*avals, *jaxpr.in_avals], like=jaxpr
+    )

@@ -1,0 +1,139 @@
+"""Kernels of Pallas: their effects show on the equation, and a simulated kernel has them as the loop that it becomes.
+
+JAX simulates a kernel by a loop over its grid, which holds the kernel's effects as any loop does. What must come ahead
+of that: each program of the grid has to know which one it is, in which lane of a `vmap`, and whether that lane has the
+effect at all. Lanes and masks go into the kernel as inputs of one number each, so that they take whichever way JAX
+gives lanes to a kernel: an axis of the grid, or a loop around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from effects import _errors as errors
+from effects import _jax
+from effects._jax import patches
+from effects._model.effect import Effect, Order
+from effects.lowering.passes.grid import LANES, show_grid
+from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
+from effects.lowering.passes.summary import summarize
+from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
+
+MSG_INDEX_MAP = (
+    "The index map of a kernel has the effect {effect} at {where}. An index map says which block a program of the grid "
+    "gets, and JAX evaluates it when and as often as it likes. Move the effect into the kernel, where "
+    "`pl.program_id` says which program it is."
+)
+MSG_COMPILED = (
+    "The kernel at {where} has the effect {effects} and is compiled for a device. Effects of compiled kernels are not "
+    "supported yet. Simulate the kernel with `interpret=True`, or move the effect out of it."
+)
+
+_MASK = "effects: mask"
+
+
+def _is_ours(effect: Any) -> bool:
+    return isinstance(effect, (Effect, Order))
+
+
+def _has_effects(params: dict[str, Any]) -> bool:
+    return bool(summarize(params["jaxpr"]).all_effects)
+
+
+@patches.implements("effects of kernels")
+def _showing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(*avals: Any, **params: Any) -> Any:
+        for index_map in _jax.index_maps(params):
+            _check_index_map(index_map)
+        outs, effects = abstract_eval(*avals, **params)
+        shown = _jax.shown_effects(params, _is_ours)
+        return outs, {*effects, *shown} if shown else effects
+
+    return rule
+
+
+def _check_index_map(index_map: Any) -> None:
+    if not any(_is_ours(effect) or _jax.is_callback_effect(effect) for effect in index_map.effects):
+        return
+    for eqn in _jax.closed_jaxpr(index_map).jaxpr.eqns:
+        for effect in eqn.effects:
+            if isinstance(effect, Effect) or _jax.is_callback_effect(effect):
+                raise ValueError(MSG_INDEX_MAP.format(effect=f"`{effect}`", where=_jax.source_of(eqn)))
+
+
+@patches.implements("vmap of kernels")
+def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel with effects runs in every lane, whether its operands differ between lanes or not."""
+
+    def rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+        if not _has_effects(params) or _jax.is_axis_of_tangents(axis_data):
+            return batch(axis_data, args, dims, **params)
+        kernel = _jax.closed_jaxpr(params["jaxpr"])
+        name = f"{LANES}{len(_jax.named_inputs(params, LANES))}"
+        params = _jax.with_input(params, name, lambda _, *references: _jax.evaluate(kernel, references))
+        lanes = jnp.arange(axis_data.size, dtype=jnp.float32)[:, None]
+        return batch(axis_data, [*args, lanes], [*dims, 0], **params)
+
+    return rule
+
+
+@patches.implements("derivatives of kernels")
+def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    """JAX takes every input of a kernel to have a tangent. The inputs that are ours have none."""
+
+    def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        if _has_effects(params):
+            tangents = [
+                _jax.ad.instantiate_zeros(tangent) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else tangent
+                for x, tangent in zip(primals, tangents, strict=True)
+            ]
+        return jvp(primals, tangents, **params)
+
+    return rule
+
+
+@patches.implements("grids of simulated kernels")
+def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
+    def simulated(*args: Any, **params: Any) -> Any:
+        return simulate(*args, **(show_grid(params) if _has_effects(params) else params))
+
+    return simulated
+
+
+@register_mask_rule(_jax.pallas_call_p)
+def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    """The kernel's effects happen where one more input is not zero."""
+    kernel = _jax.closed_jaxpr(params["jaxpr"])
+    params = _jax.with_input(params, _MASK, lambda mask, *references: mask_effects(kernel, mask[0] != 0, references))
+    return _jax.pallas_call_p.bind(*args, jnp.reshape(active, (1,)).astype(jnp.float32), **params)
+
+
+@register_token_rule(_jax.pallas_call_p)
+def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
+    if not _jax.is_simulated(params):
+        names = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
+        raise errors.MissingTokenRule(MSG_COMPILED.format(effects=names, where=ctx.where))
+    if any(map(_jax.is_reference, args)):
+        return _thread_closed_over(ctx, tokens, args, params)
+    if params["interpret"] is not True:  # JAX's interpreters for other devices
+        params = show_grid(params)
+    return ctx.thread(_jax.simulated_kernel(params, tuple(map(_jax.typeof, args))), tokens, args)
+
+
+def _thread_closed_over(
+    ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Tokens, Sequence[Any]]:
+    """A kernel that closes over references takes and gives their values, as when JAX lowers it."""
+    avals = tuple(map(_jax.typeof, args))
+    bound = _jax.trace_to_jaxpr(
+        lambda *args: _jax.pallas_call_p.bind(*args, **params), avals, like=_jax.scope_body(params["jaxpr"])
+    )
+    values = [x[...] if _jax.is_reference(x) else x for x in args]
+    pure, values = _jax.discharge_state(bound, values, [True] * len(values))
+    tokens, outs = ctx.thread(pure, tokens, values)
+    for x, final in zip(filter(_jax.is_reference, args), outs[ctx.outs :], strict=True):
+        x[...] = final
+    return tokens, outs[: ctx.outs]
