@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 14
+INTERFACE = 15
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -215,7 +215,7 @@ class Batch(NamedTuple):
     items: list[Any]  # `Item`s
     finished: list[tuple[int, int, int]]  # runs of epochs that have ended: (thread, first, count)
     forgotten: list[int]  # sites of which no record will come
-    untracked_released: int  # untracked records that have been replayed once this batch has
+    untracked_released: int | None  # untracked records that have been replayed once this batch has; None: no more
     run: int | None  # the thread that is suspended while its records are replayed; None: none is for Python
     untracked_in_run: int  # how many of these are untracked
     stopped: bool  # the drain is to end
@@ -238,6 +238,7 @@ class Item(NamedTuple):
     block: Any  # the large one's payload; of a text its `TEXT_RUN`s
     has_callbacks: bool
     failed: bool  # the program has failed
+    reply: int  # the number of the reply that a device waits for with the last of its records; 0 if none does
 
 
 TEXT_RUN = np.dtype([("site", "<u8"), ("end", "<u8"), ("epoch", "<u4"), ("count", "<u4")])

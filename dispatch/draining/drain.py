@@ -16,7 +16,7 @@ from typing import Any
 from effects import _errors as errors
 from effects._model.record import Records
 from effects._model.site import Site
-from effects._wire import INDEX, PHASE, Batch, CallbackRecord, Item, ItemKind, RecordsBetween, in_region, read_header
+from effects._wire import INDEX, PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.left_out import LeftOut
@@ -50,7 +50,9 @@ _PATIENCE = 0.005
 _BETWEEN = len(RecordsBetween._fields)
 """How long those parts of an item are that are no `CallbackRecord`s."""
 
-_REPLY = CallbackRecord._fields.index("reply")
+_KIND, _THREAD, _EPOCH, _HAS_CALLBACKS, _REPLY = map(
+    Item._fields.index, ("kind", "thread", "epoch", "has_callbacks", "reply")
+)
 
 
 class Drain:
@@ -143,7 +145,7 @@ class Drain:
             self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
             for key, (run, untracked, items) in [*self._runs.items()]:
                 for item in filter(None, items[:]):
-                    given_up.add_item(item, self._sites.find)
+                    given_up.add_item(Item._make(item), self._sites.find)
                 if self._runs.pop(key, None) is not None:
                     native.resume(run, untracked)
         self.stop(patience)
@@ -171,7 +173,7 @@ class Drain:
     def _settle(self, nested: Stream) -> Settle:
         def settle(key: ProgramKey) -> None:
             # Nobody waits for itself: an output that was refused to wait has left a program in this thread's stream.
-            if key[0] != nested.thread and (nested.calls or self._failures.programs):
+            if (nested.calls or self._failures.programs) and key[0] != nested.thread:
                 self._wait_for_nested(nested, key)
 
         return settle
@@ -195,34 +197,44 @@ class Drain:
         Returns whether this thread still leads, whether there was anything in the batch, and whether the drain is to
         end.
         """
-        batch = Batch._make(native.next_batch(_PATIENCE, self._observers.note_output))
-        items, finished, run, untracked_released = batch.items, batch.finished, batch.run, batch.untracked_released
-        items[:] = map(Item._make, items)
+        # A `Batch` and its `Item`s, as the plain tuples that native code makes: to make named ones takes time, and this
+        # is at every result that a device waits for.
+        items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = native.next_batch(
+            _PATIENCE, self._observers.note_output
+        )
         # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
-        calls = [self._call_of(item.thread, item.epoch) for item in items]
+        calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
         at, leads = 0, True
-        self._writes = threading.get_ident()
-        while at < len(items) and items[at].kind == ItemKind.TEXT:
-            self._show(items[at], *calls[at])
-            at += 1
-        self._writes = 0
+        if items and items[0][_KIND] == ItemKind.TEXT:
+            at = self._show_texts(items, calls)
         if run is None:
-            if finished or untracked_released != native.untracked_released():
-                self._end_epochs(finished, untracked_released)
-            if batch.forgotten:
-                self._sites.forget(batch.forgotten)
+            if finished or untracked_released is not None:
+                self._end_epochs(finished, untracked_released or 0)
+            if forgotten:
+                self._sites.forget(forgotten)
         else:
-            if finished or untracked_released != native.untracked_released():
-                self._end_epochs([each for each in finished if each[0] != run], untracked_released)
+            if finished or untracked_released is not None:
+                self._end_epochs([each for each in finished if each[0] != run], untracked_released or 0)
                 finished = [each for each in finished if each[0] == run]
-            leads = self._replay_run(items, calls, at, run, batch.untracked_in_run, finished, settle)
-        self._failures.clear_frames()
+            leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, settle)
         self._batches += 1
-        if leads and not batch.stopped and (run is None or self._batches % 64 == 0):
+        if leads and not stopped and (run is None or self._batches % 64 == 0):
             close_failed(self._streams)
             self._free_stuck()
             self._streams.forget_ended()
-        return leads, bool(items or finished), batch.stopped
+        return leads, bool(items or finished), stopped
+
+    def _show_texts(self, items: list[Any], calls: list[tuple[Any, Site | None]]) -> int:
+        """Writes the texts with which a batch begins. Returns how many there are."""
+        at = 0
+        self._writes = threading.get_ident()
+        while at < len(items) and items[at][_KIND] == ItemKind.TEXT:
+            self._show(Item._make(items[at]), *calls[at])
+            items[at] = None
+            at += 1
+        self._writes = 0
+        self._failures.clear_frames()
+        return at
 
     def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
         self._failures.drop_ended(finished)
@@ -242,27 +254,26 @@ class Drain:
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
         Returns whether we still lead."""
-        items[:first] = [None] * first  # done already
         self._runs[id(items)] = run, untracked, items
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
         for at in range(first, len(items)):
             item = items[at]
-            asked = _reply_of(item.data[-1]) if item.has_callbacks else 0
             try:
-                if item.has_callbacks:
+                if item[_HAS_CALLBACKS]:
                     answer = self._call(item, *calls[at], settle)
                 else:
-                    self._show(item, *calls[at])
+                    self._show(Item._make(item), *calls[at])
                     if settle is not None:
-                        settle((item.thread, item.epoch))
+                        settle((item[_THREAD], item[_EPOCH]))
             except BaseException as error:  # ours: the others go on all the same
-                self._failures.add((item.thread, item.epoch), error)
-                if asked:
-                    answer = asked, error, False
+                self._failures.add((item[_THREAD], item[_EPOCH]), error)
+                if item[_REPLY]:
+                    answer = item[_REPLY], error, False
             items[at] = item = None  # the arguments of a function live no longer than its run
-            self._failures.clear_frames()
+            if self._failures.frames:
+                self._failures.clear_frames()
         if self._runs.pop(id(items), None) is not None:
             native.resume(run, untracked)
         if finished:
@@ -294,26 +305,24 @@ class Drain:
             site = site or self._sites.find(header.site)
             replay.records(Records.of_one(site, header.token, header.device, item.block))
 
-    def _replay(self, thread: int, epoch: int, call: Any, settle: Settle | None = None) -> Replay:
-        return Replay(self._failures, self._observers, call or outside_epochs(), (thread, epoch), settle)
+    def _replay(self, thread: int, epoch: int, call: Any) -> Replay:
+        return Replay(self._failures, self._observers, call or outside_epochs(), (thread, epoch))
 
-    def _call(self, item: Item, call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
+    def _call(self, item: tuple[Any, ...], call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
         """Runs the functions of an item, and replays what stands between them. Returns the number of the reply that a
         device waits for, always that of the last function; what to answer; and whether other devices have such calls.
         """
-        key = item.thread, item.epoch
-        replay = self._replay(*key, call, settle)
+        _, thread, epoch, _, parts, _, _, failed, asked = item
+        key, failures = (thread, epoch), self._failures
+        replay = Replay(failures, self._observers, call or outside_epochs(), key, settle)
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
-        asked = _reply_of(item.data[-1])
-        parts, failures = item.data, self._failures
         parts.reverse()
         while parts:
             if self.given_up is not None:
-                self.given_up.add_item(item, find)
+                self.given_up.add_item(Item._make(item), find)
                 return (asked, MSG_PROCESS_ENDS, False) if asked else None
             part = parts.pop()  # it lives no longer than its run
-            # Taken apart as the plain tuples that they are: this is at every callback.
             if len(part) == _BETWEEN:
                 data, count = part
                 if not replay.stopped:
@@ -323,7 +332,7 @@ class Drain:
             site_id, token, device, reply, several, payload = part
             site = find(site_id)
             stopped = failures.unended and replay.stopped
-            if stopped or (item.failed and reply != 0):
+            if stopped or (failed and reply != 0):
                 native.note_cancelled()
                 if stopped:
                     replay.leave_out([(site.of_record(payload), token, device, payload)])
@@ -339,7 +348,7 @@ class Drain:
             result = replay.function(site, token, device, payload, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:
-                answer = reply, result, in_region(token[PHASE])
+                answer = reply, result, several and in_region(token[PHASE])
         return answer
 
     def _wait_for_nested(self, nested: Stream, key: tuple[int, int]) -> None:
@@ -372,11 +381,6 @@ class Drain:
             answer_with(function.reply, failure)
             if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
                 native.end_program(*function.key)
-
-
-def _reply_of(part: tuple[Any, ...]) -> int:
-    """The number of the reply that a device waits for with a part of an item; 0 if none does."""
-    return part[_REPLY] if len(part) > _BETWEEN else 0
 
 
 def answer_with(reply: int, result: Any) -> None:

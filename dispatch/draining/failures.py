@@ -69,7 +69,7 @@ class Failures:
         self._kept: Counter[Owner] = Counter()
         self._bytes = 0
         self._more: dict[Owner, list[int]] = {}
-        self._frames: dict[int, list[FrameType]] = {}  # by drain thread, those whose callers may still run
+        self.frames: dict[int, list[FrameType]] = {}  # by drain thread, those whose callers may still run
         self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
         self.raising: list[BaseException] = []  # the main thread's: taken, and not yet raised by the barrier that did
 
@@ -79,7 +79,7 @@ class Failures:
     def add(self, key: ProgramKey, failure: BaseException, *, stops: bool = True) -> None:
         """Keeps a failure after which the program itself goes on. `stops`: whether its effects do not, if
         `after_error` says so."""
-        self._frames.setdefault(threading.get_ident(), []).extend(clear_frames(failure))
+        self.frames.setdefault(threading.get_ident(), []).extend(clear_frames(failure))
         with self._lock:
             program = self._of(key)
             if len(program.kept) >= _KEPT:
@@ -106,9 +106,8 @@ class Failures:
 
     def clear_frames(self) -> None:
         """What raised has returned: frames that have called it forget their variables. A drain thread calls it."""
-        if self._frames:
-            for frame in self._frames.pop(threading.get_ident(), ()):
-                clear_callers(frame)
+        for frame in self.frames.pop(threading.get_ident(), ()):
+            clear_callers(frame)
 
     def end_program(self, key: ProgramKey, failure: BaseException, before: int) -> None:
         """Keeps the failure that ends the program."""

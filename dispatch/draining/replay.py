@@ -79,6 +79,8 @@ Part = tuple[Site, tuple[int, ...], int, Any]
 class Replay:
     """Replays what came from one program."""
 
+    _lanes: Iterator[tuple[int, ...]] = iter(())  # that the function which runs has still to be called for
+
     def __init__(
         self,
         failures: Failures,
@@ -92,7 +94,6 @@ class Replay:
         self._call = call
         self._key = key
         self._settle = settle
-        self._lanes: Iterator[tuple[int, ...]] = iter(())  # that the function which runs has still to be called for
 
     @property
     def stopped(self) -> bool:
@@ -174,7 +175,7 @@ class Replay:
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray]:
         if site.num_dynamic_sizes:
             site = site.of_record(payload)
-        call: Any = site.content.call  # the record says that it is of one
+        call: Any = site.content  # a `HostCall`: the record says so
         fn = call.function.fn
         if fn is None:
             raise RuntimeError(MSG_FOREIGN_CALLBACK.format(name=call.function.name))

@@ -172,7 +172,7 @@ TEST(test_records_without_a_plan_begin_a_run) {
         CHECK_SEEN(Items(first), {"1.0:" + one + ",u0"});
       else
         CHECK_SEEN(Items(first), {"large 1.0:" + one, "1.0:u0"});
-      for (const Item &item : first.items) CHECK(!item.has_callbacks && !item.awaited);
+      for (const Item &item : first.items) CHECK(!item.has_callbacks && item.reply == 0);
 
       const Batch second = world.step();
       CHECK_SEEN(Items(second), {"text 2.0:u0", "3.0:u0,0"});
@@ -286,7 +286,7 @@ TEST(test_parked_awaited_callbacks_come_one_by_one) {
       size_t here = 0;
       for (const Item &item : batch.items) {
         CHECK_EQ(here, size_t{0}); // nothing behind one that somebody waits for
-        if (item.awaited) ++here;
+        if (item.reply != 0) ++here;
         CHECK_EQ(item.info.failed, fails);
       }
       callbacks += here;

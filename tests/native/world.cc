@@ -51,7 +51,7 @@ Plan LinePlan() {
 
 void ForEachLine(const Item &item, const std::function<void(const Preface &)> &visit) {
   CHECK(item.kind == ItemKind::kText);
-  CHECK(!item.has_callbacks && !item.awaited);
+  CHECK(!item.has_callbacks && item.reply == 0);
   uint64_t count = 0;
   std::istringstream lines(item.data);
   for (std::string line; std::getline(lines, line); ++count) {
@@ -102,7 +102,7 @@ std::vector<std::string> Items(const Batch &batch) {
       one += std::string(one.back() == ':' ? "" : ",") + marks + std::to_string(index);
     };
     if (item.kind == ItemKind::kText) {
-      CHECK(!item.has_callbacks && !item.awaited);
+      CHECK(!item.has_callbacks && item.reply == 0);
       if (item.data.compare(0, sizeof kLine - 1, kLine) == 0)
         ForEachLine(item, [&](const Preface &preface) {
           add(static_cast<Kind>(preface.kind) == Kind::kUnordered ? "u" : "", preface.index);
@@ -114,18 +114,18 @@ std::vector<std::string> Items(const Batch &batch) {
     }
     CHECK_EQ(item.info.thread, batch.run);
     bool calls = false;
-    bool asked = false;
+    uint32_t asked = 0;
     ForEachRecord(item, [&](const RecordHeader &header, const std::string &) {
       CHECK_EQ(ThreadOf(header.token), item.info.thread);
-      CHECK(!asked); // only the last of an item is
+      CHECK_EQ(asked, uint32_t{0}); // only the last of an item is
       calls = calls || (header.flags & kCallback) != 0;
-      asked = header.reply != 0;
+      asked = header.reply;
       const std::string marks =
           std::string((header.flags & kCallback) != 0 ? "c" : "") + (header.kind == Kind::kUnordered ? "u" : "");
       add(marks.c_str(), header.token.index);
     });
     CHECK_EQ(item.has_callbacks, calls);
-    CHECK_EQ(item.awaited, asked);
+    CHECK_EQ(item.reply, asked);
     items.push_back((item.kind == ItemKind::kLarge ? "large " : "") + one);
   }
   return items;

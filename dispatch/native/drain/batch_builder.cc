@@ -28,7 +28,7 @@ void BatchBuilder::begin(Batch &batch) {
       continue;
     }
     if (item.kind != ItemKind::kText && !batch.has_run()) begin_run(batch, item.info.thread);
-    if (item.awaited) close_run();
+    if (item.reply != 0) close_run();
     count_untracked_of(batch, item.info, item.count);
     batch.items.push_back(std::move(item));
   }
@@ -61,7 +61,7 @@ void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&p
     append_record(items, header, std::move(payload), info);
   Item &item = items.back();
   ++item.count;
-  if (item.awaited && !carry) close_run();
+  if (item.reply != 0 && !carry) close_run();
 }
 
 void BatchBuilder::append_text(std::vector<Item> &items, const Plan &plan, uint64_t site, const Payload &payload,
@@ -82,7 +82,7 @@ void BatchBuilder::append_record(std::vector<Item> &items, const RecordHeader &h
                                  const EpochInfo &info) {
   const bool large = static_cast<bool>(payload.block);
   Item *item = large ? nullptr : Last(items, ItemKind::kRecords, info.thread);
-  if (item == nullptr || item->info.epoch != info.epoch || item->awaited || item->info.failed != info.failed)
+  if (item == nullptr || item->info.epoch != info.epoch || item->reply != 0 || item->info.failed != info.failed)
     item = &Begin(items, large ? ItemKind::kLarge : ItemKind::kRecords, info);
   RecordHeader shown = header;
   if ((shown.flags & kReplicated) != 0) shown.device = kAllDevices; // whichever was heard first
@@ -95,7 +95,7 @@ void BatchBuilder::append_record(std::vector<Item> &items, const RecordHeader &h
   }
   const bool callback = (header.flags & kCallback) != 0;
   item->has_callbacks = item->has_callbacks || callback;
-  item->awaited = callback && header.reply != 0;
+  item->reply = callback ? header.reply : 0;
   bytes_ += sizeof header + header.payload_size;
 }
 

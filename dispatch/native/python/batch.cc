@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "../xla/runtime.h"
+
 namespace nb = nanobind;
 
 namespace effects {
@@ -65,7 +67,7 @@ nb::list ToItems(Batch &batch) {
       if (item.kind == ItemKind::kLarge) block = ToArray(std::move(item.block), item.size);
     }
     items.append(nb::make_tuple(static_cast<int>(item.kind), item.info.thread, item.info.epoch, item.count, data, block,
-                                item.has_callbacks, item.info.failed));
+                                item.has_callbacks, item.info.failed, item.reply));
   }
   return items;
 }
@@ -87,8 +89,12 @@ nb::list ToRuns(const std::vector<Finished> &finished) {
 nb::tuple ToPython(Batch &batch) {
   nb::list forgotten;
   for (const uint64_t site : batch.forgotten) forgotten.append(site);
-  const nb::object run = batch.has_run() ? nb::object(nb::int_(batch.suspended())) : nb::object(nb::none());
-  return nb::make_tuple(ToItems(batch), ToRuns(batch.finished), forgotten, batch.untracked_released, run,
+  const bool advanced = batch.untracked_released > progress().untracked_released();
+  const auto number_if = [](bool there, uint64_t number) {
+    return there ? nb::object(nb::int_(number)) : nb::object(nb::none());
+  };
+  return nb::make_tuple(ToItems(batch), ToRuns(batch.finished), forgotten,
+                        number_if(advanced, batch.untracked_released), number_if(batch.has_run(), batch.suspended()),
                         batch.untracked_in_run, batch.stopped);
 }
 

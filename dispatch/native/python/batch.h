@@ -1,4 +1,4 @@
-// A batch of the drain's, as Python sees it: tuples, of which Python makes named ones.
+// A batch of the drain's, as Python sees it: plain tuples, since naming their fields would take time at every batch.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,8 +12,8 @@ namespace effects {
 // The fields of the tuples, in their order. `Batch`, `Item`, `CallbackRecord` and `RecordsBetween` in effects/_wire.py.
 inline constexpr std::initializer_list<const char *> kBatchFields = {
     "items", "finished", "forgotten", "untracked_released", "run", "untracked_in_run", "stopped"};
-inline constexpr std::initializer_list<const char *> kItemFields = {"kind", "thread", "epoch",         "count",
-                                                                    "data", "block",  "has_callbacks", "failed"};
+inline constexpr std::initializer_list<const char *> kItemFields = {"kind",  "thread",        "epoch",  "count", "data",
+                                                                    "block", "has_callbacks", "failed", "reply"};
 inline constexpr std::initializer_list<const char *> kCallbackRecordFields = {"site",  "token",   "device",
                                                                               "reply", "several", "payload"};
 inline constexpr std::initializer_list<const char *> kRecordsBetweenFields = {"data", "count"};

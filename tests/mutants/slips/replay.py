@@ -68,7 +68,7 @@ SLIPS = (
     Slip(
         "replay.awaited_is_last",
         BUILDER,
-        "  if (item.awaited && !carry) close_run();",
+        "  if (item.reply != 0 && !carry) close_run();",
         "",
         "A program is given its answer only after what else is in the batch, for which it may be needed.",
         ("tests/native/run_test.cc::test_awaited_callback_is_the_last_of_its_batch",),
@@ -84,8 +84,8 @@ SLIPS = (
     Slip(
         "replay.failed_records",
         BUILDER,
-        "item->awaited || item->info.failed != info.failed)",
-        "item->awaited)",
+        "item->reply != 0 || item->info.failed != info.failed)",
+        "item->reply != 0)",
         "Records from before a program's failure and from after it are taken for alike.",
         ("tests/native/batch_test.cc::test_records_before_and_after_a_failure_are_apart",),
     ),

@@ -1,0 +1,48 @@
+"""What the drain does for a record, counted: many small additions make a path slow of which each alone is not seen."""
+
+from __future__ import annotations
+
+import json
+
+from tests.helpers import run_python
+
+COUNTS_CALLS = """
+import collections, json, sys, threading
+import jax, jax.numpy as jnp
+
+counts = collections.Counter()
+is_counting = False
+
+def note(frame, event, argument):
+    if is_counting and event == "call" and frame.f_globals.get("__name__", "").startswith("effects."):
+        counts[frame.f_code.co_qualname] += 1
+
+threading.setprofile(note)  # of the drain's threads, which have not started
+import effects as fx
+
+STEPS = 640  # so that what comes at every 64th batch comes as often
+
+@fx.jit
+def program(x):
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    return jax.lax.fori_loop(0, STEPS, lambda i, x: fx.callback(lambda x: x, scalar, x), x)
+
+x = jnp.float32(1)
+for is_counting in False, True:
+    program(x).block_until_ready()
+    fx.effects_barrier()
+is_counting = False
+print(json.dumps({name: count / STEPS for name, count in counts.items()}))
+"""
+
+MOST = 21
+"""Of our functions, for a callback whose result a program waits for; those of comprehensions too, on Python 3.11."""
+
+
+def test_result_of_a_callback_takes_few_calls():
+    """From a record in the ring to the answer: a device waits all that time."""
+    run = run_python(COUNTS_CALLS)
+    assert run.returncode == 0, run.stderr
+    counts = json.loads(run.stdout)
+    assert counts["Drain._call"] == 1  # the test can see the path
+    assert sum(counts.values()) <= MOST, counts
