@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tests.oracle.language import DOMAINS, EFFECTS, Case, Program, Run, T, kinds_of_labels, statements
+from tests.oracle.failures import may_count_more, settle_domains, stopped_labels, unknown_labels
+from tests.oracle.language import DOMAINS, EFFECTS, Case, Program, Run, T, kinds_of_labels, label_of, statements
 from tests.oracle.observe import NotInJax, Outcome, expect, observe
 from tests.oracle.rings import compare_dropped, drops
 from tests.oracle.runners import library
@@ -63,34 +64,12 @@ def run_and_compare(
         raise AssertionError("\n".join([*complaints, "", describe()]))
 
 
-def label_of(line: str) -> str:
-    """The label of the effect from which a line comes."""
-    return line.split(" ", 1)[0].split(".", 1)[0]
-
-
-def _labels(case: Case, failed: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Labels of unordered lines, and of lines of which nothing can be said.
-
-    When a program fails, it is not known how far what was unordered has got, nor, if what failed was unordered, how far
-    anything has.
-    """
-    unordered, unknown, failed = {"u"}, set(), set(failed)
-    for program in {run.program: None for run in case.runs}:
-        kinds = kinds_of_labels(program)
-        here = {label for label, kind in kinds.items() if not EFFECTS[kind]}
-        unordered |= here
-        here |= {label for label, kind in kinds.items() if kind in DOMAINS}
-        for label in failed & set(kinds):
-            unknown |= {"u"} | (here if EFFECTS[kinds[label]] else {"o", *kinds})
-    return unordered, unknown
-
-
 def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
     """What is wrong with `seen`, as texts; nothing if it keeps the promise."""
-    unordered_labels, unknown = _labels(case, [state for state in expected.states if isinstance(state, str)])
-
-    kinds = kinds_of_labels(tuple(run.program for run in case.runs))
+    kinds = kinds_of_labels(case.runs)
+    unordered_labels = {label for label, kind in kinds.items() if not EFFECTS[kind]} | {"u"}
     apart = {label for label, kind in kinds.items() if kind in DOMAINS}
+    unknown = unknown_labels(case, expected)
 
     def split(lines: Iterable[str]) -> tuple[list[str], collections.Counter[str]]:
         ordered: list[str] = []
@@ -113,13 +92,7 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
             lambda line: label_of(line) in unordered_labels,
             lambda line: label_of(line) in apart,
         )
-    # Where a failure has stopped effects, it is not known which unordered ones had come before it.
-    may_lack = {
-        label
-        for number in expected.stopped
-        for label, kind in kinds_of_labels(case.runs[number].program).items()
-        if not EFFECTS[kind]
-    } | ({"u"} if expected.stopped else set())
+    expected, may_lack = settle_domains(case, expected, seen), stopped_labels(case, expected)
     complaints, lacking = [], 0
     for number, (want, got) in enumerate(zip(expected.states, seen.states, strict=True)):
         if want != got:
@@ -137,7 +110,7 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
     if sorted(expected.errors) != sorted(seen.errors):
         complaints.append(f"the barrier raised what {seen.errors} raised and should have raised {expected.errors}")
     left_out = expected.left_out + lacking
-    if left_out > seen.left_out or (left_out < seen.left_out and not unknown):
+    if left_out > seen.left_out or (left_out < seen.left_out and not may_count_more(case, expected)):
         complaints.append(f"errors counted {seen.left_out} effects after them and should have counted {left_out}")
     if seen.records is not None:
         complaints += _compare_records(case, seen)
