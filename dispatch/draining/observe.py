@@ -28,8 +28,9 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
     """Collects the records of what the calling thread issues in a `with` block, in the order in which they happen.
 
     At the end of the block is a barrier: the list is complete then, and what effects raised is raised. Before, it holds
-    what has happened so far. Captures nest, and each gets all records. Records of programs that `jax.jit` dispatched do
-    not say which thread that was, so every capture that is open gets them.
+    what has happened so far. What is unordered may stand in the list elsewhere than in the output. Captures nest, and
+    each gets all records. Records of programs that `jax.jit` dispatched do not say which thread that was, so every
+    capture that is open gets them.
 
     Args:
         suppress: Whether prints and logs of the block are kept from the output. Handlers and callbacks get theirs.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import difflib
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -113,7 +114,8 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
     if left_out > seen.left_out or (left_out < seen.left_out and not may_count_more(case, expected)):
         complaints.append(f"errors counted {seen.left_out} effects after them and should have counted {left_out}")
     if seen.records is not None:
-        complaints += _compare_records(case, seen)
+        seen, found = _by_record(case, seen, lambda line: label_of(line) in unordered_labels)
+        complaints += found
     if not complaints and seen.tokens is not None and expected.places is not None and not unknown:
         complaints += compare_places(expected, seen, lambda line: label_of(line) in unordered_labels)
     return complaints
@@ -123,18 +125,28 @@ def _ended(state: tuple[int, ...] | str) -> str:
     return f"raised what {state} raised" if isinstance(state, str) else f"returned {state}"
 
 
-def _compare_records(case: Case, seen: Outcome) -> list[str]:
-    """What was captured must be what the output shows, in its order."""
+def _by_record(case: Case, seen: Outcome, is_unordered: Callable[[str], bool]) -> tuple[Outcome, list[str]]:
+    """What was seen, with its lines in the order of their records; and what is wrong with these.
+
+    What was captured must be what the output shows, in its order. What is unordered may stand elsewhere: while
+    functions run, another thread of the drain shows it, and a record is captured before its line is written or after.
+    """
     assert seen.records is not None
     callbacks = {s.label for run in case.runs for s in statements(run.program) if isinstance(s, Callback)}
-    lines = []
+    lines: dict[str, list[str]] = {}  # by the text of their record
+    texts = []
     for line in seen.lines:
         word = line.split(" ", 1)[0]
-        lines.append(word if word in callbacks or word.endswith((".callback", ".asked")) else line)
-    if lines == seen.records:
-        return []
-    diff = difflib.unified_diff(lines, seen.records, "lines of the output", "records captured", lineterm="", n=3)
-    return ["\n".join(diff)]
+        texts.append(word if word in callbacks or word.endswith((".callback", ".asked")) else line)
+        lines.setdefault(texts[-1], []).append(line)
+
+    def split(texts: Iterable[str]) -> list[str]:
+        return sorted(texts, key=lambda text: (is_unordered(text), text if is_unordered(text) else ""))
+
+    if (shown := split(texts)) != (captured := split(seen.records)):
+        diff = difflib.unified_diff(shown, captured, "lines of the output", "records captured", lineterm="", n=3)
+        return seen, ["\n".join(diff)]
+    return dataclasses.replace(seen, lines=[lines[text].pop(0) for text in seen.records]), []
 
 
 def describe(case: Case) -> str:
