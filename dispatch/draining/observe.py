@@ -28,8 +28,9 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
     """Collects the records of what the calling thread issues in a `with` block, in the order in which they happen.
 
     At the end of the block is a barrier: the list is complete then, and what effects raised is raised. Before, it holds
-    what has happened so far. Captures nest, and each gets all records. Records of programs that `jax.jit` dispatched do
-    not say which thread that was, so every capture that is open gets them.
+    what has happened so far. What is unordered may stand in the list elsewhere than in the output. Captures nest, and
+    each gets all records. Records of programs that `jax.jit` dispatched do not say which thread that was, so every
+    capture that is open gets them.
 
     Args:
         suppress: Whether prints and logs of the block are kept from the output. Handlers and callbacks get theirs.
@@ -71,7 +72,8 @@ def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False)
     Args:
         handler: A function of one `Record`, or an object with `handle(record)`. If it has `handle_many(records)`, it
             gets sequences of records instead, which cost nothing until they are looked at; `close()` is called when it
-            is removed, and when the process ends. Handlers run in a thread of the drain, in program order.
+            is removed, and when the process ends. Handlers run in threads of the drain, in program order; records of
+            several threads' programs, and unordered ones, may come in several threads at the same time.
         effects: Names of effects, or `Effect`s, whose records it gets; by default all.
         after_error: Whether it also gets the records of effects that were not carried out, since one before them in
             their program had failed. Their `after_error` is true.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from typing import cast
 
@@ -38,16 +39,21 @@ class Piece:
 
 
 class Table:
-    """The records of one event as columns, in order."""
+    """The records of one event as columns, in order. Several threads may add some."""
 
     def __init__(self, event: str):
         self._event = event
         self._parts: list[dict[str, np.ndarray]] = []
         self._small = 0  # how many parts at the end are small
         self._shapes: dict[str, tuple[int, ...]] = {}  # of one record, by column
+        self._lock = threading.Lock()  # of who adds
 
     def add(self, pieces: list[Piece]) -> None:
         """Adds records that came together, but for those that do not fit, which are an error."""
+        with self._lock:
+            self._add(pieces)
+
+    def _add(self, pieces: list[Piece]) -> None:
         self._shapes = self._shapes or pieces[0].shapes
         fitting = [piece for piece in pieces if piece.shapes == self._shapes]
         if fitting:

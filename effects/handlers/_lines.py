@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 
 MSG_LOST = (
@@ -12,11 +13,13 @@ MSG_LOST = (
 
 
 class LineFile:
-    """Lines are with the operating system when they have been written."""
+    """Lines are with the operating system when they have been written. Several threads may write."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self._path = os.fsdecode(path)
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by `close`
+        self.head: list[bytes] = []  # lines that come before the next that are written
+        self._lock = threading.Lock()  # of who writes: the lines of one call stay together, and each is whole
         self._lost = 0
         self._error: OSError | None = None  # the first
 
@@ -26,6 +29,11 @@ class LineFile:
         Raises:
             OSError: if not all could be written.
         """
+        with self._lock:
+            lines, self.head = [*self.head, *lines], []
+            self._write(lines)
+
+    def _write(self, lines: Sequence[bytes]) -> None:
         data = b"".join(lines)
         written = 0
         try:

@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from effects._model.record import Record
@@ -43,6 +44,7 @@ class CsvHandler:
     def __init__(self, path: str | os.PathLike[str]):
         self._file = LineFile(path)
         self._fields: list[str] | None = None  # those of the first record
+        self._lock = threading.Lock()  # of who finds that there are none yet
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
@@ -58,13 +60,20 @@ class CsvHandler:
         if record.event is None:
             return
         fields = record.fields
-        if self._fields is None:
-            self._fields = list(fields)
-            lines.append(_line(["event", "level", "device", "lane", *fields, "fields"]))
-        own = [csv_cell(fields.get(name)) for name in self._fields]
-        other = {name: plain(value) for name, value in fields.items() if name not in self._fields}
+        names = self._names(fields)
+        own = [csv_cell(fields.get(name)) for name in names]
+        other = {name: plain(value) for name, value in fields.items() if name not in names}
         first = [record.event, record.level, record.device, json.dumps(record.lane)]
         lines.append(_line([*first, *own, encode(other) if other else ""]))
+
+    def _names(self, fields: Mapping[str, Any]) -> list[str]:
+        """The fields that have columns. The first record of all, which has these fields, says it."""
+        if self._fields is None:
+            with self._lock:
+                if self._fields is None:
+                    self._file.head = [_line(["event", "level", "device", "lane", *fields, "fields"])]
+                    self._fields = list(fields)  # from now on other threads write
+        return self._fields
 
     def close(self) -> None:
         self._file.close()

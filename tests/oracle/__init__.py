@@ -17,8 +17,10 @@ by the library, events by a handler of Python's logging, and callbacks write the
     observe      what is expected of a sequence, and what a runner makes of it
     tokens       where records stand, by their tokens
     rings        rings that fill
+    failures     what a failure leaves open
     compare      the difference, shown with the program's source
     place        where decisions come from, and what JAX allows where
+    leaves       random statements without statements inside
     generator    random programs
     cases        random sequences of programs, by number and for Hypothesis
     devices/     the same over several devices

@@ -166,3 +166,8 @@ def statements(tree: object) -> Iterator[Statement]:
 
 def kinds_of_labels(tree: object) -> dict[str, str]:
     return {s.label: s.kind for s in statements(tree) if hasattr(s, "label")}
+
+
+def label_of(line: str) -> str:
+    """The label of the effect from which a line comes."""
+    return line.split(" ", 1)[0].split(".", 1)[0]

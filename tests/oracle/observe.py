@@ -32,7 +32,8 @@ class Outcome:
     lines: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)  # which the barrier raised
     records: list[str] | None = None  # what was captured, as lines; of a callback only its label
-    left_out: int = 0  # effects that errors say were not carried out; expected: ordered ones
+    left_out: int = 0  # effects that errors say were not carried out; expected: those in the domain of the failure
+    ends: list[int] | None = None  # expected, if it is known: how many lines there are after each dispatch
     stopped: list[int] = field(default_factory=list)  # expected: dispatches whose effects have, but not the program
     tokens: list[Seen] | None = None  # and what each record says of itself
     dropped: int = 0  # records
@@ -41,6 +42,7 @@ class Outcome:
 
 def expect(case: Case) -> Outcome:
     outcome, reading = Outcome(), Reading(stops=case.after_error == "stop")
+    outcome.ends = ends = []
     state: tuple[int, ...] = ()
     for number, run in enumerate(case.runs):
         state = state if run.state is None else run.state
@@ -52,6 +54,7 @@ def expect(case: Case) -> Outcome:
                 outcome.stopped.append(number)
         except Failure as failure:
             outcome.states.append(str(failure))
+        ends.append(len(reading.lines))
     DISPATCH.set(0)
     outcome.lines, outcome.errors, outcome.left_out = reading.lines, reading.failures, reading.left_out
     outcome.places = reading.notes.places

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tests.oracle.host import Host, in_lane
-from tests.oracle.language import ACTIONS, EFFECTS, MODULUS, Failure, Program, T, kinds_of_labels, statements
+from tests.oracle.language import ACTIONS, DOMAINS, EFFECTS, MODULUS, Failure, Program, T, kinds_of_labels, statements
 from tests.oracle.source import compiled
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD
@@ -40,7 +40,7 @@ class Reading:
         self.failures: list[str] = []  # labels of queued callbacks that raised
         self.stops = stops
         self.stopped = ""  # the label of the callback that has, in the program that runs
-        self.left_out = 0  # how many ordered effects were not carried out therefore
+        self.left_out = 0  # how many effects of the same order were not carried out therefore
         self._kinds: dict[str, str] = {}  # of effects, by label
         # The lane of each `vmap` around, what is to happen in lanes, and where we are: see `_at_this_point`.
         self._lane: tuple[int, ...] = ()
@@ -106,9 +106,10 @@ class Reading:
                 self.stopped = callback.label
 
     def _leave_out(self, label: str) -> bool:
-        """Whether the effect is left out, since one before it has failed. If the program waits for it, it ends."""
+        """Whether the effect is left out, since one before it in its order has failed. If the program waits for it, it
+        ends."""
         kind = self._kinds.get(label.split(".", 1)[0], "")
-        if not (self.stopped and label and EFFECTS.get(kind, True)):
+        if not (self.stopped and label and EFFECTS.get(kind, True)) or kind in DOMAINS:
             return False
         self.left_out += 1
         if "sync" in kind:

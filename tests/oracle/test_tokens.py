@@ -96,6 +96,17 @@ def test_check_reports_lines_of_a_domain_in_another_order() -> None:
     assert compare(CASE, expected, dataclasses.replace(expected, lines=apart[::-1] + others))
 
 
+def test_records_of_unordered_effects_may_stand_elsewhere_than_their_lines() -> None:
+    """A record is captured before its line is written or after, and what is unordered may come between. Whatever has an
+    order has the same in both, and each line has its record."""
+    expected, seen = _seen()
+    at = seen.lines.index("aside 5")
+    moved = [*seen.lines[:at], *seen.lines[at + 1 :], "aside 5"]
+    assert not compare(CASE, expected, dataclasses.replace(seen, lines=moved))
+    for lines in ([*seen.lines, "aside 5"], seen.lines[:at] + seen.lines[at + 1 :]):
+        assert "records captured" in "\n".join(compare(CASE, expected, dataclasses.replace(seen, lines=lines)))
+
+
 @pytest.mark.parametrize("rings", RINGS)
 def test_case_with_small_rings_keeps_its_promise(rings: str) -> None:
     """What a full ring drops is counted, and the rest is in order; where it waits, all comes."""

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tests.oracle.compare import compare as compare_outcomes
-from tests.oracle.compare import label_of, run_and_compare, sources_of, where
+from tests.oracle.compare import run_and_compare, sources_of, where
 from tests.oracle.devices.language import DeviceCase, Item, MeshRun, Outside
 from tests.oracle.devices.loose import loose_regions
 from tests.oracle.devices.observe import Seen, expect, jax_refuses, observe
 from tests.oracle.devices.region import Region
 from tests.oracle.devices.tokens import compare_tokens
-from tests.oracle.language import DOMAINS, EFFECTS, Case, Run, kinds_of_labels, statements
+from tests.oracle.language import DOMAINS, EFFECTS, Case, Run, kinds_of_labels, label_of, statements
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import library
 from tests.oracle.statements.callback import Callback
