@@ -10,6 +10,7 @@ import pytest
 
 import effects as fx
 from tests.effects.raising import Boom, good_program_runs
+from tests.internals import runtime
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 GOOD = ["good 0.0", "good 1.0"]
@@ -218,6 +219,7 @@ def test_a_thread_gets_its_own_errors():
     thread = threading.Thread(target=run)
     thread.start()
     failed.wait(60)
+    assert not runtime.waiting.for_all(60)  # it has failed by now
     fx.effects_barrier(timeout=60)  # ours: nothing of the other's
     go_on.set()
     thread.join(60)

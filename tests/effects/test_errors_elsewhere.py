@@ -9,6 +9,7 @@ import pytest
 import effects as fx
 from tests.effects.raising import Boom, good_program_runs
 from tests.helpers import run_python
+from tests.internals import runtime
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 GOOD = ["good 0.0", "good 1.0"]
@@ -216,9 +217,12 @@ def test_error_is_raised_in_the_thread_that_called(order):
         for thread in threads:
             thread.start()
         called.wait(60)
-        good()
-        fx.effects_barrier(timeout=60)
-        done.wait(60)
+        try:
+            assert not runtime.waiting.for_all(60)  # both have failed by now
+            good()
+            fx.effects_barrier(timeout=60)
+        finally:
+            done.wait(60)
         for thread in threads:
             thread.join(60)
     assert sorted(raised) == [(1, "of 1"), (2, "of 2")]

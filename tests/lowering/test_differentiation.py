@@ -7,8 +7,10 @@ from jax import lax
 
 import effects as fx
 
+WRAPS = pytest.mark.parametrize("wrap", [lambda f: f, jax.checkpoint, jax.jit], ids=["plain", "checkpoint", "jit"])
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.checkpoint, jax.jit], ids=["plain", "checkpoint", "jit"])
+
+@WRAPS
 def test_branch_in_a_loop_that_is_divided(wrap, lines):
     """A branch that is chosen by what is known ahead shows what it shows, once, and in its iteration."""
 
@@ -23,3 +25,25 @@ def test_branch_in_a_loop_that_is_divided(wrap, lines):
     program = fx.jit(jax.grad(wrap(lambda x: lax.scan(step, x, jnp.arange(3))[0])))
     assert lines(lambda: slopes.append(program(1.0))) == ["even 0", "even 2"]
     assert slopes == [12]
+
+
+@WRAPS
+@pytest.mark.parametrize("has_results", [True, False])
+def test_branch_that_is_the_same_in_each_iteration(wrap, has_results, lines):
+    """JAX computes ahead of the loop what is the same in each iteration. A branch with effects stays in the loop."""
+
+    def program(x, known):
+        def shows(known):
+            fx.print("known {}", known)
+            return known + 1 if has_results else None
+
+        def step(c, _):
+            factor = lax.cond(known > 0, shows, lambda known: known if has_results else None, known)
+            return c * (factor if has_results else 2), None
+
+        return lax.scan(step, x, None, length=3)[0]
+
+    slopes = []
+    slope = fx.jit(jax.grad(wrap(program)))
+    assert lines(lambda: slopes.append(slope(1.0, 1.0))) == ["known 1.0"] * 3
+    assert slopes == [8]
