@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.jax_suite import outcomes
 from tests.jax_suite.__main__ import main
 
 FILES = {
@@ -73,7 +74,7 @@ def folder(tmp_path):
 
 def test_command_lists_what_differs(folder, capsys):
     """Tests that pass plainly and not with `fx.jit` are listed with their error, also where one ends its process."""
-    assert main(["--jax-tests", str(folder)]) == 1
+    assert main(["--jax-tests", str(folder), "--all"]) == 1
     out = capsys.readouterr().out.partition("same_test.py: ")[0]
     assert "3 of 6 tests that pass with `jax.jit` pass with `fx.jit` (50.00 %)" in out
     assert "differs_test.py::test_fails_with_ours: failed: AssertionError: that is ours" in out
@@ -81,6 +82,25 @@ def test_command_lists_what_differs(folder, capsys):
     assert "differs_test.py::test_effects_belong_to_the_test: failed: " in out and "from an effect" in out
     assert "differs_test.py::test_fails_plainly: passes with `fx.jit` only" in out
     assert "test_after" not in out
+
+
+def test_command_goes_on_where_it_was(folder, capsys):
+    """Kept outcomes are not run again, a test that was interrupted is, and what differed where that is asked for."""
+    command = ["--jax-tests", str(folder), "differs_test.py", "--results", str(folder / "results")]
+    assert main([*command, "--stop-after", "0"]) == 1
+    assert "1 files have tests to come" in capsys.readouterr().out
+    assert main(command) == 1
+    assert "3 without a reason in docs/jax-tests.md" in capsys.readouterr().out
+    (kept,) = (folder / "results").glob("*/differs_test.fx.jsonl")
+    outcomes.write(kept, "differs_test.py::test_fails_with_ours", "passed")  # worse counts: it has failed
+    (folder / "differs_test.py").write_text("def test_fails_with_ours(): pass\ndef test_passes(): assert False")
+    assert main(command) == 1
+    assert "3 of 6 tests" in capsys.readouterr().out
+    outcomes.forget(kept, {"differs_test.py::test_passes"})
+    outcomes.write(kept, "differs_test.py::test_passes", outcomes.BEGAN)
+    assert main([*command, "--again"]) == 1
+    out = capsys.readouterr().out
+    assert "test_fails_with_ours" not in out and "differs_test.py::test_passes: failed: " in out
 
 
 def test_command_succeeds_where_nothing_differs(folder, capsys):
