@@ -34,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="all `*_test.py`")
     parser.add_argument("-k", dest="only", default="", help="of each file only these tests, as pytest's `-k`")
     parser.add_argument(
+        "--of-each", type=int, default=0, metavar="N", help="at most N of tests that differ in parameters only; 0: all"
+    )
+    parser.add_argument(
         "--results", type=Path, metavar="DIR", help="keep outcomes there, and go on with what is kept there already"
     )
     parser.add_argument("--again", action="store_true", help="what differed has its turn again")
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         results = (options.results or Path(temporary)).resolve() / f"jax-{importlib.metadata.version('jax')}"
         results.mkdir(parents=True, exist_ok=True)
-        runs = Runs(results, options.only, options.timeout, time.monotonic() + options.stop_after)
+        runs = Runs(results, options.only, options.of_each, options.timeout, time.monotonic() + options.stop_after)
         return _report(runs, paths, options.again, options.at_least)
 
 

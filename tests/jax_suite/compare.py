@@ -79,6 +79,7 @@ class Runs:
 
     results: Path
     only: str = ""
+    of_each: int = 0
     timeout: float = 300.0
     deadline: float = float("inf")  # by `time.monotonic`
 
@@ -98,7 +99,7 @@ class Runs:
 
     @property
     def _over(self) -> str:
-        return f"{_OVER}: {self.only}"
+        return f"{_OVER}: {self.only}, {self.of_each} of each"
 
     def _compared(self, plain: dict[str, tuple[str, str]], ours: dict[str, tuple[str, str]]) -> Comparison:
         all_ran = self._over in plain and self._over in ours
@@ -142,12 +143,13 @@ class Runs:
 
     def _process(self, path: Path, written: Path, in_place: bool) -> str | None:
         """How it ended: as it should (""), otherwise, or not at all before the deadline."""
-        plugins = ["tests.jax_suite.outcomes", *(["tests.jax_suite.in_place"] if in_place else [])]
+        plugins = [f"tests.jax_suite.{name}" for name in ("outcomes", "checkout", *(["in_place"] if in_place else []))]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:effects_pytest"]
         command += [option for plugin in plugins for option in ("-p", plugin)]
         command += ["-k", self.only] if self.only else []
         path_variable = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         env = {CASES: _FEW_CASES, **os.environ, "PYTHONPATH": path_variable, outcomes.FILE: str(written)}
+        env[outcomes.OF_EACH] = str(self.of_each)
         process = subprocess.Popen(
             [*command, str(path)], cwd=path.parent, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 FILE = "JAX_SUITE_OUTCOMES"
 """The variable of the environment that names the file: a line for each test that begins, and for each that is over."""
+
+OF_EACH = "JAX_SUITE_OF_EACH"
+"""The variable that says how many are run of tests that differ in their parameters only."""
 
 BEGAN = "began"
 _WORSE = ("failed", "skipped", "passed")
@@ -46,10 +52,27 @@ def forget(path: Path, tests: set[str]) -> None:
     path.write_text("".join(json.dumps([test, *what]) + "\n" for test, what in kept.items()))
 
 
+_PARAMETERS = re.compile(r"(\d+|_?[^_:(]*=.*|[(\[].*)$")
+
+
+def some_of_each(tests: Iterable[str], count: int) -> set[str]:
+    """The first `count` of those tests whose names differ in parameters only, which JAX writes behind them."""
+    seen: collections.Counter[str] = collections.Counter()
+    chosen = set()
+    for test in tests:
+        seen[name := _PARAMETERS.sub("", test)] += 1
+        if seen[name] <= count:
+            chosen.add(test)
+    return chosen
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    over = {test for test, (outcome, _) in read(_path()).items() if outcome != BEGAN}
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in over])
-    items[:] = [item for item in items if item.nodeid not in over]
+    chosen = {item.nodeid for item in items}
+    if of_each := int(os.environ.get(OF_EACH, "0")):
+        chosen = some_of_each([item.nodeid for item in items], of_each)
+    chosen -= {test for test, (outcome, _) in read(_path()).items() if outcome != BEGAN}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+    items[:] = [item for item in items if item.nodeid in chosen]
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

@@ -109,6 +109,20 @@ def test_command_succeeds_where_nothing_differs(folder, capsys):
     assert "1 of 1 tests that pass with `jax.jit` pass with `fx.jit` (100.00 %)" in capsys.readouterr().out
 
 
+def test_some_of_each():
+    """Tests that differ in their parameters only count together, as JAX's names tell."""
+    each = [f"a_test.py::A::test_{name}" for name in ("f0", "f1", "f2", "g_jit=True_n=3", "g_jit=False_n=3", "x64_on")]
+    assert outcomes.some_of_each(each, 1) == {each[0], each[3], each[5]}
+    assert outcomes.some_of_each(each, 2) == {*each} - {each[2]}
+
+
+def test_of_each_runs_some(folder, capsys):
+    """`--of-each` leaves the others out of both runs."""
+    (folder / "same_test.py").write_text("import pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_n(n): pass")
+    assert main(["--jax-tests", str(folder), "same_test.py", "--of-each", "2"]) == 0
+    assert "2 of 2 tests" in capsys.readouterr().out
+
+
 def test_command_says_where_it_found_no_tests(tmp_path, capsys):
     """A folder without tests is an error, not a success."""
     with pytest.raises(SystemExit):
