@@ -17,11 +17,6 @@ from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.stages import Lowered, Traced
 from effects.dispatch.calling.threaded import jit_threaded, runtime_token_for, trace
 
-MSG_NOT_CALLABLE = (
-    "`fx.jit` was given {fun!r}, which cannot be called. What is jitted is a function, as for `jax.jit`. Pass a "
-    "callable: `fx.jit(f)`."
-)
-
 
 def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Compiles a function with effects. Takes the options of `jax.jit`; the result has its methods.
@@ -51,8 +46,6 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """
     if fun is None:
         return functools.partial(jit, **options)
-    if not callable(fun):
-        raise TypeError(MSG_NOT_CALLABLE.format(fun=fun))
     return JitFunction(fun, options)
 
 
@@ -113,11 +106,13 @@ has set."""
 
 def _weakly_referable(fun: Callable[..., Any]) -> Callable[..., Any]:
     """The function, or if it cannot be referred to weakly what raises the `TypeError` of JAX, which itself crashes the
-    second time."""
+    second time. What `jax.jit` refuses to begin with is left to it."""
     try:
         weakref.ref(fun)
         return fun
     except TypeError:
+        if not callable(fun) or isinstance(fun, staticmethod):
+            return fun
 
         @functools.wraps(fun, updated=())
         def refuse(*args: Any, **kwargs: Any) -> Any:

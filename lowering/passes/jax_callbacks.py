@@ -24,19 +24,24 @@ def take_over(jaxpr: Any) -> Any:
     While a function is traced for `fx.jit` they are bound so from the start. What is left are jaxprs that were traced
     before, and all of them if the setting `jax_effects` is "jax": then JAX's transformations are over.
     """
-    return _taken_over(_jax.closed_jaxpr(jaxpr), config.jax_effects == "program_order")
+    jaxpr = _jax.closed_jaxpr(jaxpr)
+    if not _jax.has_callbacks_of_jax(jaxpr):
+        return jaxpr
+    return _taken_over(jaxpr, config.jax_effects == "program_order")
 
 
+# A cache must not give back the jaxpr that it was asked for: a value that is its own key lives forever, and what the
+# user's function closes over with it.
 @_jax.weakref_lru_cache
 def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         if eqn.primitive in _jax.callback_primitives:
             return bind_effect(eqn.primitive, operands, eqn.params, in_program_order)
         if _jax.has_callbacks_of_jax(eqn) and _takes_tokens(eqn.primitive):
-            eqn = _jax.with_jaxprs(eqn, _inside(lambda inner: _taken_over(inner, in_program_order)))
+            eqn = _jax.with_jaxprs(eqn, _inside(take_over))
         return _jax.bind(eqn, operands)
 
-    return _changed(jaxpr, apply) if _jax.has_callbacks_of_jax(jaxpr) else jaxpr
+    return _changed(jaxpr, apply)
 
 
 def _takes_tokens(primitive: Any) -> bool:
@@ -51,7 +56,11 @@ def is_of_jax(jaxprs: Sequence[Any]) -> bool:
 
 def give_back(eqn: Any) -> Any:
     """An equation in whose jaxprs JAX's own callbacks are JAX's again."""
-    return _jax.with_jaxprs(eqn, _inside(_given_back))
+    return _jax.with_jaxprs(eqn, _inside(_give_back))
+
+
+def _give_back(jaxpr: Any) -> Any:
+    return _given_back(jaxpr) if summarize(jaxpr).all_effects else jaxpr
 
 
 @_jax.weakref_lru_cache
@@ -61,7 +70,7 @@ def _given_back(jaxpr: Any) -> Any:
             return origin.give_back(eqn.params["site"], operands)
         return _jax.bind(give_back(eqn), operands)
 
-    return _changed(jaxpr, apply) if summarize(jaxpr).all_effects else jaxpr
+    return _changed(jaxpr, apply)
 
 
 def _changed(jaxpr: Any, apply: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Any:

@@ -69,6 +69,30 @@ def test_jitting_the_same_function_again_compiles_nothing(lines):
     assert gone[0]() is None
 
 
+@pytest.mark.parametrize("jit", [jax.jit, fx.jit])
+@pytest.mark.parametrize("prints", [False, True])
+def test_what_a_function_closes_over_goes_with_it(jit, prints):
+    """When the function has gone so have the arrays that it closed over, whatever else stays in caches."""
+
+    def jitted(array):
+        def f():
+            if prints:
+                fx.print("{}", array.sum())
+            return jax.lax.fori_loop(0, 2, lambda _, x: x + array, array)
+
+        return jit(f)
+
+    array = jnp.ones(10)
+    f, array = jitted(array), weakref.ref(array)
+    for _ in range(2):
+        f()
+    fx.effects_barrier()
+    assert array() is not None
+    del f
+    gc.collect()
+    assert array() is None
+
+
 def test_wrong_arguments_are_told_as_jax_does():
     """An error about arguments speaks of the user's function and its arguments, not of tokens."""
 

@@ -116,10 +116,13 @@ def test_primitive_without_mask_is_named_with_line_and_remedy():
     assert f"{__file__}:" in str(caught.value)
 
 
-def test_jit_of_what_cannot_be_called():
-    """`fx.jit` of a non-callable is refused at once."""
-    with pytest.raises(TypeError, match="`fx.jit` was given 3, which cannot be called"):
-        fx.jit(3)
+@pytest.mark.parametrize("fun", [3, staticmethod(len), classmethod(len), (x for x in ()), lambda: (yield)])
+def test_jit_of_what_cannot_be_jitted(fun):
+    """What `jax.jit` refuses `fx.jit` refuses at once, in the same words."""
+    with pytest.raises(TypeError) as theirs:
+        jax.jit(fun)
+    with pytest.raises(TypeError, match=re.escape(str(theirs.value))):
+        fx.jit(fun)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.jax_suite import outcomes
 from tests.jax_suite.__main__ import main
 
 FILES = {
@@ -73,7 +74,7 @@ def folder(tmp_path):
 
 def test_command_lists_what_differs(folder, capsys):
     """Tests that pass plainly and not with `fx.jit` are listed with their error, also where one ends its process."""
-    assert main(["--jax-tests", str(folder)]) == 1
+    assert main(["--jax-tests", str(folder), "--all"]) == 1
     out = capsys.readouterr().out.partition("same_test.py: ")[0]
     assert "3 of 6 tests that pass with `jax.jit` pass with `fx.jit` (50.00 %)" in out
     assert "differs_test.py::test_fails_with_ours: failed: AssertionError: that is ours" in out
@@ -83,10 +84,43 @@ def test_command_lists_what_differs(folder, capsys):
     assert "test_after" not in out
 
 
+def test_command_goes_on_where_it_was(folder, capsys):
+    """Kept outcomes are not run again, a test that was interrupted is, and what differed where that is asked for."""
+    command = ["--jax-tests", str(folder), "differs_test.py", "--results", str(folder / "results")]
+    assert main([*command, "--stop-after", "0"]) == 1
+    assert "1 files have tests to come" in capsys.readouterr().out
+    assert main(command) == 1
+    assert "3 without a reason in docs/jax-tests.md" in capsys.readouterr().out
+    (kept,) = (folder / "results").glob("*/differs_test.fx.jsonl")
+    outcomes.write(kept, "differs_test.py::test_fails_with_ours", "passed")  # worse counts: it has failed
+    (folder / "differs_test.py").write_text("def test_fails_with_ours(): pass\ndef test_passes(): assert False")
+    assert main(command) == 1
+    assert "3 of 6 tests" in capsys.readouterr().out
+    outcomes.forget(kept, {"differs_test.py::test_passes"})
+    outcomes.write(kept, "differs_test.py::test_passes", outcomes.BEGAN)
+    assert main([*command, "--again"]) == 1
+    out = capsys.readouterr().out
+    assert "test_fails_with_ours" not in out and "differs_test.py::test_passes: failed: " in out
+
+
 def test_command_succeeds_where_nothing_differs(folder, capsys):
     """What fails or is skipped plainly does not count."""
     assert main(["--jax-tests", str(folder), "same_test.py"]) == 0
     assert "1 of 1 tests that pass with `jax.jit` pass with `fx.jit` (100.00 %)" in capsys.readouterr().out
+
+
+def test_some_of_each():
+    """Tests that differ in their parameters only count together, as JAX's names tell."""
+    each = [f"a_test.py::A::test_{name}" for name in ("f0", "f1", "f2", "g_jit=True_n=3", "g_jit=False_n=3", "x64_on")]
+    assert outcomes.some_of_each(each, 1) == {each[0], each[3], each[5]}
+    assert outcomes.some_of_each(each, 2) == {*each} - {each[2]}
+
+
+def test_of_each_runs_some(folder, capsys):
+    """`--of-each` leaves the others out of both runs."""
+    (folder / "same_test.py").write_text("import pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_n(n): pass")
+    assert main(["--jax-tests", str(folder), "same_test.py", "--of-each", "2"]) == 0
+    assert "2 of 2 tests" in capsys.readouterr().out
 
 
 def test_command_says_where_it_found_no_tests(tmp_path, capsys):
