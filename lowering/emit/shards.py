@@ -78,7 +78,9 @@ class _Tiles:
             self._tiles = {int(order[at]): at[: len(shape)] for at in np.ndindex(*dims)}
             cuts = dims[: len(shape)]
         self.size = tuple(-(-n // shards) for n, shards in zip(shape, cuts, strict=True))  # the last may have less
-        self.is_cut = self.size != shape
+        # Whether some device lacks an element. An axis of one element may be cut too: then one device has it, and the
+        # others have padding, as large as a shard.
+        self.is_cut = 0 not in shape and any(shards > 1 for shards in cuts)
 
     def bounds(self, device: int) -> list[tuple[int, int]]:
         """Where a device's shard begins along each axis, and where it ends."""

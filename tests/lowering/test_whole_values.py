@@ -100,6 +100,16 @@ def test_sizes_that_do_not_divide(lines):
         assert lines(fx.jit(f), jnp.arange(size)) == [str(np.arange(size))]
 
 
+@pytest.mark.parametrize("shape", [(4,), (4, 3)])
+def test_one_element_of_a_cut_axis(shape, lines):
+    """It is shown as the device has it that owns it. The others have padding, as large as a shard."""
+    whole = np.arange(1, 1 + np.prod(shape)).reshape(shape)
+    f = fx.jit(lambda x: fx.print("{}", x[1:2]))
+    x = _put(jnp.asarray(whole), _mesh(2), "x")
+    printed = lines(lambda: [f(x) for _ in range(40)] and None)
+    assert printed == [str(whole[1:2])] * 40
+
+
 @pytest.mark.parametrize(
     "dtype", ["bool", "int4", "uint8", "bfloat16", "float32", "complex64", "int64", "float8_e4m3fn"]
 )
