@@ -82,6 +82,8 @@ from effects._jax.lowering import platforms_of as platforms_of
 from effects._jax.lowering import replace_handlers as replace_handlers
 from effects._jax.pallas import grid_position as grid_position
 from effects._jax.pallas import grid_rank as grid_rank
+from effects._jax.pallas import grid_size as grid_size
+from effects._jax.pallas import has_dynamic_grid as has_dynamic_grid
 from effects._jax.pallas import index_maps as index_maps
 from effects._jax.pallas import is_in_kernel as is_in_kernel
 from effects._jax.pallas import is_simulated as is_simulated
@@ -94,6 +96,7 @@ from effects._jax.pallas import scope_body as scope_body
 from effects._jax.pallas import scope_of as scope_of
 from effects._jax.pallas import shown_effects as shown_effects
 from effects._jax.pallas import simulated_kernel as simulated_kernel
+from effects._jax.pallas import with_grid_order as with_grid_order
 from effects._jax.pallas import with_input as with_input
 from effects._jax.pallas import with_kernel as with_kernel
 from effects._jax.partitioner import call_partitioned as call_partitioned

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax._src import config as jax_config
 from jax._src import core
 from jax._src.interpreters import partial_eval as pe
@@ -14,9 +17,10 @@ from jax._src.pallas import hlo_interpreter, pallas_call
 from jax._src.pallas.primitives import num_programs_p as num_programs_p
 from jax._src.pallas.primitives import program_id_p as program_id_p
 from jax._src.pallas.primitives import run_scoped_p as run_scoped_p
+from jax._src.state.types import AbstractRef
 
 from effects._jax.callbacks import is_callback_effect, left_to_jax
-from effects._jax.jaxprs import closed_jaxpr, is_closed, trace_to_jaxpr
+from effects._jax.jaxprs import closed_jaxpr, evaluate, is_closed, trace_to_jaxpr
 
 pallas_call_p = pallas_call.pallas_call_p
 
@@ -80,6 +84,61 @@ def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[An
         [*avals[:at], getattr(block, "transformed_block_aval", None) or block.ref_aval, *avals[at:]],
         lambda *references: fun(references[at], *references[:at], *references[at + 1 :]),
     )
+
+
+def with_grid_order(
+    params: dict[str, Any], order: np.ndarray, fun: Callable[..., Sequence[Any]]
+) -> tuple[dict[str, Any], Any]:
+    """The parameters of a kernel whose grid has one axis, along which the programs come in this order, and the operand
+    that says so, which comes ahead of the others. `fun(position, sizes, *references)` is the kernel; it gets what
+    `grid_position` says of the grid as it was."""
+    mapping = params["grid_mapping"]
+    grid, own = mapping.grid, [axis for axis in range(len(mapping.grid)) if axis not in mapping.vmapped_dims]
+    order_ref = AbstractRef(core.ShapedArray((len(order),), jnp.int32), pallas_core.MemorySpace.INDEX)
+
+    def at(number: Any) -> list[Any]:
+        return [index.astype(jnp.int32) for index in jnp.unravel_index(number, grid)]
+
+    def moved(block: Any) -> Any:
+        index_map = block.index_map_jaxpr
+
+        def find(step: Any, order: Any, *references: Any) -> list[Any]:
+            return evaluate(index_map, [*at(order[step]), *references])
+
+        with mapping.trace_env():
+            traced = trace_to_jaxpr(find, index_avals, like=index_map)
+        return block.replace(index_map_jaxpr=traced)
+
+    index_avals = (pallas_core.index_map_grid_aval, order_ref, *mapping.index_map_avals[len(grid) :])
+    new = dataclasses.replace(
+        mapping,
+        grid=(len(order),),
+        grid_names=None,
+        vmapped_dims=(),
+        block_mappings=tuple(map(moved, mapping.block_mappings)),
+        num_index_operands=mapping.num_index_operands + 1,
+        index_map_avals=index_avals,
+        index_map_tree=jax.tree.structure(((0,) * len(index_avals), {})),
+    )
+
+    def kernel(order: Any, *references: Any) -> Sequence[Any]:
+        index = at(order[program_id_p.bind(axis=0)])
+        sizes = [jnp.int32(grid[axis]) for axis in own]
+        return fun([index[axis] for axis in own], sizes, *references)
+
+    params = _traced(params, new, [order_ref, *closed_jaxpr(params["jaxpr"]).in_avals], kernel)
+    aliases = tuple((operand + 1, result) for operand, result in params["input_output_aliases"])
+    return {**params, "input_output_aliases": aliases}, jnp.asarray(order, jnp.int32)
+
+
+def has_dynamic_grid(params: dict[str, Any]) -> bool:
+    """Whether the size of the grid is known only when the program runs."""
+    return bool(params["grid_mapping"].num_dynamic_grid_bounds)
+
+
+def grid_size(params: dict[str, Any]) -> tuple[int, ...]:
+    """The size of the grid along each axis, those included that `vmap` added."""
+    return params["grid_mapping"].grid
 
 
 def named_inputs(params: dict[str, Any], prefix: str) -> list[int]:

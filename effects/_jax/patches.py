@@ -312,8 +312,8 @@ _TABLE = (
     Patch(
         "grids of simulated kernels",
         (_attribute(hlo_interpreter, "pallas_call_hlo_interpret"),),
-        "In a simulated kernel with effects, these know the index of their program in the grid, and `pl.program_id` "
-        "may stand in loops and branches.",
+        "In a simulated kernel, effects know the index of their program in the grid, `pl.program_id` may stand in loops "
+        "and branches, and `fx.pallas_call` says in which order the grid is visited.",
         "The simulation turns the grid into a loop, in which nothing says whose effects these are.",
         "0.10",
         "JAX's simulation has the program's index in all bodies.",

@@ -8,6 +8,7 @@ gives lanes to a kernel: an axis of the grid, or a loop around it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,9 +16,10 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
+from effects._api.pallas_call import grid_order_of, numbers_in_order
 from effects._jax import patches
 from effects._model.effect import Effect, Order
-from effects.lowering.passes.grid import LANES, show_grid
+from effects.lowering.passes.grid import LANES, needs_grid, show_grid, visit_grid
 from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
@@ -98,7 +100,12 @@ def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
 @patches.implements("grids of simulated kernels")
 def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
     def simulated(*args: Any, **params: Any) -> Any:
-        return simulate(*args, **(show_grid(params) if _has_effects(params) else params))
+        if needs_grid(params):
+            params = show_grid(params)
+        if (order := grid_order_of(params["metadata"])) is not None:
+            params, visited = visit_grid(params, numbers_in_order(order, math.prod(_jax.grid_size(params))))
+            args = (visited, *args)
+        return simulate(*args, **params)
 
     return simulated
 
