@@ -162,7 +162,7 @@ def test_control_flow(jit):
         lambda: lax.while_loop(lambda i: i < 4, lambda i: (even(i), i + 1)[1], 0),
         lambda: lax.fori_loop(0, 4, lambda i, _: lax.cond(i > 1, even, lambda i: even(i), i), None),
         lambda: lax.fori_loop(0, 4, lambda i, _: jax.jit(even)(i), None),
-        lambda: jax.checkpoint(lambda: lax.fori_loop(0, 4, lambda i, _: even(i), None))(),
+        lambda: lax.fori_loop(0, 4, lambda i, x: jax.checkpoint(lambda x: (even(i), x * 2)[1])(x), X),
     ]
     for program in programs:
         assert _messages(jit(program)) == ["i = 0", "i = 2"]
