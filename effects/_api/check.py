@@ -27,7 +27,7 @@ MSG_CHECK_PREDICATE = (
     "all of which must hold. Write a comparison, say `fx.check(x > 0, 'x = {{}}', x)`."
 )
 MSG_CHECK_FAILED = (
-    "The check at {place}, failed: {message} What is checked must hold whenever the program gets there; the effects "
+    "The check at {place}, failed: {message}. What is checked must hold whenever the program gets there; the effects "
     "after it went on, as evidence. Correct what led to these values, or the predicate."
 )
 
@@ -64,8 +64,7 @@ def _failure(record: Record) -> errors.CheckError:
     device = (record.device,) if record.device >= 0 and jax.device_count() > 1 else ()
     shown = [_shown("lane", record.lane), _shown("device", device), _shown("grid index", grid)]
     place = ", ".join([f"{record.where}", f"in `{record.where.function}`", *filter(None, shown)])
-    ended = message if message.endswith((".", "!", "?")) else f"{message}."
-    text = MSG_CHECK_FAILED.format(place=place, message=ended)
+    text = MSG_CHECK_FAILED.format(place=place, message=message.removesuffix("."))
     return errors.CheckError(text, message, str(record.where), record.lane, record.device, grid)
 
 

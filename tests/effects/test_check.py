@@ -239,8 +239,10 @@ def test_wrong_format_is_refused(predicate):
 
 def test_format_has_all_that_prints_have():
     """Named fields, pytrees, texts, and the device."""
-    f = fx.jit(lambda x: fx.check(x > 0, "{name}: {0[a]:.2f} on {device}", {"a": x}, name="loss"))
-    assert _messages(f, X) == ["loss: -1.00 on 0"]
+    f = fx.jit(lambda x: fx.check(x > 0, "{name}: {0[a]:.2f} on {device}.", {"a": x}, name="loss"))
+    _, errors = _run(f, X)
+    assert [error.message for error in errors] == ["loss: -1.00 on 0."]
+    assert "failed: loss: -1.00 on 0. What is checked" in str(errors[0])
 
 
 def test_handlers_see_it(tmp_path):
