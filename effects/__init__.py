@@ -9,6 +9,7 @@ __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the nat
 
 from effects import _jax
 from effects._api.callback import callback as callback
+from effects._api.check import check as check
 from effects._api.config import Config as Config
 from effects._api.config import config as config
 from effects._api.custom_call import custom_call as custom_call
@@ -22,6 +23,7 @@ from effects._api.registry import register_effect as register_effect
 from effects._api.registry import registered_effects as registered_effects
 from effects._api.targets import register_custom_call as register_custom_call
 from effects._errors import BarrierTimeout as BarrierTimeout
+from effects._errors import CheckError as CheckError
 from effects._errors import CustomCallError as CustomCallError
 from effects._errors import EffectError as EffectError
 from effects._errors import FormatError as FormatError
@@ -53,6 +55,7 @@ _patches.apply()  # all that is changed in JAX
 
 __all__ = [
     "BarrierTimeout",
+    "CheckError",
     "Config",
     "ConsoleHandler",
     "CsvHandler",
@@ -71,6 +74,7 @@ __all__ = [
     "assert_order",
     "callback",
     "capture",
+    "check",
     "cmake_dir",
     "config",
     "custom_call",
