@@ -14,9 +14,9 @@ from effects._api.config import Config as Config
 from effects._api.config import config as config
 from effects._api.custom_call import custom_call as custom_call
 from effects._api.log import log as log
+from effects._api.pallas_call import pallas_call as pallas_call
 from effects._api.paths import cmake_dir as cmake_dir
 from effects._api.paths import include_dir as include_dir
-from effects._api.pallas_call import pallas_call as pallas_call
 from effects._api.print import print as print
 from effects._api.print_grad import print_grad as print_grad
 from effects._api.registry import register_effect as register_effect

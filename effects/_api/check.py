@@ -106,7 +106,11 @@ def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
         ...     print(error.message)
         x = -1.0 has no root
     """
-    where = where_called()
+    check_at(where_called(), predicate, fmt, args, kwargs)
+
+
+def check_at(where: Where, predicate: Any, fmt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A check that stands at this line of the user's."""
     holds = _truth(predicate, where)
     operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where)
     of_record = check_format("fx.check", fmt, leaves, tree, where)

@@ -10,23 +10,25 @@ import numpy as np
 from effects._model.where import Where, where_called
 
 MSG_GRID_ORDER = (
-    "`fx.pallas_call` at {where} was given the grid order {order!r}. It is the order in which a simulated kernel visits "
-    "its grid. Pass \"program\", \"reverse\", or an integer, the seed of a random order."
+    "`fx.pallas_call` at {where} was given the grid order {order!r}. It is the order in which a simulated kernel "
+    'visits its grid. Pass "program", "reverse", or an integer, the seed of a random order.'
 )
 MSG_NOT_SIMULATED = (
     "`fx.pallas_call` at {where} was given the grid order {order!r} for a kernel that is compiled for a device. There "
     "all programs of the grid run at their own time. Pass `interpret=True`, or leave `grid_order` out."
 )
 MSG_DYNAMIC_GRID = (
-    "`fx.pallas_call` at {where} was given the grid order {order!r} for a grid whose size is known only when the program "
-    "runs. An order is made while the kernel is traced. Give the grid a size of plain integers, or leave `grid_order` "
-    "out."
+    "`fx.pallas_call` at {where} was given the grid order {order!r} for a grid whose size is known only when the "
+    "program runs. An order is made while the kernel is traced. Give the grid a size of plain integers, or leave "
+    "`grid_order` out."
 )
 GRID_ORDER = "effects.grid_order"
 """The key in a kernel's metadata. JAX hands metadata on whatever it makes of a kernel."""
 
 
-def pallas_call(kernel: Callable[..., None], out_shape: Any, *, grid_order: str | int = "program", **options: Any) -> Any:
+def pallas_call(
+    kernel: Callable[..., None], out_shape: Any, *, grid_order: str | int = "program", **options: Any
+) -> Any:
     """A Pallas kernel, as `pl.pallas_call` makes it, whose grid may be visited in another order.
 
     Effects need no more than `pl.pallas_call`. A kernel whose result depends on the order in which the programs of its

@@ -8,6 +8,7 @@ gives lanes to a kernel: an axis of the grid, or a loop around it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +17,11 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
+from effects._api.config import config
 from effects._api.pallas_call import grid_order_of, numbers_in_order
 from effects._jax import patches
 from effects._model.effect import Effect, Order
+from effects.lowering.passes.bounds import with_bounds_checks
 from effects.lowering.passes.grid import LANES, needs_grid, show_grid, visit_grid
 from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
 from effects.lowering.passes.summary import summarize
@@ -66,6 +69,17 @@ def _check_index_map(index_map: Any) -> None:
                 raise ValueError(MSG_INDEX_MAP.format(effect=f"`{effect}`", where=_jax.source_of(eqn)))
 
 
+@patches.implements("bounds of kernels")
+def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(bind)
+    def checked(*args: Any, **params: Any) -> Any:
+        if config.bounds_checks and _jax.is_simulated(params):
+            params = with_bounds_checks(params)
+        return bind(*args, **params)
+
+    return checked
+
+
 @patches.implements("vmap of kernels")
 def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel with effects runs in every lane, whether its operands differ between lanes or not."""
@@ -100,12 +114,17 @@ def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
 @patches.implements("grids of simulated kernels")
 def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
     def simulated(*args: Any, **params: Any) -> Any:
+        visit, given = _jax.visiting.value, (params, args)
         if needs_grid(params):
             params = show_grid(params)
-        if (order := grid_order_of(params["metadata"])) is not None:
+        order = grid_order_of(params["metadata"]) if visit is None else visit.order
+        if order not in (None, "program") and not _jax.has_dynamic_grid(params):
             params, visited = visit_grid(params, numbers_in_order(order, math.prod(_jax.grid_size(params))))
             args = (visited, *args)
-        return simulate(*args, **params)
+        outs = simulate(*args, **params)
+        if visit is not None:
+            visit.note(*given, outs)
+        return outs
 
     return simulated
 
