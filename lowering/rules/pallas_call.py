@@ -77,6 +77,7 @@ def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
             params = with_bounds_checks(params)
         return bind(*args, **params)
 
+    checked.__module__ = __name__
     return checked
 
 
