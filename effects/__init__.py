@@ -8,11 +8,14 @@ import pkgutil as _pkgutil
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
 from effects import _jax
+from effects import testing as testing  # it stands on what is above
 from effects._api.callback import callback as callback
+from effects._api.check import check as check
 from effects._api.config import Config as Config
 from effects._api.config import config as config
 from effects._api.custom_call import custom_call as custom_call
 from effects._api.log import log as log
+from effects._api.pallas_call import pallas_call as pallas_call
 from effects._api.paths import cmake_dir as cmake_dir
 from effects._api.paths import include_dir as include_dir
 from effects._api.print import print as print
@@ -21,6 +24,7 @@ from effects._api.registry import register_effect as register_effect
 from effects._api.registry import registered_effects as registered_effects
 from effects._api.targets import register_custom_call as register_custom_call
 from effects._errors import BarrierTimeout as BarrierTimeout
+from effects._errors import CheckError as CheckError
 from effects._errors import CustomCallError as CustomCallError
 from effects._errors import EffectError as EffectError
 from effects._errors import FormatError as FormatError
@@ -52,6 +56,7 @@ _patches.apply()  # all that is changed in JAX
 
 __all__ = [
     "BarrierTimeout",
+    "CheckError",
     "Config",
     "ConsoleHandler",
     "CsvHandler",
@@ -70,6 +75,7 @@ __all__ = [
     "assert_order",
     "callback",
     "capture",
+    "check",
     "cmake_dir",
     "config",
     "custom_call",
@@ -79,6 +85,7 @@ __all__ = [
     "include_dir",
     "jit",
     "log",
+    "pallas_call",
     "patches",
     "print",
     "print_grad",

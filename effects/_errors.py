@@ -32,6 +32,30 @@ class CustomCallError(EffectError):
         self.target, self.where, self.code, self.message = target, where, code, message
 
 
+class CheckError(EffectError):
+    """A check of `fx.check` failed. The effects of its program went on.
+
+    Attributes:
+        message: The check's message, with its values.
+        where: The user's line.
+        lane: Its lane under `vmap`: one number for each, the outermost first.
+        device: The device: its position in `jax.devices()`; -1 if all of the program's devices had the check.
+        grid: Its place in a kernel's grid.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        message: str = "",
+        where: str = "",
+        lane: tuple[int, ...] = (),
+        device: int = -1,
+        grid: tuple[int, ...] = (),
+    ):
+        super().__init__(text)
+        self.message, self.where, self.lane, self.device, self.grid = message, where, lane, device, grid
+
+
 class FormatError(ValueError):
     """A format string and its arguments do not fit together. Raised while tracing."""
 
@@ -54,6 +78,11 @@ def shown(thing: object) -> str:
         text = repr(thing)
     except BaseException:
         return f"an object of type {type(thing).__qualname__}"
+    return beginning(text)
+
+
+def beginning(text: str) -> str:
+    """A text, or its beginning if it is long."""
     return text if len(text) <= _LONG else f"{text[:_LONG]}... ({len(text)} characters)"
 
 
@@ -74,7 +103,7 @@ NOTE_TOO_LARGE = (
     "What was raised held {size} bytes, and is not kept: so much may failures hold that no barrier has asked for yet."
 )
 NOTE_MORE_PROGRAMS = (
-    "{count} more effects of this thread's programs could not be carried out either, and were only counted, as were "
+    "{count} more effects of this thread's programs failed too, and were only counted, as were "
     "{left_out} effects after them. Call `fx.effects_barrier()` more often."
 )
-NOTE_MANY_FAILURES = "{count} more effects of this program could not be carried out either."
+NOTE_MANY_FAILURES = "{count} more effects of this program failed too."

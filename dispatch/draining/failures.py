@@ -211,7 +211,7 @@ class Failures:
             return
         error = raising[0]
         if len(raising) > 1:
-            error = BaseExceptionGroup("Several effects could not be carried out on the host.", raising)
+            error = BaseExceptionGroup("Several effects failed.", raising)
         try:
             raise error
         except BaseException as raised:

@@ -10,6 +10,7 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._api.callback import CALLBACK
+from effects._api.check import CHECK
 from effects._api.log import LOG
 from effects._model.record import Record, Records
 from effects.dispatch.streams.outputs import may_wait
@@ -128,7 +129,7 @@ class Handler:
             close()
 
 
-_NEVER_NATIVE = {LOG.name, CALLBACK.name}
+_NEVER_NATIVE = {LOG.name, CALLBACK.name, CHECK.name}
 """Effects whose content has no native plan. Of others it is not known: it costs some speed to take them out of here."""
 
 

@@ -247,7 +247,7 @@ class Replay:
         lanes = records_of(*part)
         while True:
             try:
-                part[0].content.show(lanes, self._write)
+                part[0].content.show(lanes, self._write, self._report)
                 return None
             except BaseException as error:
                 self.fail(error, part[0])
@@ -268,7 +268,11 @@ class Replay:
                 capture.records.extend(records)
         for handler in self._observers.handlers:
             if handler.after_error or not after_error:
-                handler.take(records, lambda failure: self._failures.add(self._key, failure, stops=False))
+                handler.take(records, self._report)
+
+    def _report(self, failure: BaseException) -> None:
+        """Keeps what a barrier raises though the effects of the program go on, whatever `after_error` says."""
+        self._failures.add(self._key, failure, stops=False)
 
     def _captures(self) -> tuple[Capture, ...]:
         # What JAX dispatched does not say which thread called it.

@@ -64,6 +64,7 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         "'wait', 'drop_newest' or 'drop_oldest'",
     ),
     "after_error": ("stop", _choice("stop", "go_on"), "'stop' or 'go_on'"),
+    "bounds_checks": (False, _flag, "true or false (in the environment 1 or 0)"),
     "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
     "jax_effects": (
         "program_order",
@@ -89,6 +90,8 @@ class Config:
     - `after_error` (`EFFECTS_AFTER_ERROR`): what becomes of a program's effects after one that has failed. `"stop"`: as
       after an exception in Python, none of them is carried out; the error says how many they were. `"go_on"`: they are
       carried out. What is in force when the effect fails counts.
+    - `bounds_checks` (`EFFECTS_BOUNDS_CHECKS`): whether simulated Pallas kernels check every index of a reference, and
+      where their blocks begin, as `fx.check` does. Counts for kernels traced afterwards.
     - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
       no barrier has reported; 0 lets it be.
     - `jax_effects` (`EFFECTS_JAX_EFFECTS`): what `jax.debug.print`, `jax.debug.callback`, `jax.debug.log` and
@@ -113,6 +116,7 @@ class Config:
     ring_bytes: int
     when_full: str
     after_error: str
+    bounds_checks: bool
     exit_code: int
     jax_effects: str
     native: bool

@@ -10,7 +10,7 @@ from typing import Any
 
 from effects._api.registry import register_effect
 from effects._model.arguments import take_arguments
-from effects._model.content import Content, described_by
+from effects._model.content import Content, Report, described_by
 from effects._model.effect import PROGRAM, Effect
 from effects._model.primitive import effect_p
 from effects._model.record import Record, after_shard
@@ -94,7 +94,7 @@ class Event(Content):
     def is_shown(self, suppressed: bool) -> bool:
         return not suppressed and LOGGER.isEnabledFor(self.level)
 
-    def show(self, records: Iterable[Record], write: Callable[[str], None]) -> None:
+    def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         for record in records:
             self._log(record)
 

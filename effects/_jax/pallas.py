@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax._src import config as jax_config
-from jax._src import core
+from jax._src import core, frozen_dict
 from jax._src.interpreters import partial_eval as pe
 from jax._src.pallas import core as pallas_core
-from jax._src.pallas import hlo_interpreter, pallas_call
+from jax._src.pallas import hlo_interpreter, pallas_call, primitives
 from jax._src.pallas.primitives import num_programs_p as num_programs_p
 from jax._src.pallas.primitives import program_id_p as program_id_p
 from jax._src.pallas.primitives import run_scoped_p as run_scoped_p
+from jax._src.state import indexing
+from jax._src.state import primitives as state
+from jax._src.state.types import AbstractRef
 
 from effects._jax.callbacks import is_callback_effect, left_to_jax
-from effects._jax.jaxprs import closed_jaxpr, is_closed, trace_to_jaxpr
+from effects._jax.jaxprs import closed_jaxpr, evaluate, is_closed, trace_to_jaxpr
 
 pallas_call_p = pallas_call.pallas_call_p
 
@@ -50,6 +57,80 @@ def grid_position(rank: int) -> tuple[list[Any], list[Any]]:
     return [program_id_p.bind(axis=axis) for axis in range(rank)], sizes
 
 
+def num_prefetched(params: dict[str, Any]) -> int:
+    """How many of a kernel's references are scalars that its index maps take."""
+    return params["grid_mapping"].num_index_operands
+
+
+def with_note(params: dict[str, Any], key: str) -> dict[str, Any]:
+    """The parameters of a kernel with a note in its metadata. JAX hands metadata on whatever it makes of a kernel."""
+    return {**params, "metadata": frozen_dict.FrozenDict({**(params["metadata"] or {}), key: "1"})}
+
+
+def has_note(params: dict[str, Any], key: str) -> bool:
+    return key in (params["metadata"] or {})
+
+
+def block_starts(
+    params: dict[str, Any], index: Sequence[Any], prefetched: Sequence[Any]
+) -> Iterator[tuple[str, tuple[str, int, str], list[tuple[Any, int]]]]:
+    """Within a kernel, of each of its blocks: what it is of, the user's (file, line, function) that says where it
+    begins, and along each axis where that is and what it must be less than."""
+    for block in params["grid_mapping"].block_mappings:
+        index_map = closed_jaxpr(block.index_map_jaxpr)
+        named = index_map.jaxpr.debug_info
+        starts = []
+        along = zip(evaluate(index_map, [*index, *prefetched]), block.block_shape, block.array_aval.shape, strict=True)
+        for number, size, whole in along:
+            if isinstance(size, pallas_core.Element):
+                starts.append((number, whole + sum(size.padding)))
+            else:
+                starts.append((number * pallas_core.get_block_size(size), whole))
+        yield block.origin, (named.func_filename or "", named.func_lineno or 0, named.func_name), starts
+
+
+_ACCESSES = {state.get_p: "read", state.swap_p: "write", state.addupdate_p: "update"}
+_MASKED_ACCESSES = {primitives.load_p: "read", primitives.swap_p: "write"}
+
+
+def read_access(eqn: Any, operands: Sequence[Any]) -> tuple[str, list[tuple[int, int, Any]], Any] | None:
+    """If an equation accesses a reference: how, at which positions, and the mask, or None; else None.
+
+    Positions are (axis, its size, where along it), with the axes of what is accessed. What JAX knows to be inside is
+    left out.
+    """
+    if (kind := _ACCESSES.get(eqn.primitive)) is not None:
+        transforms = jax.tree.unflatten(eqn.params["tree"], operands[1 if eqn.primitive is state.get_p else 2 :])
+        mask = None
+    elif (kind := _MASKED_ACCESSES.get(eqn.primitive)) is not None:
+        _, transforms, *others = jax.tree.unflatten(eqn.params["args_tree"], operands)
+        mask = others[0 if eqn.primitive is primitives.load_p else 1]
+    else:
+        return None
+    found = [one for each in transforms if isinstance(each, indexing.NDIndexer) for one in _positions(each)]
+    return kind, found, mask
+
+
+def _positions(indexer: Any) -> Iterator[tuple[int, int, Any]]:
+    rank, num_slices = len(indexer.int_indexer_shape), sum(isinstance(i, indexing.Slice) for i in indexer.indices)
+    arrays = [axis for axis, index in enumerate(indexer.indices) if not isinstance(index, indexing.Slice)]
+    # Axes of arrays stand where the first array does, or ahead of all others if slices stand between arrays.
+    ahead = arrays[0] if arrays and arrays[-1] - arrays[0] < len(arrays) else 0
+    slices = 0
+    for axis, (index, size) in enumerate(zip(indexer.indices, indexer.shape, strict=True)):
+        if not isinstance(index, indexing.Slice):
+            positions = jnp.asarray(index)
+            if positions.ndim:
+                positions = positions.reshape(positions.shape + (1,) * (num_slices - ahead))
+            yield axis, size, positions
+            continue
+        at = slices if slices < ahead else slices + rank
+        slices += 1
+        if not isinstance(index.start, int):
+            along = [index.size if i == at else 1 for i in range(rank + num_slices)]
+            yield axis, size, (index.start + jnp.arange(index.size) * index.stride).reshape(along)
+
+
 def with_kernel(params: dict[str, Any], fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
     """The parameters of a kernel that does what `fun(*references)` does."""
     return _traced(params, params["grid_mapping"], closed_jaxpr(params["jaxpr"]).in_avals, fun)
@@ -80,6 +161,92 @@ def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[An
         [*avals[:at], getattr(block, "transformed_block_aval", None) or block.ref_aval, *avals[at:]],
         lambda *references: fun(references[at], *references[:at], *references[at + 1 :]),
     )
+
+
+def with_grid_order(
+    params: dict[str, Any], order: np.ndarray, fun: Callable[..., Sequence[Any]]
+) -> tuple[dict[str, Any], Any]:
+    """The parameters of a kernel whose grid has one axis, along which the programs come in this order, and the operand
+    that says so, which comes ahead of the others. `fun(position, sizes, *references)` is the kernel; it gets what
+    `grid_position` says of the grid as it was."""
+    mapping = params["grid_mapping"]
+    grid, own = mapping.grid, [axis for axis in range(len(mapping.grid)) if axis not in mapping.vmapped_dims]
+    order_ref = AbstractRef(core.ShapedArray((len(order),), jnp.int32), pallas_core.MemorySpace.INDEX)
+
+    def at(number: Any) -> list[Any]:
+        return [index.astype(jnp.int32) for index in jnp.unravel_index(number, grid)]
+
+    def moved(block: Any) -> Any:
+        index_map = block.index_map_jaxpr
+
+        def find(step: Any, order: Any, *references: Any) -> list[Any]:
+            return evaluate(index_map, [*at(order[step]), *references])
+
+        with mapping.trace_env():
+            traced = trace_to_jaxpr(find, index_avals, like=index_map)
+        return block.replace(index_map_jaxpr=traced)
+
+    index_avals = (pallas_core.index_map_grid_aval, order_ref, *mapping.index_map_avals[len(grid) :])
+    new = dataclasses.replace(
+        mapping,
+        grid=(len(order),),
+        grid_names=None,
+        vmapped_dims=(),
+        block_mappings=tuple(map(moved, mapping.block_mappings)),
+        num_index_operands=mapping.num_index_operands + 1,
+        index_map_avals=index_avals,
+        index_map_tree=jax.tree.structure(((0,) * len(index_avals), {})),
+    )
+
+    def kernel(order: Any, *references: Any) -> Sequence[Any]:
+        index = at(order[program_id_p.bind(axis=0)])
+        sizes = [jnp.int32(grid[axis]) for axis in own]
+        return fun([index[axis] for axis in own], sizes, *references)
+
+    params = _traced(params, new, [order_ref, *closed_jaxpr(params["jaxpr"]).in_avals], kernel)
+    aliases = tuple((operand + 1, result) for operand, result in params["input_output_aliases"])
+    return {**params, "input_output_aliases": aliases}, jnp.asarray(order, jnp.int32)
+
+
+visiting = jax.make_user_context(None)
+"""How the grids of simulated kernels are visited, and who is told of their results; None: as they say. It is part of
+the keys of JAX's caches, so that a function which was traced with another value is traced again."""
+
+
+def starts_of_results(params: dict[str, Any], prefetched: Sequence[Any]) -> list[Any]:
+    """Where the blocks of each result begin, for every program of the grid: `int32[programs, axes]`."""
+    mapping = params["grid_mapping"]
+
+    def starts(block: Any) -> Any:
+        def of_program(number: Any) -> Any:
+            index = [at.astype(jnp.int32) for at in jnp.unravel_index(number, mapping.grid)] if mapping.grid else []
+            found = block.compute_start_indices_interpret(tuple(index), *prefetched)
+            return jnp.stack([jnp.asarray(x, jnp.int32) for x in found]) if found else jnp.zeros(0, jnp.int32)
+
+        return jax.vmap(of_program)(jnp.arange(math.prod(mapping.grid), dtype=jnp.int32))
+
+    return list(map(starts, mapping.block_mappings_output))
+
+
+def blocks_of_results(params: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+    """What each result is called, and the size of its blocks."""
+    blocks = params["grid_mapping"].block_mappings_output
+    return [(block.origin, tuple(map(pallas_core.get_block_size, block.block_shape))) for block in blocks]
+
+
+def kernel_name(params: dict[str, Any]) -> str:
+    """The kernel's name, and where the user has written it."""
+    return str(closed_jaxpr(params["jaxpr"]).jaxpr.debug_info.func_src_info)
+
+
+def has_dynamic_grid(params: dict[str, Any]) -> bool:
+    """Whether the size of the grid is known only when the program runs."""
+    return bool(params["grid_mapping"].num_dynamic_grid_bounds)
+
+
+def grid_size(params: dict[str, Any]) -> tuple[int, ...]:
+    """The size of the grid along each axis, those included that `vmap` added."""
+    return params["grid_mapping"].grid
 
 
 def named_inputs(params: dict[str, Any], prefix: str) -> list[int]:

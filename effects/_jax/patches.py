@@ -293,6 +293,14 @@ _TABLE = (
         "JAX shows the effects of kernels.",
     ),
     Patch(
+        "bounds of kernels",
+        (_method(pallas_call, "pallas_call_p", "bind"),),
+        "With the setting `bounds_checks`, a simulated kernel checks every index and where its blocks begin.",
+        "JAX's simulation moves what is outside to the nearest that is inside, without a word.",
+        "0.10",
+        "JAX's simulation checks bounds.",
+    ),
+    Patch(
         "vmap of kernels",
         (_entry(batching, _BATCHERS, pallas_call.pallas_call_p),),
         "A kernel with effects runs in every lane of a `vmap`, also where no operand differs, and knows which lane it "
@@ -312,8 +320,8 @@ _TABLE = (
     Patch(
         "grids of simulated kernels",
         (_attribute(hlo_interpreter, "pallas_call_hlo_interpret"),),
-        "In a simulated kernel with effects, these know the index of their program in the grid, and `pl.program_id` "
-        "may stand in loops and branches.",
+        "In a simulated kernel, effects know the index of their program in the grid, `pl.program_id` may stand in "
+        "loops and branches, and `fx.pallas_call` says in which order the grid is visited.",
         "The simulation turns the grid into a loop, in which nothing says whose effects these are.",
         "0.10",
         "JAX's simulation has the program's index in all bodies.",

@@ -22,6 +22,10 @@ MSG_UNKNOWN_CONTENT = (
 )
 
 
+Report = Callable[[BaseException], None]
+"""Takes what a barrier raises."""
+
+
 class Content(Protocol):
     """The content of a site.
 
@@ -105,9 +109,10 @@ class Content(Protocol):
         """Whether `show` has anything to do. `suppressed`: a capture keeps prints and logs from the output."""
         return not suppressed
 
-    def show(self, records: Iterable[Record], write: Callable[[str], None]) -> None:
+    def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         """What becomes of records beside what handlers and captures make of them: the lanes of one effect, in order.
-        Runs in a thread of the drain, in program order. `write` takes text for the output of the program's call."""
+        Runs in a thread of the drain, in program order. `write` takes text for the output of the program's call, and
+        `report` what the next barrier raises, though the effect was carried out and those after it are."""
 
 
 _C = TypeVar("_C", bound=type[Content])

@@ -99,7 +99,7 @@ def check_format(
     leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
     args, kwargs = jax.tree.unflatten(tree, leaves)
     fields = _Fields()
-    given: dict[str, Any] = {"device": 0} if call == "fx.print" else {}
+    given: dict[str, Any] = {"device": 0} if call in ("fx.print", "fx.check") else {}
     given |= {"grid": ()} if given and _jax.is_in_kernel() else {}
     given |= {"index": ""} if per_shard else {}
     of_record = {name: value for name, value in given.items() if name not in kwargs}

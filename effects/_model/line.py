@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from effects._model.content import Content, described_by
+from effects._model.content import Content, Report, described_by
 from effects._model.format import native_plan
 from effects._model.record import Record, after_shard, shown_index
 from effects._model.site import Site
@@ -37,7 +37,7 @@ class Line(Content):
         return described
 
     @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Line:
+    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Self:
         options = description.get("options")
         options = options and tuple((name, value) for name, value in options)
         return cls(description["line"], options, tuple(description.get("of_record", ())))
@@ -63,7 +63,7 @@ class Line(Content):
     def native_plan(self, site: Site) -> list[tuple[str, int | None, int, str, int]] | None:
         return None if self.of_record else native_plan(self.fmt, site, "\n")
 
-    def show(self, records: Iterable[Record], write: Callable[[str], None]) -> None:
+    def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         lines: list[str] = []
         try:
             for record in records:

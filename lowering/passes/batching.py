@@ -13,6 +13,7 @@ import jax
 
 from effects import _jax
 from effects._jax import patches
+from effects._model.primitive import effect_p
 from effects.lowering.holders import Extra, Holder, on_holder
 from effects.lowering.passes.masks import MSG_MASKED_STATE, masked, needs_masks
 
@@ -34,11 +35,29 @@ def _batch_cond(batch: _Rule) -> _Rule:
             for_all, _ = _jax.batched(masked(branch), axis_data, [True] * (1 + len(operands)), True)
             # What is not a number in another lane must not reach this one's derivative: JAX's issue 1052.
             chosen = [_jax.select(active, x, jax.lax.stop_gradient(x)) for x in operands]
-            results.append(_jax.evaluate(for_all, [active, *chosen]))
+            results.append(_run_branch(for_all, active, chosen, only_effects=_has_only_effects(branch)))
         outs = [_jax.select_n(index, *cases) for cases in zip(*results, strict=True)]
         return outs, [0] * len(outs)
 
     return rule
+
+
+def _has_only_effects(branch: Any) -> bool:
+    """Whether nothing is computed in a branch, so that no collective is in it either, for which devices would wait."""
+    return not branch.out_avals and all(eqn.primitive is effect_p for eqn in branch.eqns)
+
+
+def _run_branch(branch: Any, active: Any, operands: Sequence[Any], *, only_effects: bool) -> Sequence[Any]:
+    """Runs a branch for all lanes. One that has only effects runs only if a lane takes it: a check that holds, or a
+    print that no lane has, costs a loop nothing."""
+    if not only_effects:
+        return _jax.evaluate(branch, [active, *operands])
+
+    def run(*args: Any) -> None:
+        _jax.evaluate(branch, args)
+
+    jax.lax.cond(active.any(), run, lambda *_: None, active, *operands)
+    return []
 
 
 @patches.implements("vmap of while")

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from effects import _jax
 from effects._model.primitive import effect_p
@@ -22,8 +23,16 @@ LANES = "effects: lane "
 """How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""
 
 
+def needs_grid(params: dict[str, Any]) -> bool:
+    """Whether a kernel has effects, or asks in a loop or a branch which program of the grid it is."""
+    kernel = params["jaxpr"]
+    inside = (inner for eqn in kernel.eqns for inner in _jax.jaxprs_in(eqn.params))
+    return bool(summarize(kernel).all_effects) or any(summarize(inner).needs_grid for inner in inside)
+
+
 def show_grid(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a kernel in which effects know which program of the grid has them."""
+    """The parameters of a kernel in which effects know which program of the grid has them, and loops and branches in
+    which program they are."""
     rank = _jax.grid_rank(params)
     # The last `vmap` is the outermost.
     lanes = _jax.named_inputs(params, LANES)[::-1]
@@ -32,23 +41,34 @@ def show_grid(params: dict[str, Any]) -> dict[str, Any]:
         position, sizes = _jax.grid_position(rank)
         index = [references[lane][0].astype(jnp.int32) for lane in lanes] + position
         vector = jnp.stack(index) if index else jnp.zeros(0, jnp.int32)
-        return _with_index(_jax.closed_jaxpr(params["jaxpr"]), [vector, *position, *sizes], references)
+        return _with_index(_jax.closed_jaxpr(params["jaxpr"]), [*position, *sizes, vector], references)
 
     return _jax.with_kernel(params, kernel)
 
 
+def visit_grid(params: dict[str, Any], order: np.ndarray) -> tuple[dict[str, Any], Any]:
+    """The parameters of a kernel whose grid is visited in another order, and an operand that comes ahead of all others.
+
+    `order` says which program comes when, by their numbers in the grid, the last axis first.
+    """
+    kernel = _jax.closed_jaxpr(params["jaxpr"])
+    return _jax.with_grid_order(
+        params, order, lambda position, sizes, *references: _with_index(kernel, [*position, *sizes], references)
+    )
+
+
 def _with_index(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """Evaluates a jaxpr. `consts` are the index that effects show, and the indices and the sizes along the axes."""
-    vector, *along = consts
-    rank = len(along) // 2
+    """Evaluates a jaxpr. `consts` are the indices and the sizes along the axes, and the index that effects show, unless
+    they show it already."""
+    rank = len(consts) // 2
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         if eqn.primitive is _jax.program_id_p:
-            return [along[eqn.params["axis"]]]
+            return [consts[eqn.params["axis"]]]
         if eqn.primitive is _jax.num_programs_p:
-            return [along[rank + eqn.params["axis"]]]
-        if eqn.primitive is effect_p:
-            return _bind_effect(operands, eqn.params["site"], vector)
+            return [consts[rank + eqn.params["axis"]]]
+        if eqn.primitive is effect_p and len(consts) > 2 * rank:
+            return _bind_effect(operands, eqn.params["site"], consts[-1])
         holder = find_holder(eqn.primitive)
         if holder is None or not any(summarize(inner).needs_grid for inner in _jax.jaxprs_in(eqn.params)):
             return _jax.bind(eqn, operands)

@@ -8,6 +8,8 @@ gives lanes to a kernel: an axis of the grid, or a loop around it.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,9 +17,12 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
+from effects._api.config import config
+from effects._api.pallas_call import grid_order_of, numbers_in_order
 from effects._jax import patches
 from effects._model.effect import Effect, Order
-from effects.lowering.passes.grid import LANES, show_grid
+from effects.lowering.passes.bounds import with_bounds_checks
+from effects.lowering.passes.grid import LANES, needs_grid, show_grid, visit_grid
 from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
@@ -64,6 +69,18 @@ def _check_index_map(index_map: Any) -> None:
                 raise ValueError(MSG_INDEX_MAP.format(effect=f"`{effect}`", where=_jax.source_of(eqn)))
 
 
+@patches.implements("bounds of kernels")
+def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(bind)
+    def checked(*args: Any, **params: Any) -> Any:
+        if config.bounds_checks and _jax.is_simulated(params):
+            params = with_bounds_checks(params)
+        return bind(*args, **params)
+
+    checked.__module__ = __name__
+    return checked
+
+
 @patches.implements("vmap of kernels")
 def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel with effects runs in every lane, whether its operands differ between lanes or not."""
@@ -98,7 +115,17 @@ def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
 @patches.implements("grids of simulated kernels")
 def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
     def simulated(*args: Any, **params: Any) -> Any:
-        return simulate(*args, **(show_grid(params) if _has_effects(params) else params))
+        visit, given = _jax.visiting.value, (params, args)
+        if needs_grid(params):
+            params = show_grid(params)
+        order = grid_order_of(params["metadata"]) if visit is None else visit.order
+        if order not in (None, "program") and not _jax.has_dynamic_grid(params):
+            params, visited = visit_grid(params, numbers_in_order(order, math.prod(_jax.grid_size(params))))
+            args = (visited, *args)
+        outs = simulate(*args, **params)
+        if visit is not None:
+            visit.note(*given, outs)
+        return outs
 
     return simulated
 

@@ -198,7 +198,7 @@ def test_many_errors_of_one_program_are_counted():
         with pytest.raises(ExceptionGroup) as info:
             fx.effects_barrier(timeout=60)
     assert [str(error.__cause__) for error in info.value.exceptions] == [str(i) for i in range(100)]
-    assert info.value.exceptions[-1].__notes__ == ["900 more effects of this program could not be carried out either."]
+    assert info.value.exceptions[-1].__notes__ == ["900 more effects of this program failed too."]
 
 
 def test_a_thread_gets_its_own_errors():

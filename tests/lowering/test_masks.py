@@ -113,3 +113,27 @@ def test_rule_of_a_custom_vmap_in_a_branch(lines):
     assert lines(lambda x: results.append(program(x)), jnp.arange(4)) == ["rule for 4"]
     assert results[0].tolist() == [0, 1, 4, 6]
     assert lines(program, jnp.zeros(4, int)) == []
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_print_that_no_lane_has_publishes_nothing(levels, lines):
+    """A branch of prints alone is run only if a lane takes it: a loop of which nothing is shown records nothing."""
+
+    def f(x):
+        def turn(i, x):
+            lax.cond(x > i + 20, lambda: fx.print("{} {}", i, x), lambda: None)
+            return x + 1
+
+        return lax.fori_loop(0, 10, turn, x)
+
+    program = jax.vmap(f)
+    x = jnp.arange(4)
+    for _ in range(levels - 1):
+        program, x = jax.vmap(program), x[None]
+    program = fx.jit(program)
+    fx.effects_barrier()
+    before = fx.stats()["published"]
+    assert lines(program, x) == []
+    assert fx.stats()["published"] == before
+    assert lines(program, x + 18) == [f"{i} {21 + i}" for i in range(10)]
+    assert fx.stats()["published"] == before + 10

@@ -1,0 +1,139 @@
+"""Checks: conditions that must hold whenever the program gets there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax
+from effects._api.registry import register_effect
+from effects._model.arguments import take_arguments
+from effects._model.content import Report, described_by
+from effects._model.effect import PROGRAM, Effect
+from effects._model.format import check_format
+from effects._model.line import Line
+from effects._model.primitive import effect_p
+from effects._model.record import Record
+from effects._model.site import Site
+from effects._model.where import Where, where_called
+
+MSG_CHECK_PREDICATE = (
+    "`fx.check` at {where} was given {predicate} as its predicate. A predicate is a boolean, or an array of booleans, "
+    "all of which must hold. Write a comparison, say `fx.check(x > 0, 'x = {{}}', x)`."
+)
+MSG_CHECK_FAILED = (
+    "The check at {place}, failed: {message}. What is checked must hold whenever the program gets there; the effects "
+    "after it went on, as evidence. Correct what led to these values, or the predicate."
+)
+
+CHECK = register_effect(Effect("check", domain=PROGRAM))
+
+
+@described_by("check")
+@dataclasses.dataclass(frozen=True)
+class Check(Line):
+    """The message of a check. Its records are those of checks that failed."""
+
+    def describe(self) -> dict[str, Any]:
+        described = super().describe()
+        return {"check": described.pop("line"), **described}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Check:
+        return super().from_description({"line": description["check"], **description}, read_operand)
+
+    def native_plan(self, site: Site) -> None:
+        return None
+
+    def is_shown(self, suppressed: bool) -> bool:
+        return True
+
+    def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
+        for record in records:
+            report(_failure(record))
+
+
+def _failure(record: Record) -> errors.CheckError:
+    """What a failed check is raised as. It keeps its message, and none of its values."""
+    message, grid = errors.beginning(record.text), record.grid or ()
+    device = (record.device,) if record.device >= 0 and jax.device_count() > 1 else ()
+    shown = [_shown("lane", record.lane), _shown("device", device), _shown("grid index", grid)]
+    place = ", ".join([f"{record.where}", f"in `{record.where.function}`", *filter(None, shown)])
+    text = MSG_CHECK_FAILED.format(place=place, message=message.removesuffix("."))
+    return errors.CheckError(text, message, str(record.where), record.lane, record.device, grid)
+
+
+def _shown(name: str, numbers: tuple[int, ...]) -> str:
+    return f"{name} {numbers[0] if len(numbers) == 1 else numbers}" if numbers else ""
+
+
+def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
+    """Checks that a predicate holds when the program reaches this point. If it does not, that is an error.
+
+    A check that fails is recorded with its message, in program order with prints, and raised as `CheckError` at the
+    next `effects_barrier`, as what callbacks raise is. A check that holds records nothing.
+
+    A failed check ends neither its program nor its program's effects: those after it are evidence of what went wrong.
+    Use a callback with results, which raises, where a program must not go on.
+
+    Args:
+        predicate: A boolean, or an array of booleans, all of which must hold. Under `vmap` each lane has a check of its
+            own. What is known while tracing is decided then: True leaves nothing in the program.
+        fmt: The message, a format as for `fx.print`.
+        *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are.
+        **kwargs: Values for the format's named fields.
+
+    Raises:
+        TypeError: while tracing, if the predicate is not boolean, or an argument is neither an array nor a string,
+            number or None.
+        FormatError: while tracing, if format and arguments do not fit together.
+
+    Example:
+        >>> import effects as fx, jax
+        >>> @fx.jit
+        ... def root(x):
+        ...     fx.check(x >= 0, "x = {} has no root", x)
+        ...     return jax.numpy.sqrt(x)
+        >>> _ = root(-1.0)
+        >>> try:
+        ...     fx.effects_barrier()
+        ... except fx.CheckError as error:
+        ...     print(error.message)
+        x = -1.0 has no root
+    """
+    check_at(where_called(), predicate, fmt, args, kwargs)
+
+
+def check_at(where: Where, predicate: Any, fmt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A check that stands at this line of the user's."""
+    holds = _truth(predicate, where)
+    operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where)
+    of_record = check_format("fx.check", fmt, leaves, tree, where)
+    site = Site(CHECK, Check(fmt, of_record=of_record), leaves, tree, where)
+
+    def fail(*operands: Any) -> None:
+        effect_p.bind(*operands, site=site)
+
+    if not isinstance(holds, bool):
+        jax.lax.cond(holds, lambda *_: None, fail, *operands)
+    elif not holds:
+        fail(*operands)
+
+
+def _truth(predicate: Any, where: Where) -> Any:
+    """Whether all of a predicate holds: a bool where that is known now, else a scalar of the program's."""
+    if _jax.is_reference(predicate):
+        predicate = predicate[...]  # what it holds now
+    if isinstance(predicate, (bool, np.bool_)):
+        return bool(predicate)
+    if not isinstance(predicate, (jax.Array, np.ndarray)) or predicate.dtype != bool:
+        shown = f"an array of {predicate.dtype}" if hasattr(predicate, "dtype") else errors.shown(predicate)
+        raise TypeError(MSG_CHECK_PREDICATE.format(where=where, predicate=shown))
+    with jax.transfer_guard("allow"):  # the guard is for the user's transfers; this one is ours
+        truth = predicate.all() if predicate.ndim else predicate
+        return truth if isinstance(truth, _jax.Tracer) else bool(truth)

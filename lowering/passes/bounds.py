@@ -1,0 +1,75 @@
+"""The bounds pass: in a simulated kernel, a check ahead of every access to a reference, and of where blocks begin.
+
+JAX's simulation moves what is outside to the nearest that is inside, without a word; a device reads and writes what is
+not the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from effects import _jax
+from effects._api.check import check_at
+from effects._model.where import Where
+from effects.lowering.holders import Extra, find_holder
+
+_CHECKED = "effects.bounds_checks"
+
+
+def with_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a kernel that checks its accesses. One that does so already stays as it is."""
+    if _jax.has_note(params, _CHECKED):
+        return params
+    kernel, rank = _jax.closed_jaxpr(params["jaxpr"]), _jax.grid_rank(params)
+
+    def checked(*references: Any) -> list[Any]:
+        position, _ = _jax.grid_position(rank)
+        prefetched = references[: _jax.num_prefetched(params)]
+        for origin, frame, starts in _jax.block_starts(params, position, prefetched):
+            for axis, (start, size) in enumerate(starts):
+                _check(Where(*frame), f"start of the block of `{origin}`", axis, size, start, None)
+        return _with_checks(kernel, references)
+
+    return _jax.with_note(_jax.with_kernel(params, checked), _CHECKED)
+
+
+def _with_checks(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        if (access := _jax.read_access(eqn, operands)) is not None:
+            kind, positions, mask = access
+            where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
+            for axis, size, at in positions:
+                _check(where, kind, axis, size, at, mask)
+        holder = find_holder(eqn.primitive)
+        if holder is None or not any(True for _ in _jax.jaxprs_in(eqn.params)):
+            return _jax.bind(eqn, operands)
+
+        def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+            return state, _with_checks(body, args)
+
+        return holder(Extra(eqn.primitive.bind, lambda body, _: _checked(body), run), *operands, **eqn.params)
+
+    return _jax.interpret(jaxpr, args, apply)
+
+
+@_jax.weakref_lru_cache
+def _checked(jaxpr: Any) -> Any:
+    return _jax.trace_to_jaxpr(lambda *args: _with_checks(jaxpr, args), jaxpr.in_avals, like=jaxpr)
+
+
+def _check(where: Where, what: str, axis: int, size: int, positions: Any, mask: Any) -> None:
+    """A check that positions along an axis are inside, those aside that a mask leaves out."""
+    positions = jnp.asarray(positions)
+    if mask is not None:  # what is left out is inside
+        inside = jnp.clip(positions, 0, size - 1)
+        positions = jnp.where(mask, positions, inside)
+    first, last = jnp.min(positions), jnp.max(positions)
+    fmt = "out of bounds: {what} at {first} to {last} along axis {axis}, which goes from 0 to {end}"
+    values = {"what": what, "first": first, "last": last, "axis": axis, "end": size - 1}
+    if not positions.ndim:
+        fmt = "out of bounds: {what} at {first} along axis {axis}, which goes from 0 to {end}"
+        del values["last"]
+    check_at(where, (first >= 0) & (last < size), fmt, (), values)

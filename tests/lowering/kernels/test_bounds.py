@@ -1,0 +1,126 @@
+"""`fx.check` in kernels, and the checks of every index that `bounds_checks` adds to them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+import effects as fx
+
+X = jnp.arange(8, dtype=jnp.int32)
+PAIRS = pl.BlockSpec((2,), lambda i: (i,))
+
+
+@pytest.fixture(autouse=True)
+def checked():
+    with fx.config.override(bounds_checks=True):
+        yield
+
+
+def _shape(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def _failures(program, *args):
+    """The messages of all checks that failed, with the grid index: (message, grid)."""
+    try:
+        jax.block_until_ready(program(*args))
+        fx.effects_barrier()
+    except fx.CheckError as error:
+        failed = [error]
+    except ExceptionGroup as group:
+        failed = list(group.exceptions)
+    else:
+        failed = []
+    assert all(error.where.startswith(__file__) for error in failed)
+    return [(error.message, error.grid) for error in failed]
+
+
+def _call(kernel, shape, grid, **options):
+    return fx.jit(pl.pallas_call(kernel, out_shape=shape, grid=grid, interpret=True, **options))
+
+
+def test_check_in_a_kernel():
+    """A check that fails says which program of the grid it was; the effects around it are as without."""
+
+    def kernel(x_ref, o_ref):
+        fx.check(x_ref[0] < 4, "{} is large", x_ref[0])
+        o_ref[...] = x_ref[...]
+
+    program = _call(kernel, _shape(8), (4,), in_specs=[PAIRS], out_specs=PAIRS)
+    assert _failures(program, X) == [("4 is large", (2,)), ("6 is large", (3,))]
+    with pytest.raises(fx.CheckError, match=r"grid index 3, failed: 5 is large"):
+        program(X - 1)
+        fx.effects_barrier()
+
+
+def test_index_in_a_loop():
+    def kernel(x_ref, o_ref):
+        def body(i, _):
+            o_ref[i + pl.program_id(0)] = x_ref[0]
+
+        jax.lax.fori_loop(0, 2, body, None)
+
+    program = _call(kernel, _shape(8), (2,), in_specs=[PAIRS], out_specs=PAIRS)
+    assert _failures(program, X) == [("out of bounds: write at 2 along axis 0, which goes from 0 to 1", (1,))]
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+def test_slices(jit):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[pl.ds(3 * pl.program_id(0), 3)].sum()[None]
+
+    call = pl.pallas_call(kernel, out_shape=_shape(1), grid=(3,), interpret=True)
+    message = "out of bounds: read at 6 to 8 along axis 0, which goes from 0 to 7"
+    assert _failures(jit(call), X) == [(message, (2,))]
+    assert _failures(jit(jax.vmap(call)), jnp.stack([X, X])) == [(message, (0, 2)), (message, (1, 2))]
+
+
+def test_index_arrays():
+    """Arrays of indices beside slices, and negative ones, which JAX takes for what they are."""
+
+    def kernel(x_ref, o_ref):
+        rows = jnp.arange(2) - pl.program_id(0)
+        o_ref[...] = x_ref[rows, pl.ds(pl.program_id(0), 2)]
+
+    assert _failures(_call(kernel, _shape(2, 2), (3,)), X.reshape(2, 4)) == [
+        ("out of bounds: read at -1 to 0 along axis 0, which goes from 0 to 1", (1,)),
+        ("out of bounds: read at -2 to -1 along axis 0, which goes from 0 to 1", (2,)),
+    ]
+
+
+@pytest.mark.parametrize(("loaded", "failing"), [(6, 0), (7, 1)])
+def test_masked_accesses(loaded, failing):
+    """What a mask leaves out is not accessed."""
+
+    def kernel(x_ref, o_ref):
+        at = 4 * pl.program_id(0) + jnp.arange(4)
+        triton.store(o_ref.at[at], triton.load(x_ref.at[at], mask=at < loaded, other=0), mask=at < 6)
+
+    failures = _failures(_call(kernel, _shape(6), (2,)), X[:6])
+    assert failures == [("out of bounds: read at 4 to 6 along axis 0, which goes from 0 to 5", (1,))] * failing
+
+
+def test_blocks():
+    """A block that begins outside of its array is reported at its index map; the padding of the last one is not."""
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    shifted = pl.BlockSpec((2,), lambda i: (i + 1,))
+    program = _call(kernel, _shape(8), (4,), in_specs=[shifted], out_specs=PAIRS)
+    [(message, grid)] = _failures(program, X)
+    assert "start of the block of" in message and message.endswith("at 8 along axis 0, which goes from 0 to 7")
+    assert grid == (3,)
+    assert _failures(_call(kernel, _shape(7), (4,), in_specs=[PAIRS], out_specs=PAIRS), X[:7]) == []
+
+
+def test_without_the_setting():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[pl.ds(4 * pl.program_id(0), 8)]
+
+    with fx.config.override(bounds_checks=False):
+        assert _failures(_call(kernel, _shape(8), (2,)), X) == []

@@ -1,0 +1,131 @@
+"""Kernels whose grid is visited in other orders: `fx.pallas_call`, and `check_grid_races`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import effects as fx
+from effects.testing import check_grid_races
+
+X = jnp.arange(8, dtype=jnp.int32)
+INT = jax.ShapeDtypeStruct((8,), jnp.int32)
+ONE = jax.ShapeDtypeStruct((1,), jnp.int32)
+PAIRS = pl.BlockSpec((2,), lambda i: (i,))
+
+
+def _last(x_ref, o_ref):
+    """Which program was the last says what is left."""
+
+    def body(i, _):
+        o_ref[0] = x_ref[2 * pl.program_id(0) + pl.program_id(1)] + 0 * i
+
+    jax.lax.fori_loop(0, 2, body, None)
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+def test_orders(jit):
+    """The last program of an order is the one whose result is left, under `vmap` too."""
+    left = []
+    for order in ("program", "reverse", 0, 1, 2):
+        call = fx.pallas_call(_last, ONE, grid=(4, 2), interpret=True, grid_order=order)
+        left.append(int(jit(call)(X)[0]))
+        assert jit(jax.vmap(lambda x, call=call: call(x)[0] * 0 + x[0]))(jnp.stack([X, X + 3])).tolist() == [0, 3]
+    assert left[:2] == [7, 0] and len(set(left)) > 2
+
+
+def test_what_does_not_depend_on_the_order():
+    """Blocks, prefetched scalars and aliased inputs are those of the program, whenever it comes."""
+
+    def kernel(starts_ref, x_ref, o_ref):
+        o_ref[...] = x_ref[...] + starts_ref[pl.program_id(0)]
+
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(2,),
+        in_specs=[pl.BlockSpec((4,), lambda i, starts: (starts[i],))],
+        out_specs=pl.BlockSpec((4,), lambda i, _: (i,)),
+    )
+    for order in ("program", "reverse", 5):
+        call = fx.pallas_call(kernel, INT, grid_spec=spec, interpret=True, grid_order=order)
+        assert call(jnp.array([1, 0]), X).tolist() == [5, 6, 7, 8, 0, 1, 2, 3]
+
+        def add(x_ref, o_ref):
+            o_ref[pl.program_id(0)] = x_ref[pl.program_id(0)] + 1
+
+        options = {"grid": (8,), "interpret": True, "input_output_aliases": {0: 0}}
+        assert fx.pallas_call(add, INT, grid_order=order, **options)(X).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_callbacks_with_results_come_as_visited():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = fx.callback(lambda x: np.asarray(x) + 1, jax.ShapeDtypeStruct((2,), jnp.int32), x_ref[...])
+
+    options = {"grid": (4,), "in_specs": [PAIRS], "out_specs": PAIRS, "interpret": True}
+    with fx.capture(suppress=True) as records:
+        result = fx.jit(fx.pallas_call(kernel, INT, grid_order="reverse", **options))(X)
+    assert result.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [record.grid for record in records] == [(3,), (2,), (1,), (0,)]
+
+
+@pytest.mark.parametrize("order", ["backwards", -1, None, 1.5])
+def test_unknown_order(order):
+    with pytest.raises(ValueError, match=r"grid order.*test_grid_order.py:\d+|test_grid_order.py:\d+.*grid order"):
+        fx.pallas_call(_last, ONE, grid=(4, 2), interpret=True, grid_order=order)
+
+
+def test_orders_of_what_has_none():
+    """Compiled kernels and grids of an unknown size are refused."""
+    with pytest.raises(ValueError, match="compiled for a device.*interpret=True"):
+        fx.pallas_call(_last, ONE, grid=(4, 2), grid_order="reverse")
+    with pytest.raises(ValueError, match="known only when the program runs"):
+        jax.jit(lambda n: fx.pallas_call(_last, ONE, grid=(n, 2), interpret=True, grid_order="reverse")(X))(2)
+
+
+def _copy(x_ref, o_ref):
+    fx.print("{}", x_ref[0])
+    o_ref[...] = x_ref[...] + pl.program_id(0)
+
+
+def _pairs(kernel, out_map=lambda i: (i,)):
+    spec = pl.BlockSpec((2,), out_map)
+    return pl.pallas_call(kernel, INT, grid=(4,), in_specs=[PAIRS], out_specs=spec, interpret=True)
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
+def test_kernels_without_races(jit, capsys):
+    """Nothing is reported, and nothing printed; the function may do what it likes around its kernels."""
+    check_grid_races(jit(_pairs(_copy)), X)
+    check_grid_races(jit(lambda x: jax.lax.scan(lambda x, _: (_pairs(_copy)(x), None), x, None, length=2)[0]), X)
+    check_grid_races(jit(jax.vmap(_pairs(_copy))), jnp.stack([X, X + 1]))
+    assert capsys.readouterr().out == ""
+
+
+def test_programs_that_write_the_same_block():
+    """The report names the kernel's line, the block and the programs that have it."""
+    with pytest.raises(AssertionError) as caught:
+        check_grid_races(_pairs(_copy, lambda i: (i // 2,)), X)
+    report = str(caught.value)
+    assert "_copy at" in report and "block [0:2]" in report and "(0,), (1,)" in report and "reverse" in report
+
+
+def test_records_that_differ():
+    """An accumulator that counts on an order is found by what it prints, too."""
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jnp.where(pl.program_id(0) == 0, 0, o_ref[...]) + x_ref[...]
+        fx.print("sum {}", o_ref[0])
+
+    with pytest.raises(AssertionError, match=r"record at.*'sum 2' +│ \(1,\) +│ reverse"):
+        check_grid_races(_pairs(kernel, lambda i: (0,)), X, orders=2)
+
+
+def test_what_cannot_be_checked():
+    with pytest.raises(ValueError, match="ran no simulated kernel"):
+        check_grid_races(lambda x: x + 1, X)
+    with pytest.raises(ValueError, match="given 1 orders"):
+        check_grid_races(_pairs(_copy), X, orders=1)
