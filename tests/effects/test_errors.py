@@ -219,10 +219,12 @@ def test_a_thread_gets_its_own_errors():
     thread = threading.Thread(target=run)
     thread.start()
     failed.wait(60)
-    assert not runtime.waiting.for_all(60)  # it has failed by now
-    fx.effects_barrier(timeout=60)  # ours: nothing of the other's
-    go_on.set()
-    thread.join(60)
+    try:
+        assert not runtime.waiting.for_all(60)  # it has failed by now
+        fx.effects_barrier(timeout=60)  # ours: nothing of the other's
+    finally:
+        go_on.set()
+        thread.join(60)
     [error] = caught
     _check(error, _line_of_callback())
 

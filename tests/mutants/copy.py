@@ -17,8 +17,8 @@ from tests.helpers import ROOT
 from tests.mutants.slip import Slip, is_native_test, native_name
 from tests.native_program import FLAGS, build, build_with, run
 
-SECONDS = 100  # for the tests of one slip; far above what any of them takes, so that only a hang reaches it
-NATIVE_SECONDS = 15  # for one native test, without sanitizers
+SECONDS = 60  # for each test or file that is named; far above what any of them takes, so that only a hang reaches it
+NATIVE_SECONDS = 5  # for one native test, without sanitizers; the same, as they take less than a fifth of a second
 
 
 class NotFound(Exception):
@@ -100,11 +100,11 @@ class Copy:
         )
         self._running = started
         try:
-            output, _ = started.communicate(timeout=SECONDS)
+            output, _ = started.communicate(timeout=SECONDS * len(tests))
         except subprocess.TimeoutExpired:
             self.stop()
             started.communicate()
-            return Verdict(True, f"still running after {SECONDS} s")
+            return Verdict(True, f"still running after {SECONDS * len(tests)} s")
         except BaseException:
             self.stop()
             raise

@@ -20,7 +20,7 @@ SLIPS = (
         "if key[0] in threads and (thread is None or thread is taker):",
         "if key[0] in threads:",
         'With `order="process"` a barrier raises what another thread\'s programs have raised.',
-        ("tests/effects/test_errors_elsewhere.py",),
+        ("tests/effects/test_errors_elsewhere.py::test_error_is_raised_in_the_thread_that_called",),
     ),
     Slip(
         "failures.raised_twice",
