@@ -9,7 +9,7 @@ import jax
 
 from effects._api import jax_callbacks
 from effects._api.config import config
-from effects._jax import call_beside_fast_paths, count_fast_paths, jax_tokens, runs_now
+from effects._jax import call_beside_fast_paths, count_fast_paths, hide_frames, jax_tokens, runs_now
 from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.custom_call_failures import failure_in
 from effects.dispatch.draining.barrier import effects_barrier
@@ -69,6 +69,7 @@ class Dispatcher:
                 _raise_what_ended(stream, number)
                 if (failure := failure_in(error, self._name)) is not None:
                     raise failure from None
+                hide_frames(error)
             raise
         finally:
             if awaits:

@@ -96,8 +96,7 @@ def export(
     function = fun if isinstance(fun, JitFunction) else jit(fun)
 
     def do_export(*args: Any, **kwargs: Any) -> Exported:
-        _jax.check_symbolic_scopes(function._fun, args, kwargs)  # JAX would count the tokens among the arguments
-        jaxpr = take_over(trace(function._without_tokens, args, kwargs).jaxpr)
+        jaxpr = _trace(function, args, kwargs)
         summary = summarize(jaxpr)
         effects = summary.effects
         sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
@@ -120,6 +119,11 @@ def export(
     return do_export
 
 
+def _trace(function: JitFunction, args: Any, kwargs: Any) -> Any:
+    _jax.check_symbolic_scopes(function._fun, args, kwargs)  # as JAX does first; later it would count the tokens, too
+    return take_over(trace(function._without_tokens, args, kwargs).jaxpr)
+
+
 def _check_site(name: str, site: Site) -> None:
     if not site.content.is_portable:
         raise ValueError(MSG_EXPORT_CALLBACK.format(program=name, name=site.content.title, where=site.where))
@@ -140,7 +144,7 @@ def _export_of_jitted(jax_export: Any) -> Any:
             return jax_export(fun_jit, **options)
 
         def do_export(*args: Any, **kwargs: Any) -> Any:
-            summary = summarize(take_over(trace(fun_jit._without_tokens, args, kwargs).jaxpr))
+            summary = summarize(_trace(fun_jit, args, kwargs))
             is_ours = summary.effects or summary.has_custom_calls
             exporting = export(fun_jit, **options) if is_ours else jax_export(fun_jit._without_tokens, **options)
             return exporting(*args, **kwargs)

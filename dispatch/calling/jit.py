@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from effects._api import jax_callbacks
-from effects._jax import patches
+from effects._jax import api_boundary, patches
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.stages import Lowered, Traced
 from effects.dispatch.calling.threaded import jit_threaded, runtime_token_for, trace
@@ -75,14 +75,17 @@ class JitFunction(Dispatcher):
         vars(copied).update(copy.deepcopy(users, memo))
         return copied
 
+    @api_boundary
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """As `jax.jit(f).lower`: the program for these arguments, tokens included, not yet compiled."""
         return Lowered(self, self._threaded.lower(runtime_token_for(args, kwargs), *args, **kwargs))
 
+    @api_boundary
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         """As `jax.jit(f).trace`: the function's jaxpr for these arguments, as the user wrote it."""
         return Traced(self, trace(self._without_tokens, args, kwargs), args, kwargs)
 
+    @api_boundary
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(f).eval_shape`: shapes and types of the results. No effect happens."""
         with jax_callbacks.tracing():

@@ -143,7 +143,6 @@ from effects._jax.regions import is_for_several_devices as is_for_several_device
 from effects._jax.regions import per_device as per_device
 from effects._jax.regions import region_axes as region_axes
 from effects._jax.regions import replicas_per_group as replicas_per_group
-from effects._jax.registrations import hide_frames_in as hide_frames_in
 from effects._jax.registrations import hold_weakly_in_caches as hold_weakly_in_caches
 from effects._jax.registrations import infer_types_each_time as infer_types_each_time
 from effects._jax.registrations import need_devices as need_devices
@@ -159,6 +158,9 @@ from effects._jax.runtime_tokens import jax_tokens as jax_tokens
 from effects._jax.runtime_tokens import unordered_tokens as unordered_tokens
 from effects._jax.source_info import source_of as source_of
 from effects._jax.source_info import user_frame as user_frame
+from effects._jax.tracebacks import api_boundary as api_boundary
+from effects._jax.tracebacks import hide_frames as hide_frames
+from effects._jax.tracebacks import hide_frames_in as hide_frames_in
 from effects._jax.traces import call_beside_fast_paths as call_beside_fast_paths
 from effects._jax.traces import check_symbolic_scopes as check_symbolic_scopes
 from effects._jax.traces import count_fast_paths as count_fast_paths

@@ -5,12 +5,11 @@ Nothing of JAX's own behaves differently because of these. What does is in `patc
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src import dispatch, shard_map, source_info_util, traceback_util
+from jax._src import dispatch, shard_map
 from jax._src import effects as jax_effects
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lib import xla_client
@@ -68,9 +67,3 @@ def register_ffi_type(name: str, type_id: Any, type_info: Any, platform: str = "
     if platform == "cpu":
         xla_client.register_custom_type_handler(platform, xla_client._xla.register_custom_type)
     jax.ffi.register_ffi_type(name, {"type_id": type_id, "type_info": type_info}, platform=platform)
-
-
-def hide_frames_in(folder: str) -> None:
-    """Leaves a package of ours out of the tracebacks and source lines that JAX shows its users."""
-    source_info_util.register_exclusion(folder + os.sep)
-    traceback_util.register_exclusion(folder + os.sep)

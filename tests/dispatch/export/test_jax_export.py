@@ -87,6 +87,12 @@ def _added(export, f):
     export(lambda x, y: f(x, y) + x + y)(*_described(a, b))
 
 
+def _concatenated(export, f):
+    [w, h1], [v, h2] = jax.export.symbolic_shape("w, h1"), jax.export.symbolic_shape("w, h2")
+    x, y = jax.ShapeDtypeStruct((w, h1), "float32"), jax.ShapeDtypeStruct((v, h2), "float32")
+    export(lambda x, y: f(x, y) + jnp.concatenate([x, y], axis=1).sum())(x, y)
+
+
 def _unlike(export, f):
     [a] = jax.export.symbolic_shape("a")
     export(f)(*_described(a, a)).call(X, X[1:])
@@ -101,6 +107,7 @@ ERRORS = {
     "mixed symbolic scopes": _mixed,
     "mixed symbolic scopes, by name": _mixed_by_name,
     "mixed symbolic scopes in an operation": _added,
+    "mixed symbolic scopes in an operation that refuses them": _concatenated,
     "sizes that are unlike": _unlike,
     "a size that does not divide": _odd,
     "another shape": lambda export, f: export(f)(X, X).call(X, X[1:]),
@@ -112,7 +119,8 @@ ERRORS = {
 
 @pytest.mark.parametrize("prints", [False, True])
 @pytest.mark.parametrize("name", ERRORS)
-def test_errors_count_the_users_arguments(name, prints):
+@pytest.mark.parametrize("ours", [fx.export, lambda f: jax.export.export(fx.jit(f))], ids=["ours", "JAX's, of ours"])
+def test_errors_count_the_users_arguments(name, prints, ours):
     """Errors about arguments are those of `jax.export`, and count no token among the arguments."""
 
     def f(x, y):
@@ -121,12 +129,12 @@ def test_errors_count_the_users_arguments(name, prints):
         return x.sum() + y.sum()
 
     texts = []
-    for export in (fx.export, lambda f: jax.export.export(jax.jit(f))):
+    for export in (ours, lambda f: jax.export.export(jax.jit(f))):
         with pytest.raises(ValueError) as caught:
-            ERRORS[name](export, f if export is fx.export else lambda x, y: x.sum() + y.sum())
-        texts.append(re.sub(r"scope \d+|<locals>\.|when exporting \S+", "", str(caught.value)))
-    ours, theirs = (re.sub(r":\d+:\d+ \(\w+\)", "", text) for text in texts)
-    assert ours == theirs
+            ERRORS[name](export, f if export is ours else lambda x, y: x.sum() + y.sum())
+        text = re.sub(r"scope \d+|<locals>\.|when exporting \S+", "", str(caught.value))
+        texts.append(re.sub(r":\d+:\d+ \(\w+\)", "", text))
+    assert texts[0] == texts[1]
 
 
 def test_a_reference_that_is_closed_over_is_refused():
