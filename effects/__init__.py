@@ -8,7 +8,7 @@ import pkgutil as _pkgutil
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
 from effects import _jax
-from effects import testing as testing  # it stands on what is above
+from effects import testing as testing
 from effects._api.callback import callback as callback
 from effects._api.check import check as check
 from effects._api.config import Config as Config
