@@ -157,7 +157,17 @@ def test_cases_reach_every_statement() -> None:
         *(f"grid_rank_{n}" for n in range(4)),
     }
     more |= {f"{way}_{form}" for form in FORMS for way in ("in", "out")} | {"out_alias", "out_fill"}
-    more |= {"when", "loop", "run_scoped", "store", "block_print", "grid_ordered", "grid_unordered", "pallas_print"}
+    more |= {
+        "when",
+        "loop",
+        "run_scoped",
+        "store",
+        "block_print",
+        "block_print_row",
+        "grid_ordered",
+        "grid_unordered",
+        "pallas_print",
+    }
     more |= {f"kernel_in_{around}" for around in ("Vmap", "Cond", "Switch", "Fori", "While", "Scan", "Map", "Wrapped")}
     assert more <= set(counts)
     assert {kind for kind in counts if not kind.startswith("kernel_in_")} - more <= KINDS

@@ -44,6 +44,7 @@ class KernelPlace(Place):
     blocks: tuple[Block, ...] = ()  # that may be read
     outputs: tuple[Block, ...] = ()  # that may be written
     apart: bool = False  # whether a `vmap` in the kernel is around
+    vmaps: int = 0  # how many may be around
 
     def inside_predicate(self, *values: str) -> KernelPlace:
         """In a kernel a predicate is one number, whatever lanes are around."""
@@ -52,7 +53,7 @@ class KernelPlace(Place):
 
     def inside_vmap(self, lane: str) -> KernelPlace:
         inner: Any = super().inside_vmap(lane)
-        return dataclasses.replace(inner, apart=bool(self.kernel))
+        return dataclasses.replace(inner, apart=bool(self.kernel), vmaps=self.vmaps + 1)
 
     def without_refs(self, *, may_make: Iterable[str] = ()) -> KernelPlace:
         inner: Any = super().without_refs(may_make=may_make)
@@ -85,6 +86,9 @@ class KernelGenerator(Generator):
         self.ahead = [*lanes, *around, self.kernel]
         [first] = self.block(self.place(depth=4), 0)[:1]
         return dataclasses.replace(made, body=(first, *made.body))
+
+    def anywhere(self) -> Place:
+        return dataclasses.replace(super().anywhere(), vmaps=2)  # type: ignore[call-arg]
 
     def block(self, place: Place, most: int = 3, effect: bool = False) -> Block_:
         first = (self.ahead.pop(0)(place),) if self.ahead else ()
@@ -162,7 +166,8 @@ class KernelGenerator(Generator):
         return GridPrint("pallas", self.label(), operands)
 
     def block_print(self, place: Any) -> Statement:
-        return BlockPrint(self.label(), self.draw.choice(place.blocks).name)
+        block = self.draw.choice(place.blocks)
+        return BlockPrint(self.label(), block.name, len(block.shape) == 1)
 
     def store(self, place: Any) -> Statement:
         return Store(self.element(place, self.draw.choice(place.outputs)), self.expression(place))
@@ -195,7 +200,9 @@ class KernelGenerator(Generator):
         name = self.variable("p")
         rank = self.draw.choice((1, 2, 1, 0, 2, 3))
         grid = tuple(self.draw.choice((2, 3, 1) if rank < 3 else (2, 1)) for _ in range(rank))
-        dynamic = self.expression(place) if grid and self.draw.integer(0, 4) == 4 else None
+        # JAX makes a loop of lanes with grids of different sizes. Of two such loops the inner `vmap` is the outer one.
+        may_differ = grid and place.vmaps < 2
+        dynamic = self.expression(place) if may_differ and self.draw.integer(0, 4) == 4 else None
         table_of = self.draw.integer(0, rank - 1) if rank and dynamic is None and self.draw.integer(0, 2) == 2 else None
         count = grid[table_of] if table_of is not None else 0
         table = tuple(self.draw.integer(0, count - 1) for _ in range(count))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -131,20 +131,22 @@ class GridPrint:
 
 @dataclass(frozen=True)
 class BlockPrint:
-    """A print of a whole block, by its reference."""
+    """A print of a whole block: by its reference, or of its values in a row, so that it is one line."""
 
     label: str
     block: str
-    kind: str = "ordered"
+    is_flat: bool
+    kind: ClassVar[str] = "ordered"
 
     def kinds(self) -> tuple[str, ...]:
-        return ("block_print",)
+        return ("block_print_row",) if not self.is_flat else ("block_print",)
 
     def python(self, out: Source) -> None:
-        out.line(f"ordered({self.label!r}, {self.block}.copy())")
+        out.line(f"ordered({self.label!r}, {self.block}.flatten())")
 
     def jax(self, scope: Scope, state: State) -> State:
-        scope.runner.emit["ordered"](self.label, (scope.names[self.block],))
+        ref = scope.names[self.block]
+        scope.runner.emit["ordered"](self.label, (ref if self.is_flat else jnp.ravel(ref[...]),))
         return state
 
 
