@@ -212,7 +212,7 @@ class KernelGenerator(Generator):
             form = self.draw.choice(forms)
             axes = list(range(rank))
             chosen = tuple(axes.pop(self.draw.integer(0, len(axes) - 1)) for _ in range(FORMS[form].axes))
-            if form == "table":
+            if form == "table" and table_of is not None:
                 chosen = (table_of,)
             starts = self.draw.choice(("alias", "fill")) if output else ""
             # What no program writes is not said.
