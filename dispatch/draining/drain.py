@@ -20,6 +20,7 @@ from effects._wire import INDEX, PHASE, Batch, CallbackRecord, Item, ItemKind, R
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.left_out import LeftOut
+from effects.dispatch.draining.logs import parts_of
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.output_tokens import close_failed
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
@@ -322,6 +323,11 @@ class Drain:
                 continue
             site_id, token, device, reply, several, payload = part
             site = find(site_id)
+            if (inner := parts_of(site, token, device, payload)) is not None:
+                if (said := site.content.complaint(site, payload)) is not None:
+                    replay.warn(said)
+                parts.extend(reversed(inner))
+                continue
             stopped = failures.unended and replay.stopped
             if stopped or (item.failed and reply != 0):
                 native.note_cancelled()

@@ -68,6 +68,17 @@ from effects._jax.jaxprs import open_jaxpr as open_jaxpr
 from effects._jax.jaxprs import trace_to_jaxpr as trace_to_jaxpr
 from effects._jax.jaxprs import with_jaxprs as with_jaxprs
 from effects._jax.jaxprs import without_results as without_results
+from effects._jax.kernel_logs import MOSAIC_GPU as MOSAIC_GPU
+from effects._jax.kernel_logs import MOSAIC_TPU as MOSAIC_TPU
+from effects._jax.kernel_logs import SIMULATION as SIMULATION
+from effects._jax.kernel_logs import TRITON as TRITON
+from effects._jax.kernel_logs import grid_index_of_kernel as grid_index_of_kernel
+from effects._jax.kernel_logs import grid_of_kernel as grid_of_kernel
+from effects._jax.kernel_logs import has_log as has_log
+from effects._jax.kernel_logs import kernel_name as kernel_name
+from effects._jax.kernel_logs import kernel_target as kernel_target
+from effects._jax.kernel_logs import logs_simulated_kernels as logs_simulated_kernels
+from effects._jax.kernel_logs import with_log as with_log
 from effects._jax.lanes import batched as batched
 from effects._jax.lanes import lanes_at_front as lanes_at_front
 from effects._jax.lanes import own_lanes as own_lanes

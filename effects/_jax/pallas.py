@@ -10,7 +10,7 @@ from jax._src import config as jax_config
 from jax._src import core
 from jax._src.interpreters import partial_eval as pe
 from jax._src.pallas import core as pallas_core
-from jax._src.pallas import hlo_interpreter, pallas_call, primitives
+from jax._src.pallas import hlo_interpreter, pallas_call
 from jax._src.pallas.primitives import num_programs_p as num_programs_p
 from jax._src.pallas.primitives import program_id_p as program_id_p
 from jax._src.pallas.primitives import run_scoped_p as run_scoped_p
@@ -52,7 +52,7 @@ def grid_position(rank: int) -> tuple[list[Any], list[Any]]:
 
 def with_kernel(params: dict[str, Any], fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
     """The parameters of a kernel that does what `fun(*references)` does."""
-    return _traced(params, params["grid_mapping"], closed_jaxpr(params["jaxpr"]).in_avals, fun)
+    return trace_kernel(params, params["grid_mapping"], closed_jaxpr(params["jaxpr"]).in_avals, fun)
 
 
 def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[An
     blocks = (*mapping.block_mappings[:inputs], block, *mapping.block_mappings[inputs:])
     at = mapping.num_index_operands + inputs
     avals = closed_jaxpr(params["jaxpr"]).in_avals
-    return _traced(
+    return trace_kernel(
         params,
         mapping.replace(block_mappings=blocks, num_inputs=inputs + 1),
         [*avals[:at], getattr(block, "transformed_block_aval", None) or block.ref_aval, *avals[at:]],
@@ -93,7 +93,7 @@ def named_inputs(params: dict[str, Any], prefix: str) -> list[int]:
     return list(found.values())
 
 
-def _traced(params: dict[str, Any], mapping: Any, avals: Sequence[Any], fun: Callable[..., Any]) -> dict[str, Any]:
+def trace_kernel(params: dict[str, Any], mapping: Any, avals: Sequence[Any], fun: Callable[..., Any]) -> dict[str, Any]:
     kernel = params["jaxpr"]
     with mapping.trace_env(), jax_config._check_vma(False), jax_config.mutable_array_checks(False):
         traced = trace_to_jaxpr(fun, avals, like=closed_jaxpr(kernel))

@@ -19,7 +19,7 @@ import jax
 import jax.export
 from jax._src import api, callback, checkify, custom_batching, debugging, dispatch
 from jax._src.export import _export
-from jax._src.interpreters import ad, batching
+from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
 from jax._src.pallas import hlo_interpreter, pallas_call
@@ -308,6 +308,14 @@ _TABLE = (
         "JAX gives every input a block for its tangent, and fails where one has none, as the lane of a `vmap`.",
         "0.10",
         "JAX differentiates kernels with regard to some of their inputs.",
+    ),
+    Patch(
+        "lowering of compiled kernels",
+        (_entry(mlir, "_lowerings", pallas_call.pallas_call_p),),
+        "A compiled kernel with effects writes them to a log, from which they are recorded after it.",
+        "A compiled kernel cannot call the host, and JAX's compilers of kernels know no effects of other libraries.",
+        "0.10",
+        "JAX's compilers of kernels let libraries lower effects of theirs.",
     ),
     Patch(
         "grids of simulated kernels",
