@@ -84,7 +84,8 @@ class LogWriter:
             takes, remedy = _refusal(self.target, operand.shape, np.dtype(operand.dtype))
             if takes:
                 shown = {"effect": site.effect, "where": site.where, "target": self.target, "takes": takes}
-                given = f"an array of {operand.dtype}{list(operand.shape)}" if operand.shape else f"a {operand.dtype}"
+                size = f"an array of {list(operand.shape)}" if operand.shape else "a scalar"
+                given = f"{size} of type {operand.dtype}"
                 raise NotImplementedError(MSG_UNSUPPORTED.format(given=given, remedy=remedy, **shown))
 
 
