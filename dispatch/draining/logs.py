@@ -8,6 +8,10 @@ from typing import Any
 from effects._model.site import Site
 from effects._wire import CallbackRecord, RecordsBetween, write_header
 
+outgrown: dict[Any, int] = {}
+"""By a jitted function a log of whose kernels has had too little room: the words that logs had needed by then. Drain
+threads write it, and calls of the function read it."""
+
 
 def parts_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[tuple[Any, ...]] | None:
     """The parts of an item that a record of this site stands for, in order; None if it is a record by itself."""

@@ -73,6 +73,7 @@ from effects._jax.kernel_logs import SIMULATION as SIMULATION
 from effects._jax.kernel_logs import TRITON as TRITON
 from effects._jax.kernel_logs import grid_index_of_kernel as grid_index_of_kernel
 from effects._jax.kernel_logs import grid_of_kernel as grid_of_kernel
+from effects._jax.kernel_logs import grown_logs as grown_logs
 from effects._jax.kernel_logs import has_log as has_log
 from effects._jax.kernel_logs import kernel_name as kernel_name
 from effects._jax.kernel_logs import kernel_target as kernel_target

@@ -23,6 +23,10 @@ LOG = "effects: log"
 logs_simulated_kernels = jax.make_user_context(False)
 """Whether kernels that JAX simulates have logs as compiled ones have, so that tests see what these would record."""
 
+grown_logs = jax.make_user_context(0)
+"""In a function whose kernels' logs had too little room: the words that logs had needed by then. It is part of the keys
+of JAX's caches, so that the function is traced again, with more room."""
+
 SIMULATION, TRITON, MOSAIC_GPU, MOSAIC_TPU = "a simulation", "Triton", "Mosaic GPU", "Mosaic for TPUs"
 
 

@@ -25,9 +25,17 @@ from effects._model.site import Site, site_from
 
 MSG_DROPPED = (
     "{dropped} effects of the kernel `{kernel}` at {where} were dropped. Its log has room for {capacity} words in each "
-    "program of the grid, and a program needed {need}. Set `fx.config.kernel_log_capacity` to that before the kernel "
-    "is traced, or record less."
+    "program of the grid, and a program needed {need}. {remedy}"
 )
+THEN_GROWS = (
+    "It has more room where the kernel is traced again, which a function of `fx.jit` is at its next call. Set "
+    "`fx.config.kernel_log_capacity` before to lose none."
+)
+THEN_STAYS = "Give `log_capacity` so many words, or record less."
+
+grown: dict[tuple[Any, ...], int] = {}
+"""By a kernel: how many words a program needed for whose log had too few. Only drain threads write it, and what is
+traced reads it."""
 
 COUNTS = 2
 """How many words come ahead of the effects in a row."""
@@ -58,6 +66,7 @@ class KernelLog(Content):
     grid: tuple[int, ...]  # all axes, those that `vmap` added included
     index: tuple[int | None, ...]  # the axes that effects show; None: the next of the inputs that say a lane
     capacity: int  # words that a program's effects may take
+    grows: bool = True  # whether it has more room in later programs, once that was too few
 
     @property
     def title(self) -> str:
@@ -86,6 +95,7 @@ class KernelLog(Content):
             "grid": self.grid,
             "index": self.index,
             "capacity": self.capacity,
+            "grows": self.grows,
         }
 
     @classmethod
@@ -96,6 +106,7 @@ class KernelLog(Content):
             tuple(description["grid"]),
             tuple(description["index"]),
             description["capacity"],
+            description["grows"],
         )
 
     def text(self, record: Any) -> str:
@@ -120,13 +131,20 @@ class KernelLog(Content):
                     yield inner, _payload(inner, row[at + 1 : after], index)
                 at = after
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What it has in common with the log of the same kernel in another program."""
+        return self.kernel, self.sites
+
     def complaint(self, site: Site, payload: Any) -> str | None:
         rows = site.read(payload)[0]
         if (need := int(rows[:, 0].max())) <= self.capacity:
             return None
         dropped = int(rows[:, 1].sum()) - sum(map(self._count_kept, rows))
+        if self.grows:
+            grown[self.key] = max(need, grown.get(self.key, 0))
         shown = {"kernel": self.kernel, "where": site.where, "capacity": self.capacity, "need": need}
-        return MSG_DROPPED.format(dropped=dropped, **shown)
+        return MSG_DROPPED.format(dropped=dropped, remedy=THEN_GROWS if self.grows else THEN_STAYS, **shown)
 
     def _count_kept(self, row: np.ndarray) -> int:
         if row[0] <= self.capacity:

@@ -18,7 +18,7 @@ from effects import _jax
 from effects._api.config import config
 from effects._model.arguments import flat_arguments
 from effects._model.effect import Effect
-from effects._model.kernel_log import COUNTS, KernelLog, need_of, order_of
+from effects._model.kernel_log import COUNTS, KernelLog, grown, need_of, order_of
 from effects._model.operand import Operand
 from effects._model.site import Site
 from effects._model.where import Where
@@ -55,6 +55,7 @@ class LogOptions:
     """What a kernel's call says of its log."""
 
     capacity: int | None = None  # words in each program; None: what the setting says
+    grows: bool = True  # whether it has more room once that was too few
 
 
 logged_kernel_p = _jax.Primitive("logged_kernel")
@@ -84,7 +85,7 @@ def log_kernel(
         raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where))
     index = tuple(_jax.grid_index_of_kernel(params, LANES))
     inner = tuple(_in_grid(site, len(index)) for site in sites)
-    capacity = _capacity(kernel, inner, options)
+    capacity = _capacity(kernel, inner, options, _MOST // max(4 * math.prod(grid), 1))
     width = COUNTS + capacity + max(map(need_of, inner))  # what does not fit is written behind what counts
     if (size := math.prod(grid) * width * 4) >= _MOST:
         shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
@@ -92,7 +93,7 @@ def log_kernel(
     *outs, log = logged_kernel_p.bind(*args, sites=sites, capacity=capacity, width=width, **params)
     lanes = _jax.named_inputs(params, LANES)[::-1]  # as in the index
     lanes = [args[at] for at, axis in zip(lanes, index, strict=False) if axis is None]
-    content = KernelLog(kernel, inner, grid, index, capacity)
+    content = KernelLog(kernel, inner, grid, index, capacity, options.grows)
     firsts = {order_of(site.effect): site.effect for site in reversed(sites)}
     return outs, [_record(content, effect, [log, *lanes], where) for effect in firsts.values()]
 
@@ -112,12 +113,14 @@ def _in_grid(site: Site, rank: int) -> Site:
     return site
 
 
-def _capacity(kernel: str, sites: Sequence[Site], options: LogOptions) -> int:
-    """How many words the effects of a program may take."""
+def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: int) -> int:
+    """How many words the effects of a program may take. A log grows to `most` words a program at most."""
     capacity = config.kernel_log_capacity if options.capacity is None else options.capacity
     largest = max(sites, key=need_of)
     if (need := need_of(largest)) <= capacity:
-        return capacity
+        needed = grown.get((kernel, sites), 0) if options.grows else 0
+        room = 1 << (needed - 1).bit_length() if needed > capacity else 0  # a little more the next time is room enough
+        return max(capacity, min(room, most - COUNTS - need - 1))
     remedy = "`fx.config.kernel_log_capacity`" if options.capacity is None else "`log_capacity`"
     shown = {"kernel": kernel, "need": need, "capacity": capacity, "remedy": remedy}
     raise ValueError(MSG_CAPACITY.format(effect=largest.effect, where=largest.where, **shown))
