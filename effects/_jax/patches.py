@@ -63,6 +63,16 @@ class PatchPoint:
             setattr(self.owner, self.key, value)
 
 
+class _Lowering(PatchPoint):
+    """The rule in an entry of JAX's table of lowerings."""
+
+    def get(self) -> Any:
+        return self.owner[self.key].rule
+
+    def put(self, value: Any) -> None:
+        self.owner[self.key] = dataclasses.replace(self.owner[self.key], rule=value)
+
+
 def _attribute(owner: Any, name: str) -> PatchPoint:
     owner_name = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
     return PatchPoint(f"{owner_name}.{name}", owner, name)
@@ -70,6 +80,10 @@ def _attribute(owner: Any, name: str) -> PatchPoint:
 
 def _entry(module: Any, table: str, primitive: Any) -> PatchPoint:
     return PatchPoint(f"{module.__name__}.{table}[{primitive}]", getattr(module, table), primitive)
+
+
+def _lowering(primitive: Any) -> PatchPoint:
+    return _Lowering(f"{mlir.__name__}._lowerings[{primitive}]", mlir._lowerings, primitive)
 
 
 def _method(module: Any, primitive: str, name: str) -> PatchPoint:
@@ -311,7 +325,7 @@ _TABLE = (
     ),
     Patch(
         "lowering of compiled kernels",
-        (_entry(mlir, "_lowerings", pallas_call.pallas_call_p),),
+        (_lowering(pallas_call.pallas_call_p),),
         "A compiled kernel with effects writes them to a log, from which they are recorded after it.",
         "A compiled kernel cannot call the host, and JAX's compilers of kernels know no effects of other libraries.",
         "0.10",

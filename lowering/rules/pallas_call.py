@@ -8,7 +8,6 @@ gives lanes to a kernel: an axis of the grid, or a loop around it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -138,10 +137,10 @@ def _thread_log(
 
 
 @patches.implements("lowering of compiled kernels")
-def _lower_compiled(entry: Any) -> Any:
+def _lower_compiled(lowering: Callable[..., Any]) -> Callable[..., Any]:
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         if not _needs_log(params) or not _has_effects(params):
-            return entry.rule(ctx, *operands, **params)
+            return lowering(ctx, *operands, **params)
 
         def call(*args: Any) -> list[Any]:
             outs, records = log_kernel(args, params)
@@ -151,7 +150,7 @@ def _lower_compiled(entry: Any) -> Any:
 
         return _jax.mlir.lower_fun(call)(ctx, *operands)
 
-    return dataclasses.replace(entry, rule=lower)
+    return lower
 
 
 def _thread_closed_over(
