@@ -90,9 +90,9 @@ class _Visit:
 
     def note(self, params: dict[str, Any], args: Sequence[Any], results: Sequence[Any]) -> None:
         """While a program is traced: it has this kernel."""
-        if _jax.has_dynamic_grid(params):
+        if (grid := _jax.grid_of_kernel(params)) is None:
             return
-        name, grid, blocks = _jax.kernel_name(params), _jax.grid_size(params), _jax.blocks_of_results(params)
+        name, blocks = _jax.kernel_source(params), _jax.blocks_of_results(params)
         prefetched = args[: _jax.num_prefetched(params)]
 
         def seen(starts: Sequence[Any], results: Sequence[Any]) -> None:
