@@ -14,7 +14,7 @@ from jax._src import config as jax_config
 from jax._src import core, frozen_dict
 from jax._src.interpreters import partial_eval as pe
 from jax._src.pallas import core as pallas_core
-from jax._src.pallas import hlo_interpreter, pallas_call
+from jax._src.pallas import hlo_interpreter, pallas_call, primitives
 from jax._src.pallas.primitives import num_programs_p as num_programs_p
 from jax._src.pallas.primitives import program_id_p as program_id_p
 from jax._src.pallas.primitives import run_scoped_p as run_scoped_p
