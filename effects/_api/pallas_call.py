@@ -112,13 +112,13 @@ def _check_grid(grid: Any, order: str | int, where: Where) -> None:
 
 def grid_order_of(metadata: Any) -> str | int | None:
     """The order that a kernel's metadata asks for; None for that of the grid."""
-    text = (metadata or {}).get(GRID_ORDER)
+    text = dict(metadata or {}).get(GRID_ORDER)
     return int(text) if text is not None and text.isdecimal() else text
 
 
 def log_options_of(metadata: Any) -> tuple[int | None, bool]:
     """What a kernel's metadata say of its log: its capacity, None for that of the setting, and whether it grows."""
-    notes = metadata or {}
+    notes = dict(metadata or {})
     capacity = notes.get(LOG_CAPACITY)
     return (None if capacity is None else int(capacity)), notes.get(WHEN_FULL, "grow") == "grow"
 

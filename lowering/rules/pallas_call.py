@@ -128,7 +128,7 @@ def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
             args = (visited, *args)
         outs = simulate(*args, **params)
         if visit is not None:
-            visit.note(*given, outs)
+            visit.note(*given, outs[: len(outs) - _jax.has_log(params)])
         return outs
 
     return simulated
