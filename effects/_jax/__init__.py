@@ -69,6 +69,7 @@ from effects._jax.jaxprs import open_jaxpr as open_jaxpr
 from effects._jax.jaxprs import trace_to_jaxpr as trace_to_jaxpr
 from effects._jax.jaxprs import with_jaxprs as with_jaxprs
 from effects._jax.jaxprs import without_results as without_results
+from effects._jax.kernel_logs import MOSAIC_GPU as MOSAIC_GPU
 from effects._jax.kernel_logs import MOSAIC_TPU as MOSAIC_TPU
 from effects._jax.kernel_logs import SIMULATION as SIMULATION
 from effects._jax.kernel_logs import TRITON as TRITON
@@ -91,6 +92,9 @@ from effects._jax.lowering import mark_replicated as mark_replicated
 from effects._jax.lowering import owner_of as owner_of
 from effects._jax.lowering import platforms_of as platforms_of
 from effects._jax.lowering import replace_handlers as replace_handlers
+from effects._jax.mesh_kernels import mesh_kernel as mesh_kernel
+from effects._jax.mesh_kernels import mpmd_map_p as mpmd_map_p
+from effects._jax.mesh_kernels import with_mesh_log as with_mesh_log
 from effects._jax.pallas import block_starts as block_starts
 from effects._jax.pallas import blocks_of_results as blocks_of_results
 from effects._jax.pallas import grid_of_kernel as grid_of_kernel

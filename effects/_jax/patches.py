@@ -22,7 +22,7 @@ from jax._src.export import _export
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
-from jax._src.pallas import hlo_interpreter, pallas_call
+from jax._src.pallas import hlo_interpreter, mpmd, pallas_call
 from jax._src.pjit import jit_p
 
 from effects._jax.primitives import (
@@ -336,6 +336,14 @@ _TABLE = (
         (_lowering(pallas_call.pallas_call_p),),
         "A compiled kernel with effects writes them to a log, from which they are recorded after it.",
         "A compiled kernel cannot call the host, and JAX's compilers of kernels know no effects of other libraries.",
+        "0.10",
+        "JAX's compilers of kernels let libraries lower effects of theirs.",
+    ),
+    Patch(
+        "lowering of kernels over meshes",
+        (_lowering(mpmd.mpmd_map_p),),
+        "The same for kernels over a mesh, such as those of `plgpu.kernel`.",
+        "They are of another primitive.",
         "0.10",
         "JAX's compilers of kernels let libraries lower effects of theirs.",
     ),

@@ -77,25 +77,47 @@ def log_kernel(
         The kernel's results, and the records that its effects have become, each as a site and operands. There is one
         for each order that the effects have.
     """
-    where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
     kernel, grid = _jax.kernel_name(params), _jax.grid_of_kernel(params)
-    sites = tuple(sorted(summarize(params["jaxpr"]).sites, key=lambda site: site.id))
+    index = tuple(_jax.grid_index_of_kernel(params, LANES))
+    plan = plan_log(params["jaxpr"], kernel, grid, index, options)
+    *outs, log = logged_kernel_p.bind(
+        *args, sites=plan.sites, capacity=plan.content.capacity, width=plan.width, **params
+    )
+    lanes = _jax.named_inputs(params, LANES)[::-1]  # as in the index
+    return outs, plan.records([log, *(args[at] for at, axis in zip(lanes, index, strict=False) if axis is None)])
+
+
+@dataclasses.dataclass(frozen=True)
+class LogPlan:
+    """What the log of a kernel has in it."""
+
+    sites: tuple[Site, ...]  # as the kernel has them, by their numbers
+    content: KernelLog
+    width: int  # words of a row
+    where: Where  # the user's line that calls the kernel
+
+    def records(self, operands: list[Any]) -> list[tuple[Site, list[Any]]]:
+        """The records that the log becomes: one for each order that the effects have."""
+        firsts = {order_of(site.effect): site.effect for site in reversed(self.sites)}
+        return [_record(self.content, effect, operands, self.where) for effect in firsts.values()]
+
+
+def plan_log(
+    jaxpr: Any, kernel: str, grid: tuple[int, ...] | None, index: tuple[int | None, ...], options: LogOptions
+) -> LogPlan:
+    """What the log of this kernel is to be; raises where it cannot have one."""
+    where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
+    sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
     _refuse_results(sites)
     if grid is None:
         raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where))
-    index = tuple(_jax.grid_index_of_kernel(params, LANES))
     inner = tuple(_in_grid(site, len(index)) for site in sites)
     capacity = _capacity(kernel, inner, options, _MOST // max(4 * math.prod(grid), 1))
     width = COUNTS + capacity + max(map(need_of, inner))  # what does not fit is written behind what counts
     if (size := math.prod(grid) * width * 4) >= _MOST:
         shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
         raise ValueError(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
-    *outs, log = logged_kernel_p.bind(*args, sites=sites, capacity=capacity, width=width, **params)
-    lanes = _jax.named_inputs(params, LANES)[::-1]  # as in the index
-    lanes = [args[at] for at, axis in zip(lanes, index, strict=False) if axis is None]
-    content = KernelLog(kernel, inner, grid, index, capacity, options.grows)
-    firsts = {order_of(site.effect): site.effect for site in reversed(sites)}
-    return outs, [_record(content, effect, [log, *lanes], where) for effect in firsts.values()]
+    return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity, options.grows), width, where)
 
 
 def _refuse_results(sites: Sequence[Site]) -> None:
