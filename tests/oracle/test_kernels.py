@@ -114,6 +114,15 @@ def test_kernel_in_lanes_agrees_with_lines_written_by_hand() -> None:
     assert lines == ["before 0", "before 1", "before 2", "not", *(line for program in programs for line in program)]
 
 
+def test_kernel_in_lanes_of_lanes_agrees_with_lines_written_by_hand() -> None:
+    """The lane of the outer `vmap` stands first, and comes first."""
+    at = GridPrint("ordered", "at", (Name("l"), Name("r")))
+    inner = Vmap("r", (3, 4), Literal(0), (_kernel((1,), at, closes=("n", "l", "r")),), Name("r"), "b")
+    program = Program((), (Vmap("l", (5, 6), Literal(0), (inner,), A, "c"),))
+    lines = check(Case((Run(program, (1, 2, 3)),), capture=True)).lines
+    assert lines == ["at (0, 0, 0) 5 3", "at (0, 1, 0) 5 4", "at (1, 0, 0) 6 3", "at (1, 1, 0) 6 4"]
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
