@@ -16,7 +16,17 @@ from benchmarks._cases import CASES
 from benchmarks._machine import describe_machine
 from benchmarks._report import show, to_json
 
-MODULES = ("_dispatch", "_loop", "_callbacks", "_custom_call", "_asynchronous", "_devices", "_compile", "_memory")
+MODULES = (
+    "_dispatch",
+    "_loop",
+    "_kernels",
+    "_callbacks",
+    "_custom_call",
+    "_asynchronous",
+    "_devices",
+    "_compile",
+    "_memory",
+)
 """Where cases are, in the order in which they run. A new module is named here."""
 
 

@@ -90,9 +90,9 @@ class _Visit:
 
     def note(self, params: dict[str, Any], args: Sequence[Any], results: Sequence[Any]) -> None:
         """While a program is traced: it has this kernel."""
-        if _jax.has_dynamic_grid(params):
+        if (grid := _jax.grid_of_kernel(params)) is None:
             return
-        name, grid, blocks = _jax.kernel_name(params), _jax.grid_size(params), _jax.blocks_of_results(params)
+        name, blocks = _jax.kernel_source(params), _jax.blocks_of_results(params)[: len(results)]
         prefetched = args[: _jax.num_prefetched(params)]
 
         def seen(starts: Sequence[Any], results: Sequence[Any]) -> None:
@@ -100,7 +100,7 @@ class _Visit:
             self.calls.setdefault(name, []).append(_Call(grid, blocks, *arrays))
 
         with _jax.left_to_jax():
-            jax.debug.callback(seen, _jax.starts_of_results(params, prefetched), list(results))
+            jax.debug.callback(seen, _jax.starts_of_results(params, prefetched)[: len(results)], list(results))
 
 
 @dataclasses.dataclass

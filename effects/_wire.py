@@ -105,6 +105,11 @@ def read_header(data: Any, at: int = 0) -> Header:
     return Header._make(_HEADER.unpack_from(data, at))
 
 
+def write_header(site: int, token: tuple[int, ...], device: int, payload_size: int) -> bytes:
+    """The header of a record that Python has made, by itself in its place."""
+    return _HEADER.pack(HEADER.itemsize + payload_size, Kind.ORDERED, 0, site, *token, device, 0, payload_size)
+
+
 def header_offset(field: str) -> int:
     """At which byte of a header a field begins."""
     return _fields(HEADER)[field][1]

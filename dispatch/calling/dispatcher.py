@@ -9,10 +9,11 @@ import jax
 
 from effects._api import jax_callbacks
 from effects._api.config import config
-from effects._jax import call_beside_fast_paths, count_fast_paths, hide_frames, jax_tokens, runs_now
+from effects._jax import call_beside_fast_paths, count_fast_paths, grown_logs, hide_frames, jax_tokens, runs_now
 from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.custom_call_failures import failure_in
 from effects.dispatch.draining.barrier import effects_barrier
+from effects.dispatch.draining.logs import outgrown
 from effects.dispatch.draining.output_tokens import failure_of
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream, several_devices
@@ -34,6 +35,9 @@ class Dispatcher:
         if not runs_now():
             with jax_callbacks.tracing_inside():
                 return self._without_tokens(*args, **kwargs)
+        if outgrown and (words := outgrown.get(self._caller, 0)) != grown_logs.value:
+            with grown_logs(words):  # traced again, with more room in the logs of its kernels
+                return self(*args, **kwargs)
         if jax_tokens.current_tokens:
             runtime.waiting.for_untracked_programs()
         streams = runtime.streams

@@ -14,12 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 from effects import _errors as errors
+from effects._model.kernel_log import grown
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._wire import INDEX, PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.left_out import LeftOut
+from effects.dispatch.draining.logs import outgrown, parts_of
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.output_tokens import close_failed
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
@@ -331,6 +333,13 @@ class Drain:
                 continue
             site_id, token, device, reply, several, payload = part
             site = find(site_id)
+            if (inner := parts_of(site, token, device, payload)) is not None:
+                if (said := site.content.complaint(site, payload)) is not None:
+                    replay.warn(said)
+                    if call is not None:
+                        outgrown[call[0]] = sum(grown.values())
+                parts.extend(reversed(inner))
+                continue
             stopped = failures.unended and replay.stopped
             if stopped or (failed and reply != 0):
                 native.note_cancelled()

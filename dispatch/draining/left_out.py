@@ -12,6 +12,7 @@ import numpy as np
 from effects._model.record import Records, count_lanes
 from effects._model.site import Site
 from effects._wire import TEXT_RUN, Item, ItemKind, RecordsBetween, read_header
+from effects.dispatch.draining.logs import parts_of
 
 
 class LeftOut:
@@ -41,7 +42,10 @@ class LeftOut:
                     self._add_records(Records(*part, find_site))
                 else:
                     site, payload = find_site(part[0]), part[-1]
-                    self.add(site, count_lanes(site.of_record(payload), payload))
+                    if (inner := parts_of(site, part[1], part[2], payload)) is not None:
+                        item.data.extend(reversed(inner))
+                    else:
+                        self.add(site, count_lanes(site.of_record(payload), payload))
         elif item.kind == ItemKind.TEXT:
             for site, _, _, count in np.frombuffer(item.block, TEXT_RUN).tolist():
                 self.add(find_site(site), count)

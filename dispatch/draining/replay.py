@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextvars
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -277,6 +278,13 @@ class Replay:
     def _captures(self) -> tuple[Capture, ...]:
         # What JAX dispatched does not say which thread called it.
         return self._observers.captures if self._key[0] == UNTRACKED_THREAD else captures.get()
+
+    def warn(self, text: str) -> None:
+        """Warns the user. Where warnings are errors, the barrier raises it, and the program's effects go on."""
+        try:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        except RuntimeWarning:
+            self._failures.add(self._key, errors.EffectError(text), stops=False)
 
     def fail(self, error: BaseException, site: Site | None) -> None:
         """An effect of this site raised this, and the program itself goes on."""

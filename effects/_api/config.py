@@ -39,6 +39,13 @@ def _bytes(value: Any) -> int:
     return number
 
 
+def _capacity(value: Any) -> int:
+    number = _whole(value)
+    if not 1 <= number < 1 << 29:
+        raise ValueError(number)
+    return number
+
+
 def _exit_code(value: Any) -> int:
     number = _whole(value)
     if not 0 <= number <= 255:
@@ -71,6 +78,7 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         _choice("program_order", "as_written", "jax"),
         "'program_order', 'as_written' or 'jax'",
     ),
+    "kernel_log_capacity": (256, _capacity, "a whole number of words, at least 1"),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
 }
 
@@ -98,6 +106,10 @@ class Config:
       `io_callback` are inside `fx.jit`. `"program_order"`: effects like ours, all of them in program order;
       `"as_written"`: effects like ours, in no order without `ordered=True`; `"jax"`: what JAX's transformations make of
       them, in no order without `ordered=True`. Counts for functions traced afterwards.
+    - `kernel_log_capacity` (`EFFECTS_KERNEL_LOG_CAPACITY`): how many words of 32 bits the effects of each program of a
+      compiled Pallas kernel may take. An effect takes one, and its arrays one for each element of 32 bits or fewer.
+      What does not fit is dropped, with a warning that says how many words it takes. Counts for functions traced
+      afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
 
@@ -119,6 +131,7 @@ class Config:
     bounds_checks: bool
     exit_code: int
     jax_effects: str
+    kernel_log_capacity: int
     native: bool
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):

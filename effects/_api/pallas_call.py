@@ -22,14 +22,28 @@ MSG_DYNAMIC_GRID = (
     "program runs. An order is made while the kernel is traced. Give the grid a size of plain integers, or leave "
     "`grid_order` out."
 )
-GRID_ORDER = "effects.grid_order"
-"""The key in a kernel's metadata. JAX hands metadata on whatever it makes of a kernel."""
+MSG_LOG_CAPACITY = (
+    "`fx.pallas_call` at {where} was given the log capacity {given!r}. It is how many words of 32 bits the effects of "
+    "one program of the grid may take. Pass a whole number, at least 1, or leave it out."
+)
+MSG_WHEN_FULL = (
+    "`fx.pallas_call` at {where} was given when_full={given!r}. It says what becomes of a kernel's log that had too "
+    'little room. Pass "grow" or "drop_newest".'
+)
+GRID_ORDER, LOG_CAPACITY, WHEN_FULL = "effects.grid_order", "effects.log_capacity", "effects.when_full"
+"""Keys in a kernel's metadata. JAX hands metadata on whatever it makes of a kernel."""
 
 
 def pallas_call(
-    kernel: Callable[..., None], out_shape: Any, *, grid_order: str | int = "program", **options: Any
-) -> Any:
-    """A Pallas kernel, as `pl.pallas_call` makes it, whose grid may be visited in another order.
+    kernel: Callable[..., None],
+    out_shape: Any,
+    *,
+    grid_order: str | int = "program",
+    log_capacity: int | None = None,
+    when_full: str = "grow",
+    **options: Any,
+) -> Callable[..., Any]:
+    """A Pallas kernel, as `pl.pallas_call` makes it, with a say in how its effects and its grid are treated.
 
     Effects need no more than `pl.pallas_call`. A kernel whose result depends on the order in which the programs of its
     grid run is wrong on a device that runs them side by side, and simulating it in several orders shows that: see
@@ -39,14 +53,20 @@ def pallas_call(
         kernel: The kernel.
         out_shape: What it returns.
         grid_order: The order in which a simulated kernel visits its grid: `"program"`, as JAX does, the last axis
-            first; `"reverse"`; or an integer, the seed of a random order.
+            first; `"reverse"`; or an integer, the seed of a random order. Effects are shown in the order of the grid
+            all the same, but for kernels that wait for results of callbacks: theirs come as the grid is visited.
+        log_capacity: How many words of 32 bits the effects of one program of the grid may take in the log of a kernel
+            that is compiled for a device; by default what the setting `kernel_log_capacity` says.
+        when_full: What becomes of a log that had too little room. What did not fit is counted and said in any case.
+            `"grow"`: the log has more room when the function is called again. `"drop_newest"`: it stays as it is.
         **options: As for `pl.pallas_call`.
 
     Returns:
         A function of arrays.
 
     Raises:
-        ValueError: if there is no such order, if the kernel is not simulated, or if the size of its grid is not known.
+        ValueError: if there is no such order, if the kernel is not simulated, if the size of its grid is not known, or
+            if there is no such capacity or choice.
 
     Example:
         A kernel that is right in one order only.
@@ -66,6 +86,14 @@ def pallas_call(
     where = where_called()
     if not (grid_order in ("program", "reverse") or (isinstance(grid_order, (int, np.integer)) and grid_order >= 0)):
         raise ValueError(MSG_GRID_ORDER.format(where=where, order=grid_order))
+    if when_full not in ("grow", "drop_newest"):
+        raise ValueError(MSG_WHEN_FULL.format(where=where, given=when_full))
+    if log_capacity is not None and (not isinstance(log_capacity, (int, np.integer)) or log_capacity < 1):
+        raise ValueError(MSG_LOG_CAPACITY.format(where=where, given=log_capacity))
+    notes = {} if log_capacity is None else {LOG_CAPACITY: str(int(log_capacity))}
+    notes |= {WHEN_FULL: when_full} if when_full != "grow" else {}
+    if notes:
+        options["metadata"] = {**(options.get("metadata") or {}), **notes}
     if grid_order == "program":
         return pl.pallas_call(kernel, out_shape, **options)
     if not options.get("interpret"):
@@ -84,8 +112,15 @@ def _check_grid(grid: Any, order: str | int, where: Where) -> None:
 
 def grid_order_of(metadata: Any) -> str | int | None:
     """The order that a kernel's metadata asks for; None for that of the grid."""
-    text = (metadata or {}).get(GRID_ORDER)
+    text = dict(metadata or {}).get(GRID_ORDER)
     return int(text) if text is not None and text.isdecimal() else text
+
+
+def log_options_of(metadata: Any) -> tuple[int | None, bool]:
+    """What a kernel's metadata say of its log: its capacity, None for that of the setting, and whether it grows."""
+    notes = dict(metadata or {})
+    capacity = notes.get(LOG_CAPACITY)
+    return (None if capacity is None else int(capacity)), notes.get(WHEN_FULL, "grow") == "grow"
 
 
 def numbers_in_order(order: str | int, count: int) -> np.ndarray:

@@ -133,7 +133,7 @@ def _positions(indexer: Any) -> Iterator[tuple[int, int, Any]]:
 
 def with_kernel(params: dict[str, Any], fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
     """The parameters of a kernel that does what `fun(*references)` does."""
-    return _traced(params, params["grid_mapping"], closed_jaxpr(params["jaxpr"]).in_avals, fun)
+    return trace_kernel(params, params["grid_mapping"], closed_jaxpr(params["jaxpr"]).in_avals, fun)
 
 
 def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[An
     blocks = (*mapping.block_mappings[:inputs], block, *mapping.block_mappings[inputs:])
     at = mapping.num_index_operands + inputs
     avals = closed_jaxpr(params["jaxpr"]).in_avals
-    return _traced(
+    return trace_kernel(
         params,
         mapping.replace(block_mappings=blocks, num_inputs=inputs + 1),
         [*avals[:at], getattr(block, "transformed_block_aval", None) or block.ref_aval, *avals[at:]],
@@ -203,7 +203,7 @@ def with_grid_order(
         sizes = [jnp.int32(grid[axis]) for axis in own]
         return fun([index[axis] for axis in own], sizes, *references)
 
-    params = _traced(params, new, [order_ref, *closed_jaxpr(params["jaxpr"]).in_avals], kernel)
+    params = trace_kernel(params, new, [order_ref, *closed_jaxpr(params["jaxpr"]).in_avals], kernel)
     aliases = tuple((operand + 1, result) for operand, result in params["input_output_aliases"])
     return {**params, "input_output_aliases": aliases}, jnp.asarray(order, jnp.int32)
 
@@ -234,19 +234,15 @@ def blocks_of_results(params: dict[str, Any]) -> list[tuple[str, tuple[int, ...]
     return [(block.origin, tuple(map(pallas_core.get_block_size, block.block_shape))) for block in blocks]
 
 
-def kernel_name(params: dict[str, Any]) -> str:
+def kernel_source(params: dict[str, Any]) -> str:
     """The kernel's name, and where the user has written it."""
     return str(closed_jaxpr(params["jaxpr"]).jaxpr.debug_info.func_src_info)
 
 
-def has_dynamic_grid(params: dict[str, Any]) -> bool:
-    """Whether the size of the grid is known only when the program runs."""
-    return bool(params["grid_mapping"].num_dynamic_grid_bounds)
-
-
-def grid_size(params: dict[str, Any]) -> tuple[int, ...]:
-    """The size of the grid along each axis, those included that `vmap` added."""
-    return params["grid_mapping"].grid
+def grid_of_kernel(params: dict[str, Any]) -> tuple[int, ...] | None:
+    """The sizes of a kernel's grid, the axes included that `vmap` added; None if they are known only when it runs."""
+    grid = params["grid_mapping"].grid
+    return tuple(grid) if all(isinstance(size, int) for size in grid) else None
 
 
 def named_inputs(params: dict[str, Any], prefix: str) -> list[int]:
@@ -260,7 +256,7 @@ def named_inputs(params: dict[str, Any], prefix: str) -> list[int]:
     return list(found.values())
 
 
-def _traced(params: dict[str, Any], mapping: Any, avals: Sequence[Any], fun: Callable[..., Any]) -> dict[str, Any]:
+def trace_kernel(params: dict[str, Any], mapping: Any, avals: Sequence[Any], fun: Callable[..., Any]) -> dict[str, Any]:
     kernel = params["jaxpr"]
     with mapping.trace_env(), jax_config._check_vma(False), jax_config.mutable_array_checks(False):
         traced = trace_to_jaxpr(fun, avals, like=closed_jaxpr(kernel))

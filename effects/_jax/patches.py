@@ -19,10 +19,10 @@ import jax
 import jax.export
 from jax._src import api, callback, checkify, custom_batching, debugging, dispatch
 from jax._src.export import _export
-from jax._src.interpreters import ad, batching
+from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
-from jax._src.pallas import hlo_interpreter, pallas_call
+from jax._src.pallas import hlo_interpreter, mpmd, pallas_call
 from jax._src.pjit import jit_p
 
 from effects._jax.primitives import (
@@ -63,6 +63,16 @@ class PatchPoint:
             setattr(self.owner, self.key, value)
 
 
+class _Lowering(PatchPoint):
+    """The rule in an entry of JAX's table of lowerings."""
+
+    def get(self) -> Any:
+        return self.owner[self.key].rule
+
+    def put(self, value: Any) -> None:
+        self.owner[self.key] = dataclasses.replace(self.owner[self.key], rule=value)
+
+
 def _attribute(owner: Any, name: str) -> PatchPoint:
     owner_name = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
     return PatchPoint(f"{owner_name}.{name}", owner, name)
@@ -70,6 +80,10 @@ def _attribute(owner: Any, name: str) -> PatchPoint:
 
 def _entry(module: Any, table: str, primitive: Any) -> PatchPoint:
     return PatchPoint(f"{module.__name__}.{table}[{primitive}]", getattr(module, table), primitive)
+
+
+def _lowering(primitive: Any) -> PatchPoint:
+    return _Lowering(f"{mlir.__name__}._lowerings[{primitive}]", mlir._lowerings, primitive)
 
 
 def _method(module: Any, primitive: str, name: str) -> PatchPoint:
@@ -316,6 +330,22 @@ _TABLE = (
         "JAX gives every input a block for its tangent, and fails where one has none, as the lane of a `vmap`.",
         "0.10",
         "JAX differentiates kernels with regard to some of their inputs.",
+    ),
+    Patch(
+        "lowering of compiled kernels",
+        (_lowering(pallas_call.pallas_call_p),),
+        "A compiled kernel with effects writes them to a log, from which they are recorded after it.",
+        "A compiled kernel cannot call the host, and JAX's compilers of kernels know no effects of other libraries.",
+        "0.10",
+        "JAX's compilers of kernels let libraries lower effects of theirs.",
+    ),
+    Patch(
+        "lowering of kernels over meshes",
+        (_lowering(mpmd.mpmd_map_p),),
+        "The same for kernels over a mesh, such as those of `plgpu.kernel`.",
+        "They are of another primitive.",
+        "0.10",
+        "JAX's compilers of kernels let libraries lower effects of theirs.",
     ),
     Patch(
         "grids of simulated kernels",

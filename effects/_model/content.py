@@ -51,6 +51,16 @@ class Content(Protocol):
         return False
 
     @property
+    def comes_alone(self) -> bool:
+        """Whether each of its records is handed over by itself, since a function of the user's may be called."""
+        return self.call is not None
+
+    @property
+    def inner_sites(self) -> tuple[Site, ...]:
+        """The sites of the records that its records consist of, if they do."""
+        return ()
+
+    @property
     def is_portable(self) -> bool:
         """Whether another process can rebuild it from its description. A site whose content it cannot rebuild stays
         known only for as long as a program has it."""
@@ -81,6 +91,14 @@ class Content(Protocol):
     def read(self, site: Site, payload: Any) -> Site:
         """The site of one record, where the record itself says what it means."""
         return site
+
+    def parts(self, site: Site, payload: Any) -> Iterable[tuple[Site, Any]] | None:
+        """Site and payload of each record that a record consists of; None if it is one by itself."""
+        return None
+
+    def complaint(self, site: Site, payload: Any) -> str | None:
+        """What the user is warned of when a record that consists of others is replayed."""
+        return None
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The named arguments in the order in which the user wrote them. Pytrees sort them by name."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -222,6 +223,7 @@ def _are_counts(value: Any, length: int | None = None) -> bool:
 def _find_places(log: Log) -> None:
     newest: dict[int, Place] = {}  # of each thread
     last: Place = (_START,)  # of all
+    in_kernels: dict[Place, itertools.count[int]] = {}  # by token: how many effects of kernels there were
     for line in log.lines:
         record = line.record
         stream, epoch, phase, index = record["token"]
@@ -232,7 +234,10 @@ def _find_places(log: Log) -> None:
         line.kind = "device" if in_region(phase) else "whole" if is_whole else "process"
         if record.get("ordered", True) and thread < FIRST_NESTED_THREAD:
             device = record["device"] if line.kind == "device" else _START
-            line.place = (thread, epoch, domain, phase, index, device, tuple(record["lane"]))
+            token = thread, epoch, domain, phase, index, device
+            # The effects of a compiled kernel share one token.
+            nth = next(in_kernels.setdefault(token, itertools.count())) if "grid" in record else 0
+            line.place = (*token, nth, tuple(record["lane"]))
             known = log.placed.setdefault(line.place, line)
             if known is not line:
                 raise LogError(MSG_LOG_TWICE.format(path=log.path, line=line.number, known=known.number))

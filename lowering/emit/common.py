@@ -18,8 +18,9 @@ MSG_UNTRACKED_SHARDED = (
 
 def register_site(ctx: Any, site: Site) -> None:
     """Makes the site known for as long as the program may bring its records."""
-    if (claim := known_sites.register(site.portable)) is not None:
-        _jax.keep_with_program(ctx, claim)
+    for each in (*site.content.inner_sites, site):
+        if (claim := known_sites.register(each.portable)) is not None:
+            _jax.keep_with_program(ctx, claim)
 
 
 def lower_as_jax(ctx: Any, operands: Sequence[Any], site: Site) -> Sequence[Any] | None:

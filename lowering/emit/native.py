@@ -52,7 +52,7 @@ def _site_attributes(
 ) -> dict[str, Any]:
     has = {
         RecordTrait.ORDERED: site.effect.ordered,
-        RecordTrait.CALLBACK: site.content.call is not None,
+        RecordTrait.CALLBACK: site.content.comes_alone,
         RecordTrait.REPLICATED: replicated,
         RecordTrait.HAS_SHARDS: shards,
         RecordTrait.CLOSES: edges.closes,

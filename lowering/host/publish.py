@@ -37,7 +37,7 @@ def publish(
         token,
         _jax.host_device() if device is None else device,
         [to_bytes(np.asarray(x)) for x in operands],
-        site.content.call is not None,
+        site.content.comes_alone,
         0 if reply is None else reply.number,
     )
 

@@ -58,6 +58,8 @@ class KnownSites:
         site = self._sites.get(site_id)
         if site is None:
             site = self._sites.setdefault(site_id, site_from(native.site_description(site_id)))
+            for inner in site.content.inner_sites:
+                self._sites.setdefault(inner.id, inner)
         return site
 
     def forget(self, site_ids: list[int]) -> None:

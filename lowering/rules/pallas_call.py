@@ -15,26 +15,24 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from effects import _errors as errors
 from effects import _jax
 from effects._api.config import config
-from effects._api.pallas_call import grid_order_of, numbers_in_order
+from effects._api.pallas_call import grid_order_of, log_options_of, numbers_in_order
 from effects._jax import patches
 from effects._model.effect import Effect, Order
+from effects._model.primitive import effect_p
 from effects.lowering.passes.bounds import with_bounds_checks
 from effects.lowering.passes.grid import LANES, needs_grid, show_grid, visit_grid
 from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
+from effects.lowering.rules.effect import bind_record
+from effects.lowering.rules.kernel_log import LogOptions, log_kernel
 
 MSG_INDEX_MAP = (
     "The index map of a kernel has the effect {effect} at {where}. An index map says which block a program of the grid "
     "gets, and JAX evaluates it when and as often as it likes. Move the effect into the kernel, where "
     "`pl.program_id` says which program it is."
-)
-MSG_COMPILED = (
-    "The kernel at {where} has the effect {effects} and is compiled for a device. Effects of compiled kernels are not "
-    "supported yet. Simulate the kernel with `interpret=True`, or move the effect out of it."
 )
 
 _MASK = "effects: mask"
@@ -112,19 +110,25 @@ def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
+def _order_of(params: dict[str, Any]) -> str | int | None:
+    """The order in which a simulated kernel visits its grid; None for that of the grid."""
+    visit = _jax.visiting.value
+    order = grid_order_of(params["metadata"]) if visit is None else visit.order
+    return None if order == "program" or _jax.grid_of_kernel(params) is None else order
+
+
 @patches.implements("grids of simulated kernels")
 def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
     def simulated(*args: Any, **params: Any) -> Any:
         visit, given = _jax.visiting.value, (params, args)
-        if needs_grid(params):
+        if needs_grid(params) or _jax.has_log(params):
             params = show_grid(params)
-        order = grid_order_of(params["metadata"]) if visit is None else visit.order
-        if order not in (None, "program") and not _jax.has_dynamic_grid(params):
-            params, visited = visit_grid(params, numbers_in_order(order, math.prod(_jax.grid_size(params))))
+        if (order := _order_of(params)) is not None:
+            params, visited = visit_grid(params, numbers_in_order(order, math.prod(_jax.grid_of_kernel(params) or ())))
             args = (visited, *args)
         outs = simulate(*args, **params)
         if visit is not None:
-            visit.note(*given, outs)
+            visit.note(*given, outs[: len(outs) - _jax.has_log(params)])
         return outs
 
     return simulated
@@ -140,14 +144,51 @@ def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Se
 
 @register_token_rule(_jax.pallas_call_p)
 def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
-    if not _jax.is_simulated(params):
-        names = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
-        raise errors.MissingTokenRule(MSG_COMPILED.format(effects=names, where=ctx.where))
     if any(map(_jax.is_reference, args)):
         return _thread_closed_over(ctx, tokens, args, params)
+    if _needs_log(params):
+        return _thread_log(ctx, tokens, args, params)
     if params["interpret"] is not True:  # JAX's interpreters for other devices
         params = show_grid(params)
     return ctx.thread(_jax.simulated_kernel(params, tuple(map(_jax.typeof, args))), tokens, args)
+
+
+def _needs_log(params: dict[str, Any]) -> bool:
+    """Whether a kernel cannot call the host, or is to be as if it could not. What it has in another order of its grid
+    is shown in that of the grid."""
+    if params["interpret"] is not True:
+        return not _jax.is_simulated(params)
+    return _jax.logs_simulated_kernels.value or (
+        _order_of(params) is not None and not summarize(params["jaxpr"]).awaits_results
+    )
+
+
+def _thread_log(
+    ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Tokens, Sequence[Any]]:
+    """A kernel that cannot call the host has its effects in a log, which is published behind it."""
+    outs, records = log_kernel(args, params, LogOptions(*log_options_of(params["metadata"])))
+    for site, operands in records:
+        after, _ = bind_record(ctx, tokens, operands, site)
+        tokens = {**tokens, **after}
+    return tokens, outs
+
+
+@patches.implements("lowering of compiled kernels")
+def _lower_compiled(lowering: Callable[..., Any]) -> Callable[..., Any]:
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        if not _needs_log(params) or not _has_effects(params):
+            return lowering(ctx, *operands, **params)
+
+        def call(*args: Any) -> list[Any]:
+            outs, records = log_kernel(args, params, LogOptions(*log_options_of(params["metadata"])))
+            for site, given in records:
+                effect_p.bind(*given, site=site)
+            return outs
+
+        return _jax.mlir.lower_fun(call)(ctx, *operands)
+
+    return lower
 
 
 def _thread_closed_over(

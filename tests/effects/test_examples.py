@@ -6,8 +6,9 @@ import pytest
 
 import effects as fx
 from examples import callbacks, debugging, own_primitive
+from examples.kernels import grids, matmul, transformed
 
-MODULES = [debugging, callbacks, own_primitive]
+MODULES = [debugging, callbacks, own_primitive, grids, matmul, transformed]
 HELPERS = {"on_the_host", "repeat"}
 
 

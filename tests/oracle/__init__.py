@@ -24,10 +24,12 @@ by the library, events by a handler of Python's logging, and callbacks write the
     generator    random programs
     cases        random sequences of programs, by number and for Hypothesis
     devices/     the same over several devices
+    kernels/     the same with Pallas kernels
     campaign     many cases in many processes, and their tally
     __main__     the command
 
     python -m tests.oracle --programs 5000 --seed 0 --jobs 2
     python -m tests.oracle --seed 0 --only 1234          # one case again, with its source
     python -m tests.oracle --devices --programs 2000     # over several devices
+    python -m tests.oracle --kernels --programs 1000     # with Pallas kernels
 """

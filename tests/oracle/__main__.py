@@ -1,4 +1,5 @@
-"""The command: `python -m tests.oracle`, and `python -m tests.oracle --devices` for programs over several devices."""
+"""The command: `python -m tests.oracle`, with `--devices` for programs over several devices, and with `--kernels` for
+programs with Pallas kernels."""
 
 from __future__ import annotations
 
@@ -21,10 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", type=int, metavar="K", help="run case K alone and show its source")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--devices", action="store_true", help="programs over several devices")
+    which.add_argument("--kernels", action="store_true", help="programs with Pallas kernels")
     which.add_argument("--runner", choices=["library", "jax"], default="library", help="what to check")
     parser.add_argument("--chunk", nargs=3, help=argparse.SUPPRESS)  # of a process of the campaign
     options = parser.parse_args(arguments)
-    campaign = CAMPAIGNS["devices" if options.devices else options.runner]
+    campaign = CAMPAIGNS["devices" if options.devices else "kernels" if options.kernels else options.runner]
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={campaign.devices}"
     if options.chunk is not None:

@@ -15,7 +15,7 @@ from tests.oracle.rings import KEEPS_ALL, RINGS
 from tests.oracle.statements.callback import Callback
 
 
-def _case(draw: Draw, size: int, features: frozenset[str]) -> Case:
+def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Generator] = Generator) -> Case:
     """One to four dispatches: a program, then the same again or a smaller one; after one that may fail one more."""
     rings = draw.choice((*[""] * 9, *RINGS)) if "rings" in features else ""
     if rings.startswith("drop"):
@@ -23,7 +23,7 @@ def _case(draw: Draw, size: int, features: frozenset[str]) -> Case:
     failure = draw.choice((*["none"] * 5, *["exact"] * 4, "loose")) if "failures" in features else "none"
 
     def program(size: int) -> Program:
-        made = Generator(draw, "ABCDEFGH"[len(programs)], features, failure).program(size)
+        made = generator(draw, "ABCDEFGH"[len(programs)], features, failure).program(size)
         programs.append(made)
         return made
 
@@ -70,9 +70,14 @@ def generate(rng: random.Random, size: int, failure: str = "none") -> Program:
     return Generator(RandomDraw(rng), "A", FEATURES, failure).program(size)
 
 
-def generate_case(rng: random.Random, features: frozenset[str] = FEATURES) -> Case:
-    """A random sequence for `check`."""
-    return _case(RandomDraw(rng), rng.randint(4, 14), features)
+def generate_case(
+    rng: random.Random,
+    features: frozenset[str] = FEATURES,
+    generator: type[Generator] = Generator,
+    sizes: tuple[int, int] = (4, 14),
+) -> Case:
+    """A random sequence for `check`, of programs with about so many statements."""
+    return _case(RandomDraw(rng), rng.randint(*sizes), features, generator)
 
 
 @st.composite

@@ -20,6 +20,13 @@ DISPATCH: contextvars.ContextVar[int] = contextvars.ContextVar("dispatch", defau
 """Which dispatch it is, where a sequence says so. Callbacks show it."""
 
 
+def simulated(kernel: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """A kernel that JAX simulates."""
+    from jax.experimental import pallas  # takes a second to import and few programs need it
+
+    return pallas.pallas_call(kernel, interpret=True, **options)
+
+
 @dataclass(frozen=True)
 class Runner:
     """What a program runs on: the library, or something else that makes the same promise."""
@@ -34,6 +41,7 @@ class Runner:
     actions: Mapping[str, Callable[[str, str, int], None]]  # what callbacks do, under the names of `ACTIONS`
     error: type[Exception]  # what a failing callback becomes; its cause is what the callback raised
     features: frozenset[str] = FEATURES
+    kernel: Callable[..., Any] = simulated  # as `pl.pallas_call`
     export: Callable[..., Callable[..., Any]] = lambda jitted, *args: jitted  # of these arguments, read again
 
 
@@ -47,9 +55,11 @@ class Host:
         self.calls: collections.Counter[str] = collections.Counter()
         self.raised: list[Failure] = []
 
-    def call(self, callback: Callback, values: Sequence[int], lane: tuple[int, ...]) -> list[int]:
+    def call(
+        self, callback: Callback, values: Sequence[int], lane: tuple[int, ...], grid: tuple[int, ...] | None = None
+    ) -> list[int]:
         """Runs a callback. Returns the numbers of which its results are made."""
-        self.write(f"{' '.join([callback.label, *map(str, values), f'@{DISPATCH.get()}'])}{in_lane(lane)}")
+        self.write(f"{' '.join([callback.label, *map(str, values), f'@{DISPATCH.get()}'])}{in_lane(lane, grid)}")
         value = sum((j + 1) * y for j, y in enumerate(values)) % MODULUS
         who = "o" if EFFECTS[callback.kind] else "u"
         for action in callback.actions:
@@ -64,6 +74,6 @@ class Host:
         return callback.numbers(value)
 
 
-def in_lane(lane: tuple[int, ...]) -> str:
-    """How a line says in which lane it is; nothing outside of any `vmap`."""
-    return f" lane {lane}" if lane else ""
+def in_lane(lane: tuple[int, ...], grid: tuple[int, ...] | None = None) -> str:
+    """How a line says in which lane it is, and in which program of a kernel's grid; nothing outside of both."""
+    return (f" lane {lane}" if lane else "") + ("" if grid is None else f" grid {grid}")

@@ -64,13 +64,15 @@ def wrap(x: Any) -> Any:
 
 def fold(values: Any, register: Any) -> Any:
     """`PRELUDE`'s `fold` in JAX: the result depends on where in `values` each value stands."""
-    weights = np.arange(1, len(values) + 1, dtype=np.int32)
+    weights = lax.iota(np.int32, len(values)) + 1  # no constant: kernels take none that is an array
     total = lax.reduce(lax.mul(values, weights), np.int32(0), lax.add, (0,))
     return lax.rem(lax.add(total, register), np.int32(MODULUS))
 
 
 def shifted(xs: tuple[int, ...], base: Any) -> Any:
-    return lax.rem(lax.add(np.array(xs, np.int32), lax.broadcast(base, (len(xs),))), np.int32(MODULUS))
+    if not xs:
+        return jnp.zeros(0, np.int32)
+    return lax.rem(jnp.stack([lax.add(base, np.int32(x)) for x in xs]), np.int32(MODULUS))
 
 
 def value_of(operand: Any) -> Any:

@@ -65,7 +65,9 @@ class _Lines(logging.Handler):
     """Where events become lines among the others."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        write_line(f"{record.getMessage()} {record.levelname}{in_lane(record.effects_record.lane)}")
+        write_line(
+            f"{record.getMessage()} {record.levelname}{in_lane(record.effects_record.lane, record.effects_record.grid)}"
+        )
 
 
 @contextlib.contextmanager
@@ -105,7 +107,7 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
             if record.effect in ("callback", "jax.debug", "jax.io_callback"):
                 text = text.split("(", 1)[0]
             elif record.effect == "log":
-                text += f" {logging.getLevelName(record.level)}{in_lane(record.lane)}"
+                text += f" {logging.getLevelName(record.level)}{in_lane(record.lane, record.grid)}"
             outcome.records.append(text)
 
 

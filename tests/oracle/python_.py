@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class Reading:
         self._lane: tuple[int, ...] = ()
         self._points: list[Point] = []
         self._position = [0]
+        self._grid: tuple[int, ...] | None = None  # in a kernel: which program of its grid we are
         # Where `x` has a derivative: how it goes back, a step for each thing that was made of `x`.
         self._steps: list[Step] | None = None
         self._goes_back = False  # whether effects come of that
@@ -63,16 +65,17 @@ class Reading:
 
         def log(label: str, level: str, **fields: Any) -> None:
             words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
-            text = f"{' '.join(words)}{in_lane(self._lane)}"
+            text = f"{' '.join(words)}{in_lane(self._lane, self._grid)}"
             self._at_this_point("" if level == "DEBUG" else label, lambda: level == "DEBUG" or self.lines.append(text))
 
         def call(label: str, *values: int) -> list[int]:
-            callback, lane = callbacks[label], self._lane if callbacks[label].pass_record else ()
+            callback = callbacks[label]
+            lane, grid = (self._lane, self._grid) if callback.pass_record else ((), None)
             if callback.awaited and not self._lane and not self._defers:
                 self._leave_out(label)
                 with self._noted(label, ()):
-                    return self.host.call(callback, values, lane)
-            self._at_this_point(label, lambda: self._call(callback, values, lane))
+                    return self.host.call(callback, values, lane, grid)
+            self._at_this_point(label, lambda: self._call(callback, values, lane, grid))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
 
         calls = {"log": log, "queued": call, "sync": call, "io": call}
@@ -82,10 +85,12 @@ class Reading:
         namespace |= {"lockstep": self._lockstep, "branch": self._branch, "turns": self._turns}
         namespace |= {"held": self._held, "dropped": self._dropped, "scale": self._scale}
         namespace |= {"print_grad": self._print_grad, "custom_rule": self._custom_rule}
+        namespace |= {"programs": self._programs, "grid": lambda: self._grid}
         namespace |= {form: functools.partial(self._differentiate, form) for form in (*BACKWARD, *FORWARD)}
         namespace |= self.more_names(program)
         exec(compiled(program), namespace)
         self._lane, self._points, self._position, self._steps = (), [], [0], None
+        self._grid, self._defers = None, False
         return namespace["program"](number, *state)
 
     def more_names(self, program: Program) -> dict[str, Any]:
@@ -95,9 +100,11 @@ class Reading:
     def _write(self, *words: object) -> None:
         self._at_this_point(str(words[0]), lambda: self.lines.append(" ".join(map(str, words))))
 
-    def _call(self, callback: Callback, values: Sequence[int], lane: tuple[int, ...]) -> None:
+    def _call(
+        self, callback: Callback, values: Sequence[int], lane: tuple[int, ...], grid: tuple[int, ...] | None
+    ) -> None:
         try:
-            self.host.call(callback, values, lane)
+            self.host.call(callback, values, lane, grid)
         except Failure:
             if callback.awaited:
                 raise
@@ -124,7 +131,7 @@ class Reading:
     def _at_this_point(self, label: str, happens: Callable[[], object]) -> None:
         self._position[-1] += 1
         if self._lane or self._defers:
-            self._points.append((tuple(self._position), self._lane, label, happens))
+            self._points.append((tuple(self._position), self._lane, label, _Happening(happens, self._grid)))
         elif not self._leave_out(label):
             with self._noted(label, ()):
                 happens()
@@ -135,7 +142,7 @@ class Reading:
         try:
             yield
         finally:
-            self.notes.note(label, lane, position)
+            self.notes.note(label, lane, position, self._grid)
 
     @contextlib.contextmanager
     def _branch(self, number: int) -> Iterator[None]:
@@ -196,7 +203,9 @@ class Reading:
 
     def _let_happen(self) -> None:
         points, self._points = sorted(self._points, key=lambda point: point[:2]), []
+        around = self._grid
         for number, (place, lane, label, happens) in enumerate(points):
+            self._grid = happens.grid if isinstance(happens, _Happening) else None
             try:
                 if not self._leave_out(label):
                     with self._noted(label, lane, place):
@@ -205,6 +214,20 @@ class Reading:
                 if self.stops:  # the lanes that are left of what has ended the program
                     self.left_out += sum(point[0] == place for point in points[number + 1 :])
                 raise
+        self._grid = around
+
+    def _programs(self, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """A kernel: the programs of its grid, one after the other.
+
+        A lane of a `vmap` around makes the whole grid before the next one does. Its number stands ahead of the index.
+        """
+        position, around, defers = self._position, self._lane, self._defers
+        position[-1] += 1
+        for number, index in enumerate(np.ndindex(*sizes)):
+            self._position, self._lane, self._defers = [*position, *around, number, 0], (), bool(around) or defers
+            self._grid = (*around, *index)
+            yield index
+        self._position, self._lane, self._defers, self._grid = position, around, defers, None
 
     # Derivatives.
 
@@ -276,6 +299,17 @@ class Reading:
         self._steps, self._goes_back = around, went_back
         self._write(label, *map(float, slopes))
         return after
+
+
+@dataclass(frozen=True)
+class _Happening:
+    """What is to happen later, and in which program of a kernel's grid."""
+
+    happens: Callable[[], object]
+    grid: tuple[int, ...] | None
+
+    def __call__(self) -> None:
+        self.happens()
 
 
 def interpret(program: Program, state: Sequence[int], number: int = 0) -> tuple[tuple[int, ...], list[str]]:

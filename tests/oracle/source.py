@@ -14,6 +14,8 @@ from tests.oracle.language import STATE, Block_, Program
 PRELUDE = """\
 from itertools import count
 
+import numpy as np
+
 def fold(values, register):
     return (sum((j + 1) * y for j, y in enumerate(values)) + register) % 97
 """

@@ -30,6 +30,7 @@ class Place:
     index: int  # of all effects that happen in this domain of this dispatch, from 0 on
     is_exact: bool  # whether the record's index is that, too: not where effects count that no lane has
     lane: tuple[int, ...]
+    grid: tuple[int, ...] | None = None  # in a kernel: which program of its grid
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Seen:
     lane: tuple[int, ...]
     device: int
     ordered: bool
+    grid: tuple[int, ...] | None = None
 
     @property
     def thread(self) -> int:
@@ -56,7 +58,7 @@ class Seen:
 
 
 def seen_of(record: Any) -> Seen:
-    return Seen(tuple(record.token), tuple(record.lane), record.device, record.ordered)
+    return Seen(tuple(record.token), tuple(record.lane), record.device, record.ordered, record.grid)
 
 
 class Notes:
@@ -78,7 +80,9 @@ class Notes:
         self._counts.clear()
         self._last = None
 
-    def note(self, label: str, lane: tuple[int, ...], position: Any = None) -> None:
+    def note(
+        self, label: str, lane: tuple[int, ...], position: Any = None, grid: tuple[int, ...] | None = None
+    ) -> None:
         """Something has happened. What it has written first is its own, and the rest is of what it has called.
 
         Lanes at one position have one record between them, but those of a native call, which are calls of their own.
@@ -93,7 +97,7 @@ class Notes:
         self._last = domain, position
         if kind in DOMAINS or kind.startswith("native"):
             lane = ()  # a call of the handler does not know its lane
-        place = Place(self._dispatch, domain, self._counts[domain] - 1, self._is_exact, lane)
+        place = Place(self._dispatch, domain, self._counts[domain] - 1, self._is_exact, lane, grid)
         self.places += [place, *[None] * (written - 1)]
 
 
@@ -137,7 +141,11 @@ def compare_places(expected: Outcome, seen: Outcome, is_unordered: Callable[[str
             numbers.add((place.dispatch, record.domain))
             index = record.token[wire.INDEX]
             last, last_record = before.get(place.dispatch, (None, None))
-            if record.lane != place.lane or not record.ordered or record.token[wire.PHASE] != 0:
+            if (
+                (record.lane, record.grid) != (place.lane, place.grid)
+                or not record.ordered
+                or record.token[wire.PHASE] != 0
+            ):
                 complaints.append(f"{line!r} should be {place} and is {record}")
             if place.is_exact and index != place.index:
                 complaints.append(f"{line!r} should have the index {place.index} and has {index}: {record}")
@@ -184,12 +192,12 @@ def _compare_counts(
 
     complaints = []
     expected = collections.Counter(
-        (line, place.lane, place.dispatch if place.dispatch in of_dispatches else None)
+        (line, place.lane, place.grid, place.dispatch if place.dispatch in of_dispatches else None)
         for line, place in wanted
         if place is not None and not place.domain and is_unordered(line)
     )
     found = collections.Counter(
-        (line, record.lane, name(record))
+        (line, record.lane, record.grid, name(record))
         for line, record in got
         if not record.is_nested and not record.ordered and is_unordered(line)
     )

@@ -72,10 +72,42 @@ def test_callbacks_with_results_come_as_visited():
     assert [record.grid for record in records] == [(3,), (2,), (1,), (0,)]
 
 
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+def test_effects_are_shown_in_the_order_of_the_grid(jit):
+    """Values are those of the order in which the grid was visited, and lines stand as in any order."""
+
+    def kernel(x_ref, o_ref, count_ref):
+        @pl.when(x_ref[0] == x_ref[0])
+        def _():
+            fx.print("{grid} {}", x_ref)
+
+        fx.callback(lambda x: called.append(int(x)), None, count_ref[0])
+        count_ref[0] += 1
+        o_ref[...] = x_ref[...]
+
+    options = {"grid": (4,), "in_specs": [PAIRS], "out_specs": PAIRS, "interpret": True}
+    options["scratch_shapes"] = [pltpu.SMEM((1,), jnp.int32)]
+    for order, counts in (("program", [0, 1, 2, 3]), ("reverse", [3, 2, 1, 0])):
+        called = []
+        with fx.capture(suppress=True) as records:
+            jit(fx.pallas_call(kernel, INT, grid_order=order, **options))(X)
+            fx.effects_barrier()
+        assert [record.text for record in records if record.effect == "print"] == [
+            f"({i},) [{2 * i} {2 * i + 1}]" for i in range(4)
+        ]
+        assert np.subtract(called, min(called)).tolist() == counts
+
+
 @pytest.mark.parametrize("order", ["backwards", -1, None, 1.5])
 def test_unknown_order(order):
     with pytest.raises(ValueError, match=r"grid order.*test_grid_order.py:\d+|test_grid_order.py:\d+.*grid order"):
         fx.pallas_call(_last, ONE, grid=(4, 2), interpret=True, grid_order=order)
+
+
+@pytest.mark.parametrize("options", [{"log_capacity": 0}, {"log_capacity": "many"}, {"when_full": "wait"}])
+def test_unknown_options(options):
+    with pytest.raises(ValueError, match=r"`fx.pallas_call` at .*test_grid_order.py:\d+ was given .* Pass "):
+        fx.pallas_call(_last, ONE, grid=(4, 2), interpret=True, **options)
 
 
 def test_orders_of_what_has_none():
@@ -99,9 +131,9 @@ def _pairs(kernel, out_map=lambda i: (i,)):
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
 def test_kernels_without_races(jit, capsys):
     """Nothing is reported, and nothing printed; the function may do what it likes around its kernels."""
-    check_grid_races(jit(_pairs(_copy)), X)
-    check_grid_races(jit(lambda x: jax.lax.scan(lambda x, _: (_pairs(_copy)(x), None), x, None, length=2)[0]), X)
-    check_grid_races(jit(jax.vmap(_pairs(_copy))), jnp.stack([X, X + 1]))
+    check_grid_races(jit(_pairs(_copy)), X, orders=3)
+    check_grid_races(jit(lambda x: jax.lax.scan(lambda x, _: (_pairs(_copy)(x), None), x, None, length=2)[0]), X, orders=2)
+    check_grid_races(jit(jax.vmap(_pairs(_copy))), jnp.stack([X, X + 1]), orders=2)
     assert capsys.readouterr().out == ""
 
 

@@ -71,11 +71,12 @@ class Callback:
 
         def function(*args: Any, **kwargs: Any) -> Any:
             lane: tuple[int, ...] = ()
+            grid = None
             if self.pass_record:
                 record = kwargs.pop("record")
                 assert record.effect == "callback" and record.text.startswith(f"{self.label}("), record
-                lane = record.lane
-            return self._returned(host.call(self, [int(leaf) for leaf in self._leaves(args, kwargs)], lane))
+                lane, grid = record.lane, record.grid
+            return self._returned(host.call(self, [int(leaf) for leaf in self._leaves(args, kwargs)], lane, grid))
 
         function.__qualname__ = function.__name__ = self.label
         args, kwargs = self._arguments([operand.jax(scope, state) for operand in self.operands])
@@ -95,7 +96,7 @@ class Callback:
             if "float" in dtype:
                 out = out * np.dtype(dtype).type(4)
             values.append(jnp.ravel(lax.convert_element_type(out, np.int32)))
-        folded = fold(jnp.concatenate([*values, np.zeros(0, np.int32)]), register(state, self.target))
+        folded = fold(jnp.concatenate([*values, jnp.zeros(0, np.int32)]), register(state, self.target))
         return assign(state, self.target, folded)
 
     def _arguments(self, values: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

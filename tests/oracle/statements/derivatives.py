@@ -39,7 +39,7 @@ class Scale:
 
     def jax(self, scope: Scope, state: State) -> State:
         index = remainder(self.index, len(self.factors), scope, state)
-        factor = jnp.array(self.factors, np.float32)[index]
+        factor = jnp.stack([np.float32(factor) for factor in self.factors])[index]  # no constant, see `fold`
         shift = lax.convert_element_type(self.shift.jax(scope, state), np.float32)
         return (*state[:-1], wrap(lax.add(lax.mul(state[-1], factor), shift)))
 

@@ -1,0 +1,140 @@
+"""Kernels with one output more, which is the log of their effects, and the devices that they are compiled for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax._src import config as jax_config
+from jax._src import core
+from jax._src.pallas import core as pallas_core
+from jax._src.pallas import primitives
+
+from effects._jax.jaxprs import closed_jaxpr
+from effects._jax.lowering import platforms_of
+from effects._jax.pallas import is_simulated, named_inputs, trace_kernel
+
+LOG = "effects: log"
+"""What the output is called."""
+
+logs_simulated_kernels = jax.make_user_context(False)
+"""Whether kernels that JAX simulates have logs as compiled ones have, so that tests see what these would record."""
+
+grown_logs = jax.make_user_context(0)
+"""In a function whose kernels' logs had too little room: the words that logs had needed by then. It is part of the keys
+of JAX's caches, so that the function is traced again, with more room."""
+
+SIMULATION, TRITON, MOSAIC_GPU, MOSAIC_TPU = "a simulation", "Triton", "Mosaic GPU", "Mosaic for TPUs"
+
+
+def kernel_target(ctx: Any, params: dict[str, Any]) -> str:
+    """For what a kernel is lowered in this context."""
+    if is_simulated(params):
+        return SIMULATION
+    if "tpu" in platforms_of(ctx):
+        return MOSAIC_TPU
+    options = params["compiler_params"]
+    if options is None:
+        by_default = getattr(jax_config, "jax_pallas_use_mosaic_gpu", None)  # up to 0.11
+        return MOSAIC_GPU if by_default is not None and by_default.value else TRITON
+    return MOSAIC_GPU if "mosaic_gpu" in type(options).__module__ else TRITON
+
+
+def kernel_name(params: dict[str, Any]) -> str:
+    """What the user calls the kernel."""
+    return params.get("name") or closed_jaxpr(params["jaxpr"]).jaxpr.debug_info.func_name
+
+
+def grid_index_of_kernel(params: dict[str, Any], prefix: str) -> list[int | None]:
+    """Which axes of the grid say where a program is, as its effects show it.
+
+    First come the lanes that inputs with names that begin so are for, the last of them outermost. None stands for one
+    whose input says it by itself, since JAX loops around the kernel.
+    """
+    mapping = params["grid_mapping"]
+    lanes = [_axis_of_block(mapping, at - mapping.num_index_operands) for at in named_inputs(params, prefix)]
+    return [*lanes[::-1], *(axis for axis in range(len(mapping.grid)) if axis not in mapping.vmapped_dims)]
+
+
+def _axis_of_block(mapping: Any, position: int) -> int | None:
+    """The axis of the grid whose index is part of that of a program's block of an input."""
+    index_map = closed_jaxpr(mapping.block_mappings[position].index_map_jaxpr).jaxpr
+    axes = enumerate(index_map.invars[: len(mapping.grid)])
+    return next((axis for axis, index in axes if any(index is block for block in index_map.outvars)), None)
+
+
+def has_log(params: dict[str, Any]) -> bool:
+    """Whether `with_log` has added the output to a kernel."""
+    blocks = params["grid_mapping"].block_mappings
+    return bool(blocks) and blocks[-1].origin == LOG
+
+
+def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
+    """The parameters of a kernel with one output more behind the others: an `int32[programs, 1, width]`, of which each
+    program of the grid has a row.
+
+    `fun(log, row, *references)` gets a reference and what stands in an index ahead of the place in the row.
+    """
+    mapping = params["grid_mapping"]
+    programs = math.prod(mapping.grid)
+    whole = target == MOSAIC_GPU
+
+    def row_of(*index: Any) -> tuple[Any, ...]:
+        return _linear(index[: len(mapping.grid)], mapping.grid), 0, 0
+
+    space = _log_space(target)
+    spec = (
+        pallas_core.BlockSpec(memory_space=space)
+        if whole  # a program's block would go through its shared memory
+        else pallas_core.BlockSpec((pallas_core.squeezed, 1, width), row_of, memory_space=space)
+    )
+    array = core.ShapedArray((programs, 1, width), jnp.int32)
+    block = spec.to_block_mapping(
+        LOG,
+        array,
+        index_map_avals=mapping.index_map_avals,
+        index_map_tree=mapping.index_map_tree,
+        grid=mapping.grid,
+        vmapped_dims=mapping.vmapped_dims,
+    )
+    at = mapping.num_index_operands + mapping.num_inputs + mapping.num_outputs
+    avals = closed_jaxpr(params["jaxpr"]).in_avals
+
+    def kernel(*references: Any) -> Sequence[Any]:
+        row = (0,)
+        if whole:
+            index = [primitives.program_id_p.bind(axis=axis) for axis in range(len(mapping.grid))]
+            row = (_linear(index, mapping.grid), 0)
+        return fun(references[at], row, *references[:at], *references[at + 1 :])
+
+    traced = trace_kernel(
+        params,
+        mapping.replace(block_mappings=(*mapping.block_mappings, block), num_outputs=mapping.num_outputs + 1),
+        [*avals[:at], getattr(block, "transformed_block_aval", None) or block.ref_aval, *avals[at:]],
+        kernel,
+    )
+    return {**traced, "out_avals": (*params["out_avals"], array)}
+
+
+def _linear(index: Sequence[Any], grid: Sequence[int]) -> Any:
+    """The number of a program in its grid, the last axis innermost."""
+    at = jnp.int32(0)
+    for i, size in zip(index, grid, strict=True):
+        at = at * size + i
+    return at
+
+
+def _log_space(target: str) -> Any:
+    """The memory in which a program has its part of the log."""
+    if target == MOSAIC_TPU:
+        from jax._src.pallas.mosaic import core as mosaic
+
+        return mosaic.MemorySpace.SMEM
+    if target == MOSAIC_GPU:
+        from jax._src.pallas.mosaic_gpu import core as mosaic_gpu
+
+        return mosaic_gpu.MemorySpace.GMEM
+    return None

@@ -1,0 +1,184 @@
+"""Compiled kernels: their effects go into a log, and the log is one record behind the kernel.
+
+The kernel with its log is a primitive of its own until it is lowered, since only then it is known for which device the
+kernel is compiled, and so where the log lies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from effects import _jax
+from effects._api.config import config
+from effects._model.arguments import flat_arguments
+from effects._model.effect import Effect
+from effects._model.kernel_log import COUNTS, KernelLog, grown, need_of, order_of
+from effects._model.operand import Operand
+from effects._model.site import Site
+from effects._model.where import Where
+from effects.lowering.passes.grid import LANES
+from effects.lowering.passes.kernel_log import LogWriter
+from effects.lowering.passes.summary import summarize
+
+MSG_AWAITED = (
+    "The {what} `{name}` at {where} gives results to a kernel that is compiled for a device. Such a kernel cannot call "
+    "the host while it runs. Simulate the kernel with `interpret=True`, or take the value out of the kernel and call "
+    "it there."
+)
+MSG_DYNAMIC_GRID = (
+    "The kernel `{kernel}` at {where} has effects and a grid whose size is known only when it runs, and is compiled "
+    "for a device. Each program of the grid needs room of its own for its effects. Give the grid sizes that are known "
+    "while tracing, or simulate the kernel with `interpret=True`."
+)
+MSG_CAPACITY = (
+    "The effect `{effect}` at {where} takes {need} words of 32 bits, and the log of the kernel `{kernel}` has room for "
+    "{capacity} in each program of the grid. An effect is written as a whole. Record less of the array, or give the "
+    "log more room with {remedy}."
+)
+MSG_TOO_LARGE = (
+    "The log of the kernel `{kernel}` at {where} would take {size} bytes: {words} words for each of {programs} "
+    "programs. A log has at most {most}. Record less, or set `fx.config.kernel_log_capacity` to fewer words."
+)
+
+_MOST = 1 << 31
+"""Bytes that a log may have: JAX counts them in 32 bits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LogOptions:
+    """What a kernel's call says of its log."""
+
+    capacity: int | None = None  # words in each program; None: what the setting says
+    grows: bool = True  # whether it has more room once that was too few
+
+
+logged_kernel_p = _jax.Primitive("logged_kernel")
+logged_kernel_p.multiple_results = True
+"""(*operands) -> (*results, log): a kernel without effects, whose last result has what they would have recorded."""
+
+
+def log_kernel(
+    args: Sequence[Any], params: dict[str, Any], options: LogOptions = LogOptions()
+) -> tuple[list[Any], list[tuple[Site, list[Any]]]]:
+    """Binds a kernel whose effects go into a log.
+
+    Args:
+        args: The kernel's operands.
+        params: Its parameters.
+        options: What its call says of the log.
+
+    Returns:
+        The kernel's results, and the records that its effects have become, each as a site and operands. There is one
+        for each order that the effects have.
+    """
+    kernel, grid = _jax.kernel_name(params), _jax.grid_of_kernel(params)
+    index = tuple(_jax.grid_index_of_kernel(params, LANES))
+    plan = plan_log(params["jaxpr"], kernel, grid, index, options)
+    *outs, log = logged_kernel_p.bind(
+        *args, sites=plan.sites, capacity=plan.content.capacity, width=plan.width, **params
+    )
+    lanes = _jax.named_inputs(params, LANES)[::-1]  # as in the index
+    return outs, plan.records([log, *(args[at] for at, axis in zip(lanes, index, strict=False) if axis is None)])
+
+
+@dataclasses.dataclass(frozen=True)
+class LogPlan:
+    """What the log of a kernel has in it."""
+
+    sites: tuple[Site, ...]  # as the kernel has them, by their numbers
+    content: KernelLog
+    width: int  # words of a row
+    where: Where  # the user's line that calls the kernel
+
+    def records(self, operands: list[Any]) -> list[tuple[Site, list[Any]]]:
+        """The records that the log becomes: one for each order that the effects have."""
+        firsts = {order_of(site.effect): site.effect for site in reversed(self.sites)}
+        return [_record(self.content, effect, operands, self.where) for effect in firsts.values()]
+
+
+def plan_log(
+    jaxpr: Any, kernel: str, grid: tuple[int, ...] | None, index: tuple[int | None, ...], options: LogOptions
+) -> LogPlan:
+    """What the log of this kernel is to be; raises where it cannot have one."""
+    where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
+    sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
+    _refuse_results(sites)
+    if grid is None:
+        raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where))
+    inner = tuple(_in_grid(site, len(index)) for site in sites)
+    capacity = _capacity(kernel, inner, options, _MOST // max(4 * math.prod(grid), 1))
+    width = COUNTS + capacity + max(map(need_of, inner))  # what does not fit is written behind what counts
+    if (size := math.prod(grid) * width * 4) >= _MOST:
+        shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
+        raise ValueError(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
+    return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity, options.grows), width, where)
+
+
+def _refuse_results(sites: Sequence[Site]) -> None:
+    """Raises if a kernel would wait for the host, or for a handler of the user's."""
+    for site in sites:
+        if site.results is not None or site.content.calls_handler:
+            what = "callback" if site.content.call is not None else "custom call"
+            raise NotImplementedError(MSG_AWAITED.format(what=what, name=site.content.title, where=site.where))
+
+
+def _in_grid(site: Site, rank: int) -> Site:
+    """A site of the kernel as its records are of it."""
+    _, site = site.without_idle_mask([None])
+    _, site = site.with_grid([None], np.zeros(rank, np.int32))
+    return site
+
+
+def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: int) -> int:
+    """How many words the effects of a program may take. A log grows to `most` words a program at most."""
+    capacity = config.kernel_log_capacity if options.capacity is None else options.capacity
+    largest = max(sites, key=need_of)
+    if (need := need_of(largest)) <= capacity:
+        needed = grown.get((kernel, sites), 0) if options.grows else 0
+        room = 1 << (needed - 1).bit_length() if needed > capacity else 0  # a little more the next time is room enough
+        return max(capacity, min(room, most - COUNTS - need - 1))
+    remedy = "`fx.config.kernel_log_capacity`" if options.capacity is None else "`log_capacity`"
+    shown = {"kernel": kernel, "need": need, "capacity": capacity, "remedy": remedy}
+    raise ValueError(MSG_CAPACITY.format(effect=largest.effect, where=largest.where, **shown))
+
+
+def _record(content: KernelLog, effect: Effect, operands: list[Any], where: Where) -> tuple[Site, list[Any]]:
+    """The record of a log, which has a place among the effects of this order."""
+    leaves = tuple(Operand(x.shape, np.dtype(x.dtype), np.dtype(x.dtype)) for x in operands)
+    return Site(effect, content, leaves, flat_arguments(len(leaves)), where), operands
+
+
+@logged_kernel_p.def_abstract_eval
+def _logged_kernel_abstract_eval(
+    *avals: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
+) -> list[Any]:
+    outs, _ = _jax.pallas_call_p.abstract_eval(*avals, **params)
+    programs = math.prod(_jax.grid_of_kernel(params) or ())
+    return [*outs, _jax.per_device(_jax.ShapedArray((programs, width), np.int32))]
+
+
+def _logged_kernel_lowering(
+    ctx: Any, *operands: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
+) -> Any:
+    kernel, target = _jax.closed_jaxpr(params["jaxpr"]), _jax.kernel_target(ctx, params)
+    writer = LogWriter(sites, capacity, target)
+
+    def run(log: Any, row: Sequence[Any], *references: Any) -> list[Any]:
+        return writer.write(kernel, log, row, references)
+
+    with_log = _jax.with_log(params, width, target, run)
+
+    def call(*args: Any) -> list[Any]:
+        *outs, log = _jax.pallas_call_p.bind(*args, **with_log)
+        return [*outs, jax.lax.squeeze(log, [1])]
+
+    return _jax.mlir.lower_fun(call)(ctx, *operands)
+
+
+_jax.mlir.register_lowering(logged_kernel_p, _logged_kernel_lowering, cacheable=False)

@@ -1,0 +1,68 @@
+"""Kernels over a mesh, such as those of `plgpu.kernel`: their effects go into a log, simulated or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from effects import _errors as errors
+from effects import _jax
+from effects._jax import patches
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects.lowering.passes.kernel_log import LogWriter
+from effects.lowering.passes.summary import summarize
+from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
+from effects.lowering.rules.effect import bind_record
+from effects.lowering.rules.kernel_log import LogOptions, plan_log
+
+MSG_MESH = (
+    "A kernel over a mesh has effects at {where}, and is not one kernel for GPUs. The programs of a mesh write their "
+    "effects into memory that all of them have, which only Mosaic GPU gives them. Use `pl.pallas_call`, or move the "
+    "effect out of the kernel."
+)
+
+
+def log_mesh_kernel(args: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], list[tuple[Site, list[Any]]]]:
+    """As `log_kernel`, for a kernel over a mesh. What its records show as the grid are the axes of the mesh."""
+    if (found := _jax.mesh_kernel(params)) is None or not params["out_avals"]:
+        raise errors.MissingTokenRule(MSG_MESH.format(where="{}:{}".format(*(_jax.user_frame() or ("?", 0, "")))))
+    kernel, sizes = found
+    grid = tuple(sizes.values())
+    plan = plan_log(kernel, params["name"] or "kernel", grid, tuple(range(len(grid))), LogOptions())
+    target = _jax.SIMULATION if params["interpret"] else _jax.MOSAIC_GPU
+    writer = LogWriter(plan.sites, plan.content.capacity, target)
+
+    def run(log: Any, row: Sequence[Any], *references: Any) -> list[Any]:
+        return writer.write(kernel, log, row, references)
+
+    programs = math.prod(grid)
+    *outs, log = _jax.mpmd_map_p.bind(*args, **_jax.with_mesh_log(params, len(args), programs, plan.width, run))
+    return outs, plan.records([log.reshape(programs, plan.width)])
+
+
+@register_token_rule(_jax.mpmd_map_p)
+def _thread_mesh_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
+    outs, records = log_mesh_kernel(args, params)
+    for site, operands in records:
+        after, _ = bind_record(ctx, tokens, operands, site)
+        tokens = {**tokens, **after}
+    return tokens, outs
+
+
+@patches.implements("lowering of kernels over meshes")
+def _lower_mesh_kernel(lowering: Callable[..., Any]) -> Callable[..., Any]:
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        if not any(summarize(jaxpr).all_effects for jaxpr in params["jaxprs"]):
+            return lowering(ctx, *operands, **params)
+
+        def call(*args: Any) -> list[Any]:
+            outs, records = log_mesh_kernel(args, params)
+            for site, given in records:
+                effect_p.bind(*given, site=site)
+            return outs
+
+        return _jax.mlir.lower_fun(call)(ctx, *operands)
+
+    return lower

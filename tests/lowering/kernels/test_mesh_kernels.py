@@ -1,0 +1,102 @@
+"""Kernels of `plgpu.kernel` with effects, lowered for Mosaic GPU without one."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import effects as fx
+from effects import _jax
+from effects.lowering.rules.mesh_kernels import log_mesh_kernel
+from tests.lowering.kernels.test_targets import lower
+
+X = jax.ShapeDtypeStruct((4, 256), jnp.float32)
+
+
+def call(kernel, x):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return plgpu.kernel(kernel, out_type=shape, grid=(4,), grid_names=("i",))(x)
+
+
+def logged(kernel):
+    """The kernel in a program with its log as a result. What publishes the log needs the device."""
+
+    def run(x):
+        jaxpr = jax.make_jaxpr(lambda x: call(kernel, x))(x).jaxpr
+        (eqn,) = _kernels_in(jaxpr)
+        outs, records = log_mesh_kernel([x], eqn.params)
+        return outs, [operands for _, operands in records]
+
+    return run
+
+
+def _kernels_in(jaxpr):
+    found = [eqn for eqn in jaxpr.eqns if eqn.primitive is _jax.mpmd_map_p]
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is not _jax.mpmd_map_p:
+            for inner in _jax.jaxprs_in(eqn.params):
+                found += _kernels_in(getattr(inner, "jaxpr", inner))
+    return found
+
+
+def k_scalar(x, o):
+    i = jax.lax.axis_index("i")
+    fx.print("program {}", i)
+    o[i] = x[i] * 2
+
+
+def k_block(x, o):
+    i = jax.lax.axis_index("i")
+    v = x[i] * 2
+    fx.print("{} {}", i, v)
+    o[i] = v
+
+
+def k_loop(x, o):
+    i = jax.lax.axis_index("i")
+
+    def body(n, c):
+        fx.print("{} {}", i, n)
+        return c + 1.0
+
+    total = jax.lax.fori_loop(0, 3, body, 0.0)
+
+    @pl.when(i == 1)
+    def _():
+        fx.log("one", program=i)
+
+    o[i] = x[i] * total
+
+
+@pytest.mark.parametrize("kernel", [k_scalar, k_block, k_loop])
+def test_lowered_for_mosaic_gpu(kernel):
+    """The log lies in the memory that all programs have, a row for each."""
+    with fx.config.override(kernel_log_capacity=1024):
+        text = lower(logged(kernel), "cuda", X)
+    assert "mosaic_gpu" in text
+    assert "tensor<4x1x" in text
+
+
+def test_effects_show_on_the_equation():
+    """A kernel whose result nobody uses is kept for its effects."""
+
+    def f(x):
+        call(k_scalar, x)
+        return x
+
+    (eqn,) = _kernels_in(jax.make_jaxpr(f)(X).jaxpr)
+    assert any(getattr(effect, "name", None) == "print" for effect in eqn.effects)
+
+
+def test_results_are_refused():
+    """Such a kernel cannot wait for the host."""
+
+    def kernel(x, o):
+        o[0] = fx.callback(np.sin, jax.ShapeDtypeStruct((256,), "float32"), x[0])
+
+    with pytest.raises(NotImplementedError, match="callback `sin` at .*interpret=True"):
+        fx.jit(lambda x: call(kernel, x)).lower(X)

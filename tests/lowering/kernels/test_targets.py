@@ -1,0 +1,279 @@
+"""Compiled kernels with effects, lowered for devices that are not here: every construct and type, and a matmul.
+
+What the lowered kernels write is what `test_logs.py` reads from the same kernels in the simulation.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import triton as plt
+from jax.sharding import AbstractDevice, AbstractMesh
+
+import effects as fx
+from effects import _jax
+from effects.lowering.rules.kernel_log import log_kernel
+
+pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+
+DEVICES = {"cuda": ("NVIDIA H100 80GB HBM3", 132, "gpu"), "tpu": ("TPU v5p", 1, "tpu")}
+
+TARGETS = {"triton": ("cuda", plt.CompilerParams()), "tpu": ("tpu", pltpu.CompilerParams())}
+if jax.__version_info__ < (0, 12):  # since then JAX compiles no `pallas_call` so
+    TARGETS["mosaic_gpu"] = ("cuda", plgpu.CompilerParams())
+
+BLOCK = 128
+X = jax.ShapeDtypeStruct((4 * BLOCK,), jnp.float32)
+
+
+def lower(fun, platform, *args):
+    """The text of a program for a platform that is not here."""
+    mesh = AbstractMesh((), (), abstract_device=AbstractDevice(*DEVICES[platform]))
+    with jax.sharding.use_abstract_mesh(mesh):
+        return jax.jit(fun).trace(*args).lower(lowering_platforms=(platform,)).as_text()
+
+
+def call(kernel, options, x):
+    spec = pl.BlockSpec((x.shape[0] // 4,), lambda i: (i,))
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pl.pallas_call(kernel, out_shape=shape, grid=(4,), in_specs=[spec], out_specs=spec, compiler_params=options)(
+        x
+    )
+
+
+def logged(f):
+    """The kernel in a program with its log as a result. What publishes the log needs the device."""
+
+    def run(*args):
+        (eqn,) = [e for e in jax.make_jaxpr(f)(*args).jaxpr.eqns if e.primitive is _jax.pallas_call_p]
+        outs, records = log_kernel(args, eqn.params)
+        return outs, [operands for _, operands in records]
+
+    return run
+
+
+def say(*args):
+    fx.print("{} " * len(args), *args)
+
+
+def k_scalar(x, o):
+    say(pl.program_id(0))
+    o[...] = x[...]
+
+
+def k_sum(x, o):
+    total = jnp.sum(x[...])
+    say(total)
+    o[...] = x[...] + total
+
+
+def k_loop(x, o):
+    def body(i, c):
+        say(i, c)
+        return c + 1.5
+
+    o[...] = x[...] + jax.lax.fori_loop(0, 4, body, 0.0)
+
+
+def k_dynamic_loop(x, o):
+    def body(i, c):
+        say(i)
+        return c + 1.5
+
+    o[...] = x[...] + jax.lax.fori_loop(0, pl.program_id(0), body, 0.0)
+
+
+def k_when(x, o):
+    o[...] = x[...]
+
+    @pl.when(pl.program_id(0) == 1)
+    def _():
+        say(pl.program_id(0))
+
+
+def k_cond(x, o):
+    i = pl.program_id(0)
+
+    def then():
+        say(i)
+        return i
+
+    # JAX's lowering for Triton takes no branch that returns a literal.
+    o[...] = x[...] + jax.lax.cond(i > 1, then, lambda: i * 2).astype(jnp.float32)
+
+
+def k_while(x, o):
+    i = pl.program_id(0)
+
+    def body(c):
+        say(c)
+        return c + 1
+
+    o[...] = x[...] + jax.lax.while_loop(lambda c: c < 3 + i, body, 0).astype(jnp.float32)
+
+
+def k_condition(x, o):
+    i = pl.program_id(0)
+
+    def condition(c):
+        say(c)
+        return c < 3 + i
+
+    o[...] = x[...] + jax.lax.while_loop(condition, lambda c: c + 1, 0).astype(jnp.float32)
+
+
+def k_nested(x, o):
+    @jax.jit
+    def inner(i):
+        say(i)
+        return i + 1
+
+    inner(inner(pl.program_id(0)))
+    o[...] = x[...]
+
+
+def k_callback(x, o):
+    fx.callback(print, None, pl.program_id(0))
+    fx.log("step", program=pl.program_id(0))
+    o[...] = x[...]
+
+
+def k_narrow(x, o):
+    i = pl.program_id(0)
+    say(i == 1, i.astype(jnp.uint32), i.astype(jnp.int8), jnp.sum(x[...]).astype(jnp.bfloat16))
+    o[...] = x[...]
+
+
+def k_block(x, o):
+    say(x[...])
+    o[...] = x[...]
+
+
+def k_reference(x, o):
+    o[...] = x[...] * 2
+    say(o)
+
+
+def k_half_block(x, o):
+    say(x[...].astype(jnp.float16))
+    o[...] = x[...]
+
+
+SCALARS = [
+    *(k_scalar, k_sum, k_loop, k_dynamic_loop, k_when, k_cond, k_while, k_condition, k_nested, k_callback, k_narrow)
+]
+BLOCKS = [k_block, k_reference, k_half_block]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", SCALARS + BLOCKS)
+def test_constructs(target, kernel):
+    """Every construct and type is lowered where the target takes it, else refused at the user's line."""
+    platform, options = TARGETS[target]
+    with fx.config.override(kernel_log_capacity=1024):
+        if target == "tpu" and kernel in BLOCKS:
+            with pytest.raises(NotImplementedError, match=r"test_targets\.py:\d+ records an array .*takes scalars"):
+                lower(logged(functools.partial(call, kernel, options)), platform, X)
+        else:
+            text = lower(logged(functools.partial(call, kernel, options)), platform, X)
+            assert "custom_call" in text
+            assert "tensor<4x" in text  # a row for each program
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "int16", "uint8", "bool"])
+def test_types_of_blocks_for_triton(dtype):
+    """Arrays of other widths travel as words, too."""
+    with jax.enable_x64(True), fx.config.override(kernel_log_capacity=1024):
+        x = jax.ShapeDtypeStruct(X.shape, dtype)
+        assert "custom_call" in lower(logged(functools.partial(call, k_block, plt.CompilerParams())), "cuda", x)
+
+
+@pytest.mark.parametrize("target", ["mosaic_gpu", "tpu"])
+def test_numbers_of_64_bits_elsewhere(target):
+    """They are refused at the user's line, with what to do."""
+    if target not in TARGETS:
+        pytest.skip("JAX compiles no pallas_call so")
+    platform, options = TARGETS[target]
+
+    def kernel(x, o):
+        say(jax.lax.convert_element_type(pl.program_id(0), jnp.int64))
+        o[...] = x[...]
+
+    with (
+        jax.enable_x64(True),
+        pytest.raises(NotImplementedError, match="records a scalar of type int64.*32 bits and fewer"),
+    ):
+        lower(logged(functools.partial(call, kernel, options)), platform, X)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_matmul(target):
+    """512 x 512, with one print in each program."""
+    platform, options = TARGETS[target]
+    rows, block = (64, 64) if target == "mosaic_gpu" else (128, 64)
+
+    def kernel(x, y, o):
+        def body(k, total):
+            return total + x[:, pl.ds(k * block, block)] @ y[pl.ds(k * block, block), :]
+
+        total = jax.lax.fori_loop(0, 512 // block, body, jnp.zeros((rows, rows), jnp.float32))
+        fx.print("{} {}: {}", pl.program_id(0), pl.program_id(1), total.sum())
+        o[...] = jax.nn.gelu(total)
+
+    def small(x, y, o):  # for Mosaic GPU a matmul is an instruction of its own
+        fx.print("{} {}: {}", pl.program_id(0), pl.program_id(1), jnp.sum(x[...] * y[...]))
+        o[...] = x[...] + y[...]
+
+    def f(x, y):
+        grid = (512 // rows, 512 // rows)
+        if target == "mosaic_gpu":
+            spec = pl.BlockSpec((rows, rows), lambda i, j: (i, j))
+            specs, run = [spec, spec], small
+        else:
+            specs = [pl.BlockSpec((rows, 512), lambda i, j: (i, 0)), pl.BlockSpec((512, rows), lambda i, j: (0, j))]
+            run = kernel
+        return pl.pallas_call(
+            run,
+            out_shape=jax.ShapeDtypeStruct((512, 512), jnp.float32),
+            grid=grid,
+            in_specs=specs,
+            out_specs=pl.BlockSpec((rows, rows), lambda i, j: (i, j)),
+            compiler_params=options,
+        )(x, y)
+
+    x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    assert "custom_call" in lower(logged(f), platform, x, x)
+
+
+def test_lanes_and_masks_for_triton():
+    """A kernel under `vmap`, and in a branch that only some lanes take."""
+
+    def once(x):
+        return call(k_scalar, plt.CompilerParams(), x)
+
+    def masked(x):
+        return jax.lax.cond(x[0] > 1, once, lambda x: x, x)
+
+    x = jnp.zeros((2, *X.shape), jnp.float32)
+    for f in (once, masked):
+        (eqn,) = [e for e in jax.make_jaxpr(jax.vmap(f))(x).jaxpr.eqns if e.primitive is _jax.pallas_call_p]
+        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+        text = lower(lambda *args, eqn=eqn: log_kernel(args, eqn.params)[1][0][1], "cuda", *avals)
+        assert "tensor<8x" in text
+
+
+def test_results_are_refused():
+    """Such a kernel cannot wait for the host."""
+
+    def kernel(x, o):
+        o[...] = fx.callback(np.sin, jax.ShapeDtypeStruct((BLOCK,), "float32"), x[...])
+
+    with pytest.raises(NotImplementedError, match=r"callback `sin` at .*test_targets\.py.*interpret=True"):
+        lower(functools.partial(call, kernel, plt.CompilerParams()), "cuda", X)
