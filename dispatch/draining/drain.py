@@ -44,7 +44,6 @@ MSG_OUTPUT_WAITS = (
     "its own. Give it one, set `sys.stdout` before the call, or do not wait."
 )
 
-
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
 

@@ -10,8 +10,6 @@ What JAX's tables are told of primitives and effect types of this library change
 
 from __future__ import annotations
 
-import dataclasses
-import textwrap
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,12 +17,13 @@ import jax
 import jax.export
 from jax._src import api, callback, checkify, custom_batching, debugging, dispatch
 from jax._src.export import _export
-from jax._src.interpreters import ad, batching, mlir
+from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
 from jax._src.pallas import hlo_interpreter, mpmd, pallas_call
 from jax._src.pjit import jit_p
 
+from effects._jax.patch import Patch, Patches, attribute, entry, lowering, method
 from effects._jax.primitives import (
     annotated_calls,
     cond_p,
@@ -42,114 +41,6 @@ Maker = Callable[[Any], Any]
 
 _Maker = TypeVar("_Maker", bound=Maker)
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PatchPoint:
-    """An attribute of a module or a class of JAX's, or an entry of one of its tables."""
-
-    name: str
-    owner: Any
-    key: Any
-
-    def get(self) -> Any:
-        if isinstance(self.owner, dict):
-            return self.owner.get(self.key)
-        return getattr(self.owner, self.key)
-
-    def put(self, value: Any) -> None:
-        if isinstance(self.owner, dict):
-            self.owner[self.key] = value
-        else:
-            setattr(self.owner, self.key, value)
-
-
-class _Lowering(PatchPoint):
-    """The rule in an entry of JAX's table of lowerings."""
-
-    def get(self) -> Any:
-        return self.owner[self.key].rule
-
-    def put(self, value: Any) -> None:
-        self.owner[self.key] = dataclasses.replace(self.owner[self.key], rule=value)
-
-
-def _attribute(owner: Any, name: str) -> PatchPoint:
-    owner_name = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
-    return PatchPoint(f"{owner_name}.{name}", owner, name)
-
-
-def _entry(module: Any, table: str, primitive: Any) -> PatchPoint:
-    return PatchPoint(f"{module.__name__}.{table}[{primitive}]", getattr(module, table), primitive)
-
-
-def _lowering(primitive: Any) -> PatchPoint:
-    return _Lowering(f"{mlir.__name__}._lowerings[{primitive}]", mlir._lowerings, primitive)
-
-
-def _method(module: Any, primitive: str, name: str) -> PatchPoint:
-    return PatchPoint(f"{module.__name__}.{primitive}.{name}", getattr(module, primitive), name)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Patch:
-    """One change of JAX.
-
-    Attributes:
-        name: What it is called.
-        points: What of JAX is changed.
-        now: What is different.
-        why: What would go wrong without it.
-        since: The oldest supported version of JAX that needs it. No supported version is older than 0.10.
-        until: What would make it needless.
-    """
-
-    name: str
-    points: tuple[PatchPoint, ...]
-    now: str
-    why: str
-    since: str
-    until: str
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """The dotted names of what of JAX is changed."""
-        return tuple(point.name for point in self.points)
-
-    def lines(self) -> list[tuple[str, str]]:
-        """The columns, by name, as they are printed."""
-        changes = [("changes" if i == 0 else "", name) for i, name in enumerate(self.changes)]
-        return [*changes, ("now", self.now), ("why", self.why), ("since", f"JAX {self.since}"), ("until", self.until)]
-
-    def __repr__(self) -> str:
-        texts = [
-            textwrap.fill(text, 110, initial_indent=f"    {name:9}", subsequent_indent=" " * 13, break_on_hyphens=False)
-            for name, text in self.lines()
-        ]
-        return "\n".join([self.name, *texts])
-
-
-class Patches(tuple[Patch, ...]):
-    """The rows of the table. Printed, they are the table."""
-
-    def __repr__(self) -> str:
-        return "\n\n".join([_TITLE, *map(repr, self)])
-
-    def __rich__(self) -> Any:
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        parts: list[Any] = [Text(_TITLE)]
-        for row in self:
-            grid = Table.grid("", "", padding=(0, 2, 0, 0))
-            for name, text in row.lines():
-                grid.add_row(Text(f"    {name}", "dim"), Text(text, "cyan" if name in ("changes", "") else ""))
-            parts += [Text(f"\n{row.name}", "bold"), grid]
-        return Group(*parts)
-
-
-_TITLE = f"What importing `effects` changes in JAX {jax.__version__}:"
-
 _BATCHERS = "fancy_primitive_batchers"
 _REMAT = "partial_eval_jaxpr_custom_rules"
 _MASKS = "JAX tells batching rules of effects for which lanes a branch or an iteration is."
@@ -158,9 +49,9 @@ _TABLE = (
     Patch(
         "JAX's own callbacks",
         (
-            _method(debugging, "debug_print_p", "bind"),
-            _method(debugging, "debug_callback_p", "bind"),
-            _method(callback, "io_callback_p", "bind"),
+            method(debugging, "debug_print_p", "bind"),
+            method(debugging, "debug_callback_p", "bind"),
+            method(callback, "io_callback_p", "bind"),
         ),
         "While a function is traced for `fx.jit`, `jax.debug.print`, `.callback` and `.log`, and `io_callback`, are "
         "effects of this library. The setting `jax_effects` keeps JAX's semantics.",
@@ -171,7 +62,7 @@ _TABLE = (
     ),
     Patch(
         "vmap of cond",
-        (_entry(batching, _BATCHERS, cond_p),),
+        (entry(batching, _BATCHERS, cond_p),),
         "Under `vmap`, a `cond` or `switch` whose index differs between lanes has the effects of a branch only in the "
         "lanes that choose it.",
         "JAX runs every branch for all lanes and selects the results, so that every lane has the effects of every "
@@ -181,7 +72,7 @@ _TABLE = (
     ),
     Patch(
         "vmap of while",
-        (_entry(batching, _BATCHERS, while_p),),
+        (entry(batching, _BATCHERS, while_p),),
         "Under `vmap`, a loop whose condition differs between lanes has the effects of an iteration only in the lanes "
         "that are not through.",
         "JAX runs the body for all lanes until the last is through, so that the others go on having effects.",
@@ -190,7 +81,7 @@ _TABLE = (
     ),
     Patch(
         "vmap of custom_vmap",
-        (_entry(batching, _BATCHERS, custom_vmap_p),),
+        (entry(batching, _BATCHERS, custom_vmap_p),),
         "A `custom_vmap` function with effects, none of whose arguments differs between lanes, runs in every lane.",
         "JAX leaves a call none of whose arguments has lanes as it is, so that its effects happen once for all lanes.",
         "0.10",
@@ -198,7 +89,7 @@ _TABLE = (
     ),
     Patch(
         "vmap of run_state",
-        (_entry(batching, _BATCHERS, run_state_p),),
+        (entry(batching, _BATCHERS, run_state_p),),
         "Under `vmap`, a `run_state` with effects runs for all lanes, with its references turned into values.",
         "JAX has no rule for it: it refuses arguments with lanes, and leaves a call without them as it is, so that its "
         "effects happen once for all lanes.",
@@ -207,7 +98,7 @@ _TABLE = (
     ),
     Patch(
         "axis of tangents",
-        (_attribute(api, "vmap"),),
+        (attribute(api, "vmap"),),
         "The axis along which `jax.jacfwd` maps tangents has a name. `jax.vmap` is as it was.",
         "Effects of primal values happen once along an axis of tangents and in every lane of other axes, and JAX and "
         "its caches take the two for the same.",
@@ -216,7 +107,7 @@ _TABLE = (
     ),
     Patch(
         "axis of tangents in custom_vmap",
-        (_attribute(custom_batching, "vmap_unrestricted"),),
+        (attribute(custom_batching, "vmap_unrestricted"),),
         "The same for the axis along which the derivative of a `custom_vmap` rule maps what has lanes in values or "
         "tangents only.",
         "The same: what has no lanes there happens once.",
@@ -226,7 +117,7 @@ _TABLE = (
     Patch(
         "lanes of a device",
         tuple(
-            _entry(batching, _BATCHERS, primitive)
+            entry(batching, _BATCHERS, primitive)
             for primitive in (
                 jit_p,
                 cond_p,
@@ -248,7 +139,7 @@ _TABLE = (
     ),
     Patch(
         "lanes of a device in linear solves",
-        (_entry(batching, _BATCHERS, linear_solve_p),),
+        (entry(batching, _BATCHERS, linear_solve_p),),
         "The same for `custom_linear_solve`, whether or not its functions have effects.",
         "Its functions are not found among its parameters.",
         "0.10",
@@ -256,7 +147,7 @@ _TABLE = (
     ),
     Patch(
         "hoisting from scans",
-        (_attribute(loops, "_scan_known_hoisting"),),
+        (attribute(loops, "_scan_known_hoisting"),),
         "Where a `scan` is divided for differentiation, nothing is moved out of a body with effects.",
         "JAX moves what is the same in every iteration out of the loop, effects included, so that they happen once.",
         "0.10",
@@ -264,7 +155,7 @@ _TABLE = (
     ),
     Patch(
         "scan in remat",
-        (_entry(pe, _REMAT, scan_p),),
+        (entry(pe, _REMAT, scan_p),),
         "In a rematerialized region, a `scan` with effects carries a mask for them, which always holds.",
         "JAX takes effects whose operands are the same in every iteration out of the loop, and forgets those of a "
         "`cond` that it divides.",
@@ -273,7 +164,7 @@ _TABLE = (
     ),
     Patch(
         "linearized while",
-        (_entry(pe, "custom_partial_eval_rules", while_p),),
+        (entry(pe, "custom_partial_eval_rules", while_p),),
         "Where a `while_loop` is differentiated forward, it runs once more for the tangents without its effects.",
         "JAX runs the whole loop twice, once for the values and once for the tangents, so that effects happen twice.",
         "0.10",
@@ -281,7 +172,7 @@ _TABLE = (
     ),
     Patch(
         "while in remat",
-        (_entry(pe, _REMAT, while_p),),
+        (entry(pe, _REMAT, while_p),),
         "The same in a rematerialized region.",
         "The same: JAX runs the loop twice.",
         "0.10",
@@ -289,7 +180,7 @@ _TABLE = (
     ),
     Patch(
         "while in checkify",
-        (_entry(checkify, "error_checks", while_p),),
+        (entry(checkify, "error_checks", while_p),),
         "In `checkify`, a `while_loop` whose condition has effects carries its predicate.",
         "JAX evaluates the condition twice in every iteration, once to look for errors and once to decide, so that "
         "effects happen twice.",
@@ -298,7 +189,7 @@ _TABLE = (
     ),
     Patch(
         "effects of kernels",
-        (_method(pallas_call, "pallas_call_p", "abstract_eval"),),
+        (method(pallas_call, "pallas_call_p", "abstract_eval"),),
         "The equation of a `pl.pallas_call` shows the effects that its kernel has, and effects in index maps are "
         "refused. JAX's own callbacks are shown for simulated kernels only.",
         "JAX shows none, so that a kernel whose results are not used is dropped with its effects, and those of other "
@@ -308,7 +199,7 @@ _TABLE = (
     ),
     Patch(
         "bounds of kernels",
-        (_method(pallas_call, "pallas_call_p", "bind"),),
+        (method(pallas_call, "pallas_call_p", "bind"),),
         "With the setting `bounds_checks`, a simulated kernel checks every index and where its blocks begin.",
         "JAX's simulation moves what is outside to the nearest that is inside, without a word.",
         "0.10",
@@ -316,7 +207,7 @@ _TABLE = (
     ),
     Patch(
         "vmap of kernels",
-        (_entry(batching, _BATCHERS, pallas_call.pallas_call_p),),
+        (entry(batching, _BATCHERS, pallas_call.pallas_call_p),),
         "A kernel with effects runs in every lane of a `vmap`, also where no operand differs, and knows which lane it "
         "is.",
         "JAX leaves a kernel without mapped operands as it is, so that its effects happen once for all lanes.",
@@ -325,7 +216,7 @@ _TABLE = (
     ),
     Patch(
         "derivatives of kernels",
-        (_entry(ad, "primitive_jvps", pallas_call.pallas_call_p),),
+        (entry(ad, "primitive_jvps", pallas_call.pallas_call_p),),
         "In a kernel with effects, inputs that are not differentiated have tangents of zeros.",
         "JAX gives every input a block for its tangent, and fails where one has none, as the lane of a `vmap`.",
         "0.10",
@@ -333,7 +224,7 @@ _TABLE = (
     ),
     Patch(
         "lowering of compiled kernels",
-        (_lowering(pallas_call.pallas_call_p),),
+        (lowering(pallas_call.pallas_call_p),),
         "A compiled kernel with effects writes them to a log, from which they are recorded after it.",
         "A compiled kernel cannot call the host, and JAX's compilers of kernels know no effects of other libraries.",
         "0.10",
@@ -341,7 +232,7 @@ _TABLE = (
     ),
     Patch(
         "lowering of kernels over meshes",
-        (_lowering(mpmd.mpmd_map_p),),
+        (lowering(mpmd.mpmd_map_p),),
         "The same for kernels over a mesh, such as those of `plgpu.kernel`.",
         "They are of another primitive.",
         "0.10",
@@ -349,7 +240,7 @@ _TABLE = (
     ),
     Patch(
         "grids of simulated kernels",
-        (_attribute(hlo_interpreter, "pallas_call_hlo_interpret"),),
+        (attribute(hlo_interpreter, "pallas_call_hlo_interpret"),),
         "In a simulated kernel, effects know the index of their program in the grid, `pl.program_id` may stand in "
         "loops and branches, and `fx.pallas_call` says in which order the grid is visited.",
         "The simulation turns the grid into a loop, in which nothing says whose effects these are.",
@@ -358,7 +249,7 @@ _TABLE = (
     ),
     Patch(
         "eval_shape",
-        (_attribute(api, "eval_shape"), _attribute(jax, "eval_shape")),
+        (attribute(api, "eval_shape"), attribute(jax, "eval_shape")),
         "`jax.eval_shape` of what `fx.jit` returned knows its static arguments.",
         "JAX asks functions that `jax.jit` returned for their shapes, and takes all others to have none but arrays as "
         "arguments.",
@@ -367,7 +258,7 @@ _TABLE = (
     ),
     Patch(
         "export",
-        (_attribute(_export, "export"), _attribute(jax.export, "export")),
+        (attribute(_export, "export"), attribute(jax.export, "export")),
         "`jax.export.export` of what `fx.jit` returned is `fx.export` of it, if it has effects.",
         "JAX exports what it lowers, and would take the tokens of a threaded function for arguments of the user's.",
         "0.10",
@@ -375,7 +266,7 @@ _TABLE = (
     ),
     Patch(
         "deserialize",
-        (_attribute(_export, "deserialize"), _attribute(jax.export, "deserialize")),
+        (attribute(_export, "deserialize"), attribute(jax.export, "deserialize")),
         "`jax.export.deserialize` reads what an exported program with effects serialized.",
         "JAX knows nothing of the effects that stand ahead of the program, and would read them as a part of it.",
         "0.10",
@@ -383,7 +274,7 @@ _TABLE = (
     ),
     Patch(
         "effects_barrier",
-        (_attribute(dispatch.RuntimeTokenSet, "block_until_ready"),),
+        (attribute(dispatch.RuntimeTokenSet, "block_until_ready"),),
         "`jax.effects_barrier()` also waits for the effects of this library, and raises what they raised, as "
         "`effects.effects_barrier()` does.",
         "JAX knows the end of a program, and not of the effects that are still to be replayed on the host.",

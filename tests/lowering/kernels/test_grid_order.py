@@ -132,7 +132,9 @@ def _pairs(kernel, out_map=lambda i: (i,)):
 def test_kernels_without_races(jit, capsys):
     """Nothing is reported, and nothing printed; the function may do what it likes around its kernels."""
     check_grid_races(jit(_pairs(_copy)), X, orders=3)
-    check_grid_races(jit(lambda x: jax.lax.scan(lambda x, _: (_pairs(_copy)(x), None), x, None, length=2)[0]), X, orders=2)
+    check_grid_races(
+        jit(lambda x: jax.lax.scan(lambda x, _: (_pairs(_copy)(x), None), x, None, length=2)[0]), X, orders=2
+    )
     check_grid_races(jit(jax.vmap(_pairs(_copy))), jnp.stack([X, X + 1]), orders=2)
     assert capsys.readouterr().out == ""
 

@@ -1,4 +1,4 @@
-"""Effects in Pallas kernels that JAX simulates: what kernels are made of, and what is done with them."""
+"""Effects in Pallas kernels that JAX simulates: what kernels are made of, and kinds of effect."""
 
 from __future__ import annotations
 
@@ -14,40 +14,19 @@ from jax.experimental.pallas import tpu as pltpu
 
 import effects as fx
 from tests.helpers import run_python
+from tests.lowering.kernels.simulation import (
+    INT,
+    X,
+    blocks,
+    copy_kernel,
+    dynamic,
+    prefetching,
+    run,
+    seen_of,
+    texts,
+)
 
-X = jnp.arange(8, dtype=jnp.int32)
-INT = jax.ShapeDtypeStruct((8,), jnp.int32)
 INTEGER = jax.ShapeDtypeStruct((), jnp.int32)
-
-
-def _call(kernel, *args, **options):
-    """The results of a simulated kernel, and what its records are: (text, grid, lane)."""
-    options = {"out_shape": INT, "interpret": True, **options}
-    return _seen(fx.jit(lambda *args: pl.pallas_call(kernel, **options)(*args)), *(args or (X,)))
-
-
-def _seen(program, *args):
-    with fx.capture(suppress=True) as records:
-        result = jax.tree.map(np.asarray, program(*args))
-    return result, [(record.text, record.grid, record.lane) for record in records]
-
-
-def _texts(kernel, *args, **options):
-    return [text for text, _, _ in _call(kernel, *args, **options)[1]]
-
-
-def _blocks(size):
-    spec = pl.BlockSpec((size,), lambda i: (i,))
-    return {"grid": (8 // size,), "in_specs": [spec], "out_specs": spec}
-
-
-def _copy(x_ref, o_ref):
-    fx.print("{}", x_ref[0])
-    o_ref[...] = x_ref[...]
-
-
-def _copying(x, kernel=_copy):
-    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
 
 
 # What a kernel is made of
@@ -61,15 +40,15 @@ def test_programs_of_the_grid_come_in_order():
         o_ref[...] = x_ref[...] * 2
 
     spec = pl.BlockSpec((4,), lambda i, j: (i,))
-    result, seen = _call(kernel, grid=(2, 2), in_specs=[spec], out_specs=spec)
+    result, seen = run(kernel, grid=(2, 2), in_specs=[spec], out_specs=spec)
     assert result.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
     assert seen == [(f"{(i, j)} of 2: {4 * i}", (i, j), ()) for i in range(2) for j in range(2)]
 
 
 def test_without_a_grid():
     """A kernel without a grid has an index without axes; outside of kernels there is none."""
-    assert _call(_copy)[1] == [("0", (), ())]
-    assert _seen(fx.jit(lambda: fx.print("x")))[1] == [("x", None, ())]
+    assert run(copy_kernel)[1] == [("0", (), ())]
+    assert seen_of(fx.jit(lambda: fx.print("x")))[1] == [("x", None, ())]
 
 
 def test_loops_and_branches_know_their_program():
@@ -91,7 +70,7 @@ def test_loops_and_branches_know_their_program():
 
         inner(inner(x_ref[...]))
 
-    assert _texts(kernel, **_blocks(4)) == [
+    assert texts(kernel, **blocks(4)) == [
         *("inner 0 0", "inner 1 0"),
         *("0 1 of 2", "1 1 of 2", "inner 4 1", "inner 5 1"),
     ]
@@ -113,7 +92,7 @@ def test_while_whose_condition_reads_a_reference():
 
         jax.lax.while_loop(goes_on, body, 0)
 
-    result, seen = _call(kernel)
+    result, seen = run(kernel)
     assert [text for text, _, _ in seen] == ["asked 0 0", "asked 1 9", "asked 2 10"]
     assert result.tolist() == [0, 9, 10, 3, 4, 5, 6, 7]
 
@@ -125,7 +104,7 @@ def test_pl_loop_with_stores():
             o_ref[i] = x_ref[i] * 2
             fx.print("{} {}", i, o_ref[pl.ds(i, 1)])
 
-    assert _texts(kernel) == ["0 [0]", "1 [2]", "2 [4]"]
+    assert texts(kernel) == ["0 [0]", "1 [2]", "2 [4]"]
 
 
 def test_references_show_what_they_hold():
@@ -137,7 +116,7 @@ def test_references_show_what_they_hold():
         o_ref[...] = o_ref[...] + 1
         fx.print("{}", o_ref)
 
-    assert _texts(kernel, **_blocks(4)) == ["[0 1 2 3]", "[1 2 3 4]", "[4 5 6 7]", "[5 6 7 8]"]
+    assert texts(kernel, **blocks(4)) == ["[0 1 2 3]", "[1 2 3 4]", "[4 5 6 7]", "[5 6 7 8]"]
 
 
 def test_run_scoped():
@@ -159,7 +138,7 @@ def test_run_scoped():
 
         o_ref[...] = x_ref[...] + pl.run_scoped(body, pltpu.VMEM((4,), jnp.int32))
 
-    result, seen = _call(kernel, **_blocks(4))
+    result, seen = run(kernel, **blocks(4))
     assert seen == [("0 0", (0,), ()), ("0 2", (0,), ()), ("0 3", (0,), ()), ("1 4", (1,), ())]
     assert result.tolist() == [2, 3, 4, 5, 4, 5, 6, 7]
 
@@ -174,7 +153,7 @@ def test_scratch_lasts_over_the_grid():
         fx.print("{}", sum_ref[0])
         o_ref[...] = x_ref[...]
 
-    assert _texts(kernel, **_blocks(2), scratch_shapes=[pltpu.SMEM((1,), jnp.int32)]) == ["0", "2", "6", "12"]
+    assert texts(kernel, **blocks(2), scratch_shapes=[pltpu.SMEM((1,), jnp.int32)]) == ["0", "2", "6", "12"]
 
 
 def test_squeezed_and_element_blocks():
@@ -185,46 +164,21 @@ def test_squeezed_and_element_blocks():
     square = jax.ShapeDtypeStruct((2, 4), jnp.int32)
     spec = pl.BlockSpec((None, 4), lambda i: (i, 0))
     options = {"grid": (2,), "in_specs": [spec], "out_specs": spec, "out_shape": square}
-    assert _texts(kernel, X.reshape(2, 4), **options) == ["[0 1 2 3]", "[4 5 6 7]"]
+    assert texts(kernel, X.reshape(2, 4), **options) == ["[0 1 2 3]", "[4 5 6 7]"]
     spec = pl.BlockSpec((pl.Element(6),), lambda i: (2 * i,))
     options = {"grid": (2,), "in_specs": [spec], "out_specs": pl.BlockSpec((4,), lambda i: (i,))}
-    assert _texts(kernel, **options) == ["[0 1 2 3 4 5]", "[2 3 4 5 6 7]"]
-
-
-def _prefetching(starts, x):
-    def kernel(starts_ref, x_ref, o_ref):
-        fx.print("{} {}", starts_ref[pl.program_id(0)], x_ref[...])
-        o_ref[...] = x_ref[...]
-
-    spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(2,),
-        in_specs=[pl.BlockSpec((4,), lambda i, starts: (starts[i],))],
-        out_specs=pl.BlockSpec((4,), lambda i, _: (i,)),
-    )
-    return pl.pallas_call(kernel, out_shape=INT, grid_spec=spec, interpret=True)(starts, x)
+    assert texts(kernel, **options) == ["[0 1 2 3 4 5]", "[2 3 4 5 6 7]"]
 
 
 def test_scalar_prefetch():
-    assert _seen(fx.jit(_prefetching), jnp.array([1, 0]), X)[1] == [
+    assert seen_of(fx.jit(prefetching), jnp.array([1, 0]), X)[1] == [
         ("1 [4 5 6 7]", (0,), ()),
         ("0 [0 1 2 3]", (1,), ()),
     ]
 
 
-def _dynamic(size, x):
-    def kernel(x_ref, o_ref):
-        @pl.when(pl.program_id(0) % 2 == 0)
-        def _():
-            fx.print("{} of {}", pl.program_id(0), pl.num_programs(0))
-
-        o_ref[...] = x_ref[...]
-
-    return pl.pallas_call(kernel, out_shape=INT, grid=(size,), interpret=True)(x)
-
-
 def test_dynamic_grid():
-    assert _seen(fx.jit(_dynamic), jnp.int32(4), X)[1] == [("0 of 4", (0,), ()), ("2 of 4", (2,), ())]
+    assert seen_of(fx.jit(dynamic), jnp.int32(4), X)[1] == [("0 of 4", (0,), ()), ("2 of 4", (2,), ())]
 
 
 def test_masked_loads_and_stores():
@@ -237,7 +191,7 @@ def test_masked_loads_and_stores():
         triton.store(o_ref.at[at], loaded, mask=at < 2)
         fx.print("{} {}", loaded, o_ref)
 
-    assert _texts(kernel) == ["[ 0  1  2 -1 -1 -1 -1 -1] [0 1 5 5 5 5 5 5]"]
+    assert texts(kernel) == ["[ 0  1  2 -1 -1 -1 -1 -1] [0 1 5 5 5 5 5 5]"]
 
 
 def test_aliased_inputs():
@@ -246,7 +200,7 @@ def test_aliased_inputs():
         o_ref[...] = x_ref[...] + 1
         fx.print("{}", o_ref[0])
 
-    assert _texts(kernel, input_output_aliases={0: 0}) == ["0", "1"]
+    assert texts(kernel, input_output_aliases={0: 0}) == ["0", "1"]
 
 
 def test_references_of_the_enclosing_function():
@@ -263,7 +217,7 @@ def test_references_of_the_enclosing_function():
 
         return pl.pallas_call(kernel, out_shape=INT, interpret=True)(), ref[...]
 
-    result, seen = _seen(fx.jit(functools.partial(f, with_effects=True)), X)
+    result, seen = seen_of(fx.jit(functools.partial(f, with_effects=True)), X)
     plain = jax.jit(functools.partial(f, with_effects=False))(X)
     assert seen == [("0", (), ())]
     assert [x.tolist() for x in result] == [x.tolist() for x in plain]
@@ -282,7 +236,7 @@ def test_callbacks():
         o_ref[...] = doubled
 
     with fx.capture(suppress=True) as records:
-        result = fx.jit(lambda x: pl.pallas_call(kernel, out_shape=INT, interpret=True, **_blocks(4))(x))(X)
+        result = fx.jit(lambda x: pl.pallas_call(kernel, out_shape=INT, interpret=True, **blocks(4))(x))(X)
         fx.effects_barrier()
     assert result.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
     assert [(record.effect, record.grid) for record in records] == [
@@ -307,7 +261,7 @@ def test_jax_effects():
         jax.lax.fori_loop(0, 2, body, 0)
         o_ref[...] = io_callback(lambda x: np.asarray(x) * 2, jax.ShapeDtypeStruct((4,), jnp.int32), x_ref[...])
 
-    result, seen = _call(kernel, **_blocks(4))
+    result, seen = run(kernel, **blocks(4))
     prints = [(text, grid) for text, grid, _ in seen if "(" not in text]
     assert prints == [
         (text, (i,)) for i in range(2) for text in (f"debug {4 * i}", f"kernel {4 * i + 1}", "loop 0", "loop 1")
@@ -324,174 +278,9 @@ def test_a_failed_callback_ends_the_programs_effects():
         o_ref[...] = x_ref[...]
 
     with fx.capture(suppress=True) as records, pytest.raises(fx.EffectError, match="ZeroDivisionError"):
-        fx.jit(lambda x: pl.pallas_call(kernel, out_shape=INT, interpret=True, **_blocks(2))(x))(X)
+        fx.jit(lambda x: pl.pallas_call(kernel, out_shape=INT, interpret=True, **blocks(2))(x))(X)
         fx.effects_barrier()
     assert [record.text for record in records if record.effect == "print"] == ["0", "2"]
-
-
-# What is done with kernels
-
-
-def test_unused_results():
-    assert _seen(fx.jit(lambda x: (_copying(x), x)[1]), X)[1] == [("0", (), ())]
-
-
-@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jax.jit", "eager"])
-def test_outside_of_fx_jit(jit):
-    program = jit(lambda x: pl.pallas_call(_copy, out_shape=INT, interpret=True, **_blocks(4))(x))
-    assert _seen(program, X)[1] == [("0", (0,), ()), ("4", (1,), ())]
-
-
-def test_between_other_effects():
-    def f(x):
-        fx.print("before")
-        x = _copying(x)
-        fx.print("between")
-        x, _ = jax.lax.scan(lambda x, _: (_copying(x) + 1, None), x, None, length=2)
-        x = jax.lax.while_loop(lambda x: x[0] < 4, lambda x: _copying(x) + 1, x)
-        x = jax.lax.cond(x[0] > 3, _copying, lambda x: x, x)
-        return jax.jit(_copying)(x)
-
-    assert [text for text, _, _ in _seen(fx.jit(f), X)[1]] == ["before", "0", "between", "0", "1", "2", "3", "4", "4"]
-
-
-def test_vmap():
-    """The lane is the first axis of the grid, for one lane as for several."""
-    call = functools.partial(pl.pallas_call(_copy, out_shape=INT, interpret=True, **_blocks(4)))
-    for lanes in (1, 2):
-        _, seen = _seen(fx.jit(jax.vmap(call)), jnp.stack([X + 10 * lane for lane in range(lanes)]))
-        assert seen == [(str(10 * lane + 4 * i), (lane, i), ()) for lane in range(lanes) for i in range(2)]
-
-
-def test_vmap_of_what_does_not_differ():
-    """A kernel none of whose operands has lanes runs in each of them, as other effects do."""
-    result, seen = _seen(fx.jit(jax.vmap(lambda y: _copying(X)[0] + y)), jnp.arange(3))
-    assert result.tolist() == [0, 1, 2] and seen == [("0", (lane,), ()) for lane in range(3)]
-
-
-def test_vmap_of_vmap():
-    program = fx.jit(jax.vmap(jax.vmap(_copying)))
-    assert _seen(program, jnp.arange(16).reshape(2, 2, 4))[1] == [
-        (str(8 * i + 4 * j), (i, j), ()) for i in range(2) for j in range(2)
-    ]
-
-
-def test_vmap_inside():
-    """Lanes of a `vmap` within the kernel are lanes of its records."""
-
-    def kernel(x_ref, o_ref):
-        jax.vmap(lambda x: fx.print("{}", x))(x_ref[:2])
-        o_ref[...] = x_ref[...]
-
-    _, seen = _seen(fx.jit(jax.vmap(lambda x: _copying(x, kernel))), jnp.stack([X, X + 5]))
-    assert seen == [("0", (0,), (0,)), ("1", (0,), (1,)), ("5", (1,), (0,)), ("6", (1,), (1,))]
-
-
-@pytest.mark.parametrize(
-    ("f", "args", "expected"),
-    [
-        (_prefetching, ([[1, 0], [0, 1]], [X, X + 1]), [(0, 0), (0, 1), (1, 0), (1, 1)]),
-        (_dynamic, ([3, 1], [X, X]), [(0, 0), (0, 2), (1, 0)]),
-    ],
-    ids=["scalar prefetch", "dynamic grid"],
-)
-def test_vmap_as_a_loop(f, args, expected):
-    """Where JAX makes a loop over the lanes instead of an axis of the grid, records say the same."""
-    _, seen = _seen(fx.jit(jax.vmap(f)), *map(jnp.array, args))
-    assert [grid for _, grid, _ in seen] == expected
-
-
-def test_predicate_that_differs_between_lanes():
-    """The lanes that choose the branch have its effects, callbacks with results too; the others' programs have none."""
-
-    def kernel(x_ref, o_ref):
-        doubled = fx.callback(lambda x: x * 2, INTEGER, x_ref[0])
-        jax.lax.fori_loop(0, 2, lambda i, _: fx.print("{} {}", i, doubled), None)
-        o_ref[...] = x_ref[...]
-
-    def f(y):
-        return jax.lax.cond(y % 2 == 1, lambda y: _copying(X + y, kernel), lambda _: X, y)
-
-    result, seen = _seen(fx.jit(jax.vmap(f)), jnp.arange(4))
-    assert [(text, grid) for text, grid, _ in seen if "(" not in text] == [
-        (f"{i} {2 * lane}", (lane,)) for lane in (1, 3) for i in range(2)
-    ]
-    assert result[:, 0].tolist() == [0, 1, 0, 3]
-
-
-def test_loop_whose_iterations_differ_between_lanes():
-    def f(n):
-        return jax.lax.fori_loop(0, n, lambda i, x: _copying(x) + 1, X)
-
-    _, seen = _seen(fx.jit(jax.vmap(f)), jnp.array([2, 0, 1]))
-    assert sorted(seen) == [("0", (0,), ()), ("0", (2,), ()), ("1", (0,), ())]
-
-
-def test_derivatives():
-    """The kernel has the effects once, whatever of its inputs is differentiated, and under `vmap` in each lane."""
-
-    def kernel(x_ref, y_ref, o_ref):
-        fx.print("{}", x_ref[0])
-        o_ref[...] = x_ref[...] * y_ref[...]
-
-    def f(x, y):
-        return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((2,), jnp.float32), interpret=True)(x, y)
-
-    x = jnp.array([2.0, 3.0])
-    (value, tangent), seen = _seen(fx.jit(lambda x: jax.jvp(lambda x: f(x, x + 1), (x,), (x,))), x)
-    assert value.tolist() == [6, 12] and tangent.tolist() == [10, 21] and seen == [("2.0", (), ())]
-    (_, tangent), seen = _seen(fx.jit(lambda x: jax.jvp(lambda y: f(x, y), (x,), (x,))), x)
-    assert tangent.tolist() == [4, 9] and seen == [("2.0", (), ())]
-    xs = jnp.stack([x, x + 1])
-    for g in (
-        lambda xs: jax.jvp(jax.vmap(lambda x: f(x, x)), (xs,), (xs,)),
-        jax.vmap(lambda x: jax.jvp(lambda x: f(x, x), (x,), (x,))),
-    ):
-        (_, tangent), seen = _seen(fx.jit(g), xs)
-        assert tangent.tolist() == [[8, 18], [18, 32]] and seen == [("2.0", (0,), ()), ("3.0", (1,), ())]
-
-
-def test_custom_vjp():
-    @jax.custom_vjp
-    def f(x):
-        return _copying(x)
-
-    f.defvjp(lambda x: (_copying(x), ()), lambda _, g: (_copying(g * 3),))
-    result, seen = _seen(fx.jit(jax.grad(lambda x: f(x).sum())), jnp.array([2.0, 4.0]))
-    assert result.tolist() == [3, 3] and [text for text, _, _ in seen] == ["2.0", "3.0"]
-
-
-def test_export_and_ahead_of_time():
-    f = fx.jit(lambda x: pl.pallas_call(_copy, out_shape=INT, interpret=True, **_blocks(4))(x))
-    expected = [("0", (0,), ()), ("4", (1,), ())]
-    assert _seen(f.lower(X).compile(), X)[1] == expected
-    assert _seen(fx.deserialize(fx.export(f)(X).serialize()).call, X)[1] == expected
-
-
-def test_interpreter_for_tpus():
-    """Under JAX's interpreter of kernels for TPUs the effects come in order, and what it calls itself is not shown."""
-
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...] * 2
-        jax.lax.fori_loop(0, 2, lambda i, _: fx.print("{} {} {}", pl.program_id(0), i, o_ref[0, i]), None)
-
-    spec = pl.BlockSpec((8, 64), lambda i: (0, i))
-    shape = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-    options = {"grid": (2,), "in_specs": [spec], "out_specs": spec, "interpret": pltpu.InterpretParams()}
-    x = jnp.arange(1024, dtype=jnp.float32).reshape(8, 128)
-
-    def f(x):
-        fx.print("before")
-        x = pl.pallas_call(kernel, out_shape=shape, **options)(x)
-        fx.print("after")
-        return x
-
-    _, seen = _seen(fx.jit(f), x)
-    assert seen == [
-        ("before", None, ()),
-        *[(f"{i} {j} {128.0 * i + 2 * j}", (i,), ()) for i in range(2) for j in range(2)],
-        ("after", None, ()),
-    ]
 
 
 # What is refused, and what is left alone
@@ -505,11 +294,11 @@ def test_effects_in_index_maps():
             show("{}", i)
             return (i,)
 
-        options = {**_blocks(4), "in_specs": [pl.BlockSpec((4,), index_map)], "out_shape": INT, "interpret": True}
+        options = {**blocks(4), "in_specs": [pl.BlockSpec((4,), index_map)], "out_shape": INT, "interpret": True}
         with pytest.raises(
             ValueError, match=r"index map.*effect.*test_simulated.py:\d+.*Move the effect into the kernel"
         ):
-            fx.jit(lambda x, options=options: pl.pallas_call(_copy, **options)(x))(X)
+            fx.jit(lambda x, options=options: pl.pallas_call(copy_kernel, **options)(x))(X)
 
 
 def test_field_of_the_grid_outside_of_kernels():
