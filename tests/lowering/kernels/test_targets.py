@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is dep
 DEVICES = {"cuda": ("NVIDIA H100 80GB HBM3", 132, "gpu"), "tpu": ("TPU v5p", 1, "tpu")}
 
 TARGETS = {"triton": ("cuda", plt.CompilerParams()), "tpu": ("tpu", pltpu.CompilerParams())}
-if jax.__version_info__ < (0, 12):  # since then JAX compiles no `pallas_call` so
+if jax.__version_info__ < (0, 12):  # JAX 0.12 compiles no `pallas_call` so
     TARGETS["mosaic_gpu"] = ("cuda", plgpu.CompilerParams())
 
 BLOCK = 128
