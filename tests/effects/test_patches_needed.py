@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import jax
 import jax.export
 import jax.numpy as jnp
 import pytest
 from jax.experimental import checkify
+from jax.experimental import pallas as pl
 
 import effects as fx
+from effects import _jax
 from effects._jax import patches
 
 
@@ -113,6 +117,55 @@ def _deserialized():
         return 0
 
 
+def _kernel(x):
+    def kernel(x_ref, o_ref):
+        fx.print("a kernel")
+        o_ref[...] = x_ref[...]
+
+    return _call(kernel, x)
+
+
+def _kernel_with_loop(x):
+    def kernel(x_ref, o_ref):
+        jax.lax.fori_loop(0, 2, lambda i, _: fx.print("{}", pl.program_id(0) + i), None)
+        o_ref[...] = x_ref[...]
+
+    return _call(kernel, x)
+
+
+def _call(kernel, x):
+    return pl.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype), grid=(2,), interpret=True)(x)
+
+
+def _records_of_kernel(function, x):
+    """How many records a program gives; none if JAX refuses it."""
+    try:
+        return _records(function, x)
+    except Exception:
+        return 0
+
+
+def _indices_outside():
+    """How many indices outside of a block a kernel says that it has read."""
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] + x_ref[3 * pl.program_id(0)]
+
+    with fx.config.override(bounds_checks=True), fx.capture() as records:
+        fx.jit(lambda x: _call(kernel, x))(jnp.ones(2))
+        with contextlib.suppress(fx.CheckError):
+            fx.effects_barrier()
+    return len(records)
+
+
+def _tokens_of_log():
+    """How many tokens the records of a kernel have that writes its effects to a log."""
+    with _jax.logs_simulated_kernels(True), fx.capture() as records:
+        jax.jit(lambda x: _kernel(x))(jnp.ones(2))
+        fx.effects_barrier()
+    return len({record.token for record in records})
+
+
 # Functions of their own at each call, so that nothing comes from caches of JAX.
 NEEDED = {
     "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
@@ -129,6 +182,16 @@ NEEDED = {
         8,
     ),
     "while in checkify": (lambda: _records(_checked, 1.0), 3, 6),
+    "effects of kernels": (lambda: _records_of_kernel(lambda x: (_kernel(x), x)[1], jnp.ones(2)), 2, 0),
+    "bounds of kernels": (_indices_outside, 1, 0),
+    "vmap of kernels": (lambda: _records(jax.vmap(lambda y: _kernel(jnp.ones(2)) + y), jnp.ones((3, 2))), 6, 2),
+    "derivatives of kernels": (
+        lambda: _records_of_kernel(lambda x: jax.jvp(jax.vmap(_kernel), (x,), (x,))[1], jnp.ones((3, 2))),
+        6,
+        0,
+    ),
+    "grids of simulated kernels": (lambda: _records_of_kernel(_kernel_with_loop, jnp.ones(2)), 4, 0),
+    "lowering of compiled kernels": (_tokens_of_log, 1, 2),
     "eval_shape": (_shapes_of_static_arguments, 2, 0),
     "export": (_export_of_jitted, 1, 0),
     "deserialize": (_deserialized, 1, 0),
@@ -138,25 +201,23 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_row_is_needed(name, monkeypatch):
+def test_row_is_needed(name):
     """With a row, effects happen as often as in Python. Without it they do not, so that no row outlives its reason."""
     program, with_row, without_row = NEEDED[name]
     assert program() == with_row
     [row] = [row for row in fx.patches() if row.name == name]
-    for point in row.points:
-        original = patches._originals[point.name]
-        if not isinstance(point.owner, dict):
-            monkeypatch.setattr(point.owner, point.key, original)
-        elif original is None:
-            monkeypatch.delitem(point.owner, point.key)
-        else:
-            monkeypatch.setitem(point.owner, point.key, original)
-    assert program() == without_row
+    with contextlib.ExitStack() as stack:
+        for point in row.points:
+            stack.callback(point.put, point.get())
+            point.put(patches._originals[point.name])
+            if point.get() is None and isinstance(point.owner, dict):
+                del point.owner[point.key]
+        assert program() == without_row
 
 
 def test_every_row_is_shown_to_be_needed():
     """A new row comes with a program that needs it. Axes of tangents have theirs in `tests/transformations/`, and lanes
-    of a device in `tests/lowering/regions/`."""
-    elsewhere = ("axis of tangents", "lanes of a device")
+    of a device in `tests/lowering/regions/`. Kernels over meshes are lowered for a device that is not here."""
+    elsewhere = ("axis of tangents", "lanes of a device", "lowering of kernels over meshes")
     rows = {row.name for row in fx.patches() if not row.name.startswith(elsewhere)}
     assert rows == set(NEEDED)

@@ -34,10 +34,10 @@ SLIPS = (
     ),
     Slip(
         "token_pass.condition_after_body",
-        "lowering/rules/while_.py",
-        "inner, [again] = ctx.thread(cond_jaxpr, inner, [*c_consts, *carried])",
-        "_, [again] = ctx.thread(cond_jaxpr, inner, [*c_consts, *carried])",
-        "Effects of a loop's condition take no place in the order after the first time.",
+        "lowering/holders.py",
+        "return [asks(consts, carry), *carry]",
+        "return [asks(consts, flat[count + 1 :]), *carry]",
+        "A loop's condition is asked of what was carried before the iteration.",
         (f"{IN_THREAD}::test_effects_come_in_program_order",),
     ),
     Slip(
