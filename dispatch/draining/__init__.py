@@ -1,1 +1,1 @@
-"""Draining: what programs published is replayed in order, and whoever wants to see it waits."""
+"""Draining: what programs published is replayed in order, and threads wait for it."""

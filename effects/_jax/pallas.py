@@ -209,7 +209,7 @@ def with_grid_order(
 
 
 visiting = jax.make_user_context(None)
-"""How the grids of simulated kernels are visited, and who is told of their results; None: as they say. It is part of
+"""How the grids of simulated kernels are visited, and what notes their results; None: as they say. It is part of
 the keys of JAX's caches, so that a function which was traced with another value is traced again."""
 
 

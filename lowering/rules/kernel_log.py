@@ -105,7 +105,7 @@ class LogPlan:
 def plan_log(
     jaxpr: Any, kernel: str, grid: tuple[int, ...] | None, index: tuple[int | None, ...], options: LogOptions
 ) -> LogPlan:
-    """What the log of this kernel is to be; raises where it cannot have one."""
+    """The layout of this kernel's log. Raises where it cannot have one."""
     where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
     sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
     _refuse_results(sites)

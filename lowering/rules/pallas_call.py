@@ -154,8 +154,8 @@ def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any)
 
 
 def _needs_log(params: dict[str, Any]) -> bool:
-    """Whether a kernel cannot call the host, or is to be as if it could not. What it has in another order of its grid
-    is shown in that of the grid."""
+    """Whether a kernel cannot call the host, or is treated as if it could not. The effects of a grid that is visited in
+    another order are shown in the order of the grid."""
     if params["interpret"] is not True:
         return not _jax.is_simulated(params)
     return _jax.logs_simulated_kernels.value or (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def unknown_labels(case: Case, expected: Outcome) -> set[str]:
-    """Labels of lines of which nothing is said, since a failure has ended their program.
+    """Labels of lines that may come or not, since a failure has ended their program.
 
     It is not known how far what was unordered has got, nor, if what failed was unordered, how far anything has.
     """

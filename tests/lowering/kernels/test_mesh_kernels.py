@@ -82,7 +82,7 @@ def test_lowered_for_mosaic_gpu(kernel):
 
 
 def test_effects_show_on_the_equation():
-    """A kernel whose result nobody uses is kept for its effects."""
+    """A kernel whose result is not used is kept for its effects."""
 
     def f(x):
         call(k_scalar, x)

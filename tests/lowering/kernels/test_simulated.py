@@ -287,7 +287,7 @@ def test_a_failed_callback_ends_the_programs_effects():
 
 
 def test_effects_in_index_maps():
-    """An index map with an effect is refused at its line, whoever's effect it is."""
+    """An index map with an effect is refused at its line, one of JAX's own too."""
     for show in (fx.print, jax.debug.print):
 
         def index_map(i, show=show):
