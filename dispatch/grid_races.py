@@ -155,7 +155,9 @@ def _blocks_that_differ(
 ) -> list[tuple[str, ...]]:
     """Of one result of a kernel's call: each block with elements that differ, and the programs that have it."""
     origin, size = call.blocks[number]
-    starts, left = call.starts[number], np.argwhere(~_same(result, after))
+    padded = -(-np.array(result.shape, int) // np.array(size, int)) * np.array(size, int)
+    starts = np.clip(call.starts[number], 0, padded - size)  # to where the simulation moves what is outside
+    left = np.argwhere(~_same(result, after))
     rows = []
     while len(left):
         covers = ((starts <= left[0]) & (left[0] < starts + size)).all(axis=1)

@@ -99,7 +99,7 @@ class Config:
       after an exception in Python, none of them is carried out; the error says how many they were. `"go_on"`: they are
       carried out. What is in force when the effect fails counts.
     - `bounds_checks` (`EFFECTS_BOUNDS_CHECKS`): whether simulated Pallas kernels check every index of a reference, and
-      where their blocks begin, as `fx.check` does. Counts for kernels traced afterwards.
+      where their blocks begin, as `fx.check` does. After a change functions are traced again.
     - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
       no barrier has reported; 0 lets it be.
     - `jax_effects` (`EFFECTS_JAX_EFFECTS`): what `jax.debug.print`, `jax.debug.callback`, `jax.debug.log` and

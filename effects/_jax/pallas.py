@@ -213,6 +213,10 @@ visiting = jax.make_user_context(None)
 the keys of JAX's caches, so that a function which was traced with another value is traced again."""
 
 
+checking_bounds = jax.make_user_context(False)
+"""Whether simulated kernels check their accesses. In JAX's keys for the same reason."""
+
+
 def starts_of_results(params: dict[str, Any], prefetched: Sequence[Any]) -> list[Any]:
     """Where the blocks of each result begin, for every program of the grid: `int32[programs, axes]`."""
     mapping = params["grid_mapping"]

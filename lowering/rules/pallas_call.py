@@ -67,11 +67,14 @@ def _check_index_map(index_map: Any) -> None:
                 raise ValueError(MSG_INDEX_MAP.format(effect=f"`{effect}`", where=_jax.source_of(eqn)))
 
 
+config.listen(lambda settings: _jax.checking_bounds.set_global(settings.bounds_checks))
+
+
 @patches.implements("bounds of kernels")
 def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(bind)
     def checked(*args: Any, **params: Any) -> Any:
-        if config.bounds_checks and _jax.is_simulated(params):
+        if _jax.checking_bounds.value and _jax.is_simulated(params):
             params = with_bounds_checks(params)
         return bind(*args, **params)
 

@@ -6,9 +6,9 @@ import pytest
 
 import effects as fx
 from examples import callbacks, debugging, own_primitive
-from examples.kernels import grids, matmul, transformed
+from examples.kernels import grids, hunt, matmul, transformed
 
-MODULES = [debugging, callbacks, own_primitive, grids, matmul, transformed]
+MODULES = [debugging, callbacks, own_primitive, grids, matmul, transformed, hunt]
 HELPERS = {"on_the_host", "repeat"}
 
 

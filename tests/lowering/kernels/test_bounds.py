@@ -118,9 +118,14 @@ def test_blocks():
     assert _failures(_call(kernel, _shape(7), (4,), in_specs=[PAIRS], out_specs=PAIRS), X[:7]) == []
 
 
-def test_without_the_setting():
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+def test_setting_changes(jit):
+    """A function that was called before has checks from the change on, and none after the next one."""
+
     def kernel(x_ref, o_ref):
         o_ref[...] = x_ref[pl.ds(4 * pl.program_id(0), 8)]
 
-    with fx.config.override(bounds_checks=False):
-        assert _failures(_call(kernel, _shape(8), (2,)), X) == []
+    program = jit(pl.pallas_call(kernel, out_shape=_shape(8), grid=(2,), interpret=True))
+    for is_set in (False, True, False):
+        with fx.config.override(bounds_checks=is_set):
+            assert len(_failures(program, X)) == is_set
