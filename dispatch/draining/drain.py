@@ -332,12 +332,12 @@ class Drain:
                 continue
             site_id, token, device, reply, several, payload = part
             site = find(site_id)
-            if (inner := parts_of(site, token, device, payload)) is not None:
+            if site.content.has_parts:
                 if (said := site.content.complaint(site, payload)) is not None:
                     replay.warn(said)
                     if call is not None:
                         outgrown[call[0]] = sum(grown.values())
-                parts.extend(reversed(inner))
+                parts.extend(reversed([*parts_of(site, token, device, payload)]))
                 continue
             stopped = failures.unended and replay.stopped
             if stopped or (failed and reply != 0):

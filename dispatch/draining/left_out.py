@@ -42,8 +42,8 @@ class LeftOut:
                     self._add_records(Records(*part, find_site))
                 else:
                     site, payload = find_site(part[0]), part[-1]
-                    if (inner := parts_of(site, part[1], part[2], payload)) is not None:
-                        item.data.extend(reversed(inner))
+                    if site.content.has_parts:
+                        item.data.extend(reversed([*parts_of(site, part[1], part[2], payload)]))
                     else:
                         self.add(site, count_lanes(site.of_record(payload), payload))
         elif item.kind == ItemKind.TEXT:

@@ -13,15 +13,10 @@ outgrown: dict[Any, int] = {}
 threads write it, and calls of the function read it."""
 
 
-def parts_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[tuple[Any, ...]] | None:
-    """The parts of an item that a record of this site stands for, in order; None if it is a record by itself."""
-    inner = site.content.parts(site, payload)
-    return None if inner is None else [*_parts(inner, token, device)]
-
-
-def _parts(inner: Any, token: tuple[int, ...], device: int) -> Iterator[tuple[Any, ...]]:
+def parts_of(log: Site, token: tuple[int, ...], device: int, logged: Any) -> Iterator[tuple[Any, ...]]:
+    """The parts of an item that a record of this site stands for, in order."""
     data, count = bytearray(), 0
-    for site, payload in inner:
+    for site, payload in log.content.parts(log, logged):
         if not site.content.comes_alone:
             data += write_header(site.id, token, device, len(payload)) + payload
             count += 1

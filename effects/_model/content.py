@@ -92,9 +92,12 @@ class Content(Protocol):
         """The site of one record, where the record itself says what it means."""
         return site
 
-    def parts(self, site: Site, payload: Any) -> Iterable[tuple[Site, Any]] | None:
-        """Site and payload of each record that a record consists of; None if it is one by itself."""
-        return None
+    has_parts = False
+    """Whether its records consist of others. An attribute, since the drain looks at it for every callback."""
+
+    def parts(self, site: Site, payload: Any) -> Iterable[tuple[Site, Any]]:
+        """Site and payload of each record that a record consists of."""
+        return ((site, payload),)
 
     def complaint(self, site: Site, payload: Any) -> str | None:
         """What the user is warned of when a record that consists of others is replayed."""

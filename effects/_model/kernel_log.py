@@ -112,6 +112,8 @@ class KernelLog(Content):
     def text(self, record: Any) -> str:
         return f"the log of the kernel {self.kernel}"
 
+    has_parts = True
+
     def parts(self, site: Site, payload: Any) -> Iterator[tuple[Site, bytes]]:
         """The effects in a record of this log that have the order of `site`, which the record is of. A kernel whose
         effects have several orders has a record for each."""
