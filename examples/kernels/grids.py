@@ -83,7 +83,7 @@ def program_ids():
 
 
 def masked_load():
-    """Five values in blocks of four: the last block reaches beyond them, and a mask keeps what is there out of the sum.
+    """Five values in blocks of four: the last block reaches beyond them, and a mask keeps that out of the sum.
 
     block 0: [3. 1. 4. 1.], mask [ True  True  True  True]
     block 1: [5. 0. 0. 0.], mask [ True False False False]

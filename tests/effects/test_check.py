@@ -144,11 +144,11 @@ def test_vmap_has_only_the_lanes_that_fail(jit, vmap):
     assert [(error.message, error.lane) for error in errors] == [("x = -2.0", (*outer, 1)), ("x = -4.0", (*outer, 3))]
     assert f", lane {1 if vmap is jax.vmap else (0, 1)}, device 0, failed: x = -2.0." in str(errors[0])
 
-    def alike(flag):
+    def of_all_lanes(flag):
         return jit(lambda flag, x: vmap(lambda x: fx.check(flag, "x = {}", x))(x))(flag, x)
 
-    assert _messages(alike, jnp.bool_(False)) == [f"x = {value}" for value in V]
-    assert _messages(alike, jnp.bool_(True)) == []
+    assert _messages(of_all_lanes, jnp.bool_(False)) == [f"x = {value}" for value in V]
+    assert _messages(of_all_lanes, jnp.bool_(True)) == []
     nothing_mapped = vmap(lambda _: fx.check(X > 0, "x = {}", X))
     assert _messages(jit(nothing_mapped), x) == ["x = -1.0"] * 4
 

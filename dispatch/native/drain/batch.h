@@ -19,7 +19,7 @@ struct Item {
   Block block;                // the large one's payload
   uint64_t size = 0;          // of it
   bool has_callbacks = false; // some of them are of callbacks
-  uint32_t reply = 0;         // the number of the reply that somebody waits for with the last of these; 0: nobody does
+  uint32_t reply = 0;         // the number of the reply that a device waits for with the last of these; 0: none
   std::vector<TextRun> runs;  // of a text: which records it is of
 };
 
