@@ -9,6 +9,16 @@ __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the nat
 
 from effects import _jax
 from effects import testing as testing
+from effects._api.async_callback import async_callback as async_callback
+from effects._api.async_collectives import all_gather_start as all_gather_start
+from effects._api.async_collectives import all_to_all_start as all_to_all_start
+from effects._api.async_collectives import ppermute_start as ppermute_start
+from effects._api.async_collectives import psum_scatter_start as psum_scatter_start
+from effects._api.async_collectives import psum_start as psum_start
+from effects._api.asynchronous import Future as Future
+from effects._api.asynchronous import async_done as async_done
+from effects._api.asynchronous import async_start as async_start
+from effects._api.asynchronous import async_update as async_update
 from effects._api.callback import callback as callback
 from effects._api.check import check as check
 from effects._api.config import Config as Config
@@ -65,6 +75,7 @@ __all__ = [
     "EffectError",
     "Exported",
     "FormatError",
+    "Future",
     "JsonLinesHandler",
     "ListHandler",
     "MissingTokenRule",
@@ -72,7 +83,13 @@ __all__ = [
     "NpzHandler",
     "Record",
     "add_handler",
+    "all_gather_start",
+    "all_to_all_start",
     "assert_order",
+    "async_callback",
+    "async_done",
+    "async_start",
+    "async_update",
     "callback",
     "capture",
     "check",
@@ -87,8 +104,11 @@ __all__ = [
     "log",
     "pallas_call",
     "patches",
+    "ppermute_start",
     "print",
     "print_grad",
+    "psum_scatter_start",
+    "psum_start",
     "register_callback",
     "register_custom_call",
     "register_effect",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 15
+INTERFACE = 16
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -193,6 +193,10 @@ AFTER_TARGET = "effects_after"
 UNTRACKED_TARGET = "effects_untracked"
 UNTRACKED_CALL_TARGET = "effects_untracked_call"
 CUSTOM_CALL_TARGET = "effects_custom_call"
+BEGIN_TARGET = "effects_begin"
+KEEP_TARGET = "effects_keep"
+POST_TARGET = "effects_post"
+TAKE_TARGET = "effects_take"
 SHARDS_TARGET = "effects_shards"
 """Only XLA's partitioner meets this one, and it asks Python what to put in its place: there is no native handler."""
 SITE_STATE = "effects_site"
@@ -299,6 +303,7 @@ def layout() -> dict[str, Any]:
         "targets": [
             *(RECORD_TARGET, CALL_TARGET, CLOSE_TARGET, ENTER_TARGET, LEAVE_TARGET, AFTER_TARGET),
             *(UNTRACKED_TARGET, UNTRACKED_CALL_TARGET, CUSTOM_CALL_TARGET, CUSTOM_CALL_ATTRIBUTE),
+            *(BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET),
         ],
         "program_traits": list(ProgramTraits._fields),
         "item_kinds": list(_values(ItemKind)),

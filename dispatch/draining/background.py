@@ -9,6 +9,7 @@ a `threading.Thread`, which waits for the thread to begin.
 from __future__ import annotations
 
 import _thread
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -54,3 +55,28 @@ def uninterrupted(work: Callable[[], _T]) -> _T:
     if background.error is not None:
         raise background.error
     return background.result
+
+
+class Workers:
+    """Threads that run things which may wait for each other: each has one for itself, and is used again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle = 0  # threads that wait, or are about to
+        self._lock = threading.Lock()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Runs this at once. Called by threads that no interrupt reaches."""
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+        self._work.put(work)
+
+    def _serve(self) -> None:
+        while True:
+            self._work.get()()
+            with self._lock:
+                self._idle += 1

@@ -20,6 +20,7 @@ from effects._model.site import Site
 from effects._wire import INDEX, PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
+from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.logs import outgrown, parts_of
 from effects.dispatch.draining.observers import Observers
@@ -44,6 +45,11 @@ MSG_OUTPUT_WAITS = (
     "its own. Give it one, set `sys.stdout` before the call, or do not wait."
 )
 
+MSG_DEVICE_FAILED = (
+    "An asynchronous operation has no result. What it is to get comes from a device whose program has failed. See the "
+    "error of that program."
+)
+
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
 
@@ -64,6 +70,8 @@ class Drain:
         self._failures = failures
         self._observers = observers
         self._sites = sites
+        self._host_runs = HostRuns(streams, failures, self._wait_for_nested)
+        self._host_runs.listen()
         # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
         # suspended, how many untracked records are part of it, and what is left of it.
         self._runs: dict[int, tuple[int, int, list[Any]]] = {}
@@ -238,10 +246,17 @@ class Drain:
         return at
 
     def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
+        self._host_runs.end(finished, self._function_of)
         self._failures.drop_ended(finished)
         for thread, first, count in finished:
             self._streams[thread].drop(first, count)
         native.advance(untracked_released)
+
+    def _function_of(self, thread: int, epoch: int) -> str:
+        """The name of the function whose call a program is."""
+        stream = self._streams.get(thread)
+        call = None if stream is None else stream.calls.get(epoch)
+        return "?" if call is None else call[0].name
 
     def _replay_run(
         self,
@@ -258,9 +273,10 @@ class Drain:
         self._runs[id(items)] = run, untracked, items
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
-        answer = None
+        answer, program = None, (run, 0)
         for at in range(first, len(items)):
             item = items[at]
+            program = item[_THREAD], item[_EPOCH]
             try:
                 if item[_HAS_CALLBACKS]:
                     answer = self._call(item, *calls[at], settle)
@@ -281,6 +297,8 @@ class Drain:
             self._end_epochs(finished, 0)
         if answer is not None:
             reply, result, by_device = answer
+            if isinstance(result, BaseException) and native.any_operations():
+                native.fail_operations(*program, MSG_DEVICE_FAILED)  # its other devices may wait for this one
             if by_device:
                 native.set_offer_urgent()  # the device may go on to where it waits for others, whose records come later
             answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes

@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 15;
+inline constexpr int kInterface = 16;
 
 // Tokens
 
@@ -142,6 +142,10 @@ inline constexpr char kAfterTarget[] = "effects_after";
 inline constexpr char kUntrackedTarget[] = "effects_untracked";
 inline constexpr char kUntrackedCallTarget[] = "effects_untracked_call";
 inline constexpr char kCustomCallTarget[] = "effects_custom_call";
+inline constexpr char kBeginTarget[] = "effects_begin";
+inline constexpr char kKeepTarget[] = "effects_keep";
+inline constexpr char kPostTarget[] = "effects_post";
+inline constexpr char kTakeTarget[] = "effects_take";
 
 // The attribute of a custom call that is ours: its name sorts behind all that users may choose.
 inline constexpr char kCustomCallAttribute[] = "~effects";

@@ -115,7 +115,7 @@ def callback(
     results, tree = None, None
     if result_shape_dtypes is not None:
         shapes, tree = jax.tree.flatten(result_shape_dtypes)
-        results = tuple(_result_type(shape, function.name, where) for shape in shapes)
+        results = tuple(result_type(shape, function.name, where) for shape in shapes)
     operands, leaves, arguments_tree = take_arguments(args, kwargs, "fx.callback", where)
     content = HostCall(function, results, tree, pass_record, vmap_method)
     effect = CALLBACK if ordered else CALLBACK.unordered()
@@ -127,7 +127,8 @@ def callback(
     return jax.tree.unflatten(tree, shown)
 
 
-def _result_type(shape: Any, name: str, where: Where) -> Operand:
+def result_type(shape: Any, name: str, where: Where) -> Operand:
+    """The type of one result that a function is asked for."""
     try:
         dims: tuple[Any, ...] = tuple(n if jax.export.is_symbolic_dim(n) else int(n) for n in shape.shape)
         dtype = np.dtype(shape.dtype)

@@ -47,9 +47,10 @@ MSG_REGION_OF_PROCESSES = (
 )
 
 
-def _site_attributes(
+def site_attributes(
     site: Site, devices: int = 0, replicated: bool = False, call: int = 0, edges: Edges = NO_EDGES, shards: bool = False
 ) -> dict[str, Any]:
+    """What a handler must know of a site, as attributes of its call."""
     has = {
         RecordTrait.ORDERED: site.effect.ordered,
         RecordTrait.CALLBACK: site.content.comes_alone,
@@ -101,7 +102,7 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
     register_site(ctx, site)
     target = RECORD_TARGET if site.results is None else CALL_TARGET
     own = own_devices(ctx, devices or replicas or edges.devices)
-    attributes = _site_attributes(site, own, devices != 0, call, edges)
+    attributes = site_attributes(site, own, devices != 0, call, edges)
     if devices and _may_be_cut(ctx, site):
         return call_whole(ctx, token, operands, devices, attributes)
     return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or replicas))
@@ -126,7 +127,7 @@ def shards_lowering(
     register_site(ctx, site.in_shards)
     edges = edges._replace(enters=site.effect.ordered, leaves=site.effect.ordered)
     own = own_devices(ctx, devices)
-    attributes = _site_attributes(site.in_shards, own, False, call, edges, True)
+    attributes = site_attributes(site.in_shards, own, False, call, edges, True)
     return call_shards(ctx, token, operands, site, devices, attributes)
 
 
@@ -205,7 +206,7 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     avals_in = ctx.avals_in[len(operands) - len(kept) :]
     register_site(ctx, site)
     target = UNTRACKED_TARGET if site.results is None else UNTRACKED_CALL_TARGET
-    attributes = _site_attributes(site)
+    attributes = site_attributes(site)
     if not site.effect.ordered:
         # Something in the token's place, for the same reason as that is last.
         call_ctx = ctx.replace(avals_in=avals_in, avals_out=[*ctx.avals_out, _NOTHING])

@@ -9,6 +9,7 @@ from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print_grad import print_grad_p
 from effects._model.effect import Effect
+from effects._model.operation import Operation
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 
@@ -101,6 +102,8 @@ def _summarize(jaxpr: Any) -> Summary:
 
 def _sites_of(eqn: Any) -> tuple[Site, ...]:
     """The sites that one equation has itself: that of an effect, or those of an exported program."""
+    if isinstance(operation := eqn.params.get("operation"), Operation):
+        return operation.sites
     site = eqn.params.get("site")
     return (site,) if isinstance(site, Site) else tuple(eqn.params.get("sites", ()))
 

@@ -17,7 +17,9 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.registry import registered_effects
 from effects.lowering.emit.record import NO_EDGES, Edges
+from effects._model.operation import ASYNC
 from effects.lowering.holders import Extra, find_holder
+from effects.lowering.passes.between import Between
 from effects.lowering.passes.collectives import (
     after,
     are_collectives_ordered_after_effects,
@@ -77,8 +79,18 @@ def thread_tokens(
     summary = summarize(jaxpr)
     first, last = (summary.first, summary.last) if edges != NO_EDGES else (None, None)
     calls = itertools.count()
+    between = Between(jaxpr) if ASYNC in summary.effects else None
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        if between is None:
+            return bind_threaded(eqn, operands)
+        operands, changed = between.before(eqn, operands, tokens)
+        tokens.update(changed)
+        outs = bind_threaded(eqn, operands)
+        between.note(eqn, outs)
+        return outs
+
+    def bind_threaded(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
         # Callbacks of JAX's own in a primitive without a rule, or hidden in one: JAX can lower them.
         is_jaxs = (rule is None or not effects) and is_of_jax(list(_jax.jaxprs_in(eqn.params)))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from effects import _jax
 from effects._model.effect import Effect
+from effects._model.operation import ASYNC
 
 Tokens = dict[str, Any]
 
@@ -22,6 +23,12 @@ UNORDERED = "(unordered)"
 def token_key(effect: Effect) -> str:
     """Under which key the token of this effect is."""
     return effect.domain if effect.ordered else UNORDERED
+
+
+def counts(key: str) -> bool:
+    """Whether effects whose token is under this key take numbers. Of asynchronous operations nothing is restored on the
+    host: their order is that of the device."""
+    return key not in (UNORDERED, ASYNC.domain)
 
 
 def token_keys(effects: Iterable[Effect]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from effects.lowering.rules import custom_functions as custom_functions
 from effects.lowering.rules import effect as effect
 from effects.lowering.rules import linear_solve as linear_solve
 from effects.lowering.rules import mesh_kernels as mesh_kernels
+from effects.lowering.rules import operations as operations
 from effects.lowering.rules import pallas_call as pallas_call
 from effects.lowering.rules import shard_map as shard_map
 from effects.lowering.rules import while_ as while_

@@ -32,7 +32,8 @@ from effects.lowering.passes.collectives import (
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, summarize
-from effects.lowering.passes.tokens import UNORDERED, TokenContext, Tokens, register_token_rule
+from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
+from effects.lowering.passes.tokens import counts as counts_effects
 
 MSG_REGION_WITHOUT_NATIVE = (
     "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "
@@ -141,8 +142,8 @@ def _shard_map_token_rule(
     if _jax.is_abstract(mesh) and not mesh.manual_axes:
         first, (names, where) = next(iter(tokens)), _described(ctx, jaxpr)
         tokens = {**tokens, first: check_mesh_p.bind(tokens[first], mesh=mesh, names=names, where=where)}
-    keys = sorted(tokens, key=lambda key: key == UNORDERED)
-    ordered = sum(key != UNORDERED for key in keys)
+    keys = sorted(tokens, key=lambda key: not counts_effects(key))
+    ordered = sum(map(counts_effects, keys))
     # In a region inside one that counts, each device goes on with its own count.
     goes_on = any(_jax.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
     counts = counts and not goes_on

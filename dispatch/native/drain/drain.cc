@@ -136,6 +136,9 @@ void Drain::read_inbox() {
     case Notice::kForget:
       order_.forget(notice.info.thread);
       break;
+    case Notice::kHold:
+      order_.suspend(notice.info.thread);
+      break;
     case Notice::kResume:
       order_.resume(notice.info.thread);
       builder_.count_untracked(notice.number);

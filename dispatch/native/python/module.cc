@@ -168,6 +168,17 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     replies().end_program(thread, epoch);
   });
+  m.def("any_operations", [] { return operations().any(); });
+  m.def("fail_operations", [](uint32_t thread, uint32_t epoch, const std::string &why) {
+    nb::gil_scoped_release release;
+    operations().fail({thread, epoch}, why);
+  });
+  // Of a program that has ended. Returns how many were not done.
+  m.def("end_operations", [](uint32_t thread, uint32_t epoch) {
+    nb::gil_scoped_release release;
+    return operations().end({thread, epoch});
+  });
+  m.def("hold", [](uint32_t thread) { drain().hold(thread); });
   m.def("fail_replies", [](const std::string &why) {
     nb::gil_scoped_release release;
     drain().fail_replies(why);

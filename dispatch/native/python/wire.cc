@@ -126,7 +126,8 @@ nb::dict Wire() {
                                   {"float32", number(Scalar::kFloat32)},
                                   {"float64", number(Scalar::kFloat64)}});
   wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kEnterTarget, kLeaveTarget, kAfterTarget,
-                           kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget, kCustomCallAttribute});
+                           kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget, kCustomCallAttribute,
+                           kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
   wire["program_traits"] = NamesInOrder({{"effects", kEffects},
                                          {"has_callbacks", kHasCallbacks},
                                          {"awaits_results", kAwaitsResults},

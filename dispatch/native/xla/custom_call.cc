@@ -186,6 +186,8 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
       error = CallUser(call, frame);
     }
     if (call.counts) StoreToken(now.token, frame);
+    if (error != nullptr && call.counts) // other devices of the program may wait for what this one does not send
+      operations().fail({ThreadOf(now.token.token), now.token.token.epoch}, kProgramFailed);
     return error;
   } catch (...) { // there is no memory left to say more
     XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "A custom call could not be made.",

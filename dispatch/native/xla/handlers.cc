@@ -210,7 +210,8 @@ XLA_FFI_DEFINE_HANDLER(
 const std::vector<Handler> &handlers() {
   static constexpr char kLoad[] = "instantiate", kRun[] = "execute";
   const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
-  static const auto *const all = new std::vector<Handler>{
+  static const auto *const all = [&] {
+    auto *const handlers = new std::vector<Handler>{
       {kRecordTarget, kLoad, pointer(kRegisterSite)},
       {kRecordTarget, kRun, pointer(kRecord)},
       {kCallTarget, kLoad, pointer(kRegisterSite)},
@@ -223,7 +224,11 @@ const std::vector<Handler> &handlers() {
       {kUntrackedTarget, kRun, pointer(kUntracked)},
       {kUntrackedCallTarget, kLoad, pointer(kRegisterSite)},
       {kUntrackedCallTarget, kRun, pointer(kUntrackedCall)},
-  };
+      {kBeginTarget, kLoad, pointer(kRegisterSite)},
+    };
+    for (const Handler &handler : OperationHandlers()) handlers->push_back(handler);
+    return handlers;
+  }();
   return *all;
 }
 

@@ -41,6 +41,9 @@ void PublishEnter(const Span &tokens, const Token &first, int32_t device, uint32
 // And ends it. They are those behind its last effects.
 void PublishLeave(const Span &tokens, const Token &first, int32_t device);
 
+// The handlers of asynchronous operations, those of stages that are theirs alone: for the table in handlers.cc.
+std::vector<Handler> OperationHandlers();
+
 // The handlers of a region: for the table in handlers.cc.
 void *EnterHandler();
 void *LeaveHandler();

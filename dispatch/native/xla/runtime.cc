@@ -29,6 +29,10 @@ Sites &sites() {
   static auto *const instance = new Sites();
   return *instance;
 }
+Operations &operations() {
+  static auto *const instance = new Operations();
+  return *instance;
+}
 Replies &replies() {
   static auto *const instance = new Replies();
   return *instance;

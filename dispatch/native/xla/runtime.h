@@ -9,6 +9,7 @@
 #include "../drain/replies.h"
 #include "../drain/sites.h"
 #include "../drain/wake_up.h"
+#include "../operations/operations.h"
 #include "../producer/device_token.h"
 #include "../producer/publisher.h"
 
@@ -21,6 +22,7 @@ Drain &drain();
 Progress &progress();
 Sites &sites();
 Replies &replies();
+Operations &operations();
 
 // The token of the next effect; `has_published`: whether this device has published the one that is here.
 void CountOn(DeviceToken &token, int32_t device, bool has_published);

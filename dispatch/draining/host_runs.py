@@ -1,0 +1,188 @@
+"""Functions of asynchronous callbacks: each runs in a thread of its own while its program goes on.
+
+Its effects are held back until the drain comes to its done in the order of the program. There they appear, and what it
+returned is the answer that the program waits for.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from effects import _errors as errors
+from effects._model import operation
+from effects._model.functions import HostFunction, register_callback
+from effects._model.operation import DONE_FUNCTION, UPDATE_FUNCTION
+from effects._model.record import Record
+from effects._wire import EPOCH, STREAM, thread_of
+from effects.dispatch.draining.background import Workers
+from effects.dispatch.draining.failures import Failures, ProgramKey
+from effects.dispatch.streams.stream import Stream
+from effects.dispatch.streams.table import Streams
+from effects.lowering.host.native import native
+
+MSG_NEVER_DONE = (
+    "{count} asynchronous operations of `{function}` were started and never done{where}. What is started is done once "
+    "in the same program, and their results are lost. Call `fx.async_done` with each future."
+)
+MSG_UNKNOWN_RUN = (
+    "An asynchronous callback is done that was not started, or was done before. A future is done once, in the program "
+    "that started it. Look for where it is done twice."
+)
+MSG_NOTHING_YIELDED = (
+    "What an asynchronous callback has come to so far was asked for, and its function has yielded nothing. Only a "
+    "generator function has partial results. Yield them, or leave out `partial=True`."
+)
+
+
+class _Key(NamedTuple):
+    thread: int
+    epoch: int
+    device: int
+    number: int
+    lane: tuple[int, ...]
+
+
+class HostRuns:
+    """The functions that have begun and whose done has not come. Drain threads add and take, under `_lock`."""
+
+    def __init__(self, streams: Streams, failures: Failures, settle: Callable[[Stream, ProgramKey], None]) -> None:
+        """`settle` waits until the effects of a stream have come, on behalf of a program."""
+        self._streams, self._failures, self._settle = streams, failures, settle
+        self._workers = Workers("effects-async")
+        self._runs: dict[_Key, _Run] = {}
+        self._lock = threading.Lock()
+
+    def listen(self) -> None:
+        """From now on the starts of programs come here, and so do their updates and dones."""
+        operation.listen(self._start)
+        register_callback(DONE_FUNCTION)(self._done)
+        register_callback(UPDATE_FUNCTION)(self._update)
+
+    def _start(self, function: HostFunction, record: Record) -> None:
+        args, number = record.args
+        run = _Run(function, args, contextvars.copy_context(), str(record.where))
+        with self._lock:
+            self._runs[_key(record, int(number))] = run
+        self._workers.run(lambda: self._run(run))
+
+    def _run(self, run: _Run) -> None:
+        with self._streams.nested_here() as stream:
+            native.hold(stream.thread)
+            run.begin(stream)
+            run.run()
+
+    def _find(self, record: Record, ticket: Any, take: bool) -> _Run | None:
+        """The run with this ticket; None if it is one of zeros."""
+        number = int(ticket[0]) << 12 | int(ticket[1])
+        key = _key(record, number)
+        with self._lock:
+            run = self._runs.pop(key, None) if take else self._runs.get(key)
+        if run is None:
+            raise RuntimeError(MSG_UNKNOWN_RUN)
+        return run
+
+    def _done(self, ticket: Any, *, record: Record) -> Any:
+        run = self._find(record, ticket, take=True)
+        assert run is not None
+        native.set_offer_urgent()  # the function may wait for the drain
+        stream = run.wait_for_stream()
+        native.resume(stream.thread, 0)
+        run.wait_for_end()
+        self._settle(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
+        if run.error is not None:
+            raise run.error
+        return run.result
+
+    def _update(self, ticket: Any, *, record: Record) -> Any:
+        run = self._find(record, ticket, take=False)
+        assert run is not None
+        native.set_offer_urgent()
+        return run.wait_for_partial()
+
+    def end(self, finished: list[tuple[int, int, int]], function_of: Callable[[int, int], str]) -> None:
+        """These programs have ended, as runs of epochs (thread, first, count): drops what they have not done."""
+        if native.any_operations():
+            for thread, first, count in finished:
+                for epoch in range(first, first + count):
+                    self._end((thread, epoch & 0xFFFFFFFF), function_of)
+
+    def _end(self, program: ProgramKey, function_of: Callable[[int, int], str]) -> None:
+        count, places = native.end_operations(*program), []
+        with self._lock:
+            left = [self._runs.pop(key) for key in [*self._runs] if key[:2] == program]
+        for run in left:
+            native.resume(run.wait_for_stream().thread, 0)
+            places.append(run.where)
+        if count or left:
+            where = f", the first at {places[0]}" if places else ""
+            message = MSG_NEVER_DONE.format(count=count + len(left), function=function_of(*program), where=where)
+            self._failures.add(program, errors.EffectError(message), stops=False)
+
+
+def _key(record: Record, number: int) -> _Key:
+    return _Key(thread_of(record.token[STREAM]), record.token[EPOCH], record.device, number, record.lane)
+
+
+class _Run:
+    """One call of a function. Its own thread writes, and the one that it is done in waits."""
+
+    def __init__(self, function: HostFunction, args: Any, context: contextvars.Context, where: str) -> None:
+        self._function, self._args, self._context = function, args, context
+        self.where = where
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._stream: Stream | None = None
+        self._yielded: collections.deque[Any] = collections.deque(maxlen=1)
+        self._ended = False
+        self._changed = threading.Condition()
+
+    def begin(self, stream: Stream) -> None:
+        with self._changed:
+            self._stream = stream
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        try:
+            assert self._function.fn is not None
+            self.result = self._context.run(self._call, self._function.fn)
+        except BaseException as error:
+            self.error = error
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _call(self, fn: Callable[..., Any]) -> Any:
+        returned = fn(*self._args)
+        return self._exhaust(returned) if inspect.isgenerator(returned) else returned
+
+    def _exhaust(self, generator: Generator[Any, None, Any]) -> Any:
+        while True:
+            try:
+                value = next(generator)
+            except StopIteration as end:
+                return self._yielded[0] if end.value is None and self._yielded else end.value
+            with self._changed:
+                self._yielded.append(value)
+                self._changed.notify_all()
+
+    def wait_for_stream(self) -> Stream:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stream is not None)
+        assert self._stream is not None
+        return self._stream
+
+    def wait_for_end(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended)
+
+    def wait_for_partial(self) -> Any:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._yielded)
+        if not self._yielded:
+            raise self.error or RuntimeError(MSG_NOTHING_YIELDED)
+        return self._yielded[0]

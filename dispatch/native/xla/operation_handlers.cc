@@ -1,0 +1,168 @@
+// The handlers that start asynchronous operations and end them. A future's only array is its ticket, two floats that
+// hold the operation's number: a float, since the derivative of an integer would vanish. Zeros are a future of zeros.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../operations/operations.h"
+#include "handlers.h"
+#include "operands.h"
+
+namespace effects {
+
+namespace ffi = xla::ffi;
+
+namespace {
+
+// Both floats hold their part exactly.
+constexpr uint32_t kTicketShift = 12;
+constexpr size_t kTicketLength = 2;
+
+Program ProgramOf(const Token &token) { return {ThreadOf(token), token.epoch}; }
+
+// Each lane has the same ticket. Returns nothing else: the token goes on as it is.
+void StoreTickets(uint32_t number, const DeviceToken &token, ffi::RemainingRets rets) {
+  const auto tickets = rets.get<ffi::AnyBuffer>(0).value();
+  auto *at = static_cast<float *>(tickets->untyped_data());
+  for (size_t left = tickets->element_count() / kTicketLength; left != 0; --left) {
+    *at++ = static_cast<float>(number >> kTicketShift);
+    *at++ = static_cast<float>(number & ((1u << kTicketShift) - 1));
+  }
+  StoreToken(rets, 1, token);
+}
+
+uint32_t LoadTicket(const float *ticket) {
+  return (static_cast<uint32_t>(ticket[0]) << kTicketShift) | static_cast<uint32_t>(ticket[1]);
+}
+
+size_t LanesOf(ffi::RemainingRets rets) {
+  return rets.get<ffi::AnyBuffer>(0).value()->element_count() / kTicketLength;
+}
+
+// (token, *operands) -> (tickets, token): a function of the host's begins at once. The record is without an order, and
+// ends with the number.
+ffi::Error Begin(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  return Guard([&] {
+    Spans all(args, 0);
+    const DeviceToken token = LoadToken(all[0]);
+    const uint32_t number = operations().start(ProgramOf(token.token), device);
+    StoreTickets(number, token, rets);
+    if (!token.is_primary()) return;
+    std::vector<Span> spans(all.data() + 1, all.data() + all.size());
+    spans.push_back({&number, sizeof number});
+    publisher().publish(Kind::kUnordered, site->site, token.token, device, spans.data(), spans.size(), site->flags);
+    // Now, and not with the next batch.
+    wake_up().set_offer_urgent();
+    wake_up().wake_now();
+  });
+}
+
+// (token, *values) -> (tickets, token): keeps the values until the operation is done, with `by_lane` for each lane.
+ffi::Error Keep(bool by_lane, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  return Guard([&] {
+    Spans all(args, 0);
+    const DeviceToken token = LoadToken(all[0]);
+    const auto lanes = by_lane ? static_cast<uint32_t>(LanesOf(rets)) : 1;
+    const uint32_t number =
+        operations().keep(ProgramOf(token.token), device, all.data() + 1, all.size() - 1, lanes == 0 ? 1 : lanes);
+    StoreTickets(number, token, rets);
+  });
+}
+
+// (token, rank, group, *values) -> (tickets, token): sends parts to other devices. `to` has the receiver of each rank,
+// or -1, and `from` the sender; if they are empty, each value has a part for each rank.
+ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64_t> from, int64_t size, int32_t device,
+                ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  return Guard([&] {
+    Spans all(args, 0);
+    const DeviceToken token = LoadToken(all[0]);
+    Exchange exchange{call, 0, 0, {}, {}};
+    std::memcpy(&exchange.rank, all[1].data, sizeof exchange.rank);
+    std::memcpy(&exchange.group, all[2].data, sizeof exchange.group);
+    const std::vector<Span> values(all.data() + 3, all.data() + all.size());
+    if (to.size() != 0) {
+      if (to[exchange.rank] >= 0) exchange.sent.push_back({static_cast<uint32_t>(to[exchange.rank]), values});
+      if (from[exchange.rank] >= 0) exchange.senders.push_back(static_cast<uint32_t>(from[exchange.rank]));
+    } else {
+      for (uint32_t rank = 0; rank < size; ++rank) {
+        std::vector<Span> parts;
+        for (const Span &value : values) {
+          const size_t each = value.size / static_cast<size_t>(size);
+          parts.push_back({static_cast<const std::byte *>(value.data) + rank * each, each});
+        }
+        exchange.sent.push_back({rank, std::move(parts)});
+        exchange.senders.push_back(rank);
+      }
+    }
+    StoreTickets(operations().post(ProgramOf(token.token), device, exchange), token, rets);
+  });
+}
+
+// (token, tickets) -> (*values, token): what the operations have come to. With `by_lane` each lane has a ticket.
+ffi::Future Take(bool by_lane, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  return GuardFuture([&] {
+    Spans all(args, 0);
+    const DeviceToken token = LoadToken(all[0]);
+    const auto *tickets = static_cast<const float *>(all[1].data);
+    const size_t lanes = by_lane ? all[1].size / (kTicketLength * sizeof(float)) : 1;
+    StoreToken(rets, rets.size() - 1, token);
+    std::vector<Operations::Out> outs;
+    for (size_t i = 0; i + 1 < rets.size(); ++i) {
+      const auto out = rets.get<ffi::AnyBuffer>(i).value();
+      outs.push_back({out->untyped_data(), out->size_bytes()});
+    }
+    // One more than there are lanes: this thread may end the last, and there may be none.
+    ffi::CountDownPromise promise(static_cast<int64_t>(lanes) + 1);
+    ffi::Future future(promise);
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      std::vector<Operations::Out> of_lane;
+      for (const Operations::Out &out : outs) {
+        const size_t size = out.size / lanes;
+        of_lane.push_back({static_cast<std::byte *>(out.data) + lane * size, size});
+      }
+      const uint32_t number = LoadTicket(tickets + lane * kTicketLength);
+      if (number == 0) {
+        for (const Operations::Out &out : of_lane)
+          if (out.size != 0) std::memset(out.data, 0, out.size);
+        promise.CountDown(1);
+        continue;
+      }
+      operations().take(ProgramOf(token.token), device, number, static_cast<uint32_t>(lane), std::move(of_lane),
+                        [promise](const std::string &error) mutable {
+                          promise.CountDown(1, error.empty() ? ffi::Error::Success() : ffi::Error::Internal(error));
+                        });
+    }
+    promise.CountDown(1);
+    return future;
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(
+    kBegin, Begin,
+    ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kKeep, Keep,
+                       ffi::Ffi::Bind().Attr<bool>("by_lane").Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kPost, Post,
+                       ffi::Ffi::Bind()
+                           .Attr<int64_t>("call")
+                           .Attr<ffi::Span<const int64_t>>("to")
+                           .Attr<ffi::Span<const int64_t>>("from")
+                           .Attr<int64_t>("size")
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .RemainingArgs()
+                           .RemainingRets());
+XLA_FFI_DEFINE_HANDLER(
+    kTake, Take,
+    ffi::Ffi::Bind().Attr<bool>("by_lane").Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+
+} // namespace
+
+std::vector<Handler> OperationHandlers() {
+  const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
+  return {{kBeginTarget, "execute", pointer(kBegin)},
+          {kKeepTarget, "execute", pointer(kKeep)},
+          {kPostTarget, "execute", pointer(kPost)},
+          {kTakeTarget, "execute", pointer(kTake)}};
+}
+
+} // namespace effects

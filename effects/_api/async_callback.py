@@ -1,0 +1,94 @@
+"""`fx.async_callback`: Python functions that run while the program goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from effects import _errors as errors
+from effects._api.asynchronous import Future
+from effects._api.callback import CALLBACK, result_type
+from effects._model.arguments import flat_arguments, take_arguments
+from effects._model.functions import HostFunction
+from effects._model.host_call import HostCall
+from effects._model.operand import Operand
+from effects._model.operation import ASYNC, DONE_FUNCTION, TICKET_LENGTH, UPDATE_FUNCTION, HostRun, HostStart
+from effects._model.primitive import result_avals
+from effects._model.site import Site
+from effects._model.where import where_called
+
+MSG_ASYNC_CALLABLE = (
+    "`fx.async_callback` at {where} was given {fn} as its function. What is called is a function, or anything else "
+    "that can be called. Pass the function first: `fx.async_callback(fn, shapes, x)`."
+)
+
+
+def async_callback(
+    fn: Callable[..., Any],
+    result_shape_dtypes: Any,
+    /,
+    *operands: Any,
+    name: str | None = None,
+    schedule: bool = True,
+) -> Future:
+    """Calls a Python function at once, on another thread, while the program goes on until the future is done.
+
+    Arrays reach the function as NumPy arrays, which are its own and read-only. It may use JAX, print, log and call
+    `fx.jit` functions: all of these effects come in the place of the done. What it raises is raised by the done, as
+    `EffectError` by the call of the program. A generator function may yield what it has so far, for `async_update`;
+    its results are what it returns, or else what it yielded last.
+
+    Args:
+        fn: The function. Called once for each time that the program gets here, and for each lane of a `vmap`.
+        result_shape_dtypes: A pytree of objects with a shape and a dtype: what the function returns.
+        *operands: Its arguments: pytrees of arrays; strings, numbers and None as they are.
+        name: What messages call it; else the function's name.
+        schedule: Whether XLA must keep what stands between start and done where it is.
+
+    Returns:
+        The future, for `async_done`.
+
+    Raises:
+        TypeError: while tracing, if the function cannot be called, a result has no shape, or an argument is none.
+
+    Example:
+        >>> import effects as fx, jax, numpy as np
+        >>> @fx.jit
+        ... def f(x):
+        ...     future = fx.async_callback(np.sin, jax.ShapeDtypeStruct((), "float32"), x)
+        ...     y = x * x  # while the function runs
+        ...     return y + fx.async_done(future)
+        >>> f(0.0)
+        Array(0., dtype=float32)
+    """
+    where = where_called()
+    if not callable(fn):
+        raise TypeError(MSG_ASYNC_CALLABLE.format(where=where, fn=errors.shown(fn)))
+    function = HostFunction.of(fn)
+    name = name or function.name
+    shapes, structure = jax.tree.flatten(result_shape_dtypes)
+    results = tuple(result_type(shape, name, where) for shape in shapes)
+    arrays, leaves, tree = take_arguments(operands, {}, "fx.async_callback", where)
+    number = Operand((), np.dtype(np.uint32), np.dtype(np.uint32))
+    tree = jax.tree.structure(((jax.tree.unflatten(tree, leaves)[0], 0), {}), is_leaf=lambda x: x in leaves)
+    ticket = Operand((TICKET_LENGTH,), np.dtype(np.float32), np.dtype(np.float32))
+
+    def end(key: str) -> Site:
+        call = HostCall(HostFunction(None, key, name, True), results, structure, pass_record=True)
+        return Site(CALLBACK, call, (ticket,), flat_arguments(1), where)
+
+    start = Site(ASYNC.unordered(), HostStart(function), (*leaves, number), tree, where)
+    done = end(DONE_FUNCTION)
+    operation = HostRun(
+        name,
+        where,
+        tuple(result_avals(done)),
+        schedule,
+        start_site=start,
+        update_site=end(UPDATE_FUNCTION),
+        done_site=done,
+    )
+    return Future.started(arrays, operation, structure)

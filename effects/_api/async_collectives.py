@@ -1,0 +1,274 @@
+"""Collectives in two parts: a start, which sends, and a done, which receives.
+
+Each is an exchange of values between the devices of a region, with ordinary arithmetic around it. So its derivative, its
+transpose and its lanes are those of the exchange and of that arithmetic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from effects import _errors as errors
+from effects import _jax
+from effects._api.asynchronous import Future
+from effects._model.operation import Exchanged
+from effects._model.where import Where, where_called
+
+MSG_COLLECTIVE_AXIS = (
+    "`fx.{call}` at {where} was given the axis {axis}, and the axes of the `jax.shard_map` around it are {known}. A "
+    "collective is between the devices along axes of a mesh. Call it inside a `jax.shard_map`, with one of its axes."
+)
+MSG_COLLECTIVE_PERMUTATION = (
+    "`fx.ppermute_start` at {where} was given the permutation {perm}. It is a list of pairs (from, to) of devices along "
+    "the axis, 0 to {last}, each at most once as a sender and once as a receiver. Correct the pairs."
+)
+MSG_COLLECTIVE_SIZE = (
+    "`fx.{call}` at {where} was given an array of shape {shape}, to be divided along axis {axis} between {size} devices. "
+    "The size of that axis must be a multiple of {size}, or without `tiled=True` equal to it. Change the array or the "
+    "axis."
+)
+
+
+def ppermute_start(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, schedule: bool = True) -> Future:
+    """Starts `jax.lax.ppermute`: sends each device's arrays to another one.
+
+    Args:
+        x: A pytree of arrays.
+        axis_name: The axis of the mesh, or several, along which the devices are numbered.
+        perm: Pairs of devices (from, to). Who gets nothing gets zeros.
+        schedule: Whether XLA must keep what stands between start and done where it is.
+
+    Returns:
+        The future, for `async_done`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> @fx.jit
+        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        ... def f(x):
+        ...     future = fx.ppermute_start(x, "x", [(0, 0)])
+        ...     y = x * x
+        ...     return y + fx.async_done(future)
+        >>> f(jnp.arange(2.0))
+        Array([0., 2.], dtype=float32)
+    """
+    where = where_called()
+    axes, size = _axes_of(axis_name, "ppermute_start", where)
+    receivers = [-1] * size
+    try:
+        pairs = [(int(sender), int(receiver)) for sender, receiver in perm]
+        if any(len({pair[end] for pair in pairs}) < len(pairs) for end in (0, 1)):
+            raise ValueError
+        for sender, receiver in pairs:
+            if not (0 <= sender < size and 0 <= receiver < size):
+                raise ValueError
+            receivers[sender] = receiver
+    except (TypeError, ValueError):
+        shown = errors.shown(perm)
+        raise ValueError(MSG_COLLECTIVE_PERMUTATION.format(where=where, perm=shown, last=size - 1)) from None
+    return _exchange(x, "ppermute", where, schedule, axes, size, tuple(receivers), lambda x: x, None)
+
+
+def psum_start(x: Any, axis_name: Any, *, schedule: bool = True) -> Future:
+    """Starts `jax.lax.psum`: each device gets the sum over all, added in their order.
+
+    Args:
+        x: A pytree of arrays.
+        axis_name: The axis of the mesh, or several.
+        schedule: As for `ppermute_start`.
+
+    Returns:
+        The future, for `async_done`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> @fx.jit
+        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        ... def f(x):
+        ...     return fx.async_done(fx.psum_start(x, "x"))
+        >>> f(jnp.arange(2.0))
+        Array([0., 1.], dtype=float32)
+    """
+    where = where_called()
+    axes, size = _axes_of(axis_name, "psum_start", where)
+    return _exchange(x, "psum", where, schedule, axes, size, None, lambda x: _for_each(x, size), _add)
+
+
+def all_gather_start(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, schedule: bool = True) -> Future:
+    """Starts `jax.lax.all_gather`: each device gets the arrays of all.
+
+    Args:
+        x: A pytree of arrays.
+        axis_name: The axis of the mesh, or several.
+        axis: Along which axis of the result the devices' arrays lie: a new one.
+        tiled: Whether they are concatenated along that axis instead.
+        schedule: As for `ppermute_start`.
+
+    Returns:
+        The future, for `async_done`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> @fx.jit
+        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        ... def f(x):
+        ...     return fx.async_done(fx.all_gather_start(x, "x", tiled=True))
+        >>> f(jnp.arange(2.0))
+        Array([0., 1.], dtype=float32)
+    """
+    where = where_called()
+    axes, size = _axes_of(axis_name, "all_gather_start", where)
+    join = _Join(axis, tiled)
+    return _exchange(x, "all_gather", where, schedule, axes, size, None, lambda x: _for_each(x, size), join)
+
+
+def all_to_all_start(
+    x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False, schedule: bool = True
+) -> Future:
+    """Starts `jax.lax.all_to_all`: each device sends one part of its arrays to each other.
+
+    Args:
+        x: A pytree of arrays.
+        axis_name: The axis of the mesh, or several.
+        split_axis: Along which axis the parts lie.
+        concat_axis: Along which axis of the result they lie.
+        tiled: Whether the axes stay, the parts being slices of one and concatenated along the other.
+        schedule: As for `ppermute_start`.
+
+    Returns:
+        The future, for `async_done`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> @fx.jit
+        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        ... def f(x):
+        ...     return fx.async_done(fx.all_to_all_start(x, "x", 0, 0, tiled=True))
+        >>> f(jnp.arange(2.0))
+        Array([0., 1.], dtype=float32)
+    """
+    where = where_called()
+    axes, size = _axes_of(axis_name, "all_to_all_start", where)
+
+    def send(x: Any) -> Any:
+        return _parts(x, split_axis, size, tiled, "all_to_all_start", where)
+
+    return _exchange(x, "all_to_all", where, schedule, axes, size, None, send, _Join(concat_axis, tiled))
+
+
+def psum_scatter_start(
+    x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False, schedule: bool = True
+) -> Future:
+    """Starts `jax.lax.psum_scatter`: each device gets one part of the sum over all, added in their order.
+
+    Args:
+        x: A pytree of arrays.
+        axis_name: The axis of the mesh, or several.
+        scatter_dimension: Along which axis the parts lie.
+        tiled: Whether that axis stays, the parts being slices of it.
+        schedule: As for `ppermute_start`.
+
+    Returns:
+        The future, for `async_done`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> @fx.jit
+        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        ... def f(x):
+        ...     return fx.async_done(fx.psum_scatter_start(x, "x", tiled=True))
+        >>> f(jnp.arange(2.0))
+        Array([0., 1.], dtype=float32)
+    """
+    where = where_called()
+    axes, size = _axes_of(axis_name, "psum_scatter_start", where)
+
+    def send(x: Any) -> Any:
+        return _parts(x, scatter_dimension, size, tiled, "psum_scatter_start", where)
+
+    return _exchange(x, "psum_scatter", where, schedule, axes, size, None, send, _add)
+
+
+def _axes_of(axis_name: Any, call: str, where: Where) -> tuple[tuple[str, ...], int]:
+    axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    mesh = jax.sharding.get_abstract_mesh()
+    known = tuple(mesh.manual_axes)
+    if not axes or any(axis not in known for axis in axes):
+        shown = ", ".join(map(repr, known)) or "none"
+        raise ValueError(MSG_COLLECTIVE_AXIS.format(call=call, where=where, axis=errors.shown(axis_name), known=shown))
+    return axes, math.prod(mesh.shape[axis] for axis in axes)
+
+
+def _exchange(
+    x: Any,
+    name: str,
+    where: Where,
+    schedule: bool,
+    axes: tuple[str, ...],
+    size: int,
+    receivers: tuple[int, ...] | None,
+    send: Callable[[Any], Any],
+    finish: Callable[[Any], Any] | None,
+) -> Future:
+    """`send` makes what the device sends of an array, and `finish` the result of what it gets."""
+    leaves, structure = jax.tree.flatten(x)
+    values = [_jax.as_per_device(send(jnp.asarray(leaf))) for leaf in leaves]
+    results = tuple(_jax.ShapedArray(value.shape, value.dtype) for value in values)
+    operation = Exchanged(name, where, results, schedule, axes=axes, size=size, receivers=receivers)
+    return Future.started(values, operation, structure, finish)
+
+
+def _for_each(x: Any, size: int) -> Any:
+    """The same for each device."""
+    return jnp.broadcast_to(x, (size, *x.shape))
+
+
+def _parts(x: Any, axis: int, size: int, tiled: bool, call: str, where: Where) -> Any:
+    """A part for each device, in front."""
+    length = x.shape[axis] if -x.ndim <= axis < x.ndim else -1
+    if length % size if tiled else length != size:
+        raise ValueError(MSG_COLLECTIVE_SIZE.format(call=call, where=where, shape=x.shape, axis=axis, size=size))
+    axis %= x.ndim
+    if tiled:
+        x = x.reshape(*x.shape[:axis], size, length // size, *x.shape[axis + 1 :])
+    return jnp.moveaxis(x, axis, 0)
+
+
+def _add(parts: Any) -> Any:
+    """The sum over all devices, in their order."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+@dataclasses.dataclass(frozen=True)
+class _Join:
+    """Puts the parts of all devices side by side: along a new axis, or one behind the other along one that is there."""
+
+    axis: int
+    tiled: bool
+
+    def __call__(self, parts: Any) -> Any:
+        axis = self.axis % (parts.ndim - self.tiled)
+        parts = jnp.moveaxis(parts, 0, axis)
+        if not self.tiled:
+            return parts
+        shape = parts.shape
+        return parts.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])

@@ -1,0 +1,183 @@
+"""`fx.async_start`, `fx.async_update`, `fx.async_done`, and the future that they hand on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from effects import _errors as errors
+from effects import _jax
+from effects._api.registry import register_effect
+from effects._model.functions import function_name
+from effects._model.operation import ASYNC, Kept, Operation
+from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
+from effects._model.where import Where, where_called
+
+MSG_ASYNC_FUN = (
+    "`fx.async_start` at {where} was given {fun} as its function. What is started is a function of the operands. Pass "
+    "the function first: `fx.async_start(fun, x)`."
+)
+MSG_ASYNC_RESULT = (
+    "The function `{name}` that was started at {where} returned {got}. Its results are kept until it is done, so they "
+    "are arrays of numbers. Return arrays, and of a random key its `jax.random.key_data`."
+)
+MSG_NO_FUTURE = (
+    "`fx.{call}` at {where} was given {given}. It takes the future that a start gave, which is done once. Pass what "
+    "`fx.async_start` or one of its siblings returned."
+)
+
+register_effect(ASYNC)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Future:
+    """What an asynchronous operation will come to: a start gives it, and a done takes it, once.
+
+    A future can be carried by loops, and passed to functions and branches and returned by them. Its one array is a
+    ticket; what is in flight lies on the host. Nothing can be computed with it.
+
+    Example:
+        >>> import effects as fx, jax
+        >>> @fx.jit
+        ... def f(x):
+        ...     future = fx.async_start(lambda x: x + 1, x)
+        ...     future = jax.lax.fori_loop(0, 3, lambda i, future: fx.async_start(lambda x: 2 * x, fx.async_done(future)), future)
+        ...     return fx.async_done(future)
+        >>> f(1.0)
+        Array(16., dtype=float32, weak_type=True)
+    """
+
+    ticket: Any
+    operation: Operation = dataclasses.field(metadata={"static": True})
+    structure: Any = dataclasses.field(metadata={"static": True})
+    """The structure of the results."""
+    finish: Callable[[Any], Any] | None = dataclasses.field(default=None, metadata={"static": True})
+    """What makes a result of what the operation comes to."""
+
+    @classmethod
+    def started(cls, operands: Sequence[Any], operation: Operation, structure: Any, finish: Any = None) -> Future:
+        (ticket,) = async_start_p.bind(*operands, operation=operation)
+        return cls(ticket, operation, structure, finish)
+
+    def results(self, found: Sequence[Any]) -> Any:
+        return jax.tree.unflatten(self.structure, map(self.finish, found) if self.finish else found)
+
+    def __repr__(self) -> str:
+        return f"<fx.Future of `{self.operation.name}`, started at {self.operation.where}>"
+
+
+def async_start(fun: Callable[..., Any], /, *operands: Any, name: str | None = None, schedule: bool = True) -> Future:
+    """Starts a function of arrays, whose results are there when the future is done.
+
+    The function is computed at the start. What stands between start and done in the program stays between them.
+
+    Args:
+        fun: The function: anything that JAX can trace.
+        *operands: Its arguments.
+        name: What messages call the operation; else the function's name.
+        schedule: Whether XLA must keep what stands between start and done where it is. False leaves that to XLA.
+
+    Returns:
+        The future, for `async_done`.
+
+    Raises:
+        TypeError: if the function cannot be called, or gives what is no array.
+
+    Example:
+        >>> import effects as fx, jax.numpy as jnp
+        >>> @fx.jit
+        ... def f(x):
+        ...     future = fx.async_start(jnp.sin, x)
+        ...     y = x * x
+        ...     return y + fx.async_done(future)
+        >>> f(0.0)
+        Array(0., dtype=float32, weak_type=True)
+    """
+    where = where_called()
+    if not callable(fun):
+        raise TypeError(MSG_ASYNC_FUN.format(where=where, fun=errors.shown(fun)))
+    return start_values(fun(*operands), name or function_name(fun), where, schedule)
+
+
+def start_values(values: Any, name: str, where: Where, schedule: bool) -> Future:
+    """The future of values that are there already."""
+    leaves, structure = jax.tree.flatten(values)
+    arrays = [_take_result(leaf, name, where) for leaf in leaves]
+    operation = Kept(name, where, tuple(_jax.ShapedArray(x.shape, x.dtype, x.aval.weak_type) for x in arrays), schedule)
+    return Future.started(arrays, operation, structure)
+
+
+def _take_result(leaf: Any, name: str, where: Where) -> Any:
+    try:
+        array = jnp.asarray(leaf)
+        if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+            raise TypeError
+    except Exception:
+        got = errors.shown(leaf)
+        raise TypeError(MSG_ASYNC_RESULT.format(name=name, where=where, got=got)) from None
+    return array
+
+
+def async_update(future: Future, *, partial: bool = False) -> Any:
+    """A point between start and done: what stands ahead of it in the program comes before what stands behind it.
+
+    Args:
+        future: The future. It is used up.
+        partial: Whether what the operation has come to so far is wanted. Of an asynchronous callback that is what its
+            function, a generator, yielded last: the update waits for the first yield. Of all else it is the result.
+
+    Returns:
+        The future, or with `partial` the future and the results so far.
+
+    Raises:
+        TypeError: if it is given no future.
+
+    Example:
+        >>> import effects as fx, jax
+        >>> def count():
+        ...     for i in range(3):
+        ...         yield np.float32(i)
+        >>> import numpy as np
+        >>> @fx.jit
+        ... def f():
+        ...     future = fx.async_callback(count, jax.ShapeDtypeStruct((), "float32"))
+        ...     future, so_far = fx.async_update(future, partial=True)
+        ...     return fx.async_done(future)
+        >>> f()
+        Array(2., dtype=float32)
+    """
+    _check_future(future, "async_update", where_called())
+    ticket, *results = async_update_p.bind(future.ticket, operation=future.operation, partial=partial)
+    following = dataclasses.replace(future, ticket=ticket)
+    return (following, future.results(results)) if partial else following
+
+
+def async_done(future: Future) -> Any:
+    """Ends an asynchronous operation, and gives its results.
+
+    Args:
+        future: The future. It is used up.
+
+    Returns:
+        The results.
+
+    Raises:
+        TypeError: if it is given no future.
+
+    Example:
+        >>> import effects as fx
+        >>> fx.jit(lambda x: fx.async_done(fx.async_start(lambda x: {"twice": 2 * x}, x)))(3)
+        {'twice': Array(6, dtype=int32, weak_type=True)}
+    """
+    _check_future(future, "async_done", where_called())
+    return future.results(async_done_p.bind(future.ticket, operation=future.operation))
+
+
+def _check_future(future: Any, call: str, where: Where) -> None:
+    if not isinstance(future, Future):
+        raise TypeError(MSG_NO_FUTURE.format(call=call, where=where, given=errors.shown(future)))

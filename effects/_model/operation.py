@@ -1,0 +1,211 @@
+"""Asynchronous operations: what is started, and done later.
+
+An operation is what a start, its updates and its done have in common. What is in flight lies on the host, under a number
+that the program has as a *ticket*: `float32[2]`, the one array of a future. A float, since the derivative by an integer
+would vanish without a word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _jax
+from effects._model.content import Content, Report, described_by
+from effects._model.effect import Effect
+from effects._model.functions import HostFunction
+from effects._model.primitive import result_avals
+from effects._model.record import Record
+from effects._model.site import Site
+from effects._model.where import Where
+
+ASYNC = Effect("async", kind="device")
+"""The effect of starts, updates and dones. They are in order on the device, in a domain that counts nothing."""
+
+TICKET_LENGTH = 2
+
+DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
+"""The names of the functions that wait for one of the host's, which `dispatch/` registers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """What is started and done.
+
+    Attributes:
+        name: What messages call it.
+        where: The line that starts it.
+        results: Types of the results, of one lane.
+        schedule: Whether what stands between start and done stays between them.
+        lanes: Sizes of the `vmap`s around, the outermost first.
+    """
+
+    name: str
+    where: Where
+    results: tuple[Any, ...]
+    schedule: bool = True
+    lanes: tuple[int, ...] = ()
+
+    is_linear = True
+    """Whether it hands on values as they are, so that it has a derivative."""
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Of the records that it publishes."""
+        return ()
+
+    @property
+    def ticket(self) -> Any:
+        """The type of its ticket: one for each lane."""
+        return _jax.per_device(_jax.ShapedArray((*self.lanes, TICKET_LENGTH), np.dtype(np.float32)))
+
+    @property
+    def results_of_lanes(self) -> list[Any]:
+        """Types of the results, of all lanes together."""
+        return [_jax.per_device(result.update(shape=(*self.lanes, *result.shape))) for result in self.results]
+
+    def started_in_lanes(self, size: int, differs: Sequence[bool]) -> Operation:
+        """The operation of a start under one more `vmap`, in whose lanes so many operands differ."""
+        return dataclasses.replace(self, lanes=(size, *self.lanes))
+
+    def done_in_lanes(self, size: int) -> Operation:
+        """The operation of an update or a done under one more `vmap`."""
+        return dataclasses.replace(self, lanes=(size, *self.lanes))
+
+    @property
+    def differentiable(self) -> list[int]:
+        """Which of the results have tangents."""
+        return [at for at, result in enumerate(self.results) if jnp.issubdtype(result.dtype, np.inexact)]
+
+    def tangent(self) -> Operation:
+        """The operation of the tangents."""
+        results = tuple(self.results[at] for at in self.differentiable)
+        return dataclasses.replace(self, results=results)
+
+    def transposed(self) -> Operation:
+        """The operation of the cotangents, which go the other way: its start is where this one is done."""
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept(Operation):
+    """Values that are computed at the start, and kept until it is done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchanged(Operation):
+    """Values of each device of a region, sent to others.
+
+    Attributes:
+        axes: The axes of the mesh along which it is sent.
+        size: How many devices there are along these.
+        receivers: For each device the one that gets its values, or -1; None if each value has a part for each device, in
+            its leading axis, and what is received has one from each.
+    """
+
+    axes: tuple[str, ...] = ()
+    size: int = 0
+    receivers: tuple[int, ...] | None = None
+
+    @property
+    def senders(self) -> tuple[int, ...] | None:
+        """For each device the one whose values it gets, or -1."""
+        if self.receivers is None:
+            return None
+        senders = [-1] * self.size
+        for sender, receiver in enumerate(self.receivers):
+            if receiver >= 0:
+                senders[receiver] = sender
+        return tuple(senders)
+
+    @property
+    def key(self) -> int:
+        """A number that the devices have in common which exchange something. Those along the same axes come to their
+        exchanges in the same order."""
+        digest = hashlib.blake2b(repr(self.axes).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    def transposed(self) -> Exchanged:
+        return self if self.receivers is None else dataclasses.replace(self, receivers=self.senders)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostRun(Operation):
+    """A function of the user's that runs on the host while the program goes on."""
+
+    start_site: Site = dataclasses.field(kw_only=True)
+    update_site: Site = dataclasses.field(kw_only=True)
+    done_site: Site = dataclasses.field(kw_only=True)
+
+    is_linear = False
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return self.start_site, self.done_site
+
+    @property
+    def results_of_lanes(self) -> list[Any]:
+        return result_avals(self.done_site)
+
+    def started_in_lanes(self, size: int, differs: Sequence[bool]) -> HostRun:
+        # The number of the operation, which is the same in all lanes, is the last operand.
+        site = self.start_site.with_lanes(size, [*differs, False])
+        return dataclasses.replace(self, lanes=(size, *self.lanes), start_site=site)
+
+    def done_in_lanes(self, size: int) -> HostRun:
+        done, update = (site.with_lanes(size, [True]) for site in (self.done_site, self.update_site))
+        return dataclasses.replace(self, lanes=(size, *self.lanes), done_site=done, update_site=update)
+
+
+Start = Callable[[HostFunction, Record], None]
+
+_start: list[Start] = []
+
+
+def listen(start: Start) -> None:
+    """`start(function, record)` is called for each record of a start, where it begins. One module listens."""
+    _start[:] = [start]
+
+
+@described_by("async_start")
+@dataclasses.dataclass(frozen=True)
+class HostStart(Content):
+    """The start of a function on the host. Its arguments are those of the function and, last, the operation's number."""
+
+    function: HostFunction
+
+    @property
+    def title(self) -> str:
+        return self.function.name
+
+    @property
+    def is_portable(self) -> bool:
+        return self.function.registered
+
+    @property
+    def is_available(self) -> bool:
+        return self.function.fn is not None
+
+    def describe(self) -> dict[str, Any]:
+        function = self.function
+        return {"async_start": function.key, "name": function.name, "registered": function.registered}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> HostStart:
+        key, name, registered = (description[field] for field in ("async_start", "name", "registered"))
+        return cls(HostFunction(None, key, name, registered))
+
+    def text(self, record: Record) -> str:
+        return f"start of {self.function.name}({', '.join(map(str, record.args[0]))})"
+
+    def is_shown(self, suppressed: bool) -> bool:
+        return True
+
+    def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
+        for record in records:
+            _start[0](self.function, record)

@@ -1,0 +1,92 @@
+"""What stands between the start and the done of an asynchronous operation stays there.
+
+XLA sees no more than data. So what an equation takes that stands between a start and its done is tied to the token of
+the start, and the token that the done takes is tied to what these equations gave. `optimization_barrier` does not do:
+it is gone when XLA for CPUs makes its schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from effects import _jax
+from effects._model.effect import Effect
+from effects._model.operation import ASYNC
+from effects._model.operation_primitives import async_done_p, async_start_p
+from effects.lowering.passes.collectives import after
+from effects.lowering.passes.tokens import Tokens, token_key
+
+_KEY = token_key(ASYNC)
+
+
+class Between:
+    """Ties the equations of one jaxpr, which are shown to it one after the other."""
+
+    def __init__(self, jaxpr: Any) -> None:
+        self._under_way = _under_way_at_first(jaxpr)
+        self._token: Any = None  # after which the values of `_tied` are
+        self._tied: dict[int, tuple[Any, Any]] = {}  # by identity: a value, and the same after the token
+        self._given: list[Any] = []  # since the token
+
+    def before(self, eqn: Any, operands: Sequence[Any], tokens: Tokens) -> tuple[list[Any], Tokens]:
+        """What an equation takes, and the tokens that it takes."""
+        operands = list(operands)
+        if is_asynchronous(eqn):
+            operands = [self._tied.get(id(x), (x, x))[1] for x in operands]
+            if self._given:
+                (token,) = after(self._given, [tokens[_KEY]])
+                tokens, self._given = {**tokens, _KEY: token}, []
+            return operands, tokens
+        if self._under_way > 0:
+            if (token := tokens[_KEY]) is not self._token:
+                self._token, self._tied = token, {}
+            new = [x for x, atom in zip(operands, eqn.invars, strict=True) if self._is_new(x, atom)]
+            new = list({id(x): x for x in new}.values())
+            for x, tied in zip(new, after([token], new), strict=True):
+                self._tied[id(x)] = x, tied
+            operands = [self._tied.get(id(x), (x, x))[1] for x in operands]
+        return operands, tokens
+
+    def _is_new(self, x: Any, atom: Any) -> bool:
+        return not hasattr(atom, "val") and id(x) not in self._tied and not _jax.is_reference_type(_jax.typeof(x))
+
+    def note(self, eqn: Any, outs: Sequence[Any]) -> None:
+        """What an equation gave."""
+        if is_asynchronous(eqn):
+            self._under_way += _change(eqn)
+        elif self._under_way > 0:
+            for x in outs:
+                if not _jax.is_reference_type(_jax.typeof(x)):
+                    self._tied[id(x)] = x, x
+                    self._given.append(x)
+
+
+def is_asynchronous(eqn: Any) -> bool:
+    """Whether an equation starts, updates or ends an operation, or something in it does."""
+    return any(isinstance(effect, Effect) and effect == ASYNC for effect in eqn.effects)
+
+
+def _change(eqn: Any) -> int:
+    """How many operations more are under way behind an equation."""
+    if eqn.primitive in (async_start_p, async_done_p):
+        sign = 1 if eqn.primitive is async_start_p else -1
+        return sign if eqn.params["operation"].schedule else 0
+    if eqn.primitive in (_jax.scan_p, _jax.while_p):
+        return 0  # what a loop takes it gives
+    inner = next(_jax.jaxprs_in(eqn.params), None)
+    return 0 if inner is None else sum(_changes(inner))
+
+
+def _changes(jaxpr: Any) -> list[int]:
+    jaxpr = jaxpr.jaxpr if _jax.is_closed(jaxpr) else jaxpr
+    return [_change(eqn) for eqn in jaxpr.eqns if is_asynchronous(eqn)]
+
+
+def _under_way_at_first(jaxpr: Any) -> int:
+    """How many operations are under way when a jaxpr begins: it ends more than it has started by then."""
+    least = now = 0
+    for change in _changes(jaxpr):
+        now += change
+        least = min(least, now)
+    return -least
