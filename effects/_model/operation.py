@@ -73,7 +73,7 @@ class Operation:
         """The operation of a start under one more `vmap`, in whose lanes so many operands differ."""
         return dataclasses.replace(self, lanes=(size, *self.lanes))
 
-    def done_in_lanes(self, size: int) -> Operation:
+    def done_in_lanes(self, size: int, differs: Sequence[bool]) -> Operation:
         """The operation of an update or a done under one more `vmap`."""
         return dataclasses.replace(self, lanes=(size, *self.lanes))
 
@@ -157,9 +157,14 @@ class HostRun(Operation):
         site = self.start_site.with_lanes(size, [*differs, False])
         return dataclasses.replace(self, lanes=(size, *self.lanes), start_site=site)
 
-    def done_in_lanes(self, size: int) -> HostRun:
-        done, update = (site.with_lanes(size, [True]) for site in (self.done_site, self.update_site))
+    def done_in_lanes(self, size: int, differs: Sequence[bool]) -> HostRun:
+        done, update = (site.with_lanes(size, differs) for site in (self.done_site, self.update_site))
         return dataclasses.replace(self, lanes=(size, *self.lanes), done_site=done, update_site=update)
+
+    def masked(self) -> HostRun:
+        """The operation with a mask ahead of the operands, which says which lanes have it."""
+        sites = {name: getattr(self, name).with_mask() for name in ("start_site", "update_site", "done_site")}
+        return dataclasses.replace(self, **sites)
 
 
 Start = Callable[[HostFunction, Record], None]

@@ -1,7 +1,8 @@
 """The primitives of asynchronous operations, and what transformations make of them.
 
 `async_start_p` takes operands and gives a ticket; `async_update_p` takes a ticket and gives one, and perhaps what the
-operation has come to so far; `async_done_p` takes a ticket and gives the results. Where an operation hands on values,
+operation has come to so far; `async_done_p` takes a ticket and gives the results. With a
+mask each has a boolean ahead of its operands. Where an operation hands on values,
 start and done are linear, and each is the other's transpose.
 """
 
@@ -47,13 +48,13 @@ def _start_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any
 
 
 @async_update_p.def_effectful_abstract_eval
-def _update_abstract_eval(ticket: Any, *, operation: Operation, partial: bool) -> tuple[list[Any], set[Any]]:
+def _update_abstract_eval(*operands: Any, operation: Operation, partial: bool) -> tuple[list[Any], set[Any]]:
     results = operation.results_of_lanes if partial else []
-    return [ticket, *results], effects_of_end(operation) if partial else jax_effects(ASYNC)
+    return [operands[-1], *results], effects_of_end(operation) if partial else jax_effects(ASYNC)
 
 
 @async_done_p.def_effectful_abstract_eval
-def _done_abstract_eval(ticket: Any, *, operation: Operation) -> tuple[list[Any], set[Any]]:
+def _done_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any], set[Any]]:
     return operation.results_of_lanes, effects_of_end(operation)
 
 
@@ -152,21 +153,26 @@ def _start_batch(
 
 
 def _update_batch(axis_data: Any, operands: Any, dims: Any, *, operation: Operation, partial: bool) -> Any:
-    if dims[0] is None:
+    if dims[-1] is None:
         outs = async_update_p.bind(*operands, operation=operation, partial=partial)
         return outs, [None] * len(outs)
-    ticket = _jax.lanes_at_front(operands[0], dims[0], axis_data)
-    outs = async_update_p.bind(ticket, operation=operation.done_in_lanes(axis_data.size), partial=partial)
+    moved, operation = _done_in_lanes(axis_data, operands, dims, operation)
+    outs = async_update_p.bind(*moved, operation=operation, partial=partial)
     return outs, [0] * len(outs)
 
 
 def _done_batch(axis_data: Any, operands: Any, dims: Any, *, operation: Operation) -> Any:
-    if dims[0] is None:
+    if dims[-1] is None:
         outs = async_done_p.bind(*operands, operation=operation)
         return outs, [None] * len(outs)
-    ticket = _jax.lanes_at_front(operands[0], dims[0], axis_data)
-    outs = async_done_p.bind(ticket, operation=operation.done_in_lanes(axis_data.size))
+    moved, operation = _done_in_lanes(axis_data, operands, dims, operation)
+    outs = async_done_p.bind(*moved, operation=operation)
     return outs, [0] * len(outs)
+
+
+def _done_in_lanes(axis_data: Any, operands: Any, dims: Any, operation: Operation) -> tuple[list[Any], Operation]:
+    moved = [x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)]
+    return moved, operation.done_in_lanes(axis_data.size, [dim is not None for dim in dims])
 
 
 _jax.ad.primitive_jvps[async_start_p] = _start_jvp

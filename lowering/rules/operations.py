@@ -36,12 +36,6 @@ MSG_ASYNC_DEVICES = (
     "its part, and XLA divides the work there. Start it inside a `jax.shard_map`."
 )
 
-MSG_ASYNC_MASKED = (
-    "The asynchronous operation `{name}` at {where} is started or done at {here}, under a predicate that differs "
-    "between the lanes of a `vmap`. All lanes have one operation, which is started once and done once. Move start and "
-    "done out of the branch or loop, or loop over the lanes with `jax.lax.map`."
-)
-
 operation_p = _jax.Primitive("operation")
 operation_p.multiple_results = True
 """(token, *operands) -> (*results, token): calls one of the handlers of asynchronous operations."""
@@ -139,19 +133,20 @@ def _peers(operation: Exchanged) -> dict[str, Any]:
 
 
 @register_token_rule(async_done_p)
-def _done_token_rule(ctx: TokenContext, tokens: Tokens, ticket: Any, *, operation: Operation) -> tuple[Tokens, Any]:
-    return _end(ctx, tokens, ticket, operation, lambda run: run.done_site)
+def _done_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation) -> tuple[Tokens, Any]:
+    return _end(ctx, tokens, operands, operation, lambda run: run.done_site)
 
 
 @register_token_rule(async_update_p)
 def _update_token_rule(
-    ctx: TokenContext, tokens: Tokens, ticket: Any, *, operation: Operation, partial: bool
+    ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation, partial: bool
 ) -> tuple[Tokens, list[Any]]:
+    ticket = operands[-1]
     if partial and isinstance(operation, HostRun):
-        tokens, outs = _end(ctx, tokens, ticket, operation, lambda run: run.update_site)
+        tokens, outs = _end(ctx, tokens, operands, operation, lambda run: run.update_site)
         return tokens, [ticket, *outs]
     if partial:  # what it has come to is the result, and it is started again with that
-        tokens, outs = _end(ctx, tokens, ticket, operation, lambda run: run.done_site)
+        tokens, outs = _end(ctx, tokens, operands, operation, lambda run: run.done_site)
         by_lane = not isinstance(operation, Exchanged)
         again, token = _call(tokens[_KEY], outs, [operation.ticket], operation, KEEP_TARGET, by_lane=by_lane)
         return {**tokens, _KEY: token}, [*again, *outs]
@@ -159,20 +154,22 @@ def _update_token_rule(
     return tokens, [ticket]
 
 
-def _end(ctx: TokenContext, tokens: Tokens, ticket: Any, operation: Operation, site_of: Any) -> tuple[Tokens, list[Any]]:
+def _end(
+    ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], operation: Operation, site_of: Any
+) -> tuple[Tokens, list[Any]]:
     token, results = tokens[_KEY], operation.results_of_lanes
     if not isinstance(operation, HostRun):
         exchanged = isinstance(operation, Exchanged)
         lanes = len(operation.lanes) if exchanged and operation.receivers is None else 0
         if lanes:  # a part from each device comes first
             results = [result.update(shape=_moved(result.shape, lanes, 0)) for result in results]
-        outs, token = _call(token, [ticket], results, operation, TAKE_TARGET, by_lane=not exchanged)
+        outs, token = _call(token, operands, results, operation, TAKE_TARGET, by_lane=not exchanged)
         return {_KEY: token}, [jnp.moveaxis(out, 0, lanes) for out in outs] if lanes else outs
     site = site_of(operation)
     key = token_key(site.effect)
     # In its place among the host's effects, and among the asynchronous operations.
     (own,) = after([token], [tokens[key]])
-    returned, outs = bind_record(ctx, {key: own}, [ticket], site)
+    returned, outs = bind_record(ctx, {key: own}, operands, site)
     (token,) = after([returned[key]], [token])
     return {**returned, _KEY: token}, outs
 
@@ -184,5 +181,11 @@ def _moved(shape: tuple[Any, ...], source: int, to: int) -> tuple[Any, ...]:
 
 
 @register_mask_rule(async_start_p, async_update_p, async_done_p)
-def _mask_operation(ctx: MaskContext, active: Any, *operands: Any, operation: Operation, **_: Any) -> Sequence[Any]:
-    raise NotImplementedError(MSG_ASYNC_MASKED.format(name=operation.name, where=operation.where, here=ctx.where))
+def _mask_operation(ctx: MaskContext, active: Any, *operands: Any, operation: Operation, **params: Any) -> Sequence[Any]:
+    """What is handed on harms no lane that is not there; a function of the host's must not run for it."""
+    if not isinstance(operation, HostRun):
+        return ctx.primitive.bind(*operands, operation=operation, **params)
+    if operation.done_site.mask is None:
+        return ctx.primitive.bind(active, *operands, operation=operation.masked(), **params)
+    mask, *others = operands
+    return ctx.primitive.bind(mask & active, *others, operation=operation, **params)
