@@ -22,7 +22,7 @@ Program ProgramOf(const Token &token) { return {ThreadOf(token), token.epoch}; }
 
 // Each lane has the same ticket. Returns nothing else: the token goes on as it is.
 void StoreTickets(uint32_t number, const DeviceToken &token, ffi::RemainingRets rets) {
-  const auto tickets = rets.get<ffi::AnyBuffer>(0).value();
+  auto tickets = rets.get<ffi::AnyBuffer>(0).value();
   auto *at = static_cast<float *>(tickets->untyped_data());
   for (size_t left = tickets->element_count() / kTicketLength; left != 0; --left) {
     *at++ = static_cast<float>(number >> kTicketShift);
@@ -108,7 +108,7 @@ ffi::Future Take(bool by_lane, int32_t device, ffi::RemainingArgs args, ffi::Rem
     StoreToken(rets, rets.size() - 1, token);
     std::vector<Operations::Out> outs;
     for (size_t i = 0; i + 1 < rets.size(); ++i) {
-      const auto out = rets.get<ffi::AnyBuffer>(i).value();
+      auto out = rets.get<ffi::AnyBuffer>(i).value();
       outs.push_back({out->untyped_data(), out->size_bytes()});
     }
     // One more than there are lanes: this thread may end the last, and there may be none.
