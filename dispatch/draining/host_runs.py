@@ -70,7 +70,7 @@ class HostRuns:
 
     def _start(self, function: HostFunction, record: Record) -> None:
         args, number = record.args
-        run = _Run(function, record.site.content.title, record.site.where, args)
+        run = _Run(function, record._site.content.title, record._site.where, args)
         with self._lock:
             self._runs[_key(record, int(number))] = run
         self._workers.run(lambda: self._run(run))
@@ -97,7 +97,7 @@ class HostRuns:
         native.resume(stream.thread, 0)
         run.wait_for_end()
         self._settle(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
-        call = record.site.content.call
+        call = record._site.content.call
         assert call is not None
         try:
             if run.error is not None:
