@@ -1,7 +1,7 @@
 """Asynchronous operations: what is started, and done later.
 
-An operation is what a start, its updates and its done have in common. What is in flight lies on the host, under a number
-that the program has as a *ticket*: `float32[2]`, the one array of a future. A float, since the derivative by an integer
+An operation is what a start, its updates and its done have in common. What is in flight lies on the host, under a
+number that the program has as a *ticket*: `float32[2]`, the one array of a future. A float, since the derivative by an integer
 would vanish without a word.
 """
 
@@ -40,8 +40,8 @@ DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
 class Operation:
     """What is started and done.
 
-    A future has no more of it than a done must know, `end`, so that one may stand in place of another: in a loop's carry,
-    or at the end of a branch.
+    A future has no more of it than a done must know, `end`, so that one may stand in place of another: in a loop's
+    carry, or at the end of a branch.
 
     Attributes:
         name: What messages call it; of a done, only what kind it is of.
@@ -124,8 +124,8 @@ class Exchanged(Operation):
     Attributes:
         axes: The axes of the mesh along which it is sent.
         size: How many devices there are along these.
-        receivers: For each device the one that gets its values, or -1; None if each value has a part for each device, in
-            its leading axis, and what is received has one from each.
+        receivers: For each device the one that gets its values, or -1; None if each value has a part for each device,
+            in its leading axis, and what is received has one from each.
     """
 
     axes: tuple[str, ...] = ()
@@ -197,9 +197,7 @@ class HostEnd(Operation):
 
     def at(self, where: Where, function: str = DONE_FUNCTION) -> HostAwait:
         """`function`: the name under which the host knows what waits there."""
-        call = HostCall(
-            HostFunction(None, function, self.kind, True), self.types, self.structure, pass_record=True
-        )
+        call = HostCall(HostFunction(None, function, self.kind, True), self.types, self.structure, pass_record=True)
         ticket = Operand((TICKET_LENGTH,), np.dtype(np.float32), np.dtype(np.float32))
         site = Site(self.effect, call, (ticket,), flat_arguments(1), where)
         return HostAwait(self.name, where, self.results, self.schedule, self.lanes, site=site)
@@ -238,7 +236,7 @@ def listen(start: Start) -> None:
 @described_by("async_start")
 @dataclasses.dataclass(frozen=True)
 class HostStart(Content):
-    """The start of a function on the host. Its arguments are those of the function and, last, the operation's number."""
+    """The start of a function on the host. Its arguments are those of the function and, last, the number."""
 
     function: HostFunction
     name: str

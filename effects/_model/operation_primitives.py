@@ -170,7 +170,9 @@ def _done_batch(axis_data: Any, operands: Any, dims: Any, *, operation: Operatio
 
 
 def _done_in_lanes(axis_data: Any, operands: Any, dims: Any, operation: Operation) -> tuple[list[Any], Operation]:
-    moved = [x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)]
+    moved = [
+        x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
+    ]
     return moved, operation.done_in_lanes(axis_data.size, [dim is not None for dim in dims])
 
 

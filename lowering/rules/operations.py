@@ -31,8 +31,8 @@ from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_
 from effects.lowering.rules.effect import bind_record
 
 MSG_ASYNC_PLATFORM = (
-    "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by native "
-    "handlers, which there are for CPUs, with the setting `native`. Compute it where it is needed, without a future."
+    "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "
+    "native handlers, which there are for CPUs, with the setting `native`. Compute it where it is needed, without a future."
 )
 MSG_ASYNC_DEVICES = (
     "The collective `{name}` at {where} was started outside of a `jax.shard_map` with all its axes. Each device sends "
@@ -84,8 +84,8 @@ _jax.mlir.register_lowering(operation_p, _lower_operation, cacheable=False)
 
 
 def _lower_untracked(ctx: Any, *operands: Any, primitive: Any, **params: Any) -> Any:
-    """In a program that JAX dispatches. The ticket keeps what belongs together in order; operations of all such programs
-    are those of one program that does not end."""
+    """In a program that JAX dispatches. The ticket keeps what belongs together in order; operations of all such
+    programs are those of one program that does not end."""
     if _jax.automatic_devices(ctx):
         operation = params["operation"]
         raise NotImplementedError(MSG_ASYNC_UNTRACKED.format(name=operation.name, where=operation.where))
@@ -222,7 +222,9 @@ def _moved(shape: tuple[Any, ...], source: int, to: int) -> tuple[Any, ...]:
 
 
 @register_mask_rule(async_start_p, async_update_p, async_done_p)
-def _mask_operation(ctx: MaskContext, active: Any, *operands: Any, operation: Operation, **params: Any) -> Sequence[Any]:
+def _mask_operation(
+    ctx: MaskContext, active: Any, *operands: Any, operation: Operation, **params: Any
+) -> Sequence[Any]:
     """What is handed on harms no lane that is not there; a function of the host's must not run for it."""
     if not isinstance(operation, (HostRun, HostAwait)):
         return ctx.primitive.bind(*operands, operation=operation, **params)

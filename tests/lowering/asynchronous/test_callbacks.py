@@ -134,7 +134,7 @@ def test_in_loops(program, result, doubled, lines):
 
 
 def test_lanes(lines):
-    """A call for each lane, whose effects come lane by lane; where a predicate differs, for the lanes that are there."""
+    """A call for each lane, whose effects come lane by lane; where a predicate differs, for those that are there."""
 
     def f(x):
         return fx.async_done(fx.async_callback(shown, F32, x))
@@ -152,7 +152,7 @@ def test_lanes(lines):
 
 
 def test_regions_and_shards(lines):
-    """Each device of a region has its own call; of an array that is sharded automatically there is one, of the whole."""
+    """Each device of a region has its own call; of an array that is sharded automatically there is one."""
     mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def f(x):

@@ -174,7 +174,7 @@ def test_with_types_that_say_what_varies(program):
 
 
 def test_groups_along_one_axis():
-    """Devices along one axis of the mesh exchange among themselves, also where those along another do not come there."""
+    """Devices along one axis exchange among themselves, also where those along another do not come there."""
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
     def f(x):
@@ -196,7 +196,10 @@ def test_devices_that_get_nothing_get_zeros():
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        (lambda x: fx.psum_start(x, "j"), "was given the axis 'j', and the axes of the `jax.shard_map` around it are 'i'"),
+        (
+            lambda x: fx.psum_start(x, "j"),
+            "was given the axis 'j', and the axes of the `jax.shard_map` around it are 'i'",
+        ),
         (lambda x: fx.ppermute_start(x, "i", [(0, 1), (0, 2)]), "each at most once as a sender"),
         (lambda x: fx.ppermute_start(x, "i", [(0, 9)]), "devices along the axis, 0 to 3"),
         (lambda x: fx.all_to_all_start(x, "i", 0, 0), r"array of shape \(2,\), to be divided along axis 0 between 4"),
