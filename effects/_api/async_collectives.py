@@ -30,8 +30,8 @@ MSG_COLLECTIVE_PERMUTATION = (
 )
 MSG_COLLECTIVE_SIZE = (
     "`fx.{call}` at {where} was given an array of shape {shape}, to be divided along axis {axis} between {size} "
-    "devices. The size of that axis must be a multiple of {size}, or without `tiled=True` equal to it. Change the array or the "
-    "axis."
+    "devices. The size of that axis must be a multiple of {size}, or without `tiled=True` equal to it. Change the "
+    "array or the axis."
 )
 
 

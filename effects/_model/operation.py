@@ -1,8 +1,8 @@
 """Asynchronous operations: what is started, and done later.
 
 An operation is what a start, its updates and its done have in common. What is in flight lies on the host, under a
-number that the program has as a *ticket*: `float32[2]`, the one array of a future. A float, since the derivative by an integer
-would vanish without a word.
+number that the program has as a *ticket*: `float32[2]`, the one array of a future. A float, since the derivative by an
+integer would vanish without a word.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ from effects.lowering.rules.effect import bind_record
 
 MSG_ASYNC_PLATFORM = (
     "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "
-    "native handlers, which there are for CPUs, with the setting `native`. Compute it where it is needed, without a future."
+    "native handlers, which there are for CPUs, with the setting `native`. Compute it where it is needed, without a "
+    "future."
 )
 MSG_ASYNC_DEVICES = (
     "The collective `{name}` at {where} was started outside of a `jax.shard_map` with all its axes. Each device sends "
