@@ -136,6 +136,7 @@ class Flag(enum.IntFlag):
     REPLICATED = 2  # every device of the program publishes this same record
     CALLBACK = 4  # replaying it runs a function of the user's
     MAY_DIVERGE = 8  # of `Kind.ENTER`: a device that waits for an answer may be what the other devices wait for
+    AWAITED = 16  # a device will wait for what comes of it: it is never dropped
 
 
 ALL_DEVICES = -1

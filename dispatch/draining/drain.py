@@ -311,7 +311,7 @@ class Drain:
             return
         if item.kind == ItemKind.TEXT:
             self._failures.count_after_end((item.thread, item.epoch), item.count)
-            has_failed = bool(self._failures.unended)
+            has_failed = self._failures.any_stopped
             replay_text(item, lambda epoch: self._replay(item.thread, epoch, call), self._sites.find, has_failed)
             return
         replay = self._replay(item.thread, item.epoch, call)
@@ -357,7 +357,7 @@ class Drain:
                         outgrown[call[0]] = sum(grown.values())
                 parts.extend(reversed([*parts_of(site, token, device, payload)]))
                 continue
-            stopped = failures.unended and replay.stopped
+            stopped = replay.stopped
             if stopped or (failed and reply != 0):
                 native.note_cancelled()
                 if stopped:
@@ -377,12 +377,14 @@ class Drain:
                 answer = reply, result, several and in_region(token[PHASE])
         return answer
 
-    def _wait_for_nested(self, nested: Stream, key: tuple[int, int]) -> None:
-        """The effects of programs that a function called come where the function does."""
+    def _wait_for_nested(self, nested: Stream, key: tuple[int, int] | None) -> None:
+        """The effects of programs that a function called come where the function does. `key`: of the program that gets
+        what they raised."""
         if nested.calls:
             self.wait(lambda: not nested.calls)
         for failure in self._failures.take({nested.thread}):
-            self._failures.add(key, failure, stops=not isinstance(failure, errors.CheckError))
+            if key is not None:
+                self._failures.add(key, failure, stops=not isinstance(failure, errors.CheckError))
 
     def _call_of(self, thread: int, number: int) -> tuple[Any, Site | None]:
         """What was in force when a program was called, and the site of an effect outside of programs."""

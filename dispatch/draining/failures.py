@@ -69,6 +69,8 @@ class Failures:
         # Programs that a failure has stopped, or ended, and of which more records may come. They keep their failures
         # until then, so that what is handed out says all.
         self.unended: set[ProgramKey] = set()
+        # Streams of functions that run for a program which has failed: what they do would have come later in it.
+        self.given_up: set[int] = set()
         # Of those that are kept: how many, by whom they are for, and how many bytes they hold. And how many are not
         # kept, with how many effects that were left out after them.
         self._kept: Counter[Owner] = Counter()
@@ -140,8 +142,15 @@ class Failures:
             self.programs[key] = _OfProgram(thread=stream and stream.thread_of(key[1]))
         return self.programs[key]
 
+    @property
+    def any_stopped(self) -> bool:
+        """Whether `has_stopped` may hold of any program."""
+        return bool(self.unended or self.given_up)
+
     def has_stopped(self, key: ProgramKey) -> bool:
-        """Whether effects of this program, which is one of `unended`, are not carried out any more."""
+        """Whether effects of this program are not carried out any more."""
+        if key not in self.unended:
+            return key[0] in self.given_up
         return (program := self.programs.get(key)) is not None and program.stopped
 
     def leave_out(self, key: ProgramKey, site: Site, count: int) -> None:

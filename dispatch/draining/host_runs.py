@@ -55,8 +55,8 @@ class _Key(NamedTuple):
 class HostRuns:
     """The functions that have begun and whose done has not come. Drain threads add and take, under `_lock`."""
 
-    def __init__(self, streams: Streams, failures: Failures, settle: Callable[[Stream, ProgramKey], None]) -> None:
-        """`settle` waits until the effects of a stream have come, on behalf of a program."""
+    def __init__(self, streams: Streams, failures: Failures, settle: Callable[[Stream, ProgramKey | None], None]) -> None:
+        """`settle` waits until the effects of a stream have come, on behalf of a program if there is one."""
         self._streams, self._failures, self._settle = streams, failures, settle
         self._workers = Workers("effects-async")
         self._runs: dict[_Key, _Run] = {}
@@ -120,17 +120,27 @@ class HostRuns:
                     self._end((thread, epoch & 0xFFFFFFFF), function_of)
 
     def _end(self, program: ProgramKey, function_of: Callable[[int, int], str]) -> None:
-        places: list[Where] = []
-        count = native.end_operations(*program)
+        not_done = native.end_operations(*program)
         with self._lock:
             left = [self._runs.pop(key) for key in [*self._runs] if key[:2] == program]
+        has_failed = not_done is None or program in self._failures.unended
         for run in left:
-            native.resume(run.wait_for_stream().thread, 0)
-            places.append(run.where)
-        if (count or left) and program not in self._failures.unended:
-            where = f", the first at {places[0]}" if places else ""
-            message = MSG_NEVER_DONE.format(count=count + len(left), function=function_of(*program), where=where)
+            thread = run.wait_for_stream().thread
+            if has_failed:  # what it does would have come later in the program
+                self._failures.given_up.add(thread)
+                self._workers.run(lambda run=run: self._forget(run))
+            native.resume(thread, 0)
+        if not has_failed and (count := not_done + len(left)):
+            where = f", the first at {left[0].where}" if left else ""
+            message = MSG_NEVER_DONE.format(count=count, function=function_of(*program), where=where)
             self._failures.add(program, errors.EffectError(message), stops=False)
+
+    def _forget(self, run: _Run) -> None:
+        """Waits for a function that was given up, and for what it called."""
+        run.wait_for_end()
+        thread = run.wait_for_stream().thread
+        self._settle(run.wait_for_stream(), None)
+        self._failures.given_up.discard(thread)
 
 
 def _key(record: Record, number: int) -> _Key:

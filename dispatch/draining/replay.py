@@ -99,7 +99,7 @@ class Replay:
     @property
     def stopped(self) -> bool:
         """Whether an effect of the program has failed, so that those after it are not carried out."""
-        return self._key in self._failures.unended and self._failures.has_stopped(self._key)
+        return self._failures.any_stopped and self._failures.has_stopped(self._key)
 
     def write(self, text: str) -> BaseException | None:
         """Writes text that native code has formatted. Returns what that raised."""
@@ -150,7 +150,7 @@ class Replay:
                 self._failures.end_program(self._key, result, token[INDEX])
             else:
                 self.fail(error, site)
-        if self._failures.unended and self.stopped:
+        if self.stopped:
             self.leave_out([(site.of_record(payload), token, device, payload)], self._lanes)
         return result
 
@@ -220,7 +220,7 @@ class Replay:
             finally:
                 if self._settle is not None:
                     self._settle(self._key)
-            if self._failures.unended and self.stopped:
+            if self.stopped:
                 break
         return results
 

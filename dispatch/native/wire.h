@@ -65,6 +65,7 @@ enum Flag : uint16_t {
   kLarge = 1,      // the payload is a pointer to a block, owned by the record
   kReplicated = 2, // every device of the program publishes this same record
   kCallback = 4,   // replaying it runs a function of the user's
+  kAwaited = 16,   // a device will wait for what comes of it: it is never dropped
   kMayDiverge = 8, // of kEnter: a device that waits for an answer may be what the other devices wait for
 };
 

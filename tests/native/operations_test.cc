@@ -125,7 +125,7 @@ TEST(test_the_end_of_a_program) {
   operations.take(kProgram, 0, comes, 0, {second.out()}, second.done());
   CHECK(second.error == "why");
   CHECK(operations.any());
-  CHECK(operations.end(kProgram) == 0); // it has failed
+  CHECK(!operations.end(kProgram)); // it has failed
   CHECK(!operations.any());
   const std::vector<int32_t> value{1};
   const Span span = SpanOf(value);

@@ -12,6 +12,7 @@ from tests.oracle.generator import Generator
 from tests.oracle.language import FEATURES, MODULUS, REGISTERS, Case, Program, Run, statements
 from tests.oracle.place import Draw, HypothesisDraw, RandomDraw
 from tests.oracle.rings import KEEPS_ALL, RINGS
+from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.callback import Callback
 
 
@@ -30,7 +31,7 @@ def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Gener
     def run(program: Program, fresh: bool) -> Run:
         state = tuple(draw.integer(0, MODULUS - 1) for _ in REGISTERS) if fresh else None
         # A function cannot travel with a program.
-        calls = any(isinstance(s, Callback) for s in statements(program))
+        calls = any(isinstance(s, Callback | InFlight) for s in statements(program))
         exported = "export" in features and not calls and draw.integer(0, 2) == 2
         if not on_devices or draw.integer(0, 1) == 0:
             return Run(program, state, exported=exported)

@@ -21,6 +21,7 @@ from tests.oracle.language import (
 )
 from tests.oracle.leaves import Leaves
 from tests.oracle.place import Draw, Place
+from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.calls import Call, Solve, Vmap, Wrapped
 from tests.oracle.statements.control import Cond, Fori, Map, Scan, Switch, While
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD, CustomRule, Derivative
@@ -73,6 +74,8 @@ class Generator(Leaves):
             *[self.solve] * 2,
             self.map,
         ]
+        if words == "all" and "async" in features:
+            self.nests += [self.in_flight] * 3
         # What a block has at least: a print, or sometimes another ordered effect.
         others = (self.log, self.queued, self.sync, self.jax_print, self.jax_sync)
         self.first_leaves = [*[self.ordered] * 3, *[leaf for leaf in others if leaf in self.leaves]]
@@ -200,6 +203,14 @@ class Generator(Leaves):
         xs, base = tuple(self.draw.integer(0, 9) for _ in range(self.draw.choice((2, 3, 1)))), self.atom(place)
         return Vmap(variable, xs, base, self.block(inner, effect=True), self.expression(inner), self.register())
 
+    def in_flight(self, place: Place) -> Statement:
+        turns = self.draw.choice((None, None, 0, 1, 2, 3))
+        variable = self.variable("f")
+        inner = place.inside() if turns is None else place.inside(variable)
+        kind, updates = self.draw.choice(("async_host", "async_values")), self.draw.choice((0, 0, 0, 1, 2, 3))
+        operands = tuple(self.expression(place) for _ in range(self.draw.choice((1, 2, 3))))
+        return InFlight(self.label(), kind, operands, turns, variable, updates, self.block(inner), self.register())
+
     def derivative(self, place: Place) -> Statement:
         form = self.draw.choice(tuple(dict.fromkeys((*BACKWARD, *FORWARD))))
         label = self.label()
@@ -248,6 +259,7 @@ KINDS = frozenset(
         *(f"fails_{kind}" for kind in EFFECTS if "queued" in kind or "sync" in kind or kind == "jax_io"),
         *("assign", "optimization_barrier", "associative_scan", "map", "call", "call_dropped", "dropped_result"),
         *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch", "scan", "scan_reverse"),
+        *("async_straight", "async_carried", "async_update", "async_partial"),
         *("scan_unroll_2", "scan_unroll_3", "solve", "solve_residual", "new_ref", "freeze", "run_state", "write"),
     }
 )

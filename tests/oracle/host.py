@@ -46,6 +46,7 @@ class Runner:
     features: frozenset[str] = FEATURES
     kernel: Callable[..., Any] = simulated  # as `pl.pallas_call`
     rewriting: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext  # in it kernels write logs
+    asynchronous: Any = None  # has `async_callback`, `async_start`, `async_update` and `async_done`
     export: Callable[..., Callable[..., Any]] = lambda jitted, *args: jitted  # of these arguments, read again
 
 

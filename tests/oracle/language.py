@@ -46,6 +46,8 @@ EFFECTS: Mapping[str, bool] = {
     "jax_queued": True,
     "jax_io": True,
     "jax_sync": True,
+    "async_host": True,
+    "async_values": True,
 }
 
 PRINTS = ("ordered", "unordered", "native", "native_unordered", "apart", "jax_print", "jax_print_ordered")
@@ -75,7 +77,7 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
 FEATURES = frozenset(
     {
         *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
-        *("capture", "native", "jax", "export", "rings", "check"),
+        *("capture", "native", "jax", "export", "rings", "check", "async"),
     }
 )
 

@@ -102,6 +102,8 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
             records = stack.enter_context(fx.capture())
         yield
     if records is not None:
+        # Of an asynchronous operation only what its function prints is a line.
+        records = [record for record in records if record.effect != "async" and not record.text.startswith("async_")]
         outcome.records, outcome.tokens = [], [seen_of(record) for record in records]
         for record in records:
             text = record.text

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RINGS = ("wait", "drop_newest", "drop_oldest")
 """What is done about a full ring, as the setting `when_full` has it."""
 
-KEEPS_ALL = frozenset({"callback", "record", "nested", "failures", "check"})
+KEEPS_ALL = frozenset({"callback", "record", "nested", "failures", "check", "async"})
 """What a case is without whose records may be dropped: what a function that is not called would have done, and what
 leaves no line."""
 

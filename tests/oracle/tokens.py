@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.internals import wire
 from tests.oracle.language import DOMAINS, EFFECTS, PROGRAM_DOMAIN, Program, kinds_of_labels, statements
+from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.calls import Vmap
 from tests.oracle.statements.control import Cond, Fori, Switch, While
 from tests.oracle.statements.derivatives import Derivative
@@ -100,6 +101,9 @@ class Notes:
         self._last[domain] = position
         if kind in DOMAINS or kind.startswith("native"):
             lane = ()  # a call of the handler does not know its lane
+        if kind == "async_host":  # its line is of what it has called
+            self.places += [None] * written
+            return
         place = Place(
             *(self._dispatch, domain, self._counts[domain] - 1, self._is_exact, lane, grid),
             may_step=position is not None and position[0] == "logs",
@@ -108,7 +112,10 @@ class Notes:
 
 
 def _skips(program: Program) -> bool:
-    """Whether there may be effects that count although no lane has them: lanes that take branches of their own."""
+    """Whether there may be effects that count although no lane has them: lanes that take branches of their own. What an
+    asynchronous operation has come to so far is asked for without a line."""
+    if any(isinstance(s, InFlight) and s.updates % 2 for s in statements(program)):
+        return True
     has_lanes = any(isinstance(s, Vmap | Derivative) for s in statements(program))
     return has_lanes and any(
         isinstance(s, Cond | Switch | While | Check) or (isinstance(s, Fori) and not isinstance(s.trips, int))

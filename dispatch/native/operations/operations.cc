@@ -159,7 +159,7 @@ void Operations::fail(const Program &program, const std::string &why) {
     if (inbox.done) threads_.run([done = std::move(inbox.done), why] { done(why); });
 }
 
-size_t Operations::end(const Program &program) {
+std::optional<size_t> Operations::end(const Program &program) {
   OfProgram ended; // freed without the lock
   std::lock_guard lock(mutex_);
   const auto it = programs_.find(program);
@@ -167,7 +167,8 @@ size_t Operations::end(const Program &program) {
   std::swap(ended, it->second);
   programs_.erase(it);
   any_.store(programs_.size(), std::memory_order_relaxed);
-  return ended.failed.empty() ? ended.open.size() : 0;
+  if (!ended.failed.empty()) return std::nullopt;
+  return ended.open.size();
 }
 
 } // namespace effects

@@ -77,8 +77,8 @@ public:
 
   // The program fails: so does what waits, and what comes to wait.
   void fail(const Program &program, const std::string &why);
-  // The program has ended: forgets its operations. Returns how many were not done.
-  size_t end(const Program &program);
+  // The program has ended: forgets its operations. Returns how many were not done; nothing if it has failed.
+  std::optional<size_t> end(const Program &program);
   // Whether there is anything to forget of any program.
   bool any() const { return any_.load(std::memory_order_relaxed) != 0; }
 

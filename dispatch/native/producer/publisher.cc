@@ -53,7 +53,9 @@ void Copy(std::byte *to, const Span *spans, size_t count) {
   }
 }
 
-bool MustStay(const RecordHeader &header) { return IsMarker(header.kind) || header.reply != 0; }
+bool MustStay(const RecordHeader &header) {
+  return IsMarker(header.kind) || header.reply != 0 || (header.flags & kAwaited) != 0;
+}
 
 } // namespace
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -176,10 +177,14 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     operations().fail({thread, epoch}, why);
   });
-  // Of a program that has ended. Returns how many were not done.
-  m.def("end_operations", [](uint32_t thread, uint32_t epoch) {
-    nb::gil_scoped_release release;
-    return operations().end({thread, epoch});
+  // Of a program that has ended. Returns how many were not done; None if it has failed.
+  m.def("end_operations", [](uint32_t thread, uint32_t epoch) -> nb::object {
+    std::optional<size_t> not_done;
+    {
+      nb::gil_scoped_release release;
+      not_done = operations().end({thread, epoch});
+    }
+    return not_done ? nb::cast(*not_done) : nb::none();
   });
   m.def("hold", [](uint32_t thread) { drain().hold(thread); });
   m.def("fail_replies", [](const std::string &why) {

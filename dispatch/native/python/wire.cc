@@ -100,8 +100,11 @@ nb::dict Wire() {
                            {"enter", number(Kind::kEnter)},
                            {"leave", number(Kind::kLeave)},
                            {"skip", number(Kind::kSkip)}});
-  wire["flags"] =
-      Numbers({{"large", kLarge}, {"replicated", kReplicated}, {"callback", kCallback}, {"may_diverge", kMayDiverge}});
+  wire["flags"] = Numbers({{"large", kLarge},
+                           {"replicated", kReplicated},
+                           {"callback", kCallback},
+                           {"may_diverge", kMayDiverge},
+                           {"awaited", kAwaited}});
   wire["record_traits"] = Numbers({{"ordered", kRecordIsOrdered},
                                    {"closes", kRecordCloses},
                                    {"callback", kRecordIsCallback},

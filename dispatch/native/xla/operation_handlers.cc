@@ -50,7 +50,8 @@ ffi::Error Begin(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
     if (!token.is_primary()) return;
     std::vector<Span> spans(all.data() + 1, all.data() + all.size());
     spans.push_back({&number, sizeof number});
-    publisher().publish(Kind::kUnordered, site->site, token.token, device, spans.data(), spans.size(), site->flags);
+    publisher().publish(Kind::kUnordered, site->site, token.token, device, spans.data(), spans.size(),
+                        static_cast<uint16_t>(site->flags | kAwaited));
     // Now, and not with the next batch.
     wake_up().set_offer_urgent();
     wake_up().wake_now();

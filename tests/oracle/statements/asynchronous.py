@@ -1,0 +1,104 @@
+"""Asynchronous operations: what is started here and done later, with statements in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from tests.oracle.jax_ import Scope, assign, fold, register, run_body
+from tests.oracle.language import MODULUS, Block_, Expression, State
+from tests.oracle.source import Source
+
+I32 = jax.ShapeDtypeStruct((), np.int32)
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """An operation, with a block between its start and its done.
+
+    A function of the host's prints its operands; that line is in the place of the done. Other operations hand on the
+    operands. Both come to one number, which is folded into `target`. With `turns` a loop carries the future: each turn
+    runs the block, ends the operation, and starts it again.
+    """
+
+    label: str
+    kind: str  # "async_host", or "async_values"
+    operands: tuple[Expression, ...]
+    turns: int | None  # None: no loop
+    variable: str  # of the loop
+    updates: int  # how many updates there are before each done, the last with what there is so far if that is odd
+    body: Block_
+    target: str
+
+    def kinds(self) -> tuple[str, ...]:
+        found = [self.kind, "async_straight" if self.turns is None else "async_carried"]
+        return (*found, *["async_update"] * (self.updates > 1), *["async_partial"] * (self.updates % 2))
+
+    def python(self, out: Source) -> None:
+        future = out.fresh("future")
+
+        def start() -> None:
+            out.line(f"{future} = [{', '.join(operand.python() for operand in self.operands)}]")
+
+        def done() -> None:
+            if self.updates % 2:
+                out.line(f"{self.target} = fold([fold({future}, 0)], {self.target})  # so far")
+            if self.kind == "async_host":
+                out.line(f"async_host({self.label!r}, *{future})")
+            out.line(f"{self.target} = fold([fold({future}, 0)], {self.target})")
+
+        start()
+        if self.turns is None:
+            out.body(self.body)
+        else:
+            with out.block(f"for {self.variable} in turns(range({self.turns})):  # carries a future"):
+                out.body(self.body)
+                done()
+                start()
+        done()
+
+    def jax(self, scope: Scope, state: State) -> State:
+        fx: Any = scope.runner.asynchronous
+
+        def function(*values: Any) -> Any:
+            scope.runner.emit["ordered"](self.label, values)
+            number = np.int32(sum((j + 1) * int(value) for j, value in enumerate(values)) % MODULUS)
+            if not self.updates % 2:
+                return number
+            return (each for each in (number,))  # yields it
+
+        function.__qualname__ = function.__name__ = self.label
+
+        def start(state: State, scope: Scope) -> Any:
+            values = [lax.convert_element_type(operand.jax(scope, state), np.int32) for operand in self.operands]
+            if self.kind == "async_host":
+                return fx.async_callback(function, I32, *values)
+            return fx.async_start(lambda *values: fold(jax.numpy.stack([*values, np.int32(0)]), np.int32(0)), *values)
+
+        def done(future: Any, state: State) -> State:
+            numbers = []
+            for _ in range(self.updates // 2):
+                future = fx.async_update(future)
+            if self.updates % 2:
+                future, so_far = fx.async_update(future, partial=True)
+                numbers.append(so_far)
+            for number in (*numbers, fx.async_done(future)):
+                state = assign(state, self.target, fold(jax.numpy.stack([number]), register(state, self.target)))
+            return state
+
+        future = start(state, scope)
+        if self.turns is None:
+            return done(future, run_body(self.body, scope, state))
+
+        def turn(i: Any, carry: tuple[Any, State]) -> tuple[Any, State]:
+            future, state = carry
+            here = scope.bind(**{self.variable: i})
+            state = done(future, run_body(self.body, here, state))
+            return start(state, here), state
+
+        future, state = lax.fori_loop(0, self.turns, turn, (future, state))
+        return done(future, state)
