@@ -205,7 +205,7 @@ class Generator(Leaves):
 
     def in_flight(self, place: Place) -> Statement:
         turns = self.draw.choice((None, None, 0, 1, 2, 3))
-        variable = self.variable("f")
+        variable = self.variable("t")
         inner = place.inside() if turns is None else place.inside(variable)
         kind, updates = self.draw.choice(("async_host", "async_values")), self.draw.choice((0, 0, 0, 1, 2, 3))
         operands = tuple(self.expression(place) for _ in range(self.draw.choice((1, 2, 3))))
