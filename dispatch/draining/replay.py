@@ -159,6 +159,8 @@ class Replay:
         for such."""
         is_wanted = any(handler.after_error for handler in self._observers.handlers)
         for site, token, device, payload in parts:
+            if not site.content.is_counted:
+                continue
             left = site.lanes_of(payload) if lanes is None else lanes
             count = 0
             if is_wanted:

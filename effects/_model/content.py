@@ -92,6 +92,9 @@ class Content(Protocol):
         """The site of one record, where the record itself says what it means."""
         return site
 
+    is_counted = True
+    """Whether its records are effects by themselves where effects are counted. An attribute, as the next one."""
+
     has_parts = False
     """Whether its records consist of others. An attribute, since the drain looks at it for every callback."""
 

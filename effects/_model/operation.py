@@ -241,6 +241,8 @@ class HostStart(Content):
     function: HostFunction
     name: str
 
+    is_counted = False  # its done is
+
     @property
     def title(self) -> str:
         return self.name
