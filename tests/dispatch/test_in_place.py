@@ -141,6 +141,24 @@ def test_a_reused_key_is_told_as_jax_does():
                     draw(*keys)
 
 
+def test_clocks_may_be_replaced(lines, monkeypatch):
+    """A test of the user's that replaces `time.monotonic` stops neither prints nor callbacks nor barriers."""
+
+    @fx.jit
+    def f(x):
+        fx.print("{}", x)
+        return fx.callback(lambda x: 2 * x, jax.ShapeDtypeStruct((), "int32"), x)
+
+    def run():
+        assert f(1) == 2
+        fx.effects_barrier(timeout=60)
+
+    run()
+    with monkeypatch.context() as patch:
+        patch.setattr("time.monotonic", lambda: 1 / 0)
+        assert lines(run) == ["1"]
+
+
 @pytest.mark.parametrize("effects", [False, True])
 def test_a_leaked_tracer_is_told_as_jax_does(effects):
     """A function that uses a tracer of another one, which is over, gets JAX's `UnexpectedTracerError`."""
