@@ -151,8 +151,8 @@ one function."""
 
 
 def _function(primitive: Any, callback: Any, results: int | None = None) -> HostFunction:
-    """The function of a record that calls what JAX calls for this primitive. With `results` it returns so many arrays in a
-    list."""
+    """The function of a record that calls what JAX calls for this primitive. It returns `results` arrays in a list, or
+    None."""
     user = _jax.user_function(callback)
     same = (id(user), callback.in_tree) if hasattr(callback, "in_tree") else (id(callback),)
     x64 = bool(jax.config.jax_enable_x64)
