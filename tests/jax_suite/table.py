@@ -9,7 +9,7 @@ from tests.jax_suite.compare import Comparison, Runs
 
 
 def table(runs: Runs) -> str:
-    """The table in Markdown: a row for each file, and a column for each version with outcomes beside those of `runs`."""
+    """The table in Markdown: a row for each file, and a column for each version with outcomes beside `runs`."""
     rows: dict[str, dict[Path, Comparison]] = {}
     versions = sorted(runs.results.parent.glob("jax-*"))
     totals = {version: Comparison() for version in versions}
