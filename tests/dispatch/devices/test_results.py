@@ -165,6 +165,26 @@ def test_result_of_a_callback_goes_anywhere(lines):
 
 @pytest.mark.skipif(not hasattr(hijax, "Box"), reason="this JAX has no Box")
 @pytest.mark.parametrize("effects", [False, True])
+def test_boxes_are_changed_by_compiled_programs(effects):
+    """The same with what `lower().compile()` returns, where the box is an argument."""
+    box = hijax.Box(1.0)
+
+    @fx.jit
+    def f(box, x):
+        if effects:
+            fx.print("{}", x)
+        box.set(box.get() + x)
+        return 2 * x
+
+    compiled = f.lower(box, 2.0).compile()
+    with fx.capture() as records:
+        assert [compiled(box, 2.0), compiled(box, 3.0)] == [4.0, 6.0]
+    assert box.get() == 6.0
+    assert [record.text for record in records] == ["2.0", "3.0"] * effects
+
+
+@pytest.mark.skipif(not hasattr(hijax, "Box"), reason="this JAX has no Box")
+@pytest.mark.parametrize("effects", [False, True])
 def test_boxes_are_changed_by_calls(effects):
     """A function may change what is in one of JAX's experimental boxes, an argument or one that it closes over."""
     box, given = hijax.Box(1.0), hijax.Box(jnp.arange(3.0))
