@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -73,6 +74,8 @@ class Dispatcher:
                 _raise_what_ended(stream, number)
                 if (failure := failure_in(error, self._name)) is not None:
                     raise failure from None
+                if isinstance(error, jax.errors.KeyReuseError):
+                    _count_without_token(error)
                 hide_frames(error)
             raise
         finally:
@@ -94,6 +97,12 @@ def _explicit_token_or_raise(error: Exception, token: Any) -> Any:
     if isinstance(error, ValueError) and TOKEN_NAME in str(error):
         return token
     raise error
+
+
+def _count_without_token(error: Exception) -> None:
+    """JAX's error says which argument holds a key that was used before, and has counted the token."""
+    text = re.sub(r"(?<=at index )\d+", lambda number: str(int(number[0]) - 1), str(error))
+    error.args = (text, *error.args[1:])
 
 
 def _wait_for_callbacks(stream: Stream) -> None:

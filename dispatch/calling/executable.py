@@ -21,15 +21,20 @@ from effects.dispatch.draining.runtime import runtime
 class Executable:
     """JAX's executable of a threaded function, as that of the function without tokens."""
 
-    def __init__(self, threaded: Any, traits: Sequence[ProgramTraits], name: str, num_constants: int):
-        """`num_constants`: how many constants of the program come ahead of the token."""
+    def __init__(
+        self, threaded: Any, traits: Sequence[ProgramTraits], name: str, num_constants: int, whole: Any = None
+    ):
+        """`num_constants`: how many constants of the program come ahead of the token. `whole`: JAX's compiled function
+        with the token, which alone can take values of JAX's experimental "hijax" types, if it has such."""
         self._threaded = threaded
         self._made_with = traits, name, num_constants
+        self._whole = whole
 
     def create_cpp_call(self, params: Any) -> Dispatcher:
         """What JAX calls with the user's arguments."""
         traits, name, _ = self._made_with
-        return _Call(name, _jax.compiled_with_token(self._threaded, params, dict.fromkeys(traits, 0)), params)
+        whole = self._whole or _jax.compiled_with_token(self._threaded, params, dict.fromkeys(traits, 0))
+        return _Call(name, whole, params)
 
     @property
     def _unloaded_executable(self) -> Unloaded | None:

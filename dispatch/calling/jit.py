@@ -31,7 +31,7 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         **options: As for `jax.jit`: `static_argnums`, `donate_argnames`, `in_shardings`, ...
 
     Returns:
-        The compiled function.
+        The compiled function. It also looks like one of `jax.jit`: `<PjitFunction of <function f at 0x...>>`.
 
     Example:
         >>> import effects as fx
@@ -63,7 +63,13 @@ class JitFunction(Dispatcher):
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
-        return f"<fx.jit of {self._name}>"
+        try:
+            return f"<PjitFunction of {vars(self)['__wrapped__']!r}>"
+        except Exception:  # of the user's function, which may also have been taken away
+            return "<PjitFunction>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._without_tokens.__getstate__()
 
     def __reduce__(self) -> Any:
         users = {name: value for name, value in vars(self).items() if name not in _OURS}

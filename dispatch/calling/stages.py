@@ -80,5 +80,6 @@ class Lowered(_ThreadedStage):
         constants = compiled._params.const_args
         _, output_tokens = compiled.out_tree.children()
         traits = tuple(output_tokens.node_data()[1])
-        executable = Executable(compiled._executable, traits, self._function._name, len(constants))
+        whole = compiled if compiled._params.is_high else None
+        executable = Executable(compiled._executable, traits, self._function._name, len(constants), whole)
         return jax.stages.Compiled(executable, constants, self.args_info, self.out_tree, compiled._no_kwargs)  # type: ignore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numbers
 import threading
-import time
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from effects import _errors as errors
@@ -63,7 +63,7 @@ def effects_barrier(
     names = None if effects is None else effect_names(effects)
     if runtime.is_lost:
         return  # nothing was issued here: that raises
-    deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else time.monotonic() + timeout
+    deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else monotonic() + timeout
     meeting = runtime.meetings.next() if scope == "global" else None
     streams = runtime.streams
     outstanding = runtime.waiting.wait(

@@ -9,8 +9,8 @@ those of several threads' may, as the threads themselves do.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from effects import _errors as errors
@@ -136,9 +136,9 @@ class Drain:
     def stop(self, timeout: float | None = None) -> bool:
         """Ends the threads after what was published has been replayed. Returns whether they have ended in time."""
         native.stop()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else monotonic() + timeout
         while threads := [thread for thread in self._threads if thread.is_alive()]:  # one may start another
-            left = None if deadline is None else deadline - time.monotonic()
+            left = None if deadline is None else deadline - monotonic()
             if left is not None and left <= 0:
                 return False
             threads[0].join(left)
@@ -370,7 +370,7 @@ class Drain:
                 continue
             if failures.unended or failures.untracked_ended:
                 failures.count_after_end(key, 1)
-            self.running[me] = site, key, token, reply, several, time.monotonic()
+            self.running[me] = site, key, token, reply, several, monotonic()
             result = replay.function(site, token, device, payload, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:

@@ -6,7 +6,7 @@ import collections
 import re
 import sys
 import threading
-import time
+from time import monotonic
 from typing import Any
 
 import jax
@@ -51,7 +51,7 @@ class Meeting:
         # In a thread of its own, since the service's client does not see an interrupt, nor our deadline if another
         # process came first with a later one.
         waiting = Background(lambda: self._wait(deadline))
-        answers = waiting.wait(None if deadline is None else max(0.0, deadline - time.monotonic()) + _GRACE)
+        answers = waiting.wait(None if deadline is None else max(0.0, deadline - monotonic()) + _GRACE)
         problem = waiting.result if answers else "the service that knows who has come does not answer"
         if problem is None:
             return
@@ -65,7 +65,7 @@ class Meeting:
 
     def _wait(self, deadline: float | None) -> str | None:
         """Why not all processes have come; None if they have."""
-        left = _LONGEST if deadline is None else int(1000 * (deadline - time.monotonic()))
+        left = _LONGEST if deadline is None else int(1000 * (deadline - monotonic()))
         try:
             self._service.wait_at_barrier(f"{self._key}/{self._number}", min(max(left, 1), _LONGEST))
         except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
+from time import monotonic
 
 from effects import _jax
 from effects._api.registry import OF_JAX
@@ -30,7 +30,7 @@ class Waiting:
     def for_all(self, timeout: float | None = None) -> list[str]:
         """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for.
         Returns what is outstanding when the time is up."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else monotonic() + timeout
         return self.wait(self._streams.all(), None, deadline, returned=True)
 
     def forget_all(self) -> None:
@@ -94,7 +94,7 @@ class Waiting:
             self._drain.finish(done)
             return []
         self._drain.start()  # a program that failed while it was traced has an epoch too
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        left = None if deadline is None else max(0.0, deadline - monotonic())
         if done() or self._drain.wait(done, left, for_untracked=for_untracked):
             if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
                 return ["programs with unordered effects that were left to JAX"]
@@ -115,9 +115,9 @@ class Waiting:
         tokens = _jax.jax_tokens.current_tokens
         for effect, token in list(tokens.items()):
             while deadline is not None and not _jax.is_token_ready(token):
-                if time.monotonic() > deadline:
+                if monotonic() > deadline:
                     return False
-                left = max(0.0, deadline - time.monotonic())
+                left = max(0.0, deadline - monotonic())
                 self._drain.wait(lambda token=token: _jax.is_token_ready(token), min(0.01, left))
             if deadline is None:
                 _jax.block_until_token(token)
@@ -154,4 +154,4 @@ def _wait_for_unordered(deadline: float | None) -> bool:
         waiting = Background(lambda: [*map(_jax.block_until_token, tokens)])
     except RuntimeError:  # the interpreter ends, and no thread can be started any more
         return _wait_for_unordered(None)
-    return waiting.wait(max(0.0, deadline - time.monotonic()))
+    return waiting.wait(max(0.0, deadline - monotonic()))

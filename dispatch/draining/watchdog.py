@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from time import monotonic
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -134,7 +135,7 @@ class Watch:
         Args:
             running: The functions that run, by the identity of their threads.
         """
-        now = time.monotonic()
+        now = monotonic()
         if now < self._next or not any(function.reply for function in running.values()):
             return
         self._next = now + _LOOK

@@ -182,7 +182,10 @@ class StreamHost:
         """
         compiled = threaded
         if hasattr(threaded, "trace"):
-            traced = with_flat_arguments(threaded.trace(token, *args, **kwargs))  # for which no other thread waits
+            traced = threaded.trace(token, *args, **kwargs)  # for which no other thread waits
+            if traced.jaxpr.is_high:  # it has values of JAX's experimental "hijax" types, with which only calls compile
+                return True
+            traced = with_flat_arguments(traced)
             traced.lower()
             with lock:  # of several threads that were there at one time, one compiles: JAX has kept one lowering
                 compiled = traced.lower().compile()

@@ -102,10 +102,10 @@ def _take_over(
             content = _printing(params)
     elif primitive is _jax.debug_callback_p:
         effect, ordered = JAX_DEBUG, _jax.is_ordered(params["effect"])
-        content = HostCall(_function(params["callback"]))
+        content = HostCall(_function(primitive, params["callback"]))
     else:
         effect, ordered = JAX_IO, params["ordered"]
-        content = _io_call(params)
+        content = _io_call(primitive, params)
         if params["sharding"] is not None and jax.process_count() > 1:
             message = MSG_SHARDING_OF_PROCESSES.format(name=content.title, where=where, sharding=params["sharding"])
             raise NotImplementedError(message)
@@ -133,9 +133,9 @@ def _with_static(operands: Sequence[Operand], params: dict[str, Any]) -> tuple[t
     return tuple(Static(static[i]) if i in static else next(arrays) for i in range(tree.num_leaves)), tree
 
 
-def _io_call(params: dict[str, Any]) -> HostCall:
+def _io_call(primitive: Any, params: dict[str, Any]) -> HostCall:
     avals = params["result_avals"]
-    function = _function(params["callback"], len(avals))
+    function = _function(primitive, params["callback"], len(avals))
     if not avals:
         return HostCall(function)
     results = tuple(Operand(aval.shape, np.dtype(aval.dtype), stored_dtype(np.dtype(aval.dtype))) for aval in avals)
@@ -150,21 +150,22 @@ _functions: weakref.WeakValueDictionary[tuple[Any, ...], HostFunction] = weakref
 one function."""
 
 
-def _function(callback: Any, results: int | None = None) -> HostFunction:
-    """The function of a record that calls what JAX calls. With `results` it returns so many arrays in a list."""
+def _function(primitive: Any, callback: Any, results: int | None = None) -> HostFunction:
+    """The function of a record that calls what JAX calls for this primitive. It returns `results` arrays in a list, or
+    None."""
     user = _jax.user_function(callback)
     same = (id(user), callback.in_tree) if hasattr(callback, "in_tree") else (id(callback),)
     x64 = bool(jax.config.jax_enable_x64)
     key = (*same, results, x64)
     function = _functions.get(key)
     if function is None:
-        function = _functions[key] = HostFunction(_calling(callback, results, x64), name=function_name(user))
+        function = _functions[key] = HostFunction(_calling(primitive, callback, results, x64), name=function_name(user))
     return function
 
 
-def _calling(callback: Callable[..., Any], results: int | None, x64: bool) -> Callable[..., Any]:
+def _calling(primitive: Any, callback: Callable[..., Any], results: int | None, x64: bool) -> Callable[..., Any]:
     def call(*args: Any) -> list[np.ndarray] | None:
-        with _jax.callback_context(x64) as put:
+        with _jax.callback_context(x64, primitive) as put:
             returned = callback(*map(put, args))
             if results is None:
                 return None
@@ -181,7 +182,8 @@ def _printing(params: dict[str, Any]) -> HostCall:
     """A call that formats as JAX does, with arrays of JAX's."""
     x64 = bool(jax.config.jax_enable_x64)
     if params["logging_record"] is not None:
-        return HostCall(HostFunction(_calling(_jax.log_callback(params), None, x64), name="jax.debug.log"))
+        log = _calling(_jax.debug_print_p, _jax.log_callback(params), None, x64)
+        return HostCall(HostFunction(log, name="jax.debug.log"))
     fmt, options = params["fmt"], dict(params["np_printoptions"])
 
     def text(*values: Any) -> str:

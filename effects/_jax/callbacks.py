@@ -64,8 +64,11 @@ def is_left_to_jax() -> bool:
 
 
 @contextlib.contextmanager
-def callback_context(x64: bool) -> Iterator[Callable[[Any], jax.Array]]:
-    """What JAX puts around the function of a callback, and what makes an array of JAX's of a NumPy array for it."""
+def callback_context(x64: bool, primitive: Any = None) -> Iterator[Callable[[Any], jax.Array]]:
+    """What JAX puts around the function of a callback, and what makes an array of JAX's of a NumPy array for it.
+
+    What the function raises is logged as JAX logs it for a callback of this primitive.
+    """
     device = jax.local_devices(backend="cpu")[0]
     with (
         jax_config.enable_x64(x64),
@@ -74,7 +77,20 @@ def callback_context(x64: bool) -> Iterator[Callable[[Any], jax.Array]]:
         sharding_impls._internal_use_concrete_mesh(jax_mesh.empty_concrete_mesh),
         jax_mesh.use_abstract_mesh(jax_mesh.empty_abstract_mesh),
     ):
-        yield _putting_on(device)
+        try:
+            yield _putting_on(device)
+        except BaseException:
+            if primitive in _LOGGED:
+                logger, name = _LOGGED[primitive]
+                logger.exception("%s failed", name)
+            raise
+
+
+_LOGGED = {
+    debug_callback_p: (debugging.logger, "jax.debug.callback"),
+    io_callback_p: (jax_callback.logger, "jax.io_callback"),
+}
+"""Where JAX logs what a function of this primitive has raised, and the name that the message gives the callback."""
 
 
 @functools.lru_cache(1)

@@ -110,6 +110,55 @@ def test_jitted_functions_are_pickled(lines, pickler):
     assert pickle.loads(dumps(f)).version == 2
 
 
+def test_looks_like_a_function_of_jax():
+    """The representation and the state of a jitted function are those of JAX's, whatever the user's function says."""
+    f = fx.jit(_repeat, static_argnums=1)
+    assert repr(f) == repr(jax.jit(_repeat)) == f"<PjitFunction of {_repeat!r}>"
+    assert f.__getstate__()["function_name"] == "_repeat"
+
+    class Nameless:
+        def __call__(self, x):
+            return x
+
+        def __repr__(self):
+            raise ValueError("no")
+
+    for function in (fx.jit(Nameless()), f):
+        if function is f:
+            del function.__wrapped__
+        assert repr(function) == "<PjitFunction>"
+
+
+def test_a_reused_key_is_told_as_jax_does():
+    """Where JAX looks for random keys that are used twice, arguments have the numbers that the user gave them."""
+    for jit in (jax.jit, fx.jit):
+        for count in range(2):
+            keys = list(jax.random.split(jax.random.key(0)))
+            draw = jit(lambda *keys, n=count: jax.random.bits(keys[n]))
+            with jax.debug_key_reuse(True):
+                draw(*keys)
+                with pytest.raises(jax.errors.KeyReuseError, match=rf"at index {count}\b"):
+                    draw(*keys)
+
+
+def test_clocks_may_be_replaced(lines, monkeypatch):
+    """A test of the user's that replaces `time.monotonic` stops neither prints nor callbacks nor barriers."""
+
+    @fx.jit
+    def f(x):
+        fx.print("{}", x)
+        return fx.callback(lambda x: 2 * x, jax.ShapeDtypeStruct((), "int32"), x)
+
+    def run():
+        assert f(1) == 2
+        fx.effects_barrier(timeout=60)
+
+    run()
+    with monkeypatch.context() as patch:
+        patch.setattr("time.monotonic", lambda: 1 / 0)
+        assert lines(run) == ["1"]
+
+
 @pytest.mark.parametrize("effects", [False, True])
 def test_a_leaked_tracer_is_told_as_jax_does(effects):
     """A function that uses a tracer of another one, which is over, gets JAX's `UnexpectedTracerError`."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.helpers import ROOT
 from tests.jax_suite.chosen import CHOSEN
 from tests.jax_suite.compare import Comparison, Runs
+from tests.jax_suite.table import table
 
 DOCUMENT = ROOT / "docs" / "jax-tests.md"
 
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--stop-after", type=float, default=float("inf"), metavar="SECONDS", help="0: say only what is kept"
     )
     parser.add_argument("--at-least", type=float, default=99.7, help="the percentage with which the command succeeds")
+    parser.add_argument("--table", action="store_true", help="at last, a table of all versions in `--results`")
     options = parser.parse_args(arguments)
     folder = options.jax_tests.resolve()
     paths = [folder / name for name in options.files]
@@ -57,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = (options.results or Path(temporary)).resolve() / f"jax-{importlib.metadata.version('jax')}"
         results.mkdir(parents=True, exist_ok=True)
         runs = Runs(results, options.only, options.of_each, options.timeout, time.monotonic() + options.stop_after)
-        return _report(runs, paths, options.again, options.at_least)
+        status = _report(runs, paths, options.again, options.at_least)
+        if options.table:
+            print(f"\n{table(runs)}")
+        return status
 
 
 def _report(runs: Runs, paths: Sequence[Path], again: bool, at_least: float) -> int:

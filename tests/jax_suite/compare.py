@@ -85,7 +85,7 @@ class Runs:
 
     def compare(self, path: Path, again: bool = False) -> Comparison:
         """What differs in a file; with `again`, what differed has its turn again."""
-        plain_file, our_file = (self.results / f"{path.stem}.{how}.jsonl" for how in ("jax", "fx"))
+        plain_file, our_file = self._files(path.stem)
         if again:
             plain, ours = outcomes.read(plain_file), outcomes.read(our_file)
             differing = {
@@ -95,7 +95,15 @@ class Runs:
                 outcomes.forget(our_file, {*differing, self._over})
         self._run(path, plain_file, in_place=False)
         self._run(path, our_file, in_place=True)
+        return self.kept(path.stem)
+
+    def kept(self, stem: str) -> Comparison:
+        """What differs in a file, as far as outcomes are kept."""
+        plain_file, our_file = self._files(stem)
         return self._compared(outcomes.read(plain_file), outcomes.read(our_file))
+
+    def _files(self, stem: str) -> tuple[Path, Path]:
+        return self.results / f"{stem}.jax.jsonl", self.results / f"{stem}.fx.jsonl"
 
     @property
     def _over(self) -> str:

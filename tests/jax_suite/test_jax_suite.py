@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 
 from tests.jax_suite import outcomes
@@ -107,6 +108,25 @@ def test_command_succeeds_where_nothing_differs(folder, capsys):
     """What fails or is skipped plainly does not count."""
     assert main(["--jax-tests", str(folder), "same_test.py"]) == 0
     assert "1 of 1 tests that pass with `jax.jit` pass with `fx.jit` (100.00 %)" in capsys.readouterr().out
+
+
+def test_table_of_what_is_kept(folder, capsys):
+    """`--table` has a column for each version in the folder of results, and a row for each file."""
+    results = folder / "results"
+    other = results / "jax-0.1"
+    other.mkdir(parents=True)
+    for how, outcome in (("jax", "passed"), ("fx", "failed")):
+        outcomes.write(other / f"older_test.{how}.jsonl", "older_test.py::test_it", outcome)
+    command = ["--jax-tests", str(folder), "same_test.py", "--results", str(results)]
+    assert main([*command, "--table"]) == 0
+    lines = capsys.readouterr().out.splitlines()[-5:]
+    assert lines == [
+        f"| File | JAX 0.1 | JAX {jax.__version__} |",
+        "| --- | --- | --- |",
+        "| `older_test.py` | 0 of 1 (in part) |  |",
+        "| `same_test.py` |  | 1 of 1 |",
+        "| **all** | **0 of 1 (in part), 0.00 %** | **1 of 1, 100.00 %** |",
+    ]
 
 
 def test_some_of_each():

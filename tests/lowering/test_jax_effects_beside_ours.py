@@ -132,6 +132,26 @@ def _fail(*args):
     raise ValueError("no")
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: io_callback(_fail, F32, x),
+        lambda x: io_callback(_fail, None, x, ordered=True),
+        lambda x: jax.debug.callback(_fail, x),
+    ],
+)
+def test_error_is_logged_as_in_jax(caplog, program):
+    """What a function raises is logged where JAX logs it, once, with its traceback."""
+    logged = []
+    for jit in (jax.jit, fx.jit):
+        caplog.clear()
+        with pytest.raises(Exception, match="ValueError"):
+            jax.block_until_ready(jit(program)(X))
+            jax.effects_barrier()
+        logged.append([(r.name, r.levelname, r.getMessage(), r.exc_info[0]) for r in caplog.records])
+    assert logged[0] == logged[1] and len(logged[0]) == 1
+
+
 def test_error_is_raised_as_ours():
     """A function that raises is an `EffectError` with the user's line: at the call that waits, else at a barrier."""
     with pytest.raises(fx.EffectError, match=rf"callback `_fail` at {__file__}:\d+, .* raised ValueError"):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax._src import hijax
 from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType
 
@@ -160,3 +161,43 @@ def test_result_of_a_callback_goes_anywhere(lines):
             assert jax.jit(lambda x: x * 2)(moved).tolist() == [2, 4, 6, 8]
             assert lines(fx.jit(lambda x: fx.print("{}", x)), moved) == ["[1. 2. 3. 4.]"]
         assert float(jnp.sum(answer)) == 10
+
+
+@pytest.mark.skipif(not hasattr(hijax, "Box"), reason="this JAX has no Box")
+@pytest.mark.parametrize("effects", [False, True])
+def test_boxes_are_changed_by_compiled_programs(effects):
+    """The same with what `lower().compile()` returns, where the box is an argument."""
+    box = hijax.Box(1.0)
+
+    @fx.jit
+    def f(box, x):
+        if effects:
+            fx.print("{}", x)
+        box.set(box.get() + x)
+        return 2 * x
+
+    compiled = f.lower(box, 2.0).compile()
+    with fx.capture() as records:
+        assert [compiled(box, 2.0), compiled(box, 3.0)] == [4.0, 6.0]
+    assert box.get() == 6.0
+    assert [record.text for record in records] == ["2.0", "3.0"] * effects
+
+
+@pytest.mark.skipif(not hasattr(hijax, "Box"), reason="this JAX has no Box")
+@pytest.mark.parametrize("effects", [False, True])
+def test_boxes_are_changed_by_calls(effects):
+    """A function may change what is in one of JAX's experimental boxes, an argument or one that it closes over."""
+    box, given = hijax.Box(1.0), hijax.Box(jnp.arange(3.0))
+
+    @fx.jit
+    def f(given, x):
+        if effects:
+            fx.print("{}", x)
+        box.set(box.get() + x)
+        given.set(given.get() * x)
+
+    with fx.capture() as records:
+        f(given, 2.0)
+        f(given, 3.0)
+    assert box.get() == 6.0 and given.get().tolist() == [0.0, 6.0, 12.0]
+    assert [record.text for record in records] == ["2.0", "3.0"] * effects
