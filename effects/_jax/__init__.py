@@ -74,12 +74,13 @@ from effects._jax.kernel_logs import MOSAIC_TPU as MOSAIC_TPU
 from effects._jax.kernel_logs import SIMULATION as SIMULATION
 from effects._jax.kernel_logs import TRITON as TRITON
 from effects._jax.kernel_logs import grid_index_of_kernel as grid_index_of_kernel
-from effects._jax.kernel_logs import grown_logs as grown_logs
 from effects._jax.kernel_logs import has_log as has_log
 from effects._jax.kernel_logs import kernel_name as kernel_name
 from effects._jax.kernel_logs import kernel_target as kernel_target
-from effects._jax.kernel_logs import logs_simulated_kernels as logs_simulated_kernels
 from effects._jax.kernel_logs import with_log as with_log
+from effects._jax.kernel_options import kernel_options as kernel_options
+from effects._jax.kernel_options import set_kernel_options as set_kernel_options
+from effects._jax.kernel_options import with_kernel_options as with_kernel_options
 from effects._jax.lanes import batched as batched
 from effects._jax.lanes import lanes_at_front as lanes_at_front
 from effects._jax.lanes import own_lanes as own_lanes
@@ -97,7 +98,6 @@ from effects._jax.mesh_kernels import mpmd_map_p as mpmd_map_p
 from effects._jax.mesh_kernels import with_mesh_log as with_mesh_log
 from effects._jax.pallas import block_starts as block_starts
 from effects._jax.pallas import blocks_of_results as blocks_of_results
-from effects._jax.pallas import checking_bounds as checking_bounds
 from effects._jax.pallas import grid_of_kernel as grid_of_kernel
 from effects._jax.pallas import grid_position as grid_position
 from effects._jax.pallas import grid_rank as grid_rank
@@ -118,7 +118,6 @@ from effects._jax.pallas import scope_of as scope_of
 from effects._jax.pallas import shown_effects as shown_effects
 from effects._jax.pallas import simulated_kernel as simulated_kernel
 from effects._jax.pallas import starts_of_results as starts_of_results
-from effects._jax.pallas import visiting as visiting
 from effects._jax.pallas import with_grid_order as with_grid_order
 from effects._jax.pallas import with_input as with_input
 from effects._jax.pallas import with_kernel as with_kernel

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax._src import config as jax_config
 from jax._src import core
@@ -19,13 +18,6 @@ from effects._jax.pallas import is_simulated, named_inputs, trace_kernel
 
 LOG = "effects: log"
 """What the output is called."""
-
-logs_simulated_kernels = jax.make_user_context(False)
-"""Whether kernels that JAX simulates have logs as compiled ones have, so that tests see what these would record."""
-
-grown_logs = jax.make_user_context(0)
-"""In a function whose kernels' logs had too little room: the words that logs had needed by then. It is part of the keys
-of JAX's caches, so that the function is traced again, with more room."""
 
 SIMULATION, TRITON, MOSAIC_GPU, MOSAIC_TPU = "a simulation", "Triton", "Mosaic GPU", "Mosaic for TPUs"
 

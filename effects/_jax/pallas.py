@@ -208,15 +208,6 @@ def with_grid_order(
     return {**params, "input_output_aliases": aliases}, jnp.asarray(order, jnp.int32)
 
 
-visiting = jax.make_user_context(None)
-"""How the grids of simulated kernels are visited, and what notes their results; None: as they say. It is part of
-the keys of JAX's caches, so that a function which was traced with another value is traced again."""
-
-
-checking_bounds = jax.make_user_context(False)
-"""Whether simulated kernels check their accesses. In JAX's keys for the same reason."""
-
-
 def starts_of_results(params: dict[str, Any], prefetched: Sequence[Any]) -> list[Any]:
     """Where the blocks of each result begin, for every program of the grid: `int32[programs, axes]`."""
     mapping = params["grid_mapping"]

@@ -67,14 +67,14 @@ def _check_index_map(index_map: Any) -> None:
                 raise ValueError(MSG_INDEX_MAP.format(effect=f"`{effect}`", where=_jax.source_of(eqn)))
 
 
-config.listen(lambda settings: _jax.checking_bounds.set_global(settings.bounds_checks))
+config.listen(lambda settings: _jax.set_kernel_options(checks_bounds=settings.bounds_checks))
 
 
 @patches.implements("bounds of kernels")
 def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(bind)
     def checked(*args: Any, **params: Any) -> Any:
-        if _jax.checking_bounds.value and _jax.is_simulated(params):
+        if _jax.kernel_options().checks_bounds and _jax.is_simulated(params):
             params = with_bounds_checks(params)
         return bind(*args, **params)
 
@@ -115,7 +115,7 @@ def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
 
 def _order_of(params: dict[str, Any]) -> str | int | None:
     """The order in which a simulated kernel visits its grid; None for that of the grid."""
-    visit = _jax.visiting.value
+    visit = _jax.kernel_options().visit
     order = grid_order_of(params["metadata"]) if visit is None else visit.order
     return None if order == "program" or _jax.grid_of_kernel(params) is None else order
 
@@ -123,7 +123,7 @@ def _order_of(params: dict[str, Any]) -> str | int | None:
 @patches.implements("grids of simulated kernels")
 def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
     def simulated(*args: Any, **params: Any) -> Any:
-        visit, given = _jax.visiting.value, (params, args)
+        visit, given = _jax.kernel_options().visit, (params, args)
         if needs_grid(params) or _jax.has_log(params):
             params = show_grid(params)
         if (order := _order_of(params)) is not None:
@@ -161,7 +161,7 @@ def _needs_log(params: dict[str, Any]) -> bool:
     another order are shown in the order of the grid."""
     if params["interpret"] is not True:
         return not _jax.is_simulated(params)
-    return _jax.logs_simulated_kernels.value or (
+    return _jax.kernel_options().logs_simulated or (
         _order_of(params) is not None and not summarize(params["jaxpr"]).awaits_results
     )
 

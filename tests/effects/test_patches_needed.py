@@ -160,7 +160,7 @@ def _indices_outside():
 
 def _tokens_of_log():
     """How many tokens the records of a kernel have that writes its effects to a log."""
-    with _jax.logs_simulated_kernels(True), fx.capture() as records:
+    with _jax.with_kernel_options(logs_simulated=True), fx.capture() as records:
         jax.jit(lambda x: _kernel(x))(jnp.ones(2))
         fx.effects_barrier()
     return len({record.token for record in records})

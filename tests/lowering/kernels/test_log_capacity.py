@@ -62,7 +62,7 @@ def test_a_log_grows(lines):
         fx.print("other")
         return x
 
-    with fx.config.override(kernel_log_capacity=16), _jax.logs_simulated_kernels(True):
+    with fx.config.override(kernel_log_capacity=16), _jax.with_kernel_options(logs_simulated=True):
         other(X)
         with pytest.warns(RuntimeWarning, match="12 effects of the kernel"):
             assert lines(f, X) == [*map(str, range(8))] * 2
@@ -85,7 +85,11 @@ def test_overflow_where_warnings_are_errors():
     def f(x):
         return call(kernel, x)
 
-    with fx.config.override(kernel_log_capacity=3), _jax.logs_simulated_kernels(True), warnings.catch_warnings():
+    with (
+        fx.config.override(kernel_log_capacity=3),
+        _jax.with_kernel_options(logs_simulated=True),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("error")
         with fx.capture(suppress=True) as records:
             f(X)
@@ -105,7 +109,7 @@ def test_what_a_log_cannot_have():
         o_ref[...] = x_ref[...]
 
     line = blocks.__code__.co_firstlineno + 1
-    with _jax.logs_simulated_kernels(True):
+    with _jax.with_kernel_options(logs_simulated=True):
         with pytest.raises(NotImplementedError, match="The callback `sin` at .*interpret=True"):
             fx.jit(lambda x: call(awaiting, x, **BLOCKS)).lower(X)
         with (
