@@ -90,6 +90,7 @@ from effects._jax.lowering import call_handler as call_handler
 from effects._jax.lowering import is_for_export as is_for_export
 from effects._jax.lowering import keep_with_program as keep_with_program
 from effects._jax.lowering import mark_replicated as mark_replicated
+from effects._jax.lowering import missing_platform as missing_platform
 from effects._jax.lowering import owner_of as owner_of
 from effects._jax.lowering import platforms_of as platforms_of
 from effects._jax.lowering import replace_handlers as replace_handlers

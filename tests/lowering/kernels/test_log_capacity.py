@@ -38,6 +38,23 @@ def test_overflow_is_counted_and_said():
     assert "needed 15" in str(said[0].message)
 
 
+def test_a_log_that_is_full_to_the_last_word():
+    """The last effect that fits is there whole and is not counted as dropped, and those behind it are written over
+    none."""
+
+    def kernel(x_ref, o_ref):
+        jax.lax.fori_loop(0, 2 + 2 * pl.program_id(0), lambda n, _: fx.print("{} {}", pl.program_id(0), n), None)
+        o_ref[...] = x_ref[...]
+
+    @fx.jit
+    def f(x):
+        return call(kernel, x, **BLOCKS)
+
+    with fx.config.override(kernel_log_capacity=6), pytest.warns(RuntimeWarning, match="^2 effects of the kernel"):
+        _, records = logged(f, X)
+    assert [text for text, *_ in records] == ["0 0", "0 1", "1 0", "1 1"]
+
+
 def test_a_log_grows(lines):
     """A function of `fx.jit` is traced again at the call after the overflow, wherever the kernel is in it, and others
     are not."""

@@ -33,11 +33,15 @@ BLOCK = 128
 X = jax.ShapeDtypeStruct((4 * BLOCK,), jnp.float32)
 
 
-def lower(fun, platform, *args):
+def platform_of(platform):
+    """A context in which JAX takes a device of this platform to be there."""
+    return jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=AbstractDevice(*DEVICES[platform])))
+
+
+def lower(fun, platform, *args, jit=jax.jit):
     """The text of a program for a platform that is not here."""
-    mesh = AbstractMesh((), (), abstract_device=AbstractDevice(*DEVICES[platform]))
-    with jax.sharding.use_abstract_mesh(mesh):
-        return jax.jit(fun).trace(*args).lower(lowering_platforms=(platform,)).as_text()
+    with platform_of(platform):
+        return jit(fun).trace(*args).lower(lowering_platforms=(platform,)).as_text()
 
 
 def call(kernel, options, x):
