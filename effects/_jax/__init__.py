@@ -97,6 +97,7 @@ from effects._jax.lowering import replace_handlers as replace_handlers
 from effects._jax.mesh_kernels import mesh_kernel as mesh_kernel
 from effects._jax.mesh_kernels import mpmd_map_p as mpmd_map_p
 from effects._jax.mesh_kernels import with_mesh_log as with_mesh_log
+from effects._jax.pallas import HIDDEN as HIDDEN
 from effects._jax.pallas import block_starts as block_starts
 from effects._jax.pallas import blocks_of_results as blocks_of_results
 from effects._jax.pallas import grid_of_kernel as grid_of_kernel

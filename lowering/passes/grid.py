@@ -19,7 +19,7 @@ from effects._model.site import Site
 from effects.lowering.holders import Extra, find_holder
 from effects.lowering.passes.summary import summarize
 
-LANES = "effects: lane "
+LANES = f"{_jax.HIDDEN}lane "
 """How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""
 
 
@@ -39,7 +39,7 @@ def show_grid(params: dict[str, Any]) -> dict[str, Any]:
 
     def kernel(*references: Any) -> list[Any]:
         position, sizes = _jax.grid_position(rank)
-        index = [references[lane][0].astype(jnp.int32) for lane in lanes] + position
+        index = [references[lane][0, 0].astype(jnp.int32) for lane in lanes] + position
         vector = jnp.stack(index) if index else jnp.zeros(0, jnp.int32)
         return _with_index(_jax.closed_jaxpr(params["jaxpr"]), [*position, *sizes, vector], references)
 

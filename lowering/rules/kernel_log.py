@@ -45,6 +45,10 @@ MSG_TOO_LARGE = (
     "The log of the kernel `{kernel}` at {where} would take {size} bytes: {words} words for each of {programs} "
     "programs. A log has at most {most}. Record less, or set `fx.config.kernel_log_capacity` to fewer words."
 )
+MSG_LANES = (
+    "The effect `{effect}` at {where} is in a kernel under `vmap` that is compiled for Mosaic GPU. JAX compiles no "
+    "kernel with lanes for it. Call the kernel in `jax.lax.map`, or simulate it with `interpret=True`."
+)
 
 _MOST = 1 << 31
 """Bytes that a log may have: JAX counts them in 32 bits."""
@@ -167,6 +171,8 @@ def _logged_kernel_lowering(
     ctx: Any, *operands: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
 ) -> Any:
     kernel, target = _jax.closed_jaxpr(params["jaxpr"]), _jax.kernel_target(ctx, params)
+    if target == _jax.MOSAIC_GPU and _jax.named_inputs(params, _jax.HIDDEN):
+        raise NotImplementedError(MSG_LANES.format(effect=sites[0].effect, where=sites[0].where))
     writer = LogWriter(sites, capacity, target)
 
     def run(log: Any, row: Sequence[Any], *references: Any) -> list[Any]:

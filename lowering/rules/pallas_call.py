@@ -35,7 +35,7 @@ MSG_INDEX_MAP = (
     "`pl.program_id` says which program it is."
 )
 
-_MASK = "effects: mask"
+_MASK = f"{_jax.HIDDEN}mask"
 
 
 def _is_ours(effect: Any) -> bool:
@@ -92,7 +92,7 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
         kernel = _jax.closed_jaxpr(params["jaxpr"])
         name = f"{LANES}{len(_jax.named_inputs(params, LANES))}"
         params = _jax.with_input(params, name, lambda _, *references: _jax.evaluate(kernel, references))
-        lanes = jnp.arange(axis_data.size, dtype=jnp.float32)[:, None]
+        lanes = jnp.arange(axis_data.size, dtype=jnp.float32)[:, None, None]
         return batch(axis_data, [*args, lanes], [*dims, 0], **params)
 
     return rule
@@ -141,8 +141,8 @@ def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
 def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
     """The kernel's effects happen where one more input is not zero."""
     kernel = _jax.closed_jaxpr(params["jaxpr"])
-    params = _jax.with_input(params, _MASK, lambda mask, *references: mask_effects(kernel, mask[0] != 0, references))
-    return _jax.pallas_call_p.bind(*args, jnp.reshape(active, (1,)).astype(jnp.float32), **params)
+    params = _jax.with_input(params, _MASK, lambda mask, *references: mask_effects(kernel, mask[0, 0] != 0, references))
+    return _jax.pallas_call_p.bind(*args, jnp.reshape(active, (1, 1)).astype(jnp.float32), **params)
 
 
 @register_token_rule(_jax.pallas_call_p)
