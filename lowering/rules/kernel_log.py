@@ -107,12 +107,18 @@ class LogPlan:
 
 
 def plan_log(
-    jaxpr: Any, kernel: str, grid: tuple[int, ...] | None, index: tuple[int | None, ...], options: LogOptions
+    jaxpr: Any,
+    kernel: str,
+    grid: tuple[int, ...] | None,
+    index: tuple[int | None, ...],
+    options: LogOptions,
+    awaited: str = MSG_AWAITED,
 ) -> LogPlan:
-    """The layout of this kernel's log. Raises where it cannot have one."""
-    where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
+    """The layout of this kernel's log. Raises where it cannot have one, with `awaited` if the kernel would wait for
+    results."""
     sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
-    _refuse_results(sites)
+    where = sites[0].where if (frame := _jax.user_frame()) is None else Where(*frame)
+    _refuse_results(sites, awaited)
     if grid is None:
         raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where))
     inner = tuple(_in_grid(site, len(index)) for site in sites)
@@ -124,12 +130,12 @@ def plan_log(
     return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity, options.grows), width, where)
 
 
-def _refuse_results(sites: Sequence[Site]) -> None:
+def _refuse_results(sites: Sequence[Site], message: str) -> None:
     """Raises if a kernel would wait for the host, or for a handler of the user's."""
     for site in sites:
         if site.results is not None or site.content.calls_handler:
             what = "callback" if site.content.call is not None else "custom call"
-            raise NotImplementedError(MSG_AWAITED.format(what=what, name=site.content.title, where=site.where))
+            raise NotImplementedError(message.format(what=what, name=site.content.title, where=site.where))
 
 
 def _in_grid(site: Site, rank: int) -> Site:
