@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -133,6 +135,24 @@ def test_what_is_refused(f, said):
         fx.jit(f).lower(X)
     assert f"test_mesh_kernels.py:{_tell.__code__.co_firstlineno + 1}" in str(error.value)
     assert str(error.value).count(". ") == 2
+
+
+@pytest.mark.parametrize(
+    ("f", "programs"),
+    [
+        (lambda y: call(k_scalar, jnp.zeros(X.shape)) + y, 12),
+        (lambda y: call(k_scalar, jnp.zeros(X.shape) + y), 12),
+        (lambda y: jax.lax.cond(y > 1, lambda y: call(k_scalar, jnp.zeros(X.shape) + y)[0, 0], lambda y: y, y), 4),
+    ],
+    ids=["no operand differs", "operands differ", "some lanes are there"],
+)
+def test_lanes_are_an_axis_of_the_mesh(f, programs):
+    """Under `vmap` a kernel has programs for every lane. Where only some are there, it is called for one by one."""
+    jaxpr = jax.make_jaxpr(lambda y: jax.vmap(f)(y))(jnp.zeros(3)).jaxpr
+    (eqn,) = _kernels_in(jaxpr)
+    _, sizes = _jax.mesh_kernel(eqn.params)
+    assert math.prod(sizes.values()) == programs
+    assert bool(eqn.params["out_avals"][0].shape[0] == 3) == (programs == 12)
 
 
 def _called(program, *args):
