@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
@@ -71,10 +74,27 @@ def _thread_mesh_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params:
     return tokens, outs
 
 
+@patches.implements("vmap of kernels over meshes")
+def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel with effects runs in every lane, whether its operands differ between lanes or not."""
+
+    def rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+        if any(dim is not None for dim in dims) or not _has_effects(params) or _jax.is_axis_of_tangents(axis_data):
+            return batch(axis_data, args, dims, **params)
+        outs = jax.lax.map(lambda _: _jax.mpmd_map_p.bind(*args, **params), jnp.arange(axis_data.size))
+        return outs, [0] * len(outs)
+
+    return rule
+
+
+def _has_effects(params: dict[str, Any]) -> bool:
+    return any(summarize(jaxpr).all_effects for jaxpr in params["jaxprs"])
+
+
 @patches.implements("lowering of kernels over meshes")
 def _lower_mesh_kernel(lowering: Callable[..., Any]) -> Callable[..., Any]:
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        if not any(summarize(jaxpr).all_effects for jaxpr in params["jaxprs"]):
+        if not _has_effects(params):
             return lowering(ctx, *operands, **params)
 
         def call(*args: Any) -> list[Any]:

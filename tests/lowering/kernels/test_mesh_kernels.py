@@ -155,6 +155,18 @@ def test_lanes_are_an_axis_of_the_mesh(f, programs):
     assert bool(eqn.params["out_avals"][0].shape[0] == 3) == (programs == 12)
 
 
+def test_kernels_that_jax_has_no_rule_of_vmap_for():
+    """`pl.kernel` over a mesh of GPUs is called for every lane, also where no operand differs."""
+    mesh = plgpu.Mesh(grid=(4,), grid_names=("i",))
+
+    def f(y):
+        return pl.kernel(k_scalar, out_type=X, mesh=mesh)(jnp.zeros(X.shape)) + y
+
+    (loop,) = [eqn for eqn in jax.make_jaxpr(jax.vmap(f))(jnp.zeros(3)).jaxpr.eqns if eqn.primitive is jax.lax.scan_p]
+    (eqn,) = _kernels_in(_jax.open_jaxpr(loop.params["jaxpr"]))
+    assert loop.params["length"] == 3 and eqn.params["out_avals"][0].shape == X.shape
+
+
 def _called(program, *args):
     with fx.capture(suppress=True) as records:
         jax.block_until_ready(fx.jit(program)(*args))
