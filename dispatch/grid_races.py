@@ -115,7 +115,7 @@ class _Call:
 
 def _run(fun: Callable[..., Any], args: Sequence[Any], order: str | int) -> _Visit:
     visit = _Visit(order)
-    with _jax.visiting(visit), capture(suppress=True) as records:
+    with _jax.with_kernel_options(visit=visit), capture(suppress=True) as records:
         visit.results = list(map(np.asarray, jax.tree.leaves(jax.jit(lambda *args: fun(*args))(*args))))
         jax.effects_barrier()
         effects_barrier()

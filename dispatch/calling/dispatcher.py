@@ -10,7 +10,15 @@ import jax
 
 from effects._api import jax_callbacks
 from effects._api.config import config
-from effects._jax import call_beside_fast_paths, count_fast_paths, grown_logs, hide_frames, jax_tokens, runs_now
+from effects._jax import (
+    call_beside_fast_paths,
+    count_fast_paths,
+    hide_frames,
+    jax_tokens,
+    kernel_options,
+    runs_now,
+    with_kernel_options,
+)
 from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.custom_call_failures import failure_in
 from effects.dispatch.draining.barrier import effects_barrier
@@ -36,8 +44,8 @@ class Dispatcher:
         if not runs_now():
             with jax_callbacks.tracing_inside():
                 return self._without_tokens(*args, **kwargs)
-        if outgrown and (words := outgrown.get(self._caller, 0)) != grown_logs.value:
-            with grown_logs(words):  # traced again, with more room in the logs of its kernels
+        if outgrown and (words := outgrown.get(self._caller, 0)) != kernel_options().grown_to:
+            with with_kernel_options(grown_to=words):  # traced again, with more room in the logs of its kernels
                 return self(*args, **kwargs)
         if jax_tokens.current_tokens:
             runtime.waiting.for_untracked_programs()

@@ -55,7 +55,9 @@ class _Key(NamedTuple):
 class HostRuns:
     """The functions that have begun and whose done has not come. Drain threads add and take, under `_lock`."""
 
-    def __init__(self, streams: Streams, failures: Failures, settle: Callable[[Stream, ProgramKey | None], None]) -> None:
+    def __init__(
+        self, streams: Streams, failures: Failures, settle: Callable[[Stream, ProgramKey | None], None]
+    ) -> None:
         """`settle` waits until the effects of a stream have come, on behalf of a program if there is one."""
         self._streams, self._failures, self._settle = streams, failures, settle
         self._workers = Workers("effects-async")

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax._src import config as jax_config
 from jax._src import core
@@ -15,17 +14,10 @@ from jax._src.pallas import primitives
 
 from effects._jax.jaxprs import closed_jaxpr
 from effects._jax.lowering import platforms_of
-from effects._jax.pallas import is_simulated, named_inputs, trace_kernel
+from effects._jax.pallas import HIDDEN, is_simulated, named_inputs, trace_kernel
 
-LOG = "effects: log"
+LOG = f"{HIDDEN}log"
 """What the output is called."""
-
-logs_simulated_kernels = jax.make_user_context(False)
-"""Whether kernels that JAX simulates have logs as compiled ones have, so that tests see what these would record."""
-
-grown_logs = jax.make_user_context(0)
-"""In a function whose kernels' logs had too little room: the words that logs had needed by then. It is part of the keys
-of JAX's caches, so that the function is traced again, with more room."""
 
 SIMULATION, TRITON, MOSAIC_GPU, MOSAIC_TPU = "a simulation", "Triton", "Mosaic GPU", "Mosaic for TPUs"
 
@@ -100,7 +92,11 @@ def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[...,
         grid=mapping.grid,
         vmapped_dims=mapping.vmapped_dims,
     )
-    at = mapping.num_index_operands + mapping.num_inputs + mapping.num_outputs
+    blocks = mapping.block_mappings
+    if target == MOSAIC_TPU:  # which reads numbers from there only
+        blocks = [_in_space(each, space) if each.origin.startswith(HIDDEN) else each for each in blocks]
+    first = mapping.num_index_operands
+    at = first + len(blocks)
     avals = closed_jaxpr(params["jaxpr"]).in_avals
 
     def kernel(*references: Any) -> Sequence[Any]:
@@ -112,11 +108,16 @@ def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[...,
 
     traced = trace_kernel(
         params,
-        mapping.replace(block_mappings=(*mapping.block_mappings, block), num_outputs=mapping.num_outputs + 1),
-        [*avals[:at], getattr(block, "transformed_block_aval", None) or block.ref_aval, *avals[at:]],
+        mapping.replace(block_mappings=(*blocks, block), num_outputs=mapping.num_outputs + 1),
+        [*avals[:first], *(each.transformed_block_aval for each in (*blocks, block)), *avals[at:]],
         kernel,
     )
     return {**traced, "out_avals": (*params["out_avals"], array)}
+
+
+def _in_space(block: Any, space: Any) -> Any:
+    """A block in this memory."""
+    return block.replace(transformed_block_aval=block.transformed_block_aval.update(memory_space=space))
 
 
 def _linear(index: Sequence[Any], grid: Sequence[int]) -> Any:
@@ -128,7 +129,7 @@ def _linear(index: Sequence[Any], grid: Sequence[int]) -> Any:
 
 
 def _log_space(target: str) -> Any:
-    """The memory in which a program has its part of the log."""
+    """The memory in which a program has its part of the log, and other numbers of ours."""
     if target == MOSAIC_TPU:
         from jax._src.pallas.mosaic import core as mosaic
 

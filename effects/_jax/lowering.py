@@ -64,6 +64,17 @@ def platforms_of(ctx: Any) -> Sequence[str]:
     return ctx.module_context.platforms
 
 
+def missing_platform(ctx: Any) -> str | None:
+    """The platform that the program is lowered for, if this process has no device of it."""
+    if len(platforms := platforms_of(ctx)) != 1:
+        return None
+    try:
+        backend = ctx.module_context.get_backend(optional=True)
+    except RuntimeError:  # JAX knows no such platform here
+        backend = None
+    return platforms[0] if backend is None else None
+
+
 def replace_handlers(ctx: Any, make: Callable[[str, Any], Callable[..., Sequence[Any]] | None]) -> None:
     """Puts Python callbacks in place of calls of handlers, in all of the module that has been lowered by now.
 

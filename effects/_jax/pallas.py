@@ -27,6 +27,9 @@ from effects._jax.jaxprs import closed_jaxpr, evaluate, is_closed, trace_to_jaxp
 
 pallas_call_p = pallas_call.pallas_call_p
 
+HIDDEN = "effects: "
+"""How the names of those inputs and outputs of a kernel begin that are not the user's."""
+
 
 def is_in_kernel() -> bool:
     """Whether what is traced now is a kernel, or the index map of one of its blocks."""
@@ -144,15 +147,16 @@ def with_kernel(params: dict[str, Any], fun: Callable[..., Sequence[Any]]) -> di
 
 
 def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
-    """The parameters of a kernel that takes one number more, a `float32[1]` behind its other inputs. `fun(number,
+    """The parameters of a kernel that takes one number more, a `float32[1, 1]` behind its other inputs. `fun(number,
     *references)` gets it as a reference ahead of the others.
 
-    It is no integer, since JAX's derivative of a kernel takes every input to have a tangent.
+    It is no integer, since JAX's derivative of a kernel takes every input to have a tangent. It has two axes, since for
+    TPUs a block is as large as its array along the last two.
     """
     mapping = params["grid_mapping"]
-    block = pallas_core.BlockSpec((1,), lambda *_: (0,)).to_block_mapping(
+    block = pallas_core.BlockSpec((1, 1), lambda *_: (0, 0)).to_block_mapping(
         name,
-        core.ShapedArray((1,), jnp.float32),
+        core.ShapedArray((1, 1), jnp.float32),
         index_map_avals=mapping.index_map_avals,
         index_map_tree=mapping.index_map_tree,
         grid=mapping.grid,
@@ -213,15 +217,6 @@ def with_grid_order(
     params = trace_kernel(params, new, [order_ref, *closed_jaxpr(params["jaxpr"]).in_avals], kernel)
     aliases = tuple((operand + 1, result) for operand, result in params["input_output_aliases"])
     return {**params, "input_output_aliases": aliases}, jnp.asarray(order, jnp.int32)
-
-
-visiting = jax.make_user_context(None)
-"""How the grids of simulated kernels are visited, and what notes their results; None: as they say. It is part of
-the keys of JAX's caches, so that a function which was traced with another value is traced again."""
-
-
-checking_bounds = jax.make_user_context(False)
-"""Whether simulated kernels check their accesses. In JAX's keys for the same reason."""
 
 
 def starts_of_results(params: dict[str, Any], prefetched: Sequence[Any]) -> list[Any]:

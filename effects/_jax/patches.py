@@ -215,6 +215,14 @@ _TABLE = (
         "JAX batches what has effects also where no argument has lanes.",
     ),
     Patch(
+        "vmap of kernels over meshes",
+        (entry(batching, _BATCHERS, mpmd.mpmd_map_p),),
+        "The same for kernels over a mesh, which are called for one lane after the other where no operand differs.",
+        "They are of another primitive.",
+        "0.10",
+        "JAX batches what has effects also where no argument has lanes.",
+    ),
+    Patch(
         "derivatives of kernels",
         (entry(ad, "primitive_jvps", pallas_call.pallas_call_p),),
         "In a kernel with effects, inputs that are not differentiated have tangents of zeros.",

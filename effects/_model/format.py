@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -143,11 +143,13 @@ _SCALARS = {name: code for code, name in enumerate(SCALARS)}
 _FIXED = re.compile(r"\.(\d{1,2})([efg])")
 
 
-def native_plan(fmt: str, site: Site, end: str) -> list[tuple[str, int | None, int, str, int]] | None:
+def native_plan(
+    fmt: str, site: Site, end: str, of_record: Collection[str] = ()
+) -> list[tuple[str, int | None, int, str, int]] | None:
     """How native code fills the format of this site: pieces of (literal, scalar type, offset, conversion, precision).
 
     Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
-    precision. None where Python must do it.
+    precision, and the place in a grid. None where Python must do it. `of_record` are the fields that the record fills.
     """
     if site.lanes or site.num_dynamic_sizes or site.per_shard:
         return None
@@ -161,6 +163,16 @@ def native_plan(fmt: str, site: Site, end: str) -> list[tuple[str, int | None, i
             continue
         if name == "":
             name, automatic = str(automatic), automatic + 1
+        if name in of_record:
+            if name != "grid" or site.grid is None or spec or conversion not in (None, "s"):
+                return None
+            first, (rank,) = index[id(site.grid)], site.grid.shape
+            for axis in range(rank):
+                at = first + axis * site.grid.stored.itemsize
+                pieces.append((literal + (", " if axis else "("), _SCALARS[dtype_name(site.grid.dtype)], at, "", 0))
+                literal = ""
+            literal += ",)" if rank == 1 else ")" if rank else "()"
+            continue
         value = args[int(name)] if name.isdecimal() else kwargs.get(name)
         if isinstance(value, Static):
             value = value.value

@@ -160,7 +160,7 @@ class KernelLog(Content):
     def _index_of(self, program: int, lanes: list[np.ndarray]) -> np.ndarray:
         """Which program of the grid has the row of this number, as its effects show it."""
         along, given = np.unravel_index(program, self.grid) if self.grid else (), iter(lanes)
-        return np.array([next(given)[0] if axis is None else along[axis] for axis in self.index], np.int32)
+        return np.array([next(given)[0, 0] if axis is None else along[axis] for axis in self.index], np.int32)
 
 
 def order_of(effect: Effect) -> str | None:

@@ -61,7 +61,7 @@ class Line(Content):
         return dict(self.options or ())
 
     def native_plan(self, site: Site) -> list[tuple[str, int | None, int, str, int]] | None:
-        return None if self.of_record else native_plan(self.fmt, site, "\n")
+        return native_plan(self.fmt, site, "\n", self.of_record)
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         lines: list[str] = []

@@ -13,7 +13,7 @@ from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import CALL_TARGET, ENTER_TARGET, RECORD_TARGET, SHARDS_TARGET, RecordTrait
-from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
+from effects.lowering.emit.common import lower_as_jax, refuse_missing_platform, refuse_several_devices, register_site
 from effects.lowering.emit.record import Edges, close_p
 from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
 from effects.lowering.host.sites import known_sites
@@ -22,6 +22,7 @@ from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p,
 
 
 def record_lowering(ctx: Any, *args: Any, site: Site, call: int, edges: Edges) -> Any:
+    refuse_missing_platform(ctx, site)
     register_site(ctx, site)
 
     def record(token: Any, *operands: Any) -> list[Any]:
@@ -67,6 +68,7 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     if (outs := lower_as_jax(ctx, operands, site)) is not None:
         return outs
     refuse_several_devices(ctx, site)
+    refuse_missing_platform(ctx, site)
     kept, unmasked = site.without_idle_mask(operands)
     register_site(ctx, unmasked)
     order = Order(site.effect.domain) if site.effect.ordered else None

@@ -15,6 +15,12 @@ MSG_UNTRACKED_SHARDED = (
     "`jax.jit`, or around `jax.pmap`; where jit is disabled, or JAX looks for a NaN, do without."
 )
 
+MSG_NO_DEVICE = (
+    "Effect `{effect}` at {where} is in a program that is lowered for {platform}, and this process has no such "
+    "device. Effects are published from there by callbacks of JAX's, which it makes only for devices of this process. "
+    "Lower the program where there is one, or export it with `fx.export(f, platforms=[{platform!r}])`."
+)
+
 
 def register_site(ctx: Any, site: Site) -> None:
     """Makes the site known for as long as the program may bring its records."""
@@ -34,6 +40,12 @@ def refuse_several_devices(ctx: Any, site: Site) -> None:
     """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
     if _is_refused(ctx, site):
         raise NotImplementedError(MSG_UNTRACKED_SHARDED.format(effect=site.effect, where=site.where))
+
+
+def refuse_missing_platform(ctx: Any, site: Site) -> None:
+    """Where a record is published by a callback of JAX's."""
+    if (platform := _jax.missing_platform(ctx)) is not None:
+        raise NotImplementedError(MSG_NO_DEVICE.format(effect=site.effect, where=site.where, platform=platform))
 
 
 def _is_refused(ctx: Any, site: Site) -> bool:

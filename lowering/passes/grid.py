@@ -37,7 +37,7 @@ def show_grid(params: dict[str, Any]) -> dict[str, Any]:
 
     def kernel(*references: Any) -> list[Any]:
         position, sizes = _jax.grid_position(rank)
-        index = [references[lane][0].astype(jnp.int32) for lane in lanes] + position
+        index = [references[lane][0, 0].astype(jnp.int32) for lane in lanes] + position
         vector = jnp.stack(index) if index else jnp.zeros(0, jnp.int32)
         return _with_index(_jax.closed_jaxpr(params["jaxpr"]), [*position, *sizes, vector], references)
 

@@ -17,7 +17,7 @@ from effects import _jax
 from effects.lowering.holders import Extra, find_holder, holds
 from effects.lowering.passes.summary import summarize
 
-LANES = "effects: lane "
+LANES = f"{_jax.HIDDEN}lane "
 """How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""
 
 _lane_p = _jax.Primitive("lane_by_lane")
@@ -53,7 +53,7 @@ def call_lanes(axis_data: Any, args: Sequence[Any], dims: Sequence[int | None], 
 
 def lanes_of(axis_data: Any) -> Any:
     """The numbers of the lanes, as a kernel's input takes them."""
-    return jnp.arange(axis_data.size, dtype=jnp.float32)[:, None]
+    return jnp.arange(axis_data.size, dtype=jnp.float32)[:, None, None]
 
 
 def with_lane(params: dict[str, Any]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
         if (holder := find_holder(eqn.primitive)) is not None:
             return _mask_held(holder, eqn, active, operands)
         if registered_rule(eqn.primitive) is not None:
-            return _mask_lane_by_lane(eqn, active, operands)
+            return mask_lane_by_lane(eqn, active, operands)
         inside = (summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params))
         names = ", ".join(sorted(f"`{effect}`" for effect in effects_of(eqn.effects).union(*inside)))
         where = _jax.source_of(eqn)
@@ -182,7 +182,7 @@ def _mask_held(holder: Holder, eqn: Any, active: Any, operands: Sequence[Any]) -
     return holder(extra, *operands, **eqn.params)
 
 
-def _mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
+def mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
     """What neither a rule nor a holder describes is called for one lane after the other, if the lane is there."""
     if any(map(_jax.is_reference, operands)):
         raise NotImplementedError(MSG_MASKED_STATE.format(control=f"branch or loop with `{eqn.primitive}`"))

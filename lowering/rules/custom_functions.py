@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from effects import _jax
-from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
+from effects.lowering.passes.masks import MaskContext, mask_effects, mask_lane_by_lane, register_mask_rule
 
 
 def _mask_function(fun: Callable[..., Sequence[Any]], active: Any, args: Sequence[Any]) -> list[Any]:
@@ -65,7 +65,10 @@ def _mask_custom_vjp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -
 def _mask_custom_vmap(
     ctx: MaskContext, active: Any, *args: Any, call: Any, rule: Any, in_tree: Any, out_tree: Any
 ) -> Sequence[Any]:
-    """The rule is for all lanes together: its effects happen if any lane is there."""
+    """The rule is for all lanes together: its effects happen if any lane is there. The rule of `plgpu.kernel` is JAX's,
+    and nobody has asked for it."""
+    if _jax.calls_mesh_kernel(call):
+        return mask_lane_by_lane(ctx.eqn, active, args)
 
     def masked_rule(size: int, batched: Any, active: Any, *args: Any) -> tuple[Any, Any]:
         outs_batched: list[Any] = []

@@ -45,6 +45,10 @@ MSG_TOO_LARGE = (
     "The log of the kernel `{kernel}` at {where} would take {size} bytes: {words} words for each of {programs} "
     "programs. A log has at most {most}. Record less, or set `fx.config.kernel_log_capacity` to fewer words."
 )
+MSG_LANES = (
+    "The effect `{effect}` at {where} is in a kernel under `vmap` that is compiled for Mosaic GPU. JAX compiles no "
+    "kernel with lanes for it. Call the kernel in `jax.lax.map`, or simulate it with `interpret=True`."
+)
 
 _MOST = 1 << 31
 """Bytes that a log may have: JAX counts them in 32 bits."""
@@ -103,12 +107,18 @@ class LogPlan:
 
 
 def plan_log(
-    jaxpr: Any, kernel: str, grid: tuple[int, ...] | None, index: tuple[int | None, ...], options: LogOptions
+    jaxpr: Any,
+    kernel: str,
+    grid: tuple[int, ...] | None,
+    index: tuple[int | None, ...],
+    options: LogOptions,
+    awaited: str = MSG_AWAITED,
 ) -> LogPlan:
-    """The layout of this kernel's log. Raises where it cannot have one."""
-    where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
+    """The layout of this kernel's log. Raises where it cannot have one, with `awaited` if the kernel would wait for
+    results."""
     sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
-    _refuse_results(sites)
+    where = sites[0].where if (frame := _jax.user_frame()) is None else Where(*frame)
+    _refuse_results(sites, awaited)
     if grid is None:
         raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where))
     inner = tuple(_in_grid(site, len(index)) for site in sites)
@@ -120,12 +130,12 @@ def plan_log(
     return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity, options.grows), width, where)
 
 
-def _refuse_results(sites: Sequence[Site]) -> None:
+def _refuse_results(sites: Sequence[Site], message: str) -> None:
     """Raises if a kernel would wait for the host, or for a handler of the user's."""
     for site in sites:
         if site.results is not None or site.content.calls_handler:
             what = "callback" if site.content.call is not None else "custom call"
-            raise NotImplementedError(MSG_AWAITED.format(what=what, name=site.content.title, where=site.where))
+            raise NotImplementedError(message.format(what=what, name=site.content.title, where=site.where))
 
 
 def _in_grid(site: Site, rank: int) -> Site:
@@ -167,6 +177,8 @@ def _logged_kernel_lowering(
     ctx: Any, *operands: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
 ) -> Any:
     kernel, target = _jax.closed_jaxpr(params["jaxpr"]), _jax.kernel_target(ctx, params)
+    if target == _jax.MOSAIC_GPU and _jax.named_inputs(params, _jax.HIDDEN):
+        raise NotImplementedError(MSG_LANES.format(effect=sites[0].effect, where=sites[0].where))
     writer = LogWriter(sites, capacity, target)
 
     def run(log: Any, row: Sequence[Any], *references: Any) -> list[Any]:

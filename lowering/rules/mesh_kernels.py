@@ -6,11 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
 from effects._model.primitive import effect_p
 from effects._model.site import Site
+from effects._model.where import Where
 from effects.lowering.passes.kernel_log import LogWriter
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
@@ -22,15 +26,28 @@ MSG_MESH = (
     "effects into memory that all of them have, which only Mosaic GPU gives them. Use `pl.pallas_call`, or move the "
     "effect out of the kernel."
 )
+MSG_MESH_AWAITED = (
+    "The {what} `{name}` at {where} gives results to a kernel over a mesh. What such a kernel's effects record is read "
+    "when the kernel is over, in a simulation too. Write the kernel for `pl.pallas_call` and simulate it with "
+    "`interpret=True`, or take the value out of the kernel and call it there."
+)
+MSG_MESH_SIMULATED = (
+    "The kernel `{kernel}` over a mesh has effects at {where}, and `interpret=True`. JAX does not know there which "
+    "program of the mesh it simulates. Pass `interpret=plgpu.InterpretGPUParams()`, which JAX has since 0.12, or write "
+    "the kernel for `pl.pallas_call`."
+)
 
 
 def log_mesh_kernel(args: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], list[tuple[Site, list[Any]]]]:
     """As `log_kernel`, for a kernel over a mesh. What its records show as the grid are the axes of the mesh."""
     if (found := _jax.mesh_kernel(params)) is None or not params["out_avals"]:
-        raise errors.MissingTokenRule(MSG_MESH.format(where="{}:{}".format(*(_jax.user_frame() or ("?", 0, "")))))
+        raise errors.MissingTokenRule(MSG_MESH.format(where=_where(params)))
     kernel, sizes = found
+    name = params["name"] or "kernel"
+    if params["interpret"] is True:
+        raise NotImplementedError(MSG_MESH_SIMULATED.format(kernel=name, where=_where(params)))
     grid = tuple(sizes.values())
-    plan = plan_log(kernel, params["name"] or "kernel", grid, tuple(range(len(grid))), LogOptions())
+    plan = plan_log(kernel, name, grid, tuple(range(len(grid))), LogOptions(), MSG_MESH_AWAITED)
     target = _jax.SIMULATION if params["interpret"] else _jax.MOSAIC_GPU
     writer = LogWriter(plan.sites, plan.content.capacity, target)
 
@@ -42,6 +59,12 @@ def log_mesh_kernel(args: Sequence[Any], params: dict[str, Any]) -> tuple[list[A
     return outs, plan.records([log.reshape(programs, plan.width)])
 
 
+def _where(params: dict[str, Any]) -> Where:
+    """The line of an effect of the kernel."""
+    sites = [site for jaxpr in params["jaxprs"] for site in summarize(jaxpr).sites]
+    return min(sites, key=lambda site: site.id).where
+
+
 @register_token_rule(_jax.mpmd_map_p)
 def _thread_mesh_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
     outs, records = log_mesh_kernel(args, params)
@@ -51,10 +74,27 @@ def _thread_mesh_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params:
     return tokens, outs
 
 
+@patches.implements("vmap of kernels over meshes")
+def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel with effects runs in every lane, whether its operands differ between lanes or not."""
+
+    def rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+        if any(dim is not None for dim in dims) or not _has_effects(params) or _jax.is_axis_of_tangents(axis_data):
+            return batch(axis_data, args, dims, **params)
+        outs = jax.lax.map(lambda _: _jax.mpmd_map_p.bind(*args, **params), jnp.arange(axis_data.size))
+        return outs, [0] * len(outs)
+
+    return rule
+
+
+def _has_effects(params: dict[str, Any]) -> bool:
+    return any(summarize(jaxpr).all_effects for jaxpr in params["jaxprs"])
+
+
 @patches.implements("lowering of kernels over meshes")
 def _lower_mesh_kernel(lowering: Callable[..., Any]) -> Callable[..., Any]:
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        if not any(summarize(jaxpr).all_effects for jaxpr in params["jaxprs"]):
+        if not _has_effects(params):
             return lowering(ctx, *operands, **params)
 
         def call(*args: Any) -> list[Any]:

@@ -36,7 +36,7 @@ MSG_INDEX_MAP = (
     "`pl.program_id` says which program it is."
 )
 
-_MASK = "effects: mask"
+_MASK = f"{_jax.HIDDEN}mask"
 
 
 def _is_ours(effect: Any) -> bool:
@@ -68,14 +68,14 @@ def _check_index_map(index_map: Any) -> None:
                 raise ValueError(MSG_INDEX_MAP.format(effect=f"`{effect}`", where=_jax.source_of(eqn)))
 
 
-config.listen(lambda settings: _jax.checking_bounds.set_global(settings.bounds_checks))
+config.listen(lambda settings: _jax.set_kernel_options(checks_bounds=settings.bounds_checks))
 
 
 @patches.implements("bounds of kernels")
 def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(bind)
     def checked(*args: Any, **params: Any) -> Any:
-        if _jax.checking_bounds.value and _jax.is_simulated(params):
+        if _jax.kernel_options().checks_bounds and _jax.is_simulated(params):
             params = with_bounds_checks(params)
         return bind(*args, **params)
 
@@ -120,7 +120,7 @@ def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
 
 def _order_of(params: dict[str, Any]) -> str | int | None:
     """The order in which a simulated kernel visits its grid; None for that of the grid."""
-    visit = _jax.visiting.value
+    visit = _jax.kernel_options().visit
     order = grid_order_of(params["metadata"]) if visit is None else visit.order
     return None if order == "program" or _jax.grid_of_kernel(params) is None else order
 
@@ -128,7 +128,7 @@ def _order_of(params: dict[str, Any]) -> str | int | None:
 @patches.implements("grids of simulated kernels")
 def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
     def simulated(*args: Any, **params: Any) -> Any:
-        visit, given = _jax.visiting.value, (params, args)
+        visit, given = _jax.kernel_options().visit, (params, args)
         if needs_grid(params) or _jax.has_log(params):
             params = show_grid(params)
         if (order := _order_of(params)) is not None:
@@ -146,8 +146,8 @@ def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
 def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
     """The kernel's effects happen where one more input is not zero."""
     kernel = _jax.closed_jaxpr(params["jaxpr"])
-    params = _jax.with_input(params, _MASK, lambda mask, *references: mask_effects(kernel, mask[0] != 0, references))
-    return _jax.pallas_call_p.bind(*args, jnp.reshape(active, (1,)).astype(jnp.float32), **params)
+    params = _jax.with_input(params, _MASK, lambda mask, *references: mask_effects(kernel, mask[0, 0] != 0, references))
+    return _jax.pallas_call_p.bind(*args, jnp.reshape(active, (1, 1)).astype(jnp.float32), **params)
 
 
 @register_token_rule(_jax.pallas_call_p)
@@ -166,7 +166,7 @@ def _needs_log(params: dict[str, Any]) -> bool:
     another order are shown in the order of the grid."""
     if params["interpret"] is not True:
         return not _jax.is_simulated(params)
-    return _jax.logs_simulated_kernels.value or (
+    return _jax.kernel_options().logs_simulated or (
         _order_of(params) is not None and not summarize(params["jaxpr"]).awaits_results
     )
 

@@ -163,7 +163,7 @@ def library() -> Runner:
         },
         fx.EffectError,
         kernel=functools.partial(fx.pallas_call, interpret=True, log_capacity=LOG_CAPACITY),
-        rewriting=functools.partial(_jax.logs_simulated_kernels, True),
+        rewriting=functools.partial(_jax.with_kernel_options, logs_simulated=True),
         asynchronous=fx,
         export=export,
     )

@@ -38,6 +38,23 @@ def test_overflow_is_counted_and_said():
     assert "needed 15" in str(said[0].message)
 
 
+def test_a_log_that_is_full_to_the_last_word():
+    """The last effect that fits is there whole and is not counted as dropped, and those behind it are written over
+    none."""
+
+    def kernel(x_ref, o_ref):
+        jax.lax.fori_loop(0, 2 + 2 * pl.program_id(0), lambda n, _: fx.print("{} {}", pl.program_id(0), n), None)
+        o_ref[...] = x_ref[...]
+
+    @fx.jit
+    def f(x):
+        return call(kernel, x, **BLOCKS)
+
+    with fx.config.override(kernel_log_capacity=6), pytest.warns(RuntimeWarning, match="^2 effects of the kernel"):
+        _, records = logged(f, X)
+    assert [text for text, *_ in records] == ["0 0", "0 1", "1 0", "1 1"]
+
+
 def test_a_log_grows(lines):
     """A function of `fx.jit` is traced again at the call after the overflow, wherever the kernel is in it, and others
     are not."""
@@ -62,7 +79,7 @@ def test_a_log_grows(lines):
         fx.print("other")
         return x
 
-    with fx.config.override(kernel_log_capacity=16), _jax.logs_simulated_kernels(True):
+    with fx.config.override(kernel_log_capacity=16), _jax.with_kernel_options(logs_simulated=True):
         other(X)
         with pytest.warns(RuntimeWarning, match="12 effects of the kernel"):
             assert lines(f, X) == [*map(str, range(8))] * 2
@@ -85,7 +102,11 @@ def test_overflow_where_warnings_are_errors():
     def f(x):
         return call(kernel, x)
 
-    with fx.config.override(kernel_log_capacity=3), _jax.logs_simulated_kernels(True), warnings.catch_warnings():
+    with (
+        fx.config.override(kernel_log_capacity=3),
+        _jax.with_kernel_options(logs_simulated=True),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("error")
         with fx.capture(suppress=True) as records:
             f(X)
@@ -105,7 +126,7 @@ def test_what_a_log_cannot_have():
         o_ref[...] = x_ref[...]
 
     line = blocks.__code__.co_firstlineno + 1
-    with _jax.logs_simulated_kernels(True):
+    with _jax.with_kernel_options(logs_simulated=True):
         with pytest.raises(NotImplementedError, match="The callback `sin` at .*interpret=True"):
             fx.jit(lambda x: call(awaiting, x, **BLOCKS)).lower(X)
         with (

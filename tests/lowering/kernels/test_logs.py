@@ -39,7 +39,7 @@ def seen(f, *args):
 
 def logged(f, *args):
     """The same with logs."""
-    with _jax.logs_simulated_kernels(True):
+    with _jax.with_kernel_options(logs_simulated=True):
         return seen(f, *args)
 
 
@@ -281,7 +281,7 @@ def test_what_fails_stops_the_effects_behind_it():
 
     raised = []
     for forced in (False, True):
-        with _jax.logs_simulated_kernels(forced), fx.capture(suppress=True) as records:
+        with _jax.with_kernel_options(logs_simulated=forced), fx.capture(suppress=True) as records:
             f(X)
             with pytest.raises(fx.EffectError) as error:
                 meet_barrier()
@@ -306,7 +306,7 @@ def test_handlers_get_single_records(tmp_path):
         path = tmp_path / f"{forced}.jsonl"
         handler = fx.add_handler(fx.JsonLinesHandler(path))
         try:
-            with _jax.logs_simulated_kernels(forced), fx.capture(suppress=True):
+            with _jax.with_kernel_options(logs_simulated=forced), fx.capture(suppress=True):
                 f(X)
                 meet_barrier()
         finally:
@@ -327,7 +327,7 @@ def test_output_is_the_same_to_the_byte(lines):
         return call(k_loops, x, **BLOCKS)
 
     direct = lines(fx.jit(f), X)
-    with _jax.logs_simulated_kernels(True):
+    with _jax.with_kernel_options(logs_simulated=True):
         assert lines(fx.jit(f), X) == direct
 
 
@@ -373,7 +373,7 @@ def test_aot_and_export():
         return call(k_straight, x, **BLOCKS)
 
     direct = seen(f, X)
-    with _jax.logs_simulated_kernels(True):
+    with _jax.with_kernel_options(logs_simulated=True):
         compiled = f.lower(X).compile()
         exported = fx.deserialize(fx.export(f)(X).serialize())
     assert seen(compiled, X) == direct

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.experimental.pallas import tpu as pltpu
 
 import effects as fx
 from effects import _jax
@@ -17,9 +20,9 @@ from tests.lowering.kernels.test_targets import lower
 X = jax.ShapeDtypeStruct((4, 256), jnp.float32)
 
 
-def call(kernel, x):
+def call(kernel, x, **options):
     shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return plgpu.kernel(kernel, out_type=shape, grid=(4,), grid_names=("i",))(x)
+    return plgpu.kernel(kernel, out_type=shape, grid=(4,), grid_names=("i",), **options)(x)
 
 
 def logged(kernel):
@@ -98,5 +101,96 @@ def test_results_are_refused():
     def kernel(x, o):
         o[0] = fx.callback(np.sin, jax.ShapeDtypeStruct((256,), "float32"), x[0])
 
-    with pytest.raises(NotImplementedError, match="callback `sin` at .*interpret=True"):
+    with pytest.raises(
+        NotImplementedError, match=r"callback `sin` at .*test_mesh_kernels\.py:\d+ .*a mesh.*interpret=True"
+    ):
         fx.jit(lambda x: call(kernel, x)).lower(X)
+
+
+def _tell(x, o):
+    fx.print("told")
+    o[0] = x[0]
+
+
+def _on_a_tpu(x):
+    new = hasattr(pltpu, "TensorCoreMesh")
+    mesh = pltpu.TensorCoreMesh(axis_name="i", num_cores=1) if new else pltpu.create_tensorcore_mesh("i", num_cores=1)
+    return pl.kernel(_tell, out_type=X, mesh=mesh)(x)
+
+
+def _simulated_as_others(x):
+    return call(_tell, x, interpret=True)
+
+
+@pytest.mark.parametrize(
+    ("f", "said"),
+    [
+        (_simulated_as_others, r"`_tell` over a mesh .*interpret=plgpu\.InterpretGPUParams\(\)"),
+        (_on_a_tpu, r"over a mesh .*not one kernel for GPUs.*`pl\.pallas_call`"),
+    ],
+)
+def test_what_is_refused(f, said):
+    """Meshes of other devices, and JAX's simulation that does not know of meshes, at the line of the effect."""
+    with pytest.raises((NotImplementedError, fx.MissingTokenRule), match=said) as error:
+        fx.jit(f).lower(X)
+    assert f"test_mesh_kernels.py:{_tell.__code__.co_firstlineno + 1}" in str(error.value)
+    assert str(error.value).count(". ") == 2
+
+
+@pytest.mark.parametrize(
+    ("f", "programs"),
+    [
+        (lambda y: call(k_scalar, jnp.zeros(X.shape)) + y, 12),
+        (lambda y: call(k_scalar, jnp.zeros(X.shape) + y), 12),
+        (lambda y: jax.lax.cond(y > 1, lambda y: call(k_scalar, jnp.zeros(X.shape) + y)[0, 0], lambda y: y, y), 4),
+    ],
+    ids=["no operand differs", "operands differ", "some lanes are there"],
+)
+def test_lanes_are_an_axis_of_the_mesh(f, programs):
+    """Under `vmap` a kernel has programs for every lane. Where only some are there, it is called for one by one."""
+    jaxpr = jax.make_jaxpr(lambda y: jax.vmap(f)(y))(jnp.zeros(3)).jaxpr
+    (eqn,) = _kernels_in(jaxpr)
+    _, sizes = _jax.mesh_kernel(eqn.params)
+    assert math.prod(sizes.values()) == programs
+    assert bool(eqn.params["out_avals"][0].shape[0] == 3) == (programs == 12)
+
+
+def test_kernels_that_jax_has_no_rule_of_vmap_for():
+    """`pl.kernel` over a mesh of GPUs is called for every lane, also where no operand differs."""
+    mesh = plgpu.Mesh(grid=(4,), grid_names=("i",))
+
+    def f(y):
+        return pl.kernel(k_scalar, out_type=X, mesh=mesh)(jnp.zeros(X.shape)) + y
+
+    (loop,) = [eqn for eqn in jax.make_jaxpr(jax.vmap(f))(jnp.zeros(3)).jaxpr.eqns if eqn.primitive is jax.lax.scan_p]
+    (eqn,) = _kernels_in(_jax.open_jaxpr(loop.params["jaxpr"]))
+    assert loop.params["length"] == 3 and eqn.params["out_avals"][0].shape == X.shape
+
+
+def _called(program, *args):
+    with fx.capture(suppress=True) as records:
+        jax.block_until_ready(fx.jit(program)(*args))
+        fx.effects_barrier()
+    return [(record.text, record.grid) for record in records]
+
+
+@pytest.mark.skipif(not hasattr(plgpu, "InterpretGPUParams"), reason="JAX simulates no mesh")
+@pytest.mark.parametrize("kernel", [k_scalar, k_loop])
+def test_simulated(kernel):
+    """JAX's interpreter of kernels for GPUs runs them, and records say which program it was; under `vmap` the lane is
+    ahead of that, whether the operands differ or not, and where a lane is not there it has no effects."""
+    x = jnp.ones(X.shape)
+
+    def once(x):
+        return call(kernel, x, interpret=plgpu.InterpretGPUParams())
+
+    alone = _called(once, x)
+    assert alone[0] == (alone[0][0], (0,)) and {grid for _, grid in alone} == {(i,) for i in range(4)}
+    lanes = [(text, (lane, *grid)) for lane in range(3) for text, grid in alone]
+    assert _called(jax.vmap(once), jnp.stack([x, x, x])) == lanes
+    assert _called(jax.vmap(lambda y: once(x) + y), jnp.zeros(3)) == lanes
+
+    def masked(x):
+        return jax.lax.cond(x[0, 0] > 1, once, lambda x: x, x)
+
+    assert [text for text, _ in _called(jax.vmap(masked), jnp.stack([x, x + 1, x]))] == [text for text, _ in alone]

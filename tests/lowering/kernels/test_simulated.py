@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import effects as fx
+from effects._model.line import Line
 from tests.helpers import run_python
 from tests.lowering.kernels.simulation import (
     INT,
@@ -328,3 +329,23 @@ def test_kernels_without_effects_are_untouched():
     assert plain.returncode == ours.returncode == 0, plain.stderr + ours.stderr
     assert "pallas_call" in plain.stdout and "stablehlo" in plain.stdout
     assert plain.stdout == ours.stdout
+
+
+@pytest.mark.parametrize("grid", [(), (3,), (2, 3), (2, 1, 2)])
+def test_native_code_shows_the_place_in_the_grid(grid, lines, monkeypatch):
+    """Lines with `{grid}` need no Python, and are the same to the byte as those that Python makes."""
+
+    def kernel(x_ref, o_ref):
+        fx.print("{grid!s}: {}{grid}", x_ref[0])
+        o_ref[...] = x_ref[...]
+
+    def program(of_a_new_site):
+        return fx.jit(lambda x: pl.pallas_call(kernel, out_shape=INT, grid=grid, interpret=True)(x) + of_a_new_site)
+
+    with fx.capture(suppress=True) as records:
+        program(0)(X)
+        fx.effects_barrier()
+    expected = [f"{index}: 0{index}" for index in np.ndindex(*grid)]
+    assert [record.text for record in records] == expected
+    monkeypatch.setattr(Line, "text", None)
+    assert lines(program(1), X) == expected

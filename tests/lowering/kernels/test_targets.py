@@ -33,11 +33,15 @@ BLOCK = 128
 X = jax.ShapeDtypeStruct((4 * BLOCK,), jnp.float32)
 
 
-def lower(fun, platform, *args):
+def platform_of(platform):
+    """A context in which JAX takes a device of this platform to be there."""
+    return jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=AbstractDevice(*DEVICES[platform])))
+
+
+def lower(fun, platform, *args, jit=jax.jit):
     """The text of a program for a platform that is not here."""
-    mesh = AbstractMesh((), (), abstract_device=AbstractDevice(*DEVICES[platform]))
-    with jax.sharding.use_abstract_mesh(mesh):
-        return jax.jit(fun).trace(*args).lower(lowering_platforms=(platform,)).as_text()
+    with platform_of(platform):
+        return jit(fun).trace(*args).lower(lowering_platforms=(platform,)).as_text()
 
 
 def call(kernel, options, x):
@@ -252,21 +256,50 @@ def test_matmul(target):
     assert "custom_call" in lower(logged(f), platform, x, x)
 
 
-def test_lanes_and_masks_for_triton():
-    """A kernel under `vmap`, and in a branch that only some lanes take."""
+def _under_vmap(target):
+    """Programs with a kernel in blocks that TPUs take, with lanes and masks: (name, function, operand)."""
+    options = TARGETS[target][1]
+
+    def kernel(x, o):
+        say(pl.program_id(0))
+        o[...] = x[...]
 
     def once(x):
-        return call(k_scalar, plt.CompilerParams(), x)
+        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        specs = {"in_specs": [spec], "out_specs": spec}
+        return pl.pallas_call(kernel, out_shape=shape, grid=(4,), compiler_params=options, **specs)(x)
 
     def masked(x):
-        return jax.lax.cond(x[0] > 1, once, lambda x: x, x)
+        return jax.lax.cond(x[0, 0] > 1, once, lambda x: x, x)
 
-    x = jnp.zeros((2, *X.shape), jnp.float32)
-    for f in (once, masked):
-        (eqn,) = [e for e in jax.make_jaxpr(jax.vmap(f))(x).jaxpr.eqns if e.primitive is _jax.pallas_call_p]
-        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-        text = lower(lambda *args, eqn=eqn: log_kernel(args, eqn.params)[1][0][1], "cuda", *avals)
-        assert "tensor<8x" in text
+    x = jnp.zeros((2, 32, 128), jnp.float32)
+    return {
+        "lanes": (jax.vmap(once), x),
+        "one lane": (jax.vmap(once), x[:1]),
+        "lanes of lanes": (jax.vmap(jax.vmap(masked)), jnp.stack([x, x, x])),
+        "masks": (jax.vmap(masked), x),
+        "nothing mapped": (jax.vmap(lambda y: once(x[0]) + y), jnp.zeros(2)),
+    }
+
+
+@pytest.mark.parametrize("which", ["lanes", "one lane", "lanes of lanes", "masks", "nothing mapped"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_lanes_and_masks(target, which):
+    """What `vmap` and a mask hand into a kernel is lowered, but for Mosaic GPU, for which JAX takes no lanes."""
+    f, x = _under_vmap(target)[which]
+    (eqn,) = [e for e in jax.make_jaxpr(f)(x).jaxpr.eqns if e.primitive is _jax.pallas_call_p]
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+    run = functools.partial(lower, lambda *args: log_kernel(args, eqn.params)[1][0][1], TARGETS[target][0], *avals)
+    if target == "mosaic_gpu":
+        line = say.__code__.co_firstlineno + 1
+        said = rf"^The effect `print` at .*test_targets\.py:{line} is in a kernel under `vmap`.*`jax\.lax\.map`"
+        with pytest.raises(NotImplementedError, match=said) as error:
+            run()
+        assert str(error.value).count(". ") == 2
+    else:
+        programs = {"one lane": 4, "lanes of lanes": 24}.get(which, 8)
+        assert f"tensor<{programs}x" in run()
 
 
 def test_results_are_refused():

@@ -7,6 +7,7 @@ from tests.mutants.slips import (
     differentiation,
     export,
     failures,
+    kernels,
     masks,
     merge,
     regions,
@@ -16,5 +17,5 @@ from tests.mutants.slips import (
     token_pass,
 )
 
-PARTS = (token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge)
+PARTS = (token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels)
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)
