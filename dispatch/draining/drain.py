@@ -45,11 +45,6 @@ MSG_OUTPUT_WAITS = (
     "its own. Give it one, set `sys.stdout` before the call, or do not wait."
 )
 
-MSG_DEVICE_FAILED = (
-    "An asynchronous operation has no result. What it is to get comes from a device whose program has failed. See the "
-    "error of that program."
-)
-
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
 
@@ -246,17 +241,11 @@ class Drain:
         return at
 
     def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
-        self._host_runs.end(finished, self._function_of)
+        self._host_runs.end(finished)
         self._failures.drop_ended(finished)
         for thread, first, count in finished:
             self._streams[thread].drop(first, count)
         native.advance(untracked_released)
-
-    def _function_of(self, thread: int, epoch: int) -> str:
-        """The name of the function whose call a program is."""
-        stream = self._streams.get(thread)
-        call = None if stream is None else stream.calls.get(epoch)
-        return "?" if call is None else call[0].name
 
     def _replay_run(
         self,
@@ -297,8 +286,8 @@ class Drain:
             self._end_epochs(finished, 0)
         if answer is not None:
             reply, result, by_device = answer
-            if isinstance(result, BaseException) and native.any_operations():
-                native.fail_operations(*program, MSG_DEVICE_FAILED)  # its other devices may wait for this one
+            if isinstance(result, BaseException):
+                self._host_runs.fail(program)
             if by_device:
                 native.set_offer_urgent()  # the device may go on to where it waits for others, whose records come later
             answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes

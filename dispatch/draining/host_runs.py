@@ -38,6 +38,10 @@ MSG_UNKNOWN_RUN = (
     "An asynchronous callback is done that was not started, or was done before. A future is done once, in the program "
     "that started it. Look for where it is done twice."
 )
+MSG_DEVICE_FAILED = (
+    "An asynchronous operation has no result. What it is to get comes from a device whose program has failed. See the "
+    "error of that program."
+)
 MSG_NOTHING_YIELDED = (
     "What an asynchronous callback has come to so far was asked for, and its function has yielded nothing. Only a "
     "generator function has partial results. Yield them, or leave out `partial=True`."
@@ -114,14 +118,19 @@ class HostRuns:
         native.set_offer_urgent()
         return run.wait_for_partial()
 
-    def end(self, finished: list[tuple[int, int, int]], function_of: Callable[[int, int], str]) -> None:
+    def fail(self, program: ProgramKey) -> None:
+        """This program fails on one of its devices: the others get nothing of it."""
+        if native.any_operations():
+            native.fail_operations(*program, MSG_DEVICE_FAILED)
+
+    def end(self, finished: list[tuple[int, int, int]]) -> None:
         """These programs have ended, as runs of epochs (thread, first, count): drops what they have not done."""
         if native.any_operations():
             for thread, first, count in finished:
                 for epoch in range(first, first + count):
-                    self._end((thread, epoch & 0xFFFFFFFF), function_of)
+                    self._end((thread, epoch & 0xFFFFFFFF))
 
-    def _end(self, program: ProgramKey, function_of: Callable[[int, int], str]) -> None:
+    def _end(self, program: ProgramKey) -> None:
         not_done = native.end_operations(*program)
         with self._lock:
             left = [self._runs.pop(key) for key in [*self._runs] if key[:2] == program]
@@ -134,7 +143,9 @@ class HostRuns:
             native.resume(thread, 0)
         if not has_failed and (count := not_done + len(left)):
             where = f", the first at {left[0].where}" if left else ""
-            message = MSG_NEVER_DONE.format(count=count, function=function_of(*program), where=where)
+            call = self._streams[program[0]].calls.get(program[1])
+            function = "?" if call is None else call[0].name
+            message = MSG_NEVER_DONE.format(count=count, function=function, where=where)
             self._failures.add(program, errors.EffectError(message), stops=False)
 
     def _forget(self, run: _Run) -> None:

@@ -9,7 +9,8 @@ it is raised, and it is among the records where these are captured.
 
     language     the words that programs are made of, programs, and sequences of dispatches
     expressions  a register, a literal, a sum
-    statements/  effects, callbacks, asynchronous operations, control flow, calls, refs, derivatives: each with its two readings
+    statements/  effects, callbacks, asynchronous operations, control flow, calls, refs, derivatives: each with its two
+                 readings
     source       a program as Python source
     python_      the sequential reading: Python runs that source
     jax_         the reading of JAX: a program as a function to be jitted
