@@ -37,6 +37,9 @@ DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
 class Operation:
     """What is started and done.
 
+    Two are equal if their futures can take each other's place: started in other lines, or other functions of the same
+    results. So a loop can carry on what was started ahead of it.
+
     Attributes:
         name: What messages call it.
         where: The line that starts it.
@@ -45,8 +48,8 @@ class Operation:
         lanes: Sizes of the `vmap`s around, the outermost first.
     """
 
-    name: str
-    where: Where
+    name: str = dataclasses.field(compare=False)
+    where: Where = dataclasses.field(compare=False)
     results: tuple[Any, ...]
     schedule: bool = True
     lanes: tuple[int, ...] = ()
@@ -138,9 +141,9 @@ class Exchanged(Operation):
 class HostRun(Operation):
     """A function of the user's that runs on the host while the program goes on."""
 
-    start_site: Site = dataclasses.field(kw_only=True)
-    update_site: Site = dataclasses.field(kw_only=True)
-    done_site: Site = dataclasses.field(kw_only=True)
+    start_site: Site = dataclasses.field(kw_only=True, compare=False)
+    update_site: Site = dataclasses.field(kw_only=True, compare=False)
+    done_site: Site = dataclasses.field(kw_only=True, compare=False)
 
     is_linear = False
 
