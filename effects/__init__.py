@@ -48,6 +48,9 @@ from effects._model.record import Record as Record
 from effects.dispatch.calling.export import export as export
 from effects.dispatch.calling.exported import Exported as Exported
 from effects.dispatch.calling.exported import deserialize as deserialize
+from effects.dispatch.calling.inspect import InspectedOperation as InspectedOperation
+from effects.dispatch.calling.inspect import Inspection as Inspection
+from effects.dispatch.calling.inspect import inspect as inspect
 from effects.dispatch.calling.jit import jit as jit
 from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
 from effects.dispatch.draining.observe import add_handler as add_handler
@@ -76,6 +79,8 @@ __all__ = [
     "Exported",
     "FormatError",
     "Future",
+    "InspectedOperation",
+    "Inspection",
     "JsonLinesHandler",
     "ListHandler",
     "MissingTokenRule",
@@ -100,6 +105,7 @@ __all__ = [
     "effects_barrier",
     "export",
     "include_dir",
+    "inspect",
     "jit",
     "log",
     "pallas_call",
