@@ -15,6 +15,7 @@ from effects._api.async_collectives import all_to_all_start as all_to_all_start
 from effects._api.async_collectives import ppermute_start as ppermute_start
 from effects._api.async_collectives import psum_scatter_start as psum_scatter_start
 from effects._api.async_collectives import psum_start as psum_start
+from effects._api.async_references import copy_start as copy_start
 from effects._api.asynchronous import Future as Future
 from effects._api.asynchronous import async_done as async_done
 from effects._api.asynchronous import async_start as async_start
@@ -100,6 +101,7 @@ __all__ = [
     "check",
     "cmake_dir",
     "config",
+    "copy_start",
     "custom_call",
     "deserialize",
     "effects_barrier",

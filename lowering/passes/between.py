@@ -56,9 +56,11 @@ class Between:
         if is_asynchronous(eqn):
             self._under_way += _change(eqn)
         elif self._under_way > 0:
+            reads = any(_jax.is_reference_type(atom.aval) for atom in eqn.invars)
             for x in outs:
                 if not _jax.is_reference_type(_jax.typeof(x)):
-                    self._tied[id(x)] = x, x
+                    if not reads:  # what a reference holds may have been there ahead of the start
+                        self._tied[id(x)] = x, x
                     self._given.append(x)
 
 

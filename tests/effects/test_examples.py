@@ -10,7 +10,7 @@ from examples import callbacks, debugging, own_primitive
 from examples.kernels import grids, hunt, matmul, transformed
 from tests.helpers import run_python
 
-ASYNC = [importlib.import_module(f"examples.async.{name}") for name in ["rings"]]  # `async` is a keyword
+ASYNC = [importlib.import_module(f"examples.async.{name}") for name in ["rings", "references"]]  # `async` is a keyword
 MODULES = [debugging, callbacks, own_primitive, grids, matmul, transformed, hunt, *ASYNC]
 HELPERS = {"on_the_host", "repeat"}
 
