@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from effects import _jax
-from effects._model.operation import Exchanged, HostRun, Operation
+from effects._model.operation import HostRun, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects._model.where import Where
 from effects.dispatch.calling.jit import JitFunction, jit
@@ -37,7 +37,7 @@ def inspect(fn: Callable[..., Any]) -> Callable[..., Inspection]:
         ...     return y + fx.async_done(future)
         >>> (operation,) = fx.inspect(f)(1.0).operations
         >>> operation.name, operation.kind, operation.copies
-        ('sin', 'values', ())
+        ('sin', 'async_start', ())
         >>> operation.between[0].startswith("mul float32[]")
         True
     """
@@ -56,7 +56,7 @@ class InspectedOperation:
 
     Attributes:
         name: What messages call it.
-        kind: "callback", "collective" or "values".
+        kind: "async_callback", "collective" or "async_start".
         where: The line that starts it.
         start: Its start in the syntax of HLO, and the line.
         updates: Its updates.
@@ -128,7 +128,9 @@ def _intervals_of(flights: Flights, schedule: Schedule) -> dict[Place, list[Inte
     """
     expected: dict[tuple[Place, Any], Place] = {}
     starts = [(flight.start, flight) for flight in flights.flights]
-    again = [(at, flight) for flight in flights.flights for at in flight.updates if _starts_again(flights.steps[at])]
+    again = [
+        (at, flight) for flight in flights.flights for at in flight.updates if _starts_again(flight, flights.steps[at])
+    ]
     for at, flight in sorted([*starts, *again], key=lambda one: one[0]):
         expected.setdefault((flight.place, id(flights.steps[at].eqn)), flight.place)
     compiled: dict[tuple[str, ...], list[Interval]] = {}
@@ -142,8 +144,8 @@ def _intervals_of(flights: Flights, schedule: Schedule) -> dict[Place, list[Inte
     return found
 
 
-def _starts_again(step: Step) -> bool:
-    return step.eqn.params["partial"] and not isinstance(step.eqn.params["operation"], HostRun)
+def _starts_again(flight: Flight, step: Step) -> bool:
+    return step.eqn.params["partial"] and not isinstance(flight.operation, HostRun)
 
 
 def _operation(
@@ -156,7 +158,7 @@ def _operation(
             for at in flights.between(flight, done):
                 eqn = flights.steps[at].eqn
                 if at not in flight.updates and at not in flight.dones:
-                    between.setdefault(id(eqn), _line(eqn))
+                    between.setdefault(id(eqn), _line(eqn, flights.operation_at(at)))
 
     def parts(positions: Iterable[int], form: str) -> tuple[str, ...]:
         eqns = {id(eqn): eqn for eqn in (flights.steps[at].eqn for at in positions)}
@@ -169,7 +171,7 @@ def _operation(
     copies = None if intervals is None else [copy for one in intervals for copy in schedule.copies_between(one)]
     return InspectedOperation(
         name=name,
-        kind=_kind(operation),
+        kind=operation.end.kind,
         where=operation.where,
         start=f"%{number} = {name}-start({_types(first.invars)})  {_jax.source_of(first)}",
         updates=parts((at for flight in same for at in flight.updates), f"%{{number}} = {name}-update(%{{number}})"),
@@ -179,16 +181,9 @@ def _operation(
     )
 
 
-def _kind(operation: Operation) -> str:
-    if isinstance(operation, HostRun):
-        return "callback"
-    return "collective" if isinstance(operation, Exchanged) else "values"
-
-
-def _line(eqn: Any) -> str:
-    name = eqn.primitive.name
-    if part := _PARTS.get(eqn.primitive):
-        name = f"{eqn.params['operation'].name}-{part}"
+def _line(eqn: Any, operation: Operation | None) -> str:
+    part = _PARTS.get(eqn.primitive)
+    name = f"{operation.name}-{part}" if operation and part else eqn.primitive.name
     return f"{name} {_types(eqn.outvars)}".rstrip() + f"  {_jax.source_of(eqn)}"
 
 

@@ -84,6 +84,11 @@ class Flights:
         steps = range(flight.start + 1, done)
         return (at for at in steps if not any(exclude(self.steps[at].path, path) for path in ends))
 
+    def operation_at(self, at: int) -> Operation | None:
+        """The operation that a step starts, updates or ends."""
+        found = (flight for flight in self.flights if at in (flight.start, *flight.updates, *flight.dones))
+        return next((flight.operation for flight in found), None)
+
     def _read(self, jaxpr: Any, args: Sequence[_Value], path: Path) -> list[_Value]:
         known = dict(zip(jaxpr.invars, args, strict=True))
 

@@ -73,7 +73,7 @@ def test_report():
     inspection = fx.inspect(f)(jnp.ones(3))
     (operation,) = inspection.operations
     line = operation.where.line
-    assert (operation.name, operation.kind, operation.copies) == ("sin", "values", ())
+    assert (operation.name, operation.kind, operation.copies) == ("sin", "async_start", ())
     assert _names(operation.between) == ["mul"]
     lines = [operation.start, f"    {operation.between[0]}", *operation.updates, *operation.dones]
     assert str(inspection).splitlines() == [*lines, "copies in between: none"]
@@ -103,8 +103,8 @@ def test_callback_and_partial_result():
         return fx.async_done(future) + fx.async_done(kept)
 
     callback, kept = fx.inspect(f)(1.0).operations
-    assert (callback.name, callback.kind) == ("count", "callback")
-    assert (kept.name, kept.kind) == ("sin", "values")
+    assert (callback.name, callback.kind) == ("count", "async_callback")
+    assert (kept.name, kept.kind) == ("sin", "async_start")
     assert _names(callback.between) == ["sin", "sin-start", "sin-update"]
     assert _names(kept.between) == ["count-done"]
     assert callback.copies is not None and kept.copies is not None
