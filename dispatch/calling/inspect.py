@@ -62,8 +62,8 @@ class InspectedOperation:
         updates: Its updates.
         dones: What ends it: more than one if it is done in several branches, or both in a loop and behind it.
         between: What the program does between the start and a done, one line for each equation.
-        copies: What the compiled program copies there; None if that cannot be told, because XLA has unrolled a loop
-            or left one out. `Inspection.copies` has the copies of all operations.
+        copies: What the compiled program copies there; None if that cannot be told, because it has starts in other
+            places, as where a loop was unrolled or left out. `Inspection.copies` has the copies of all operations.
     """
 
     name: str

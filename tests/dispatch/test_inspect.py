@@ -59,6 +59,15 @@ def test_ring_is_compiled_without_a_copy_between_start_and_done(program):
     assert bodies and not any(" copy(" in body for body in bodies)
 
 
+@pytest.mark.parametrize("program", [_ring, _carried_ring])
+def test_derivative_of_a_ring_is_compiled_without_a_copy_of_an_array(program):
+    """What the forward pass stores is stored of the value that the tie to the start has given: it is made in place, and
+    the value ahead of it would be copied. The counter of the loop is copied in the synchronous program, too."""
+    inspection = fx.inspect(jax.grad(lambda x: jnp.sin(_on_ring(program)(x)).sum()))(X)
+    assert {copy.shape for copy in inspection.copies} <= {"s32[]"}
+    assert all(operation.copies is not None for operation in inspection.operations)
+
+
 def test_report():
     """Start, what stands between, and done, each with its line."""
 
