@@ -68,7 +68,7 @@ class InspectedOperation:
 
     name: str
     kind: str
-    where: Where
+    where: Where | None
     start: str
     updates: tuple[str, ...]
     dones: tuple[str, ...]

@@ -49,7 +49,7 @@ class Between:
             new = list({id(x): x for x in new}.values())
             for x, tied in zip(new, after([token], [*map(self.last, new)]), strict=True):
                 self._tie(x, tied)
-            if eqn.outvars:
+            if eqn.outvars and not _takes_references(eqn):  # what a reference is to hold need not be there by then
                 for x in operands:
                     self._given.pop(id(x), None)
         return [*map(self.last, operands)], tokens
@@ -70,10 +70,9 @@ class Between:
         if is_asynchronous(eqn):
             self._under_way += _change(eqn)
         elif self._under_way > 0:
-            reads = any(_jax.is_reference_type(atom.aval) for atom in eqn.invars)
             for x in outs:
                 if not _jax.is_reference_type(_jax.typeof(x)):
-                    if not reads:  # what a reference holds may have been there ahead of the start
+                    if not _takes_references(eqn):  # what a reference holds may have been there ahead of the start
                         self._tie(x, x)
                     self._given[id(x)] = x
 
@@ -81,6 +80,10 @@ class Between:
 def is_asynchronous(eqn: Any) -> bool:
     """Whether an equation starts, updates or ends an operation, or something in it does."""
     return any(isinstance(effect, Effect) and effect == ASYNC for effect in eqn.effects)
+
+
+def _takes_references(eqn: Any) -> bool:
+    return any(_jax.is_reference_type(atom.aval) for atom in eqn.invars)
 
 
 def _change(eqn: Any) -> int:

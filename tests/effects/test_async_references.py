@@ -294,6 +294,23 @@ def test_what_is_read_in_between_is_used_in_between():
         y = jnp.sin(ref[...])
         return y, fx.async_done(future)
 
+    _check_that_the_sine_is_between(f)
+
+
+def test_what_is_written_in_between_is_computed_in_between():
+    """XLA does not move what a reference is to hold behind the done."""
+
+    @fx.jit
+    def f(x):
+        ref = jax.new_ref(x)
+        future = fx.async_start(jnp.cos, x)
+        ref[...] = jnp.sin(x)
+        return fx.async_done(future) + ref[...]
+
+    _check_that_the_sine_is_between(f)
+
+
+def _check_that_the_sine_is_between(f):
     entry = f.lower(jnp.ones(1000)).compile().as_text().partition("ENTRY ")[2]
     start, between, done = (entry.index(text) for text in ("effects_keep", "jit(f)/sin", "effects_take"))
     assert start < between < done
