@@ -64,6 +64,12 @@ class InspectedOperation:
         between: What the program does between the start and a done, one line for each equation.
         copies: What the compiled program copies there; None if that cannot be told, because it has starts in other
             places, as where a loop was unrolled or left out. `Inspection.copies` has the copies of all operations.
+
+    Example:
+        >>> import effects as fx, jax.numpy as jnp
+        >>> (operation,) = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(1.0).operations
+        >>> len(operation.dones), operation.between
+        (1, ())
     """
 
     name: str
@@ -89,6 +95,11 @@ class Inspection:
     Attributes:
         operations: The asynchronous operations, in the order of the program.
         copies: What the compiled program copies between the start and the done of any of them.
+
+    Example:
+        >>> import effects as fx
+        >>> print(fx.inspect(lambda x: x + 1)(1.0))
+        no asynchronous operations
     """
 
     operations: tuple[InspectedOperation, ...]
