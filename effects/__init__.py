@@ -15,6 +15,7 @@ from effects._api.async_collectives import all_to_all_start as all_to_all_start
 from effects._api.async_collectives import ppermute_start as ppermute_start
 from effects._api.async_collectives import psum_scatter_start as psum_scatter_start
 from effects._api.async_collectives import psum_start as psum_start
+from effects._api.async_references import copy_start as copy_start
 from effects._api.asynchronous import Future as Future
 from effects._api.asynchronous import async_done as async_done
 from effects._api.asynchronous import async_start as async_start
@@ -48,6 +49,9 @@ from effects._model.record import Record as Record
 from effects.dispatch.calling.export import export as export
 from effects.dispatch.calling.exported import Exported as Exported
 from effects.dispatch.calling.exported import deserialize as deserialize
+from effects.dispatch.calling.inspect import InspectedOperation as InspectedOperation
+from effects.dispatch.calling.inspect import Inspection as Inspection
+from effects.dispatch.calling.inspect import inspect as inspect
 from effects.dispatch.calling.jit import jit as jit
 from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
 from effects.dispatch.draining.observe import add_handler as add_handler
@@ -76,6 +80,8 @@ __all__ = [
     "Exported",
     "FormatError",
     "Future",
+    "InspectedOperation",
+    "Inspection",
     "JsonLinesHandler",
     "ListHandler",
     "MissingTokenRule",
@@ -95,11 +101,13 @@ __all__ = [
     "check",
     "cmake_dir",
     "config",
+    "copy_start",
     "custom_call",
     "deserialize",
     "effects_barrier",
     "export",
     "include_dir",
+    "inspect",
     "jit",
     "log",
     "pallas_call",

@@ -22,6 +22,7 @@ from effects.dispatch.calling.options import jit_with_tokens
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, record_p
 from effects.lowering.passes.jax_callbacks import take_over
+from effects.lowering.passes.references import check_references
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.thread import last_record_closes, thread_tokens
 from effects.lowering.passes.tokens import token_keys
@@ -84,6 +85,7 @@ def _run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[An
     # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
     flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
     flat = [*_jax.tracers_closed_over(traced), *flat]
+    check_references(traced.jaxpr)
     outs, rest = run(take_over(traced.jaxpr), flat)
     return jax.tree.unflatten(traced.out_tree, outs), rest
 

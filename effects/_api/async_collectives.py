@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.asynchronous import Future
 from effects._model.operation import Exchanged
+from effects._model.references import Into, are_references, read_references
 from effects._model.where import Where, where_called
 
 MSG_COLLECTIVE_AXIS = (
@@ -35,11 +36,21 @@ MSG_COLLECTIVE_SIZE = (
 )
 
 
-def ppermute_start(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, schedule: bool = True) -> Future:
+@overload
+def ppermute_start(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, schedule: bool = True) -> Future: ...
+@overload
+def ppermute_start(
+    x: Any, into: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, schedule: bool = True
+) -> Future: ...
+def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> Future:
     """Starts `jax.lax.ppermute`: sends each device's arrays to another one.
 
+    With references, `fx.ppermute_start(src_ref, dst_ref, axis_name, perm)`, it sends what the first holds at the start.
+    The done writes to the second, which must not be used until then, and returns nothing.
+
     Args:
-        x: A pytree of arrays.
+        x: A pytree of arrays, or of references.
+        into: The references that the done writes, if `x` are references.
         axis_name: The axis of the mesh, or several, along which the devices are numbered.
         perm: Pairs of devices (from, to). Who gets nothing gets zeros.
         schedule: Whether XLA must keep what stands between start and done where it is.
@@ -60,7 +71,11 @@ def ppermute_start(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, s
         >>> f(jnp.arange(2.0))
         Array([0., 2.], dtype=float32)
     """
-    where = where_called()
+    where, into = where_called(), None
+    if args and are_references(args[0]):
+        x, into = read_references(x, args[0], "ppermute_start", where)
+        args = args[1:]
+    axis_name, perm = _axis_and_permutation(*args, **kwargs)
     axes, size = _axes_of(axis_name, "ppermute_start", where)
     receivers = [-1] * size
     try:
@@ -74,7 +89,11 @@ def ppermute_start(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, s
     except (TypeError, ValueError):
         shown = errors.shown(perm)
         raise ValueError(MSG_COLLECTIVE_PERMUTATION.format(where=where, perm=shown, last=size - 1)) from None
-    return _exchange(x, "ppermute", where, schedule, axes, size, tuple(receivers), lambda x: x, None)
+    return _exchange(x, "ppermute", where, schedule, axes, size, tuple(receivers), lambda x: x, None, into)
+
+
+def _axis_and_permutation(axis_name: Any, perm: Any) -> tuple[Any, Any]:
+    return axis_name, perm
 
 
 def psum_start(x: Any, axis_name: Any, *, schedule: bool = True) -> Future:
@@ -225,13 +244,14 @@ def _exchange(
     receivers: tuple[int, ...] | None,
     send: Callable[[Any], Any],
     finish: Callable[[Any], Any] | None,
+    into: Into | None = None,
 ) -> Future:
     """`send` makes what the device sends of an array, and `finish` the result of what it gets."""
     leaves, structure = jax.tree.flatten(x)
     values = [_jax.as_per_device(send(jnp.asarray(leaf))) for leaf in leaves]
     results = tuple(_jax.ShapedArray(value.shape, value.dtype) for value in values)
     operation = Exchanged(name, where, results, schedule, axes=axes, size=size, receivers=receivers)
-    return Future.started(values, operation, structure, finish)
+    return Future.started(values, operation, structure, finish, into)
 
 
 def _for_each(x: Any, size: int) -> Any:

@@ -15,6 +15,7 @@ from effects._api.registry import register_effect
 from effects._model.functions import function_name
 from effects._model.operation import ASYNC, UPDATE_FUNCTION, HostEnd, Kept, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
+from effects._model.references import Into
 from effects._model.where import Where, where_called
 
 MSG_ASYNC_FUN = (
@@ -28,6 +29,10 @@ MSG_ASYNC_RESULT = (
 MSG_NO_FUTURE = (
     "`fx.{call}` at {where} was given {given}. It takes the future that a start gave, which is done once. Pass what "
     "`fx.async_start` or one of its siblings returned."
+)
+MSG_NO_PARTIAL = (
+    "`fx.async_update` at {where} was asked for what an operation has come to so far that writes to references. It "
+    "writes only when it is done, and has no results. Leave out `partial=True`, or start it with values."
 )
 
 register_effect(ASYNC)
@@ -59,11 +64,21 @@ class Future:
     """The structure of the results."""
     finish: Callable[[Any], Any] | None = dataclasses.field(default=None, metadata={"static": True})
     """What makes a result of what the operation comes to."""
+    into: Into | None = dataclasses.field(default=None, metadata={"static": True})
+    """What the results are written to when it is done."""
 
     @classmethod
-    def started(cls, operands: Sequence[Any], operation: Operation, structure: Any, finish: Any = None) -> Future:
+    def started(
+        cls,
+        operands: Sequence[Any],
+        operation: Operation,
+        structure: Any,
+        finish: Any = None,
+        into: Into | None = None,
+    ) -> Future:
+        operation = dataclasses.replace(operation, into_reference=into is not None)
         (ticket,) = async_start_p.bind(*operands, operation=operation)
-        return cls(ticket, operation.end, structure, finish)
+        return cls(ticket, operation.end, structure, finish, into)
 
     def results(self, found: Sequence[Any]) -> Any:
         return jax.tree.unflatten(self.structure, map(self.finish, found) if self.finish else found)
@@ -105,12 +120,12 @@ def async_start(fun: Callable[..., Any], /, *operands: Any, name: str | None = N
     return start_values(fun(*operands), name or function_name(fun), where, schedule)
 
 
-def start_values(values: Any, name: str, where: Where, schedule: bool) -> Future:
+def start_values(values: Any, name: str, where: Where, schedule: bool, into: Into | None = None) -> Future:
     """The future of values that are there already."""
     leaves, structure = jax.tree.flatten(values)
     arrays = [_take_result(leaf, name, where) for leaf in leaves]
     operation = Kept(name, where, tuple(_jax.ShapedArray(x.shape, x.dtype) for x in arrays), schedule)
-    return Future.started(arrays, operation, structure)
+    return Future.started(arrays, operation, structure, into=into)
 
 
 def _take_result(leaf: Any, name: str, where: Where) -> Any:
@@ -154,6 +169,8 @@ def async_update(future: Future, *, partial: bool = False) -> Any:
     """
     where = where_called()
     _check_future(future, "async_update", where)
+    if partial and future.into is not None:
+        raise TypeError(MSG_NO_PARTIAL.format(where=where))
     operation = future.operation
     operation = operation.at(where, UPDATE_FUNCTION) if isinstance(operation, HostEnd) else operation.at(where)
     ticket, *results = async_update_p.bind(future.ticket, operation=operation, partial=bool(partial))
@@ -168,7 +185,7 @@ def async_done(future: Future) -> Any:
         future: The future. It is used up.
 
     Returns:
-        The results.
+        The results; nothing if they are written to references.
 
     Raises:
         TypeError: if it is given no future.
@@ -180,7 +197,10 @@ def async_done(future: Future) -> Any:
     """
     where = where_called()
     _check_future(future, "async_done", where)
-    return future.results(async_done_p.bind(future.ticket, operation=future.operation.at(where)))
+    found = async_done_p.bind(future.ticket, operation=future.operation.at(where))
+    if future.into is None:
+        return future.results(found)
+    return future.into.write(found)
 
 
 def _check_future(future: Any, call: str, where: Where) -> None:

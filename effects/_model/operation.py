@@ -49,6 +49,7 @@ class Operation:
         results: Types of the results, of one lane.
         schedule: Whether what stands between start and done stays between them.
         lanes: Sizes of the `vmap`s around, the outermost first.
+        into_reference: Whether its done writes the results to references.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Operation:
     results: tuple[Any, ...]
     schedule: bool = True
     lanes: tuple[int, ...] = ()
+    into_reference: bool = False
 
     kind = "operation"
     """What an operation whose start is not known is called."""
@@ -106,8 +108,9 @@ class Operation:
         return dataclasses.replace(self, results=results)
 
     def transposed(self) -> Operation:
-        """The operation of the cotangents, which go the other way: its start is where this one is done."""
-        return self
+        """The operation of the cotangents, which go the other way: its start is where this one is done.
+        The cotangents go to no reference of the program's."""
+        return dataclasses.replace(self, into_reference=False) if self.into_reference else self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +156,7 @@ class Exchanged(Operation):
         return int.from_bytes(digest, "little") >> 1
 
     def transposed(self) -> Exchanged:
-        return self if self.receivers is None else dataclasses.replace(self, receivers=self.senders)
+        return dataclasses.replace(self, into_reference=False, receivers=self.senders)
 
 
 @dataclasses.dataclass(frozen=True)

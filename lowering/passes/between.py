@@ -25,8 +25,11 @@ class Between:
 
     def __init__(self, jaxpr: Any) -> None:
         self._under_way = _under_way_at_first(jaxpr)
-        self._token: Any = None  # after which the values of `_tied` are
-        self._tied: dict[int, tuple[Any, Any]] = {}  # by identity: a value, and the same after the token
+        # By identity: a value, and the same after the last token that it was tied to. What comes later takes that one:
+        # a tie is made in place, and XLA copies what is used besides.
+        self._last: dict[int, tuple[Any, Any]] = {}
+        self._token: Any = None
+        self._tied: set[int] = set()  # the values of `_last` that are after this token
         # By identity: what was given since the token and no equation has taken, since what has been taken is there by
         # then. To tie all would keep XLA from fusing one equation with the next.
         self._given: dict[int, Any] = {}
@@ -35,23 +38,29 @@ class Between:
         """What an equation takes, and the tokens that it takes."""
         operands = list(operands)
         if is_asynchronous(eqn):
-            operands = [self._tied.get(id(x), (x, x))[1] for x in operands]
             if self._given:
                 (token,) = after(self._given.values(), [tokens[_KEY]])
                 tokens, self._given = {**tokens, _KEY: token}, {}
-            return operands, tokens
+            return [*map(self.last, operands)], tokens
         if self._under_way > 0:
             if (token := tokens[_KEY]) is not self._token:
-                self._token, self._tied = token, {}
+                self._token, self._tied = token, set()
             new = [x for x, atom in zip(operands, eqn.invars, strict=True) if self._is_new(x, atom)]
             new = list({id(x): x for x in new}.values())
-            for x, tied in zip(new, after([token], new), strict=True):
-                self._tied[id(x)] = x, tied
-            operands = [self._tied.get(id(x), (x, x))[1] for x in operands]
-            if eqn.outvars:
+            for x, tied in zip(new, after([token], [*map(self.last, new)]), strict=True):
+                self._tie(x, tied)
+            if eqn.outvars and not _takes_references(eqn):  # what a reference is to hold need not be there by then
                 for x in operands:
                     self._given.pop(id(x), None)
-        return operands, tokens
+        return [*map(self.last, operands)], tokens
+
+    def last(self, x: Any) -> Any:
+        """A value after the last token that it was tied to."""
+        return self._last.get(id(x), (x, x))[1]
+
+    def _tie(self, x: Any, tied: Any) -> None:
+        self._last[id(x)] = x, tied
+        self._tied.add(id(x))
 
     def _is_new(self, x: Any, atom: Any) -> bool:
         return not hasattr(atom, "val") and id(x) not in self._tied and not _jax.is_reference_type(_jax.typeof(x))
@@ -63,13 +72,18 @@ class Between:
         elif self._under_way > 0:
             for x in outs:
                 if not _jax.is_reference_type(_jax.typeof(x)):
-                    self._tied[id(x)] = x, x
+                    if not _takes_references(eqn):  # what a reference holds may have been there ahead of the start
+                        self._tie(x, x)
                     self._given[id(x)] = x
 
 
 def is_asynchronous(eqn: Any) -> bool:
     """Whether an equation starts, updates or ends an operation, or something in it does."""
     return any(isinstance(effect, Effect) and effect == ASYNC for effect in eqn.effects)
+
+
+def _takes_references(eqn: Any) -> bool:
+    return any(_jax.is_reference_type(atom.aval) for atom in eqn.invars)
 
 
 def _change(eqn: Any) -> int:

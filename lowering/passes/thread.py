@@ -115,6 +115,8 @@ def thread_tokens(
         return outs
 
     outs = _jax.interpret(jaxpr, args, apply)
+    if between is not None:
+        outs = [*map(between.last, outs)]
     if joined:
         tokens[UNORDERED] = _join([tokens[UNORDERED], *joined])
     return tokens, outs

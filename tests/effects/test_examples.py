@@ -1,5 +1,6 @@
 """Every example prints what it says it prints."""
 
+import importlib
 import inspect
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 import effects as fx
 from examples import callbacks, debugging, own_primitive
 from examples.kernels import grids, hunt, matmul, transformed
+from tests.helpers import run_python
 
-MODULES = [debugging, callbacks, own_primitive, grids, matmul, transformed, hunt]
+ASYNC = [importlib.import_module(f"examples.async.{name}") for name in ["rings", "references"]]  # `async` is a keyword
+MODULES = [debugging, callbacks, own_primitive, grids, matmul, transformed, hunt, *ASYNC]
 HELPERS = {"on_the_host", "repeat"}
 
 
@@ -32,3 +35,17 @@ def test_every_example_is_run(module):
         if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
     }
     assert public - HELPERS == {example.__name__ for example in module.EXAMPLES}
+
+
+@pytest.mark.parametrize("module", ASYNC, ids=lambda module: module.__name__)
+def test_asynchronous_examples_run_on_eight_devices(module):
+    """They are asserted to give what the synchronous programs give, on any number of devices."""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    code = f"import runpy; runpy.run_module({module.__name__!r}, run_name='__main__')"
+    result = run_python(code, env=flags)
+    assert result.returncode == 0, result.stderr
+    printed = [inspect.getdoc(example).partition("\n\n")[2] for example in module.EXAMPLES]
+    expected = "".join(
+        f"-- {example.__name__}\n{text}\n" for example, text in zip(module.EXAMPLES, printed, strict=True)
+    )
+    assert result.stdout == expected

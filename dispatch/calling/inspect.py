@@ -1,0 +1,202 @@
+"""`fx.inspect`: asynchronous operations, with what stands between start and done, and what is copied there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from effects import _jax
+from effects._model.operation import HostRun, Operation
+from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
+from effects._model.where import Where
+from effects.dispatch.calling.jit import JitFunction, jit
+from effects.dispatch.calling.schedule import Copy, Interval, Schedule
+from effects.lowering.passes.flights import Flight, Flights, Place, Step
+
+_PARTS = {async_start_p: "start", async_update_p: "update", async_done_p: "done"}
+
+
+def inspect(fn: Callable[..., Any]) -> Callable[..., Inspection]:
+    """Shows the asynchronous operations of a function, without running it.
+
+    For each operation: its start, updates and dones, what stands between them in the program, and every copy that
+    XLA makes there in the compiled program.
+
+    Args:
+        fn: The function, of `fx.jit` or as it would be given to `fx.jit`.
+
+    Returns:
+        A function of the same arguments that returns an `fx.Inspection`. Its `str` is the report.
+
+    Example:
+        >>> import effects as fx, jax.numpy as jnp
+        >>> def f(x):
+        ...     future = fx.async_start(jnp.sin, x)
+        ...     y = x * x
+        ...     return y + fx.async_done(future)
+        >>> (operation,) = fx.inspect(f)(1.0).operations
+        >>> operation.name, operation.kind, operation.copies
+        ('sin', 'async_start', ())
+        >>> operation.between[0].startswith("mul ")
+        True
+    """
+    function = fn if isinstance(fn, JitFunction) else jit(fn)
+
+    def inspected(*args: Any, **kwargs: Any) -> Inspection:
+        traced = function.trace(*args, **kwargs)
+        return _inspection(traced.jaxpr, traced.lower().compile().as_text() or "")
+
+    return inspected
+
+
+@dataclasses.dataclass(frozen=True)
+class InspectedOperation:
+    """An asynchronous operation of a function.
+
+    Attributes:
+        name: What messages call it.
+        kind: "async_callback", "collective" or "async_start".
+        where: The line that starts it.
+        start: Its start in the syntax of HLO, and the line.
+        updates: Its updates.
+        dones: What ends it: more than one if it is done in several branches, or both in a loop and behind it.
+        between: What the program does between the start and a done, one line for each equation.
+        copies: What the compiled program copies there; None if that cannot be told, because it has starts in other
+            places, as where a loop was unrolled or left out. `Inspection.copies` has the copies of all operations.
+
+    Example:
+        >>> import effects as fx, jax.numpy as jnp
+        >>> (operation,) = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(1.0).operations
+        >>> len(operation.dones), operation.between
+        (1, ())
+    """
+
+    name: str
+    kind: str
+    where: Where | None
+    start: str
+    updates: tuple[str, ...]
+    dones: tuple[str, ...]
+    between: tuple[str, ...]
+    copies: tuple[Copy, ...] | None
+
+    def __str__(self) -> str:
+        lines = [self.start, *(f"    {line}" for line in self.between), *self.updates, *self.dones]
+        if self.copies is None:
+            return "\n".join([*lines, "copies in between: not known for this operation alone"])
+        return "\n".join([*lines, *_said(self.copies)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """What `fx.inspect` found.
+
+    Attributes:
+        operations: The asynchronous operations, in the order of the program.
+        copies: What the compiled program copies between the start and the done of any of them.
+
+    Example:
+        >>> import effects as fx
+        >>> print(fx.inspect(lambda x: x + 1)(1.0))
+        no asynchronous operations
+    """
+
+    operations: tuple[InspectedOperation, ...]
+    copies: tuple[Copy, ...]
+
+    def __str__(self) -> str:
+        if not self.operations:
+            return "no asynchronous operations"
+        parts = list(map(str, self.operations))
+        if any(operation.copies is None for operation in self.operations):
+            parts.append("\n".join(["all operations", *_said(self.copies)]))
+        return "\n\n".join(parts)
+
+
+def _said(copies: Iterable[Copy]) -> list[str]:
+    return [f"copy in between: {copy}" for copy in copies] or ["copies in between: none"]
+
+
+def _inspection(jaxpr: Any, text: str) -> Inspection:
+    flights, schedule = Flights(jaxpr), Schedule(text)
+    places: dict[Place, list[Flight]] = {}
+    for flight in flights.flights:
+        places.setdefault(flight.place, []).append(flight)
+    intervals = _intervals_of(flights, schedule)
+    operations = [
+        _operation(number, flights, same, None if intervals is None else intervals[place], schedule)
+        for number, (place, same) in enumerate(places.items(), 1)
+    ]
+    found = (copy for interval in schedule.intervals for copy in schedule.copies_between(interval))
+    return Inspection(tuple(operations), tuple(dict.fromkeys(found)))
+
+
+def _intervals_of(flights: Flights, schedule: Schedule) -> dict[Place, list[Interval]] | None:
+    """What the compiled program has of the operation that starts in each place. Both are in the order of the program.
+
+    An update with a partial result ends an operation of values, and starts it again.
+    """
+    expected: dict[tuple[Place, Any], Place] = {}
+    starts = [(flight.start, flight) for flight in flights.flights]
+    again = [
+        (at, flight) for flight in flights.flights for at in flight.updates if _starts_again(flight, flights.steps[at])
+    ]
+    for at, flight in sorted([*starts, *again], key=lambda one: one[0]):
+        expected.setdefault((flight.place, id(flights.steps[at].eqn)), flight.place)
+    compiled: dict[tuple[str, ...], list[Interval]] = {}
+    for interval in schedule.intervals:
+        compiled.setdefault(interval.place, []).append(interval)
+    if len(expected) != len(compiled):
+        return None
+    found: dict[Place, list[Interval]] = {}
+    for place, intervals in zip(expected.values(), compiled.values(), strict=True):
+        found.setdefault(place, []).extend(intervals)
+    return found
+
+
+def _starts_again(flight: Flight, step: Step) -> bool:
+    return step.eqn.params["partial"] and not isinstance(flight.operation, HostRun)
+
+
+def _operation(
+    number: int, flights: Flights, same: list[Flight], intervals: list[Interval] | None, schedule: Schedule
+) -> InspectedOperation:
+    operation = same[0].operation
+    between: dict[int, str] = {}
+    for flight in same:
+        for done in flight.dones:
+            for at in flights.between(flight, done):
+                eqn = flights.steps[at].eqn
+                if at not in flight.updates and at not in flight.dones:
+                    between.setdefault(id(eqn), _line(eqn, flights.operation_at(at)))
+
+    def parts(positions: Iterable[int], form: str) -> tuple[str, ...]:
+        eqns = {id(eqn): eqn for eqn in (flights.steps[at].eqn for at in positions)}
+        return tuple(
+            f"{form.format(results=_types(eqn.outvars), number=number)}  {_jax.source_of(eqn)}" for eqn in eqns.values()
+        )
+
+    first = flights.steps[same[0].start].eqn
+    name = operation.name
+    copies = None if intervals is None else [copy for one in intervals for copy in schedule.copies_between(one)]
+    return InspectedOperation(
+        name=name,
+        kind=operation.end.kind,
+        where=operation.where,
+        start=f"%{number} = {name}-start({_types(first.invars)})  {_jax.source_of(first)}",
+        updates=parts((at for flight in same for at in flight.updates), f"%{{number}} = {name}-update(%{{number}})"),
+        dones=parts((at for flight in same for at in flight.dones), f"{{results}} = {name}-done(%{{number}})"),
+        between=tuple(between.values()),
+        copies=None if copies is None else tuple(dict.fromkeys(copies)),
+    )
+
+
+def _line(eqn: Any, operation: Operation | None) -> str:
+    part = _PARTS.get(eqn.primitive)
+    name = f"{operation.name}-{part}" if operation and part else eqn.primitive.name
+    return f"{name} {_types(eqn.outvars)}".rstrip() + f"  {_jax.source_of(eqn)}"
+
+
+def _types(atoms: Iterable[Any]) -> str:
+    return ", ".join(str(atom.aval) for atom in atoms)

@@ -1,0 +1,68 @@
+"""References between which an asynchronous operation moves values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from effects import _errors as errors
+from effects import _jax
+from effects._model.where import Where
+
+MSG_NO_REFERENCE = (
+    "`fx.{call}` at {where} was given {given} as a reference. It moves what whole references hold, such as "
+    "`jax.new_ref` makes. Pass these; for the slots of a buffer make a reference for each."
+)
+MSG_REFERENCE_TYPES = (
+    "`fx.{call}` at {where} was given references of {source} to read and of {target} to write. The done writes to each "
+    "what the start has read. Pass references of the same shapes and types in the same structure."
+)
+MSG_REFERENCE_TO_ITSELF = (
+    "`fx.{call}` at {where} was given one reference of type {type} twice. It is written while the operation is under "
+    "way, so it cannot be what is read or written besides. Make a second reference with `jax.new_ref`."
+)
+
+
+class Into:
+    """References that the done of an operation writes to. Two are equal if the references are the same."""
+
+    def __init__(self, references: Sequence[Any]) -> None:
+        self._references = tuple(references)
+
+    def write(self, values: Sequence[Any]) -> None:
+        """Writes a value to each."""
+        for reference, value in zip(self._references, values, strict=True):
+            reference[...] = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Into) and [*map(id, self._references)] == [*map(id, other._references)]
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self._references)))
+
+    def __repr__(self) -> str:  # what JAX says where a loop's body returns a future that is written elsewhere
+        numbers = ", ".join(f"{_jax.typeof(reference)} number {id(reference)}" for reference in self._references)
+        return f"<to be written to: {numbers}>"
+
+
+def are_references(x: Any) -> bool:
+    """Whether this is a pytree with references."""
+    return any(map(_jax.is_reference, jax.tree.leaves(x)))
+
+
+def read_references(source: Any, target: Any, call: str, where: Where) -> tuple[Any, Into]:
+    """What the references hold that an operation moves, and those that it moves it to."""
+    (sources, structure), (targets, into) = jax.tree.flatten(source), jax.tree.flatten(target)
+    for leaf in (*sources, *targets):
+        if not _jax.is_reference(leaf):
+            raise TypeError(MSG_NO_REFERENCE.format(call=call, where=where, given=errors.shown(leaf)))
+    types = [[(leaf.shape, leaf.dtype) for leaf in leaves] for leaves in (sources, targets)]
+    if structure != into or types[0] != types[1]:
+        shown = [", ".join(str(_jax.typeof(leaf)) for leaf in leaves) for leaves in (sources, targets)]
+        raise TypeError(MSG_REFERENCE_TYPES.format(call=call, where=where, source=shown[0], target=shown[1]))
+    for at, leaf in enumerate(targets):
+        if any(leaf is other for other in (*sources, *targets[:at])):
+            raise ValueError(MSG_REFERENCE_TO_ITSELF.format(call=call, where=where, type=_jax.typeof(leaf)))
+    return jax.tree.unflatten(structure, [leaf[...] for leaf in sources]), Into(targets)

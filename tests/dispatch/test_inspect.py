@@ -1,0 +1,211 @@
+"""`fx.inspect`: what stands between the start and the done of an asynchronous operation, and what XLA copies there."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import effects as fx
+from effects.dispatch.calling.schedule import Schedule
+
+DEVICES = 4
+X = jnp.arange(2.0 * DEVICES)
+
+
+def _send(x):
+    return fx.ppermute_start(x, "ring", [(i, (i + 1) % DEVICES) for i in range(DEVICES)])
+
+
+def _on_ring(program):
+    mesh = jax.make_mesh((DEVICES,), ("ring",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.shard_map(program, mesh=mesh, in_specs=P("ring"), out_specs=P("ring"))
+
+
+def _names(lines):
+    return [line.split()[0] for line in lines]
+
+
+def _ring(x):
+    def turn(carry, _):
+        total, x = carry
+        future = _send(x)
+        total = total + x * x
+        return (total, fx.async_done(future)), None
+
+    return jax.lax.scan(turn, (x, x), length=DEVICES)[0][0]
+
+
+def _carried_ring(x):
+    def turn(carry, _):
+        total, future = carry
+        x = fx.async_done(future)
+        future = _send(x)
+        return (total + jnp.exp(x), future), None
+
+    (total, future), _ = jax.lax.scan(turn, (jnp.exp(x), _send(x)), length=DEVICES - 2)
+    return total + jnp.exp(fx.async_done(future))
+
+
+@pytest.mark.parametrize("program", [_ring, _carried_ring])
+def test_ring_is_compiled_without_a_copy_between_start_and_done(program):
+    """Nothing in flight is a buffer of XLA's, so none must be copied, in a turn of a loop or from one to the next."""
+    inspection = fx.inspect(_on_ring(program))(X)
+    assert inspection.copies == ()
+    assert [operation.copies for operation in inspection.operations] == [()] * len(inspection.operations)
+    text = fx.jit(_on_ring(program)).lower(X).compile().as_text()
+    bodies = [block for block in text.split("\n\n") if "effects_post" in block and not block.startswith("ENTRY")]
+    assert bodies and not any(" copy(" in body for body in bodies)
+
+
+@pytest.mark.parametrize("program", [_ring, _carried_ring])
+def test_derivative_of_a_ring_is_compiled_without_a_copy_of_an_array(program):
+    """What the forward pass stores is stored of the value that the tie to the start has given: it is made in place, and
+    the value ahead of it would be copied. The counter of the loop is copied in the synchronous program, too."""
+    inspection = fx.inspect(jax.grad(lambda x: jnp.sin(_on_ring(program)(x)).sum()))(X)
+    assert {copy.shape for copy in inspection.copies} <= {"s32[]"}
+    assert all(operation.copies is not None for operation in inspection.operations)
+
+
+def test_report():
+    """Start, what stands between, and done, each with its line."""
+
+    @fx.jit
+    def f(x):
+        future = fx.async_start(jnp.sin, x)
+        y = x * x
+        future = fx.async_update(future)
+        return y + fx.async_done(future)
+
+    inspection = fx.inspect(f)(jnp.ones(3))
+    (operation,) = inspection.operations
+    line = operation.where.line
+    assert (operation.name, operation.kind, operation.copies) == ("sin", "async_start", ())
+    assert _names(operation.between) == ["mul"]
+    lines = [operation.start, f"    {operation.between[0]}", *operation.updates, *operation.dones]
+    assert str(inspection).splitlines() == [*lines, "copies in between: none"]
+    said = [operation.start, operation.between[0], *operation.updates, *operation.dones]
+    assert [part.split("  ")[0] for part in said] == [
+        "%1 = sin-start(float32[3])",
+        "mul float32[3]",
+        "%1 = sin-update(%1)",
+        "float32[3] = sin-done(%1)",
+    ]
+    for i, part in enumerate(said):
+        assert f"{__file__}:{line + i}" in part
+
+
+def test_callback_and_partial_result():
+    """The function of a callback is not called, and what is asked for in between belongs to the operation."""
+
+    def count(x):
+        raise AssertionError("inspecting runs nothing")
+        yield x
+
+    def f(x):
+        future = fx.async_callback(count, jax.ShapeDtypeStruct((), "float32"), x, name="count")
+        future, so_far = fx.async_update(future, partial=True)
+        kept = fx.async_start(jnp.sin, so_far)
+        kept, _ = fx.async_update(kept, partial=True)
+        return fx.async_done(future) + fx.async_done(kept)
+
+    callback, kept = fx.inspect(f)(1.0).operations
+    assert (callback.name, callback.kind) == ("count", "async_callback")
+    assert (kept.name, kept.kind) == ("sin", "async_start")
+    assert _names(callback.between) == ["sin", "sin-start", "sin-update"]
+    assert _names(kept.between) == ["count-done"]
+    assert callback.copies is not None and kept.copies is not None
+
+
+def test_carried_future_has_two_starts_and_two_dones():
+    """A future that a loop carries is done in the next turn, or behind the loop."""
+    first, of_turns = fx.inspect(_on_ring(_carried_ring))(X).operations
+    assert len(first.dones) == 1
+    assert len(of_turns.dones) == 2
+    assert "exp" in _names(of_turns.between)
+
+
+def test_branches_exclude_each_other():
+    """What another branch does is not between a start and a done in this one."""
+
+    def f(x):
+        def restart(fun):
+            return lambda future: fx.async_start(fun, fx.async_done(future))
+
+        future = fx.async_start(jnp.sin, x)
+        future = jax.lax.cond(x > 0, restart(jnp.cos), restart(jnp.tan), future)
+        y = jnp.exp(x)
+        return y + jax.jit(lambda future: fx.async_done(future))(future)
+
+    first, *restarted = fx.inspect(f)(1.0).operations
+    assert len(first.dones) == 2
+    assert {operation.name for operation in restarted} == {"cos", "tan"}
+    assert [_names(operation.between) for operation in restarted] == [["exp"], ["exp"]]
+
+
+def test_function_without_operations():
+    """There is nothing to tell."""
+    inspection = fx.inspect(lambda x: x + 1)(1)
+    assert (inspection.operations, inspection.copies) == ((), ())
+    assert str(inspection) == "no asynchronous operations"
+
+
+SCHEDULE = """HloModule jit_f, is_scheduled=true
+
+%body (p: (f32[2], f32[2])) -> (f32[2], f32[2]) {
+  %p = (f32[2]{0}, f32[2]{0}) parameter(0)
+  %ticket = f32[2]{0} get-tuple-element(%p), index=0
+  %value = f32[2]{0} get-tuple-element(%p), index=1
+  %copy.1 = f32[2]{0} copy(%value)
+  %take = (f32[2]{0}, u32[4]{0}) custom-call(%copy.1, %ticket), custom_call_target="effects_take"
+  %copy.2 = f32[2]{0} copy(%value)
+  %post = (f32[2]{0}, u32[4]{0}) custom-call(%copy.2), custom_call_target="effects_post"
+  %next = f32[2]{0} get-tuple-element(%post), index=0
+  ROOT %out = (f32[2]{0}, f32[2]{0}) tuple(%next, %value)
+}
+
+%condition (q: (f32[2], f32[2])) -> pred[] {
+  %q = (f32[2]{0}, f32[2]{0}) parameter(0)
+  ROOT %yes = pred[] constant(true)
+}
+
+ENTRY %main (x: f32[2]) -> f32[2] {
+  %x = f32[2]{0} parameter(0), metadata={op_name="x"}
+  %copy.3 = f32[2]{0} copy(%x)
+  %post.1 = (f32[2]{0}, u32[4]{0}) custom-call(%copy.3), custom_call_target="effects_post"
+  %ticket.1 = f32[2]{0} get-tuple-element(%post.1), index=0
+  %copy.4 = f32[2]{0} copy(%x)
+  %init = (f32[2]{0}, f32[2]{0}) tuple(%ticket.1, %copy.4)
+  %while = (f32[2]{0}, f32[2]{0}) while(%init), condition=%condition, body=%body
+  %ticket.2 = f32[2]{0} get-tuple-element(%while), index=0
+  %copy.5 = f32[2]{0} copy(%x)
+  ROOT %take.1 = f32[2]{0} custom-call(%copy.5, %ticket.2), custom_call_target="effects_take"
+}
+"""
+
+
+def test_copies_in_a_schedule():
+    """Copies are found on both sides of a loop that carries a ticket, with what they copy; others are left out."""
+    schedule = Schedule(SCHEDULE)
+    first, *turns = schedule.intervals
+    assert [copy.name for copy in schedule.copies_between(first)] == ["copy.4", "copy.1"]
+    assert [[copy.name for copy in schedule.copies_between(turn)] for turn in turns] == [["copy.1"], ["copy.5"]]
+    copy = schedule.copies_between(first)[0]
+    assert str(copy) == "%copy.4 = f32[2]{0} copy(%x), of the parameter `x`"
+
+
+def test_copy_is_shown():
+    """An argument that the program changes in between is copied there, since the caller keeps it."""
+
+    def f(x):
+        future = fx.async_start(jnp.sin, x)
+        y = x.at[0].set(2)
+        return y + fx.async_done(future)
+
+    inspection = fx.inspect(f)(jnp.ones(64))
+    (operation,) = inspection.operations
+    (copy,) = operation.copies
+    assert inspection.copies == (copy,)
+    assert copy.shape.startswith("f32[64]")
+    assert str(inspection).splitlines()[-1] == f"copy in between: {copy}"
