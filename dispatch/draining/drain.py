@@ -25,20 +25,19 @@ from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.logs import outgrown, parts_of
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.output_tokens import close_failed
-from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
+from effects.dispatch.draining.replay import Replay, Settle, answer_with, outside_epochs
 from effects.dispatch.draining.texts import replay_text
 from effects.dispatch.draining.watchdog import Running, Watch
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
-from effects.lowering.host.publish import this_thread, to_bytes
+from effects.lowering.host.publish import this_thread
 from effects.lowering.host.sites import KnownSites
 
 MSG_CANCELLED = "The {effect} at {where} did not run. Its program had failed before. See the error of that program."
 MSG_PROCESS_ENDS = (
     "A callback did not run. The process ends, and no effects are replayed any more. Call `fx.effects_barrier()` first."
 )
-
 MSG_OUTPUT_WAITS = (
     "An output waits for effects while text is written to it, and keeps the drain from showing these: a deadlock. It "
     "may wait if it was `sys.stdout` when the program was called whose text is written, and its class has a `write` of "
@@ -47,7 +46,6 @@ MSG_OUTPUT_WAITS = (
 
 _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
-
 
 _BETWEEN = len(RecordsBetween._fields)
 """How long those parts of an item are that are no `CallbackRecord`s."""
@@ -398,11 +396,3 @@ class Drain:
             answer_with(function.reply, failure)
             if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
                 native.end_program(*function.key)
-
-
-def answer_with(reply: int, result: Any) -> None:
-    """Tells a device what a callback returned, or why it did not."""
-    if result is None or isinstance(result, list):
-        native.answer(reply, [to_bytes(x) for x in result or ()])
-    else:
-        native.answer_error(reply, str(result).encode("utf-8", "replace").decode())

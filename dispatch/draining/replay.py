@@ -23,6 +23,7 @@ from effects._wire import INDEX, UNTRACKED_THREAD
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey, stops_after_error
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.lowering.host.native import native
+from effects.lowering.host.publish import to_bytes
 
 MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
@@ -316,6 +317,14 @@ class Replay:
         self.fail(error, lines[0][0])
         for at, (site, count) in enumerate(lines):
             self._failures.leave_out(self._key, site, count - (at == 0))
+
+
+def answer_with(reply: int, result: Any) -> None:
+    """Tells a device what a callback returned, or why it did not."""
+    if result is None or isinstance(result, list):
+        native.answer(reply, [to_bytes(x) for x in result or ()])
+    else:
+        native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
 
 
 _OURS = str(Path(errors.__file__).parent) + os.sep
