@@ -43,6 +43,7 @@ class Operation:
         results: Types of the results, of one lane.
         schedule: Whether what stands between start and done stays between them.
         lanes: Sizes of the `vmap`s around, the outermost first.
+        of_derivative: Whether JAX starts it for a derivative, in which nothing need ask for what it comes to.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Operation:
     results: tuple[Any, ...]
     schedule: bool = True
     lanes: tuple[int, ...] = ()
+    of_derivative: bool = False
 
     is_linear = True
     """Whether it hands on values as they are, so that it has a derivative."""
@@ -85,11 +87,11 @@ class Operation:
     def tangent(self) -> Operation:
         """The operation of the tangents."""
         results = tuple(self.results[at] for at in self.differentiable)
-        return dataclasses.replace(self, results=results)
+        return dataclasses.replace(self, results=results, of_derivative=True)
 
     def transposed(self) -> Operation:
         """The operation of the cotangents, which go the other way: its start is where this one is done."""
-        return self
+        return dataclasses.replace(self, of_derivative=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Exchanged(Operation):
         return int.from_bytes(digest, "little") >> 1
 
     def transposed(self) -> Exchanged:
-        return self if self.receivers is None else dataclasses.replace(self, receivers=self.senders)
+        return dataclasses.replace(self, receivers=self.senders, of_derivative=True)
 
 
 @dataclasses.dataclass(frozen=True)
