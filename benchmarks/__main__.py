@@ -23,6 +23,7 @@ MODULES = (
     "_callbacks",
     "_custom_call",
     "_asynchronous",
+    "_overlap",
     "_devices",
     "_compile",
     "_memory",

@@ -14,7 +14,13 @@ from tests.helpers import build_library, compile_source, link, link_program
 
 NATIVE = Path(__file__).parent / "native"
 LIBRARY = NATIVE.parents[1] / "dispatch" / "native"
-FOLDERS = ("producer", "order", "drain", "xla")  # of the library that the Python module, too, is linked with
+FOLDERS = (
+    "producer",
+    "order",
+    "drain",
+    "operations",
+    "xla",
+)  # of the library that the module, too, is linked with
 USE_XLA = ("custom_call_test.cc", "overlay_test.cc")
 TESTS = sorted(NATIVE.glob("*_test.cc"))
 NAMES = [f"{file.stem}.{name}" for file in TESTS for name in re.findall(r"^TEST\((\w+)\)", file.read_text(), re.M)]

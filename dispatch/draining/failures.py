@@ -53,6 +53,11 @@ class _OfProgram:
     thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
 
 
+class HostRunFailed(Exception):
+    """What the done of an asynchronous callback raises: the function's name and the line that started it. The cause is
+    what the function raised."""
+
+
 class Failures:
     """Each is handed out once. Written by drain threads, taken by those that wait for programs."""
 

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import dataclasses
 import inspect
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
+import jax
+
 from effects import _errors as errors
 from effects._model import operation
 from effects._model.functions import HostFunction, register_callback
+from effects._model.host_call import take_results
 from effects._model.operation import DONE_FUNCTION, UPDATE_FUNCTION
 from effects._model.record import Record
-from effects._wire import EPOCH, STREAM, thread_of
+from effects._model.where import Where
+from effects._wire import EPOCH, STREAM, UNTRACKED_THREAD, thread_of
 from effects.dispatch.draining.background import Workers
-from effects.dispatch.draining.failures import Failures, ProgramKey
+from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
@@ -65,7 +70,7 @@ class HostRuns:
 
     def _start(self, function: HostFunction, record: Record) -> None:
         args, number = record.args
-        run = _Run(function, args, contextvars.copy_context(), str(record.where))
+        run = _Run(function, record._site.content.title, record._site.where, args)
         with self._lock:
             self._runs[_key(record, int(number))] = run
         self._workers.run(lambda: self._run(run))
@@ -76,8 +81,7 @@ class HostRuns:
             run.begin(stream)
             run.run()
 
-    def _find(self, record: Record, ticket: Any, take: bool) -> _Run | None:
-        """The run with this ticket; None if it is one of zeros."""
+    def _find(self, record: Record, ticket: Any, take: bool) -> _Run:
         number = int(ticket[0]) << 12 | int(ticket[1])
         key = _key(record, number)
         with self._lock:
@@ -88,19 +92,23 @@ class HostRuns:
 
     def _done(self, ticket: Any, *, record: Record) -> Any:
         run = self._find(record, ticket, take=True)
-        assert run is not None
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
         native.resume(stream.thread, 0)
         run.wait_for_end()
         self._settle(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
-        if run.error is not None:
-            raise run.error
-        return run.result
+        call = record._site.content.call
+        assert call is not None
+        try:
+            if run.error is not None:
+                raise run.error
+            call = dataclasses.replace(call, function=HostFunction(None, DONE_FUNCTION, run.name, True))
+            return jax.tree.unflatten(call.tree, take_results(call, run.where, run.result, call.results or ()))
+        except BaseException as error:
+            raise HostRunFailed(run.name, run.where) from error
 
     def _update(self, ticket: Any, *, record: Record) -> Any:
         run = self._find(record, ticket, take=False)
-        assert run is not None
         native.set_offer_urgent()
         return run.wait_for_partial()
 
@@ -112,28 +120,32 @@ class HostRuns:
                     self._end((thread, epoch & 0xFFFFFFFF), function_of)
 
     def _end(self, program: ProgramKey, function_of: Callable[[int, int], str]) -> None:
-        count, places = native.end_operations(*program), []
+        places: list[Where] = []
+        count = native.end_operations(*program)
         with self._lock:
             left = [self._runs.pop(key) for key in [*self._runs] if key[:2] == program]
         for run in left:
             native.resume(run.wait_for_stream().thread, 0)
             places.append(run.where)
-        if count or left:
+        if (count or left) and program not in self._failures.unended:
             where = f", the first at {places[0]}" if places else ""
             message = MSG_NEVER_DONE.format(count=count + len(left), function=function_of(*program), where=where)
             self._failures.add(program, errors.EffectError(message), stops=False)
 
 
 def _key(record: Record, number: int) -> _Key:
-    return _Key(thread_of(record.token[STREAM]), record.token[EPOCH], record.device, number, record.lane)
+    thread = thread_of(record.token[STREAM])
+    # Operations of programs that JAX dispatched are numbered as those of one.
+    epoch = 0 if thread == UNTRACKED_THREAD else record.token[EPOCH]
+    return _Key(thread, epoch, record.device, number, record.lane)
 
 
 class _Run:
     """One call of a function. Its own thread writes, and the one that it is done in waits."""
 
-    def __init__(self, function: HostFunction, args: Any, context: contextvars.Context, where: str) -> None:
-        self._function, self._args, self._context = function, args, context
-        self.where = where
+    def __init__(self, function: HostFunction, name: str, where: Where, args: Any) -> None:
+        self._function, self._args, self._context = function, args, contextvars.copy_context()
+        self.name, self.where = name, where
         self.result: Any = None
         self.error: BaseException | None = None
         self._stream: Stream | None = None

@@ -20,7 +20,7 @@ from effects._model.host_call import take_results
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
 from effects._wire import INDEX, UNTRACKED_THREAD
-from effects.dispatch.draining.failures import Failures, ProgramKey, stops_after_error
+from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey, stops_after_error
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.lowering.host.native import native
 
@@ -293,11 +293,14 @@ class Replay:
         self._failures.add(self._key, self._failure(message, error, site))
 
     def _failure(self, message: str, error: BaseException, site: Site | None) -> errors.EffectError:
+        name, where = (site.content.title, site.where) if site else ("", "its call")
+        if isinstance(error, HostRunFailed):
+            (name, where), error = error.args, error.__cause__ or error
         failure = errors.EffectError(
             message.format(
                 effect=site.effect.name if site else "print",
-                name=site.content.title if site else "",
-                where=site.where if site else "its call",
+                name=name,
+                where=where,
                 function=f"`{self._call[0].name}`",
                 error=errors.shown(error),
                 then=THEN_STOPS if stops_after_error(self._key) else THEN_GOES_ON,

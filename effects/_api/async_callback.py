@@ -9,14 +9,13 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
+from effects import _jax
 from effects._api.asynchronous import Future
 from effects._api.callback import CALLBACK, result_type
-from effects._model.arguments import flat_arguments, take_arguments
+from effects._model.arguments import take_arguments
 from effects._model.functions import HostFunction
-from effects._model.host_call import HostCall
 from effects._model.operand import Operand
-from effects._model.operation import ASYNC, DONE_FUNCTION, TICKET_LENGTH, UPDATE_FUNCTION, HostRun, HostStart
-from effects._model.primitive import result_avals
+from effects._model.operation import ASYNC, HostEnd, HostRun, HostStart
 from effects._model.site import Site
 from effects._model.where import where_called
 
@@ -74,21 +73,7 @@ def async_callback(
     arrays, leaves, tree = take_arguments(operands, {}, "fx.async_callback", where)
     number = Operand((), np.dtype(np.uint32), np.dtype(np.uint32))
     tree = jax.tree.structure(((jax.tree.unflatten(tree, leaves)[0], 0), {}), is_leaf=lambda x: x in leaves)
-    ticket = Operand((TICKET_LENGTH,), np.dtype(np.float32), np.dtype(np.float32))
-
-    def end(key: str) -> Site:
-        call = HostCall(HostFunction(None, key, name, True), results, structure, pass_record=True)
-        return Site(CALLBACK, call, (ticket,), flat_arguments(1), where)
-
-    start = Site(ASYNC.unordered(), HostStart(function), (*leaves, number), tree, where)
-    done = end(DONE_FUNCTION)
-    operation = HostRun(
-        name,
-        where,
-        tuple(result_avals(done)),
-        schedule,
-        start_site=start,
-        update_site=end(UPDATE_FUNCTION),
-        done_site=done,
-    )
-    return Future.started(arrays, operation, structure)
+    start = Site(ASYNC.unordered(), HostStart(function, name), (*leaves, number), tree, where)
+    avals = tuple(_jax.ShapedArray(result.shape, result.stored) for result in results)
+    ends = HostEnd(HostEnd.kind, None, avals, schedule, effect=CALLBACK, types=results, structure=structure)
+    return Future.started(arrays, HostRun(name, where, avals, schedule, site=start, ends=ends), structure)

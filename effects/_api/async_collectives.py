@@ -1,7 +1,7 @@
 """Collectives in two parts: a start, which sends, and a done, which receives.
 
-Each is an exchange of values between the devices of a region, with ordinary arithmetic around it. So its derivative, its
-transpose and its lanes are those of the exchange and of that arithmetic.
+Each is an exchange of values between the devices of a region, with ordinary arithmetic around it. So its derivative,
+its transpose and its lanes are those of the exchange and of that arithmetic.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MSG_COLLECTIVE_AXIS = (
     "collective is between the devices along axes of a mesh. Call it inside a `jax.shard_map`, with one of its axes."
 )
 MSG_COLLECTIVE_PERMUTATION = (
-    "`fx.ppermute_start` at {where} was given the permutation {perm}. It is a list of pairs (from, to) of devices along "
-    "the axis, 0 to {last}, each at most once as a sender and once as a receiver. Correct the pairs."
+    "`fx.ppermute_start` at {where} was given the permutation {perm}. It is a list of pairs (from, to) of devices "
+    "along the axis, 0 to {last}, each at most once as a sender and once as a receiver. Correct the pairs."
 )
 MSG_COLLECTIVE_SIZE = (
-    "`fx.{call}` at {where} was given an array of shape {shape}, to be divided along axis {axis} between {size} devices. "
-    "The size of that axis must be a multiple of {size}, or without `tiled=True` equal to it. Change the array or the "
-    "axis."
+    "`fx.{call}` at {where} was given an array of shape {shape}, to be divided along axis {axis} between {size} "
+    "devices. The size of that axis must be a multiple of {size}, or without `tiled=True` equal to it. Change the "
+    "array or the axis."
 )
 
 

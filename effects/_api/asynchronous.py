@@ -13,7 +13,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.registry import register_effect
 from effects._model.functions import function_name
-from effects._model.operation import ASYNC, Kept, Operation
+from effects._model.operation import ASYNC, UPDATE_FUNCTION, HostEnd, Kept, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects._model.where import Where, where_called
 
@@ -45,11 +45,12 @@ class Future:
         >>> import effects as fx, jax
         >>> @fx.jit
         ... def f(x):
-        ...     future = fx.async_start(lambda x: x + 1, x)
-        ...     future = jax.lax.fori_loop(0, 3, lambda i, future: fx.async_start(lambda x: 2 * x, fx.async_done(future)), future)
-        ...     return fx.async_done(future)
+        ...     def turn(i, future):
+        ...         return fx.async_start(lambda x: 2 * x, fx.async_done(future))
+        ...
+        ...     return fx.async_done(jax.lax.fori_loop(0, 3, turn, fx.async_start(lambda x: x + 1, x)))
         >>> f(1.0)
-        Array(16., dtype=float32, weak_type=True)
+        Array(16., dtype=float32)
     """
 
     ticket: Any
@@ -62,13 +63,13 @@ class Future:
     @classmethod
     def started(cls, operands: Sequence[Any], operation: Operation, structure: Any, finish: Any = None) -> Future:
         (ticket,) = async_start_p.bind(*operands, operation=operation)
-        return cls(ticket, operation, structure, finish)
+        return cls(ticket, operation.end, structure, finish)
 
     def results(self, found: Sequence[Any]) -> Any:
         return jax.tree.unflatten(self.structure, map(self.finish, found) if self.finish else found)
 
     def __repr__(self) -> str:
-        return f"<fx.Future of `{self.operation.name}`, started at {self.operation.where}>"
+        return f"<fx.Future of {self.operation.name}>"
 
 
 def async_start(fun: Callable[..., Any], /, *operands: Any, name: str | None = None, schedule: bool = True) -> Future:
@@ -96,7 +97,7 @@ def async_start(fun: Callable[..., Any], /, *operands: Any, name: str | None = N
         ...     y = x * x
         ...     return y + fx.async_done(future)
         >>> f(0.0)
-        Array(0., dtype=float32, weak_type=True)
+        Array(0., dtype=float32)
     """
     where = where_called()
     if not callable(fun):
@@ -108,7 +109,7 @@ def start_values(values: Any, name: str, where: Where, schedule: bool) -> Future
     """The future of values that are there already."""
     leaves, structure = jax.tree.flatten(values)
     arrays = [_take_result(leaf, name, where) for leaf in leaves]
-    operation = Kept(name, where, tuple(_jax.ShapedArray(x.shape, x.dtype, x.aval.weak_type) for x in arrays), schedule)
+    operation = Kept(name, where, tuple(_jax.ShapedArray(x.shape, x.dtype) for x in arrays), schedule)
     return Future.started(arrays, operation, structure)
 
 
@@ -151,8 +152,11 @@ def async_update(future: Future, *, partial: bool = False) -> Any:
         >>> f()
         Array(2., dtype=float32)
     """
-    _check_future(future, "async_update", where_called())
-    ticket, *results = async_update_p.bind(future.ticket, operation=future.operation, partial=partial)
+    where = where_called()
+    _check_future(future, "async_update", where)
+    operation = future.operation
+    operation = operation.at(where, UPDATE_FUNCTION) if isinstance(operation, HostEnd) else operation.at(where)
+    ticket, *results = async_update_p.bind(future.ticket, operation=operation, partial=bool(partial))
     following = dataclasses.replace(future, ticket=ticket)
     return (following, future.results(results)) if partial else following
 
@@ -172,10 +176,11 @@ def async_done(future: Future) -> Any:
     Example:
         >>> import effects as fx
         >>> fx.jit(lambda x: fx.async_done(fx.async_start(lambda x: {"twice": 2 * x}, x)))(3)
-        {'twice': Array(6, dtype=int32, weak_type=True)}
+        {'twice': Array(6, dtype=int32)}
     """
-    _check_future(future, "async_done", where_called())
-    return future.results(async_done_p.bind(future.ticket, operation=future.operation))
+    where = where_called()
+    _check_future(future, "async_done", where)
+    return future.results(async_done_p.bind(future.ticket, operation=future.operation.at(where)))
 
 
 def _check_future(future: Any, call: str, where: Where) -> None:

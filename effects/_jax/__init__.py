@@ -85,6 +85,7 @@ from effects._jax.lanes import lanes_at_front as lanes_at_front
 from effects._jax.lanes import own_lanes as own_lanes
 from effects._jax.lanes import select as select
 from effects._jax.lanes import select_n as select_n
+from effects._jax.lanes import without_lanes as without_lanes
 from effects._jax.lowering import call_handler as call_handler
 from effects._jax.lowering import is_for_export as is_for_export
 from effects._jax.lowering import keep_with_program as keep_with_program
@@ -107,6 +108,7 @@ from effects._jax.pallas import is_in_kernel as is_in_kernel
 from effects._jax.pallas import is_simulated as is_simulated
 from effects._jax.pallas import kernel_source as kernel_source
 from effects._jax.pallas import named_inputs as named_inputs
+from effects._jax.pallas import needs_loop_over_lanes as needs_loop_over_lanes
 from effects._jax.pallas import num_prefetched as num_prefetched
 from effects._jax.pallas import num_programs_p as num_programs_p
 from effects._jax.pallas import pallas_call_p as pallas_call_p

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax._src import core
 from jax._src.interpreters import batching
 
 from effects._jax.core import typeof
@@ -33,6 +34,12 @@ def lanes_at_front(x: Any, dim: int | None, axis_data: Any) -> Any:
     """A value with its lanes in the leading axis, made if there is none."""
     x = own_lanes(x, dim, axis_data)
     return batching.bdim_at_front(x, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis)
+
+
+def without_lanes(x: Any, dim: int | None) -> Any:
+    """The type of a value in each lane."""
+    aval = typeof(x)
+    return aval if dim is None else core.mapped_aval(aval.shape[dim], dim, aval)
 
 
 def select(predicate: Any, x: Any, y: Any) -> Any:

@@ -62,6 +62,13 @@ def num_prefetched(params: dict[str, Any]) -> int:
     return params["grid_mapping"].num_index_operands
 
 
+def needs_loop_over_lanes(params: dict[str, Any], args: Sequence[Any], dims: Sequence[int | None]) -> bool:
+    """Whether lanes cannot be an axis of the kernel's grid: they differ in its size, or in where blocks stand."""
+    mapping = params["grid_mapping"]
+    count = mapping.num_dynamic_grid_bounds + mapping.num_index_operands
+    return any(dim is not None and x.shape[dim] > 1 for x, dim in zip(args[:count], dims[:count], strict=True))
+
+
 def with_note(params: dict[str, Any], key: str) -> dict[str, Any]:
     """The parameters of a kernel with a note in its metadata. JAX hands metadata on whatever it makes of a kernel."""
     return {**params, "metadata": frozen_dict.FrozenDict({**(params["metadata"] or {}), key: "1"})}

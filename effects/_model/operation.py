@@ -1,8 +1,8 @@
 """Asynchronous operations: what is started, and done later.
 
-An operation is what a start, its updates and its done have in common. What is in flight lies on the host, under a number
-that the program has as a *ticket*: `float32[2]`, the one array of a future. A float, since the derivative by an integer
-would vanish without a word.
+An operation is what a start, its updates and its done have in common. What is in flight lies on the host, under a
+number that the program has as a *ticket*: `float32[2]`, the one array of a future. A float, since the derivative by an
+integer would vanish without a word.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
+from effects._model.arguments import flat_arguments
 from effects._model.content import Content, Report, described_by
 from effects._model.effect import Effect
 from effects._model.functions import HostFunction
+from effects._model.host_call import HostCall
+from effects._model.operand import Operand
 from effects._model.primitive import result_avals
 from effects._model.record import Record
 from effects._model.site import Site
@@ -37,9 +40,12 @@ DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
 class Operation:
     """What is started and done.
 
+    A future has no more of it than a done must know, `end`, so that one may stand in place of another: in a loop's
+    carry, or at the end of a branch.
+
     Attributes:
-        name: What messages call it.
-        where: The line that starts it.
+        name: What messages call it; of a done, only what kind it is of.
+        where: The line of the user's that starts it, or where it is done.
         results: Types of the results, of one lane.
         schedule: Whether what stands between start and done stays between them.
         lanes: Sizes of the `vmap`s around, the outermost first.
@@ -47,11 +53,14 @@ class Operation:
     """
 
     name: str
-    where: Where
+    where: Where | None
     results: tuple[Any, ...]
     schedule: bool = True
     lanes: tuple[int, ...] = ()
     of_derivative: bool = False
+
+    kind = "operation"
+    """What an operation whose start is not known is called."""
 
     is_linear = True
     """Whether it hands on values as they are, so that it has a derivative."""
@@ -70,6 +79,15 @@ class Operation:
     def results_of_lanes(self) -> list[Any]:
         """Types of the results, of all lanes together."""
         return [_jax.per_device(result.update(shape=(*self.lanes, *result.shape))) for result in self.results]
+
+    @property
+    def end(self) -> Operation:
+        """What a future has of it."""
+        return dataclasses.replace(self, name=self.kind, where=None)
+
+    def at(self, where: Where) -> Operation:
+        """The operation of an update or a done in this line."""
+        return dataclasses.replace(self, where=where)
 
     def started_in_lanes(self, size: int, differs: Sequence[bool]) -> Operation:
         """The operation of a start under one more `vmap`, in whose lanes so many operands differ."""
@@ -98,6 +116,8 @@ class Operation:
 class Kept(Operation):
     """Values that are computed at the start, and kept until it is done."""
 
+    kind = "async_start"
+
 
 @dataclasses.dataclass(frozen=True)
 class Exchanged(Operation):
@@ -106,13 +126,15 @@ class Exchanged(Operation):
     Attributes:
         axes: The axes of the mesh along which it is sent.
         size: How many devices there are along these.
-        receivers: For each device the one that gets its values, or -1; None if each value has a part for each device, in
-            its leading axis, and what is received has one from each.
+        receivers: For each device the one that gets its values, or -1; None if each value has a part for each device,
+            in its leading axis, and what is received has one from each.
     """
 
     axes: tuple[str, ...] = ()
     size: int = 0
     receivers: tuple[int, ...] | None = None
+
+    kind = "collective"
 
     @property
     def senders(self) -> tuple[int, ...] | None:
@@ -138,35 +160,69 @@ class Exchanged(Operation):
 
 @dataclasses.dataclass(frozen=True)
 class HostRun(Operation):
-    """A function of the user's that runs on the host while the program goes on."""
+    """A function of the user's that runs on the host while the program goes on: its start.
 
-    start_site: Site = dataclasses.field(kw_only=True)
-    update_site: Site = dataclasses.field(kw_only=True)
-    done_site: Site = dataclasses.field(kw_only=True)
+    Attributes:
+        site: That of the records from which it begins.
+        ends: How it is done.
+    """
+
+    site: Site = dataclasses.field(kw_only=True)
+    ends: HostEnd = dataclasses.field(kw_only=True)
 
     is_linear = False
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        return self.start_site, self.done_site
+        return (self.site,)
 
     @property
-    def results_of_lanes(self) -> list[Any]:
-        return result_avals(self.done_site)
+    def end(self) -> HostEnd:
+        return self.ends
 
     def started_in_lanes(self, size: int, differs: Sequence[bool]) -> HostRun:
         # The number of the operation, which is the same in all lanes, is the last operand.
-        site = self.start_site.with_lanes(size, [*differs, False])
-        return dataclasses.replace(self, lanes=(size, *self.lanes), start_site=site)
+        site = self.site.with_lanes(size, [*differs, False])
+        return dataclasses.replace(self, lanes=(size, *self.lanes), site=site)
 
-    def done_in_lanes(self, size: int, differs: Sequence[bool]) -> HostRun:
-        done, update = (site.with_lanes(size, differs) for site in (self.done_site, self.update_site))
-        return dataclasses.replace(self, lanes=(size, *self.lanes), done_site=done, update_site=update)
 
-    def masked(self) -> HostRun:
-        """The operation with a mask ahead of the operands, which says which lanes have it."""
-        sites = {name: getattr(self, name).with_mask() for name in ("start_site", "update_site", "done_site")}
-        return dataclasses.replace(self, **sites)
+@dataclasses.dataclass(frozen=True)
+class HostEnd(Operation):
+    """The end of such a function: what a future knows of it."""
+
+    effect: Effect = dataclasses.field(kw_only=True)
+    types: tuple[Operand, ...] = dataclasses.field(kw_only=True)  # of the results
+    structure: Any = dataclasses.field(kw_only=True)
+
+    kind = "async_callback"
+    is_linear = False
+
+    def at(self, where: Where, function: str = DONE_FUNCTION) -> HostAwait:
+        """`function`: the name under which the host knows what waits there."""
+        call = HostCall(HostFunction(None, function, self.kind, True), self.types, self.structure, pass_record=True)
+        ticket = Operand((TICKET_LENGTH,), np.dtype(np.float32), np.dtype(np.float32))
+        site = Site(self.effect, call, (ticket,), flat_arguments(1), where)
+        return HostAwait(self.name, where, self.results, self.schedule, self.lanes, site=site)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostAwait(Operation):
+    """An update or the done of such a function: a callback whose results the program waits for."""
+
+    site: Site = dataclasses.field(kw_only=True)
+
+    is_linear = False
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return (self.site,)
+
+    @property
+    def results_of_lanes(self) -> list[Any]:
+        return result_avals(self.site)
+
+    def done_in_lanes(self, size: int, differs: Sequence[bool]) -> HostAwait:
+        return dataclasses.replace(self, lanes=(size, *self.lanes), site=self.site.with_lanes(size, differs))
 
 
 Start = Callable[[HostFunction, Record], None]
@@ -182,13 +238,14 @@ def listen(start: Start) -> None:
 @described_by("async_start")
 @dataclasses.dataclass(frozen=True)
 class HostStart(Content):
-    """The start of a function on the host. Its arguments are those of the function and, last, the operation's number."""
+    """The start of a function on the host. Its arguments are those of the function and, last, the number."""
 
     function: HostFunction
+    name: str
 
     @property
     def title(self) -> str:
-        return self.function.name
+        return self.name
 
     @property
     def is_portable(self) -> bool:
@@ -200,15 +257,15 @@ class HostStart(Content):
 
     def describe(self) -> dict[str, Any]:
         function = self.function
-        return {"async_start": function.key, "name": function.name, "registered": function.registered}
+        return {"async_start": function.key, "name": self.name, "registered": function.registered}
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> HostStart:
         key, name, registered = (description[field] for field in ("async_start", "name", "registered"))
-        return cls(HostFunction(None, key, name, registered))
+        return cls(HostFunction(None, key, name, registered), name)
 
     def text(self, record: Record) -> str:
-        return f"start of {self.function.name}({', '.join(map(str, record.args[0]))})"
+        return f"start of {self.name}({', '.join(map(str, record.args[0]))})"
 
     def is_shown(self, suppressed: bool) -> bool:
         return True

@@ -8,23 +8,21 @@ start and done are linear, and each is the other's transpose.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 from effects import _errors as errors
 from effects import _jax
 from effects._model.effect import jax_effects
-from effects._model.operation import ASYNC, HostRun, Operation
+from effects._model.operation import ASYNC, HostAwait, Operation
 
 MSG_ASYNC_DERIVATIVE = (
     "A derivative was asked of the results of the asynchronous callback `{name}` at {where}. JAX cannot look into a "
     "Python function. Wrap start and done in a `jax.custom_jvp` or `jax.custom_vjp`, or the operands in "
     "`jax.lax.stop_gradient`."
-)
-MSG_ASYNC_OUTSIDE = (
-    "The asynchronous operation `{name}` at {where} was started or done outside of `fx.jit`. What is in flight belongs "
-    "to one call of a program of `fx.jit`, which knows when it ends. Write `fx.jit` around the function, in place of "
-    "`jax.jit`."
 )
 
 
@@ -39,7 +37,7 @@ async_done_p.multiple_results = True
 def effects_of_end(operation: Operation) -> set[Any]:
     """What an update or a done does: what a function of the host's has done becomes visible there."""
     own = jax_effects(ASYNC)
-    return own | jax_effects(operation.done_site.effect) if isinstance(operation, HostRun) else own
+    return own | jax_effects(operation.site.effect) if isinstance(operation, HostAwait) else own
 
 
 @async_start_p.def_effectful_abstract_eval
@@ -58,12 +56,13 @@ def _done_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any]
     return operation.results_of_lanes, effects_of_end(operation)
 
 
-def _refuse(*operands: Any, operation: Operation, **params: Any) -> Any:
-    raise NotImplementedError(MSG_ASYNC_OUTSIDE.format(name=operation.name, where=operation.where))
+def _call_by_itself(primitive: Any, *operands: Any, **params: Any) -> Any:
+    """Outside of all programs an operation is a program of its own."""
+    return jax.jit(functools.partial(primitive.bind, **params))(*operands)
 
 
 for _primitive in (async_start_p, async_update_p, async_done_p):
-    _primitive.def_impl(_refuse)
+    _primitive.def_impl(functools.partial(_call_by_itself, _primitive))
     _jax.infer_types_each_time(_primitive)
 
 
@@ -171,7 +170,9 @@ def _done_batch(axis_data: Any, operands: Any, dims: Any, *, operation: Operatio
 
 
 def _done_in_lanes(axis_data: Any, operands: Any, dims: Any, operation: Operation) -> tuple[list[Any], Operation]:
-    moved = [x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)]
+    moved = [
+        x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
+    ]
     return moved, operation.done_in_lanes(axis_data.size, [dim is not None for dim in dims])
 
 

@@ -27,7 +27,9 @@ class Between:
         self._under_way = _under_way_at_first(jaxpr)
         self._token: Any = None  # after which the values of `_tied` are
         self._tied: dict[int, tuple[Any, Any]] = {}  # by identity: a value, and the same after the token
-        self._given: list[Any] = []  # since the token
+        # By identity: what was given since the token and no equation has taken, since what has been taken is there by
+        # then. To tie all would keep XLA from fusing one equation with the next.
+        self._given: dict[int, Any] = {}
 
     def before(self, eqn: Any, operands: Sequence[Any], tokens: Tokens) -> tuple[list[Any], Tokens]:
         """What an equation takes, and the tokens that it takes."""
@@ -35,8 +37,8 @@ class Between:
         if is_asynchronous(eqn):
             operands = [self._tied.get(id(x), (x, x))[1] for x in operands]
             if self._given:
-                (token,) = after(self._given, [tokens[_KEY]])
-                tokens, self._given = {**tokens, _KEY: token}, []
+                (token,) = after(self._given.values(), [tokens[_KEY]])
+                tokens, self._given = {**tokens, _KEY: token}, {}
             return operands, tokens
         if self._under_way > 0:
             if (token := tokens[_KEY]) is not self._token:
@@ -46,6 +48,9 @@ class Between:
             for x, tied in zip(new, after([token], new), strict=True):
                 self._tied[id(x)] = x, tied
             operands = [self._tied.get(id(x), (x, x))[1] for x in operands]
+            if eqn.outvars:
+                for x in operands:
+                    self._given.pop(id(x), None)
         return operands, tokens
 
     def _is_new(self, x: Any, atom: Any) -> bool:
@@ -59,7 +64,7 @@ class Between:
             for x in outs:
                 if not _jax.is_reference_type(_jax.typeof(x)):
                     self._tied[id(x)] = x, x
-                    self._given.append(x)
+                    self._given[id(x)] = x
 
 
 def is_asynchronous(eqn: Any) -> bool:

@@ -17,10 +17,8 @@ from effects import _jax
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects.lowering.holders import Extra, find_holder
+from effects.lowering.passes.lanes import LANES
 from effects.lowering.passes.summary import summarize
-
-LANES = "effects: lane "
-"""How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""
 
 
 def needs_grid(params: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.print_grad import print_grad_p
 from effects.lowering.holders import Extra, Holder, find_holder
+from effects.lowering.passes.lanes import lane_by_lane
 from effects.lowering.passes.summary import effects_of, has_effects, summarize
 from effects.lowering.passes.tokens import registered_rule
 
@@ -186,11 +187,10 @@ def _mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequen
     if any(map(_jax.is_reference, operands)):
         raise NotImplementedError(MSG_MASKED_STATE.format(control=f"branch or loop with `{eqn.primitive}`"))
 
-    @jax.custom_batching.sequential_vmap
     def call(active: Any, *operands: Any) -> list[Any]:
         def skip(*operands: Any) -> list[Any]:
             return [jax.lax.full(var.aval.shape, 0, var.aval.dtype) for var in eqn.outvars]
 
         return jax.lax.cond(active, lambda *operands: list(_jax.bind(eqn, operands)), skip, *operands)
 
-    return call(active, *operands)
+    return lane_by_lane(call, [active, *operands])

@@ -16,8 +16,8 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._api.registry import registered_effects
-from effects.lowering.emit.record import NO_EDGES, Edges
 from effects._model.operation import ASYNC
+from effects.lowering.emit.record import NO_EDGES, Edges
 from effects.lowering.holders import Extra, find_holder
 from effects.lowering.passes.between import Between
 from effects.lowering.passes.collectives import (

@@ -22,8 +22,8 @@ from effects._model.kernel_log import COUNTS, KernelLog, grown, need_of, order_o
 from effects._model.operand import Operand
 from effects._model.site import Site
 from effects._model.where import Where
-from effects.lowering.passes.grid import LANES
 from effects.lowering.passes.kernel_log import LogWriter
+from effects.lowering.passes.lanes import LANES
 from effects.lowering.passes.summary import summarize
 
 MSG_AWAITED = (

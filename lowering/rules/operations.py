@@ -6,6 +6,8 @@ is a callback with results, which waits for the function. What else is in flight
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +17,12 @@ import numpy as np
 
 from effects import _jax
 from effects._api.config import config
-from effects._model.operation import ASYNC, Exchanged, HostRun, Operation
-from effects._model.operation_primitives import MSG_ASYNC_OUTSIDE, async_done_p, async_start_p, async_update_p
+from effects._model.operation import ASYNC, Exchanged, HostAwait, HostRun, Operation
+from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects._model.platform import platforms_with
+from effects._model.primitive import effect_p
 from effects._model.site import Site
-from effects._wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET
+from effects._wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
 from effects.lowering.emit.common import register_site
 from effects.lowering.emit.native import emit_call, site_attributes
 from effects.lowering.passes.collectives import after
@@ -28,12 +31,18 @@ from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_
 from effects.lowering.rules.effect import bind_record
 
 MSG_ASYNC_PLATFORM = (
-    "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by native "
-    "handlers, which there are for CPUs, with the setting `native`. Compute it where it is needed, without a future."
+    "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "
+    "native handlers, which there are for CPUs, with the setting `native`. Compute it where it is needed, without a "
+    "future."
 )
 MSG_ASYNC_DEVICES = (
     "The collective `{name}` at {where} was started outside of a `jax.shard_map` with all its axes. Each device sends "
     "its part, and XLA divides the work there. Start it inside a `jax.shard_map`."
+)
+
+MSG_ASYNC_UNTRACKED = (
+    "The asynchronous operation `{name}` at {where} is in a program for several devices that `fx.jit` has not made. "
+    "JAX keeps the order of effects on one device only. Write `fx.jit` around the function, in place of `jax.jit`."
 )
 
 operation_p = _jax.Primitive("operation")
@@ -68,17 +77,44 @@ def _lower_operation(
     named = {name: np.array(x, np.int64) if isinstance(x, tuple) else x for name, x in attributes}
     if site is not None:
         register_site(ctx, site)
-        named |= site_attributes(site, replicated=everywhere)
+        named |= site_attributes(site, replicated=bool(_jax.automatic_devices(ctx)))
     return emit_call(ctx, target, operands, named, replicated=everywhere)
 
 
-def _lower_outside(ctx: Any, *operands: Any, operation: Operation, **_: Any) -> Any:
-    raise NotImplementedError(MSG_ASYNC_OUTSIDE.format(name=operation.name, where=operation.where))
-
-
 _jax.mlir.register_lowering(operation_p, _lower_operation, cacheable=False)
+
+
+def _lower_untracked(ctx: Any, *operands: Any, primitive: Any, **params: Any) -> Any:
+    """In a program that JAX dispatches. The ticket keeps what belongs together in order; operations of all such
+    programs are those of one program that does not end."""
+    if _jax.automatic_devices(ctx):
+        operation = params["operation"]
+        raise NotImplementedError(MSG_ASYNC_UNTRACKED.format(name=operation.name, where=operation.where))
+
+    def run(*operands: Any) -> Sequence[Any]:
+        token = np.array([stream_of(UNTRACKED_THREAD), 0, 0, 0], np.uint32)
+        return _bind_untracked(primitive, _jax.as_per_device(jnp.asarray(token)), operands, **params)
+
+    return _jax.mlir.lower_fun(run)(ctx, *operands)
+
+
+def _bind_untracked(primitive: Any, token: Any, operands: Sequence[Any], *, operation: Operation, **params: Any) -> Any:
+    if isinstance(operation, HostAwait):
+        if params.get("partial", True):
+            outs = effect_p.bind(*operands, site=operation.site)
+            return outs if primitive is async_done_p else [operands[-1], *outs]
+        return operands[-1:]
+    if primitive is async_start_p:
+        return _start(token, operands, operation)[1]
+    if primitive is async_update_p and not params["partial"]:
+        return operands
+    token, outs = _take(token, operands, operation)
+    return outs if primitive is async_done_p else [*_keep(token, outs, operation)[1], *outs]
+
+
 for _primitive in (async_start_p, async_update_p, async_done_p):
-    _jax.mlir.register_lowering(_primitive, _lower_outside)
+    _rule = functools.partial(_lower_untracked, primitive=_primitive)
+    _jax.mlir.register_lowering(_primitive, _rule, cacheable=False)
 
 
 def _call(
@@ -89,12 +125,12 @@ def _call(
     target: str,
     site: Site | None = None,
     **attributes: Any,
-) -> tuple[list[Any], Any]:
+) -> tuple[Any, list[Any]]:
     named = tuple(attributes.items())
     *outs, token = operation_p.bind(
         token, *operands, results=tuple(results), operation=operation, target=target, attributes=named, site=site
     )
-    return outs, token
+    return token, outs
 
 
 _KEY = token_key(ASYNC)
@@ -104,17 +140,32 @@ _KEY = token_key(ASYNC)
 def _start_token_rule(
     ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation
 ) -> tuple[Tokens, list[Any]]:
-    token, results = tokens[_KEY], [operation.ticket]
-    if isinstance(operation, HostRun):
-        operands, site = operation.start_site.without_idle_mask(operands)
-        outs, token = _call(token, operands, results, operation, BEGIN_TARGET, site)
-    elif isinstance(operation, Exchanged):
-        outs, token = _call(
-            token, _to_exchange(operands, operation), results, operation, POST_TARGET, **_peers(operation)
-        )
-    else:
-        outs, token = _call(token, operands, results, operation, KEEP_TARGET, by_lane=True)
+    token, outs = _start(tokens[_KEY], operands, operation)
     return {_KEY: token}, outs
+
+
+def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+    if isinstance(operation, HostRun):
+        operands, site = operation.site.without_idle_mask(operands)
+        return _call(token, operands, [operation.ticket], operation, BEGIN_TARGET, site)
+    if isinstance(operation, Exchanged):
+        sent = _to_exchange(operands, operation)
+        return _call(token, sent, [operation.ticket], operation, POST_TARGET, **_peers(operation))
+    return _keep(token, operands, operation)
+
+
+def _keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+    by_lane = not isinstance(operation, Exchanged)
+    return _call(token, values, [operation.ticket], operation, KEEP_TARGET, by_lane=by_lane)
+
+
+def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+    results, exchanged = operation.results_of_lanes, isinstance(operation, Exchanged)
+    lanes = len(operation.lanes) if exchanged and operation.receivers is None else 0
+    if lanes:  # a part from each device comes first
+        results = [result.update(shape=_moved(result.shape, lanes, 0)) for result in results]
+    token, outs = _call(token, operands, results, operation, TAKE_TARGET, by_lane=not exchanged)
+    return token, [jnp.moveaxis(out, 0, lanes) for out in outs] if lanes else outs
 
 
 def _to_exchange(values: Sequence[Any], operation: Exchanged) -> list[Any]:
@@ -134,7 +185,7 @@ def _peers(operation: Exchanged) -> dict[str, Any]:
 
 @register_token_rule(async_done_p)
 def _done_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation) -> tuple[Tokens, Any]:
-    return _end(ctx, tokens, operands, operation, lambda run: run.done_site)
+    return _end(ctx, tokens, operands, operation)
 
 
 @register_token_rule(async_update_p)
@@ -142,35 +193,26 @@ def _update_token_rule(
     ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation, partial: bool
 ) -> tuple[Tokens, list[Any]]:
     ticket = operands[-1]
-    if partial and isinstance(operation, HostRun):
-        tokens, outs = _end(ctx, tokens, operands, operation, lambda run: run.update_site)
+    if partial and isinstance(operation, HostAwait):
+        tokens, outs = _end(ctx, tokens, operands, operation)
         return tokens, [ticket, *outs]
     if partial:  # what it has come to is the result, and it is started again with that
-        tokens, outs = _end(ctx, tokens, operands, operation, lambda run: run.done_site)
-        by_lane = not isinstance(operation, Exchanged)
-        again, token = _call(tokens[_KEY], outs, [operation.ticket], operation, KEEP_TARGET, by_lane=by_lane)
+        token, outs = _take(tokens[_KEY], operands, operation)
+        token, again = _keep(token, outs, operation)
         return {**tokens, _KEY: token}, [*again, *outs]
     (ticket,) = after([tokens[_KEY]], [ticket])
     return tokens, [ticket]
 
 
-def _end(
-    ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], operation: Operation, site_of: Any
-) -> tuple[Tokens, list[Any]]:
-    token, results = tokens[_KEY], operation.results_of_lanes
-    if not isinstance(operation, HostRun):
-        exchanged = isinstance(operation, Exchanged)
-        lanes = len(operation.lanes) if exchanged and operation.receivers is None else 0
-        if lanes:  # a part from each device comes first
-            results = [result.update(shape=_moved(result.shape, lanes, 0)) for result in results]
-        outs, token = _call(token, operands, results, operation, TAKE_TARGET, by_lane=not exchanged)
-        return {_KEY: token}, [jnp.moveaxis(out, 0, lanes) for out in outs] if lanes else outs
-    site = site_of(operation)
-    key = token_key(site.effect)
+def _end(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], operation: Operation) -> tuple[Tokens, list[Any]]:
+    if not isinstance(operation, HostAwait):
+        token, outs = _take(tokens[_KEY], operands, operation)
+        return {_KEY: token}, outs
     # In its place among the host's effects, and among the asynchronous operations.
-    (own,) = after([token], [tokens[key]])
-    returned, outs = bind_record(ctx, {key: own}, operands, site)
-    (token,) = after([returned[key]], [token])
+    key = token_key(operation.site.effect)
+    (own,) = after([tokens[_KEY]], [tokens[key]])
+    returned, outs = bind_record(ctx, {key: own}, operands, operation.site)
+    (token,) = after([returned[key]], [tokens[_KEY]])
     return {**returned, _KEY: token}, outs
 
 
@@ -181,11 +223,14 @@ def _moved(shape: tuple[Any, ...], source: int, to: int) -> tuple[Any, ...]:
 
 
 @register_mask_rule(async_start_p, async_update_p, async_done_p)
-def _mask_operation(ctx: MaskContext, active: Any, *operands: Any, operation: Operation, **params: Any) -> Sequence[Any]:
+def _mask_operation(
+    ctx: MaskContext, active: Any, *operands: Any, operation: Operation, **params: Any
+) -> Sequence[Any]:
     """What is handed on harms no lane that is not there; a function of the host's must not run for it."""
-    if not isinstance(operation, HostRun):
+    if not isinstance(operation, (HostRun, HostAwait)):
         return ctx.primitive.bind(*operands, operation=operation, **params)
-    if operation.done_site.mask is None:
-        return ctx.primitive.bind(active, *operands, operation=operation.masked(), **params)
+    if operation.site.mask is None:
+        operation = dataclasses.replace(operation, site=operation.site.with_mask())
+        return ctx.primitive.bind(active, *operands, operation=operation, **params)
     mask, *others = operands
     return ctx.primitive.bind(mask & active, *others, operation=operation, **params)

@@ -2,8 +2,8 @@
 
 JAX simulates a kernel by a loop over its grid, which holds the kernel's effects as any loop does. What must come ahead
 of that: each program of the grid has to know which one it is, in which lane of a `vmap`, and whether that lane has the
-effect at all. Lanes and masks go into the kernel as inputs of one number each, so that they take whichever way JAX
-gives lanes to a kernel: an axis of the grid, or a loop around it.
+effect at all. Lanes and masks go into the kernel as inputs of one number each, so that they take whichever way lanes
+come to a kernel: an axis of the grid, or a loop around it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from effects._jax import patches
 from effects._model.effect import Effect, Order
 from effects._model.primitive import effect_p
 from effects.lowering.passes.bounds import with_bounds_checks
-from effects.lowering.passes.grid import LANES, needs_grid, show_grid, visit_grid
+from effects.lowering.passes.grid import needs_grid, show_grid, visit_grid
+from effects.lowering.passes.lanes import call_lanes, lanes_of, with_lane
 from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
@@ -89,11 +90,15 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
     def rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
         if not _has_effects(params) or _jax.is_axis_of_tangents(axis_data):
             return batch(axis_data, args, dims, **params)
-        kernel = _jax.closed_jaxpr(params["jaxpr"])
-        name = f"{LANES}{len(_jax.named_inputs(params, LANES))}"
-        params = _jax.with_input(params, name, lambda _, *references: _jax.evaluate(kernel, references))
-        lanes = jnp.arange(axis_data.size, dtype=jnp.float32)[:, None]
-        return batch(axis_data, [*args, lanes], [*dims, 0], **params)
+        if axis_data.explicit_mesh_axis is not None or not _jax.needs_loop_over_lanes(params, args, dims):
+            return batch(axis_data, [*args, lanes_of(axis_data)], [*dims, 0], **with_lane(params))
+
+        def call(*args: Any) -> Sequence[Any]:
+            return _jax.pallas_call_p.bind(*args, **params)
+
+        avals = [_jax.without_lanes(x, dim) for x, dim in zip(args, dims, strict=True)]
+        body = _jax.trace_to_jaxpr(call, avals, like=_jax.closed_jaxpr(params["jaxpr"]))
+        return call_lanes(axis_data, args, dims, body=body)
 
     return rule
 

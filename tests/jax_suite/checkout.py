@@ -1,9 +1,20 @@
-"""A pytest plugin: what the installed JAX lacks of its own helpers for tests is taken from the checkout."""
+"""A pytest plugin: what the installed JAX lacks of its own helpers for tests is taken from the checkout.
+
+A checkout that is not of the installed version may also name settings that this version has no more. They are there
+then, and mean nothing.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import jax._src
+import jax._src.pallas
+from jax._src import config
 
-jax._src.__path__.append(str(Path.cwd().parent / "jax" / "_src"))  # tests run in the checkout's `tests/`
+for _package in (jax._src, jax._src.pallas):
+    for _folder in Path.cwd().parents:  # tests run in the checkout's `tests/`, or in a folder of it
+        _package.__path__.append(str(_folder.joinpath(*_package.__name__.split("."))))
+
+for _name in ("jax_pallas_use_mosaic_gpu",):
+    if not hasattr(config, _name):
+        setattr(config, _name, config.bool_state(_name, default=False, help="A setting of another version of JAX."))

@@ -4,7 +4,8 @@ A program here is a small tree of frozen dataclasses. `source.render` turns it i
 that source on one thread is what the library promises to look like; `jax_.to_jax` turns it into a function for
 `effects.jit`. `compare.check` dispatches a short sequence of programs without waiting, meets the barrier once, and
 compares final states, lines and errors. Everything that happens ends as a line in one place: prints are written there
-by the library, events by a handler of Python's logging, and callbacks write their own.
+by the library, events by a handler of Python's logging, and callbacks write their own. A check that fails has no line:
+it is raised, and it is among the records where these are captured.
 
     language     the words that programs are made of, programs, and sequences of dispatches
     expressions  a register, a literal, a sum

@@ -47,6 +47,8 @@ class Generator(Leaves):
         words = draw.choice(("prints", "queued", "all", "all", "all"))
         if words != "prints" and "log" in features:
             self.leaves += [*[self.log] * 2, self.log_unordered]
+        if words != "prints" and "check" in features:
+            self.leaves += [self.check] * 2
         if words != "prints" and "callback" in features:
             self.leaves += [*[self.queued] * 2, self.queued_unordered]
         if words == "all" and "callback" in features:

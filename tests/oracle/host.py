@@ -6,8 +6,10 @@ Both are the same for all readings, which differ in how lines and actions come a
 from __future__ import annotations
 
 import collections
+import contextlib
 import contextvars
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,7 @@ class Runner:
     emit: Mapping[str, Callable[[str, tuple[Any, ...]], None]]  # print's kind -> emit(label, operands)
     log: Callable[..., None]  # log(label, level, ordered, fields)
     print_grad: Callable[[str, Any], Any]
+    check: Callable[..., None]  # check(predicate, format, *operands)
     callback: Callable[..., Any]  # callback(fn, results, *args, ordered=, [pass_record=], **kwargs)
     jax_callback: Callable[..., Any]  # jax_callback(kind, fn, results, *args, **kwargs): one of JAX's own
     barrier: Callable[[], object]
@@ -42,6 +45,7 @@ class Runner:
     error: type[Exception]  # what a failing callback becomes; its cause is what the callback raised
     features: frozenset[str] = FEATURES
     kernel: Callable[..., Any] = simulated  # as `pl.pallas_call`
+    rewriting: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext  # in it kernels write logs
     export: Callable[..., Callable[..., Any]] = lambda jitted, *args: jitted  # of these arguments, read again
 
 

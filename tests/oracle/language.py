@@ -35,6 +35,7 @@ EFFECTS: Mapping[str, bool] = {
     "apart": True,
     "log": True,
     "log_unordered": False,
+    "check": True,
     "queued": True,
     "queued_unordered": False,
     "sync": True,
@@ -74,7 +75,7 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
 FEATURES = frozenset(
     {
         *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
-        *("capture", "native", "jax", "export", "rings"),
+        *("capture", "native", "jax", "export", "rings", "check"),
     }
 )
 
@@ -142,12 +143,14 @@ class Case:
     context: bool = False  # whether each dispatch has a context of its own
     after_error: str = "stop"  # whether a callback that raises stops the effects of its program
     rings: str = ""  # what is done about a full ring, if rings are small: a mode of the setting `when_full`
+    rewritten: frozenset[Program] = frozenset()  # programs whose kernels write a log, as compiled ones do
 
     def kinds(self) -> tuple[str, ...]:
         devices = {(run.device, run.by_default) for run in self.runs if run.device is not None}
         found = [f"order_{self.order}"] * (self.order != "thread") + ["capture"] * self.capture
         found += ["go_on"] * (self.after_error != "stop") + ["context"] * self.context
         found += ["several_devices"] * (len(devices) > 1)
+        found += ["rewritten"] * bool(self.rewritten)
         found += ["exported"] * any(run.exported for run in self.runs) + [f"rings_{self.rings}"] * bool(self.rings)
         return (*found, *sorted({"default_device" if by_default else "device_put" for _, by_default in devices}))
 

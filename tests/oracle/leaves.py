@@ -10,7 +10,7 @@ from tests.oracle.place import Draw, Place
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.control import AssociativeScan
 from tests.oracle.statements.derivatives import PrintGrad, Scale
-from tests.oracle.statements.effects import Effect, Log
+from tests.oracle.statements.effects import Check, Effect, Log
 from tests.oracle.statements.state import Assign, OptimizationBarrier, Write
 
 
@@ -101,6 +101,9 @@ class Leaves:
 
     def log_unordered(self, place: Place) -> Statement:
         return self.log(place, "log_unordered")
+
+    def check(self, place: Place) -> Statement:
+        return Check(self.label(), self.less(place), self.operands(place))
 
     def callback(self, place: Place, kind: str, **parameters: Any) -> Callback:
         layout = self.draw.choice(("flat", "keywords", "array", "tree"))

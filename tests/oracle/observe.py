@@ -30,18 +30,19 @@ class Outcome:
 
     states: list[tuple[int, ...] | str] = field(default_factory=list)  # of a dispatch that failed: the error
     lines: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)  # which the barrier raised
+    errors: list[str] = field(default_factory=list)  # which the barrier raised; of a check its message, and where
     records: list[str] | None = None  # what was captured, as lines; of a callback only its label
     left_out: int = 0  # effects that errors say were not carried out; expected: those in the domain of the failure
     ends: list[int] | None = None  # expected, if it is known: how many lines there are after each dispatch
     stopped: list[int] = field(default_factory=list)  # expected: dispatches whose effects have, but not the program
     tokens: list[Seen] | None = None  # and what each record says of itself
     dropped: int = 0  # records
+    rewritten: int = 0  # expected: how many programs had kernels that wrote logs
     places: list[Place | None] | None = None  # of an expected outcome: where the record of each line should stand
 
 
 def expect(case: Case) -> Outcome:
-    outcome, reading = Outcome(), Reading(stops=case.after_error == "stop")
+    outcome, reading = Outcome(rewritten=len(case.rewritten)), Reading(case.after_error == "stop", case.rewritten)
     outcome.ends = ends = []
     state: tuple[int, ...] = ()
     for number, run in enumerate(case.runs):
@@ -104,7 +105,9 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
         outcome.records, outcome.tokens = [], [seen_of(record) for record in records]
         for record in records:
             text = record.text
-            if record.effect in ("callback", "jax.debug", "jax.io_callback"):
+            if record.effect == "check":
+                text += in_lane(record.lane, record.grid)
+            elif record.effect in ("callback", "jax.debug", "jax.io_callback"):
                 text = text.split("(", 1)[0]
             elif record.effect == "log":
                 text += f" {logging.getLevelName(record.level)}{in_lane(record.lane, record.grid)}"
@@ -159,6 +162,7 @@ def _dispatch(case: Case, runner: Runner, host: Host) -> tuple[list[State | str]
         args: State = (np.int32(number), *state)
         DISPATCH.set(number if case.context else 0)
         place: Any = contextlib.nullcontext()
+        rewriting = runner.rewriting() if run.program in case.rewritten else contextlib.nullcontext()
         if run.device is not None:
             device = jax.devices()[run.device % len(jax.devices())]
             if run.by_default:
@@ -166,7 +170,7 @@ def _dispatch(case: Case, runner: Runner, host: Host) -> tuple[list[State | str]
             else:
                 args = tuple(jax.device_put(args, device))
         try:
-            with place:
+            with place, rewriting:
                 call = jitted[run.program]
                 if run.exported:
                     if run.program not in exported:
@@ -181,7 +185,11 @@ def _dispatch(case: Case, runner: Runner, host: Host) -> tuple[list[State | str]
 
 
 def label_of_error(error: BaseException, host: Host) -> str:
-    """The label of the callback that raised what caused this error; anything else is an error of its own."""
+    """The label of the callback that raised what caused this error, or what a check says; anything else is an error of
+    its own."""
+    if (message := getattr(error, "message", None)) is not None:
+        failed: Any = error  # a `CheckError`
+        return f"{message}{in_lane(failed.lane, failed.grid or None)}"
     cause = error.__cause__
     if not any(cause is raised for raised in host.raised):
         raise error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,13 @@ Point = tuple[tuple[int, ...], tuple[int, ...], str, Callable[[], object]]
 class Reading:
     """Runs programs as Python: the functions that their source calls, and what came of them."""
 
-    def __init__(self, stops: bool = False) -> None:
-        """`stops`: whether a queued callback that raises stops the effects of its program, as an exception does."""
+    def __init__(self, stops: bool = False, rewritten: Collection[Program] = ()) -> None:
+        """What is in force, and what is rewritten.
+
+        Args:
+          stops: whether a queued callback that raises stops the effects of its program, as an exception does.
+          rewritten: programs whose kernels write logs: the effects of a kernel have one place in the order.
+        """
         self.lines: list[str] = []
         self.notes = Notes(self.lines)
         self.failures: list[str] = []  # labels of queued callbacks that raised
@@ -48,6 +53,8 @@ class Reading:
         self._points: list[Point] = []
         self._position = [0]
         self._grid: tuple[int, ...] | None = None  # in a kernel: which program of its grid we are
+        self._rewritten = rewritten
+        self._log: Any = None  # in a kernel that writes a log: the place of that
         # Where `x` has a derivative: how it goes back, a step for each thing that was made of `x`.
         self._steps: list[Step] | None = None
         self._goes_back = False  # whether effects come of that
@@ -61,7 +68,8 @@ class Reading:
     def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
         callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
         self._kinds, self.stopped = kinds_of_labels(program), ""
-        self.notes.begin(program, number)
+        self.notes.begin(program, number, program in self._rewritten)
+        self._has_logs = program in self._rewritten
 
         def log(label: str, level: str, **fields: Any) -> None:
             words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
@@ -78,7 +86,16 @@ class Reading:
             self._at_this_point(label, lambda: self._call(callback, values, lane, grid))
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
 
-        calls = {"log": log, "queued": call, "sync": call, "io": call}
+        def check(label: str, holds: bool, *values: int) -> None:
+            text, lane, grid = " ".join([label, *map(str, values)]), self._lane, self._grid
+
+            def fail() -> None:
+                self.lines.append(f"{text}{in_lane(lane, grid)}")
+                self.failures.append(f"{text}{in_lane(lane, grid or None)}")
+
+            self._at_this_point("" if holds else label, fail if not holds else lambda: None)
+
+        calls = {"log": log, "check": check, "queued": call, "sync": call, "io": call}
         namespace: dict[str, Any] = {
             kind: calls.get(kind.removeprefix("jax_").split("_")[0], self._write) for kind in EFFECTS
         }
@@ -90,7 +107,7 @@ class Reading:
         namespace |= self.more_names(program)
         exec(compiled(program), namespace)
         self._lane, self._points, self._position, self._steps = (), [], [0], None
-        self._grid, self._defers = None, False
+        self._grid, self._log, self._defers = None, None, False
         return namespace["program"](number, *state)
 
     def more_names(self, program: Program) -> dict[str, Any]:
@@ -131,9 +148,10 @@ class Reading:
     def _at_this_point(self, label: str, happens: Callable[[], object]) -> None:
         self._position[-1] += 1
         if self._lane or self._defers:
-            self._points.append((tuple(self._position), self._lane, label, _Happening(happens, self._grid)))
+            what = _Happening(happens, self._grid, self._log)
+            self._points.append((tuple(self._position), self._lane, label, what))
         elif not self._leave_out(label):
-            with self._noted(label, ()):
+            with self._noted(label, (), self._log):
                 happens()
 
     @contextlib.contextmanager
@@ -205,10 +223,13 @@ class Reading:
         points, self._points = sorted(self._points, key=lambda point: point[:2]), []
         around = self._grid
         for number, (place, lane, label, happens) in enumerate(points):
-            self._grid = happens.grid if isinstance(happens, _Happening) else None
+            log = None
+            self._grid = None
+            if isinstance(happens, _Happening):
+                self._grid, log = happens.grid, happens.log
             try:
                 if not self._leave_out(label):
-                    with self._noted(label, lane, place):
+                    with self._noted(label, lane, place if log is None else log):
                         happens()
             except Failure:
                 if self.stops:  # the lanes that are left of what has ended the program
@@ -216,8 +237,8 @@ class Reading:
                 raise
         self._grid = around
 
-    def _programs(self, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """A kernel: the programs of its grid, one after the other.
+    def _programs(self, sizes: tuple[int, ...], by_lane: bool = False) -> Iterator[tuple[int, ...]]:
+        """A kernel: the programs of its grid, one after the other. `by_lane`: whether each lane may have its own log.
 
         A lane of a `vmap` around makes the whole grid before the next one does. Its number stands ahead of the index.
         """
@@ -226,8 +247,9 @@ class Reading:
         for number, index in enumerate(np.ndindex(*sizes)):
             self._position, self._lane, self._defers = [*position, *around, number, 0], (), bool(around) or defers
             self._grid = (*around, *index)
+            self._log = ("logs" if by_lane else "log", *position) if self._has_logs else None
             yield index
-        self._position, self._lane, self._defers, self._grid = position, around, defers, None
+        self._position, self._lane, self._defers, self._grid, self._log = position, around, defers, None, None
 
     # Derivatives.
 
@@ -307,6 +329,7 @@ class _Happening:
 
     happens: Callable[[], object]
     grid: tuple[int, ...] | None
+    log: Any = None
 
     def __call__(self) -> None:
         self.happens()

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 RINGS = ("wait", "drop_newest", "drop_oldest")
 """What is done about a full ring, as the setting `when_full` has it."""
 
-KEEPS_ALL = frozenset({"callback", "record", "nested", "failures"})
-"""What a case is without whose records may be dropped: what a function that is not called would have done."""
+KEEPS_ALL = frozenset({"callback", "record", "nested", "failures", "check"})
+"""What a case is without whose records may be dropped: what a function that is not called would have done, and what
+leaves no line."""
 
 
 def drops(case: Case) -> bool:

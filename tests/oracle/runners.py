@@ -21,6 +21,7 @@ from tests.oracle.jax_ import stacked, value_of
 from tests.oracle.language import DOMAINS, JAX_FEATURES, MODULUS
 
 STUCK_AFTER = 120.0  # seconds for one sequence
+LOG_CAPACITY = 1 << 13  # words for each program of a kernel's grid: no case needs more
 
 
 def write_line(line: str) -> None:
@@ -67,6 +68,7 @@ def jax_callback(kind: str, function: Any, results: Any, *args: Any, **kwargs: A
 def library() -> Runner:
     """The library under test."""
     import effects as fx
+    from effects import _jax
 
     def emit(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
         return lambda label, operands: fx.print(" ".join([label, *["{}"] * len(operands)]), *operands, ordered=ordered)
@@ -145,6 +147,7 @@ def library() -> Runner:
         },
         log,
         lambda label, x: fx.print_grad(f"{label} {{}}", x),
+        fx.check,
         fx.callback,
         jax_callback,
         functools.partial(fx.effects_barrier, timeout=STUCK_AFTER),
@@ -159,6 +162,8 @@ def library() -> Runner:
             "barrier": lambda label, who, value: fx.effects_barrier(timeout=STUCK_AFTER),
         },
         fx.EffectError,
+        kernel=functools.partial(fx.pallas_call, interpret=True, log_capacity=LOG_CAPACITY),
+        rewriting=functools.partial(_jax.logs_simulated_kernels, True),
         export=export,
     )
 
@@ -212,6 +217,7 @@ def plain_jax() -> Runner:
         prints,
         log,
         lambda label, x: x,
+        lambda *_: None,
         callback,
         jax_callback,
         jax.effects_barrier,

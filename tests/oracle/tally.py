@@ -21,6 +21,7 @@ class Tally:
     sequences: int = 0
     programs: int = 0
     dispatches: int = 0
+    rewritten: int = 0  # programs that ran with their kernels rewritten, too
     statements: collections.Counter[str] = field(default_factory=collections.Counter)
     fired: collections.Counter[str] = field(default_factory=collections.Counter)
     cases: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -40,6 +41,7 @@ class Tally:
         effects = kinds_of_labels(programs)
         for outcome in outcomes:
             words = [line.split(" ", 1)[0] for line in outcome.lines]
+            self.rewritten += outcome.rewritten
             self.fired.update(effects.get(word, "parts") for word in words)
             self.errors["raised by calls"] += sum(isinstance(state, str) for state in outcome.states)
             self.errors["raised by barriers"] += len(outcome.errors)
@@ -48,6 +50,7 @@ class Tally:
         self.sequences += other.sequences
         self.programs += other.programs
         self.dispatches += other.dispatches
+        self.rewritten += other.rewritten
         self.statements += other.statements
         self.fired += other.fired
         self.cases += other.cases
@@ -59,6 +62,7 @@ class Tally:
         """What the command prints at its end."""
         texts = [
             f"{self.programs} programs in {self.sequences} cases, {self.dispatches} dispatches",
+            *[f"{self.rewritten} of them with their kernels rewritten, too"] * bool(self.rewritten),
             f"{elapsed:.0f} s, {self.programs / elapsed:.1f} programs/s, at most {self.peak_kib // 1024} MiB a process",
         ]
         for name in ("cases", "statements", "fired", "errors"):

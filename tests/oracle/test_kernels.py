@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import effects as fx
 from tests.oracle import observe
 from tests.oracle.compare import check
 from tests.oracle.expressions import Binary, Less, Literal, Name, Read
@@ -17,21 +18,21 @@ from tests.oracle.generator import KINDS
 from tests.oracle.kernels.blocks import FORMS, Block
 from tests.oracle.kernels.generator import case_number
 from tests.oracle.kernels.kernel import Kernel
+from tests.oracle.kernels.rewriting import check_both_ways, rewritten
 from tests.oracle.kernels.statements import Element, GridPrint, MaskedSum, ProgramId, Store, When
 from tests.oracle.language import Case, Program, Run, statements
 from tests.oracle.runners import library, library_after
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.calls import Vmap
 from tests.oracle.statements.control import Cond, Fori
-from tests.oracle.statements.effects import Effect, Log
+from tests.oracle.statements.effects import Check, Effect, Log
 from tests.oracle.statements.state import Assign, Write
 
 
 def test_random_programs_with_kernels_keep_program_order() -> None:
-    """A simulated kernel has its effects in the order of its grid, whatever it is in and whatever is in it."""
-    runner = library()
-    for number in range(24):
-        check(case_number(1, number), runner)
+    """A kernel has its effects in the order of its grid, whatever it is in and whatever is in it, and by a log too."""
+    programs = sum(check_both_ways(case_number(1, number))[-1].rewritten for number in range(20))
+    assert programs > 10
 
 
 A, B, N = Name("a"), Name("b"), Name("n")
@@ -39,7 +40,7 @@ ROW, COLUMN = ProgramId("p_0", 0), ProgramId("p_1", 1)
 
 
 def _kernel(grid: tuple[int, ...], *body: Any, **parameters: Any) -> Kernel:
-    given = {"dynamic": None, "table": (), "inputs": (), "outputs": (), "cells": (), "closes": ("n",)}
+    given = {"dynamic": None, "table": (), "shift": None, "inputs": (), "outputs": (), "cells": (), "closes": ("n",)}
     return Kernel("p", grid, **{**given, "carries": False, "keep": True, "target": "c", "body": body, **parameters})
 
 
@@ -123,6 +124,48 @@ def test_kernel_in_lanes_of_lanes_agrees_with_lines_written_by_hand() -> None:
     assert lines == ["at (0, 0, 0) 5 3", "at (0, 1, 0) 5 4", "at (1, 0, 0) 6 3", "at (1, 1, 0) 6 4"]
 
 
+CHECKED = Program(
+    (),
+    (
+        Check("outside", Less(B, A), (A, B)),
+        Vmap(
+            "l",
+            (4, 5),
+            Literal(0),
+            (_kernel((3,), Check("in", Less(N, ROW), (Name("l"),)), closes=("n", "l")),),
+            A,
+            "c",
+        ),
+        Effect("ordered", "end", (A,)),
+    ),
+)
+
+
+@pytest.mark.parametrize("is_rewritten", [False, True], ids=["direct", "rewritten"])
+def test_checks_agree_with_what_is_written_by_hand(is_rewritten: bool) -> None:
+    """What fails is raised at the barrier, with its lane and its program of the grid; what holds is not."""
+    case = Case((Run(CHECKED, (1, 2, 3)),), capture=True)
+    found = check(rewritten(case) if is_rewritten else case)
+    errors = ["outside 1 2", "in 4 grid (0, 0)", "in 5 grid (1, 0)"]
+    assert found.rewritten == is_rewritten
+    assert (found.errors, found.lines) == (errors, [*errors, "end 1"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        pytest.param(lambda holds, fmt, *args: None, "should have raised ['in 4 grid (0, 0)'", id="lost"),
+        pytest.param(lambda holds, fmt, *args: fx.check(False, fmt, *args), "raised what", id="holds"),
+        pytest.param(lambda holds, fmt, *args: fx.check(holds, f"{fmt}.", *args), "in 4.", id="message"),
+    ],
+)
+def test_check_reports_wrong_checks(wrong: Callable[..., None], complaint: str) -> None:
+    """Checks that are not raised, are raised although they hold, or say something else."""
+    with pytest.raises(AssertionError) as raised:
+        check(Case((Run(CHECKED, (1, 2, 3)),)), dataclasses.replace(library(), check=wrong))
+    assert complaint in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -163,6 +206,7 @@ def test_cases_reach_every_statement() -> None:
         "kernel_dropped",
         "scratch",
         "grid_dynamic",
+        "table_shifted",
         *(f"grid_rank_{n}" for n in range(4)),
     }
     more |= {f"{way}_{form}" for form in FORMS for way in ("in", "out")} | {"out_alias", "out_fill"}

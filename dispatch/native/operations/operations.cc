@@ -151,7 +151,7 @@ void Operations::fail(const Program &program, const std::string &why) {
   {
     std::lock_guard lock(mutex_);
     const auto it = programs_.find(program);
-    if (it == programs_.end()) return; // it has no operations
+    if (it == programs_.end() || program.thread == kUntrackedThread) return; // the untracked ones are not one program's
     it->second.failed = why;
     inboxes.swap(it->second.inboxes);
   }

@@ -22,6 +22,7 @@
 
 #include "../drain/threads.h"
 #include "../producer/bytes.h"
+#include "../wire.h"
 
 namespace effects {
 

@@ -84,7 +84,10 @@ NB_MODULE(_native, m) {
   // Whether tracing is forbidden to the calling thread; afterwards it is not.
   m.def("take_tracing_forbidden", &TracingForbidden::take);
   m.def("abandon", &AbandonCalls);
-  m.def("fail", [](uint32_t thread, uint32_t epoch) { drain().fail(thread, epoch); });
+  m.def("fail", [](uint32_t thread, uint32_t epoch) {
+    operations().fail({thread, epoch}, kProgramFailed);
+    drain().fail(thread, epoch);
+  });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
   m.def("stop", [] { wake_up().stop(); });

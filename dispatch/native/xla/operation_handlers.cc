@@ -128,7 +128,8 @@ ffi::Future Take(bool by_lane, int32_t device, ffi::RemainingArgs args, ffi::Rem
         continue;
       }
       operations().take(ProgramOf(token.token), device, number, static_cast<uint32_t>(lane), std::move(of_lane),
-                        [promise](const std::string &error) mutable {
+                        [promise, program = ProgramOf(token.token)](const std::string &error) mutable {
+                          if (!error.empty()) operations().fail(program, kProgramFailed);
                           promise.CountDown(1, error.empty() ? ffi::Error::Success() : ffi::Error::Internal(error));
                         });
     }

@@ -94,6 +94,44 @@ def test_vmap_as_a_loop(f, args, expected):
     assert [grid for _, grid, _ in seen] == expected
 
 
+SIZES, STARTS = jnp.array([[3, 1], [1, 5]]), jnp.array([[[1, 0], [0, 1]], [[0, 0], [1, 1]]])
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
+@pytest.mark.parametrize(("f", "given"), [(dynamic, SIZES), (prefetching, STARTS)], ids=["dynamic grid", "prefetch"])
+def test_two_vmaps_as_loops(f, given, jit):
+    """The lanes of the outer `vmap` come first, whichever of the two gives lanes to what the grid depends on."""
+    xs = jnp.arange(32).reshape(2, 2, 8)
+    both = jit(jax.vmap(jax.vmap(f)))
+    inner = jit(jax.vmap(jax.vmap(f), (None, 0)))
+    outer = jit(jax.vmap(jax.vmap(f, (None, 0))))
+    neither = jit(jax.vmap(lambda _: jax.vmap(lambda _: f(given[0, 0], X))(X[:2])))
+    for program, args, of_lane in (
+        (both, (given, xs), lambda i, j: (given[i, j], xs[i, j])),
+        (inner, (given[0], xs), lambda i, j: (given[0, j], xs[i, j])),
+        (outer, (given[:, 0], xs), lambda i, j: (given[i, 0], xs[i, j])),
+        (neither, (X[:2],), lambda i, j: (given[0, 0], X)),
+    ):
+        result, seen = seen_of(program, *args)
+        expected = []
+        for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            alone, records = seen_of(fx.jit(f), *of_lane(i, j))
+            expected += [(text.split()[0], (i, j, *grid)) for text, grid, _ in records]
+            assert result[i, j].tolist() == alone.tolist()
+        # In lanes JAX's `pl.num_programs` is wrong for a size that only data says and that does not differ.
+        assert [(text.split()[0], grid) for text, grid, _ in seen] == expected
+
+
+def test_lanes_of_a_loop_that_are_not_there():
+    """Under a predicate that differs, the lanes that are there make their grids, the outer ones first."""
+
+    def f(size, x):
+        return jax.lax.cond(x[0] % 16 == 8, lambda: dynamic(size, x), lambda: x)
+
+    _, seen = seen_of(fx.jit(jax.vmap(jax.vmap(f))), SIZES, jnp.arange(32).reshape(2, 2, 8))
+    assert [grid for _, grid, _ in seen] == [(0, 1, 0), (1, 1, 0), (1, 1, 2), (1, 1, 4)]
+
+
 def test_predicate_that_differs_between_lanes():
     """The lanes that choose the branch have its effects, callbacks with results too; the others' programs have none."""
 

@@ -32,7 +32,8 @@ def _placing(draw: Draw, pmap: bool) -> Placing:
     return Placing(tuple(chosen), rows, explicit, draw.choice(ENTRIES))
 
 
-THREADED = FEATURES - {"nested"}  # what a callback does has no thread's name
+SHARDED = FEATURES - {"check"}  # whose error does not say what has it
+THREADED = SHARDED - {"nested"}  # what a callback does has no thread's name
 
 
 def _sequence(draw: Draw, prefix: str, size: int, features: frozenset[str], most: int) -> tuple[Item, ...]:
@@ -81,7 +82,7 @@ def _case(draw: Draw, size: int) -> DeviceCase:
     if draw.integer(0, 7) == 7:
         count = draw.choice((2, 3))
         return DeviceCase(tuple(_sequence(draw, f"t{n}", max(3, size // 2), THREADED, 3) for n in range(count)))
-    made = DeviceCase((_sequence(draw, "", size, FEATURES - {"context"}, 4),))
+    made = DeviceCase((_sequence(draw, "", size, SHARDED - {"context"}, 4),))
     loose = any(loose_regions(run.program) for run in made.runs)
     order = "process" if draw.integer(0, 9) == 9 else "thread"
     return dataclasses.replace(made, capture=loose or draw.integer(0, 4) == 4, order=order)

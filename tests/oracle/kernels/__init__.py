@@ -9,6 +9,7 @@ of them is a view.
     kernel       the kernel itself
     statements   what stands only in kernels: indices of the grid, elements, stores, scopes
     generator    random programs with kernels, and random cases
+    rewriting    the same cases with kernels that write a log, as compiled ones do
 
 How kernels run is the runner's affair: `Runner.kernel`. `runners.library` has JAX simulate them.
 """

@@ -36,6 +36,7 @@ class Kernel:
     grid: tuple[int, ...]
     dynamic: Expression | None  # how many of the programs along the first axis there are, less one, if data says so
     table: tuple[int, ...]  # of blocks, for each program along the axis of those that have it; or empty
+    shift: Expression | None  # how much further each of them stands in the end, if data says so
     inputs: tuple[Block, ...]
     outputs: tuple[Block, ...]
     cells: tuple[tuple[str, int], ...]  # numbers in scratch memory, with what the first program writes there
@@ -51,6 +52,7 @@ class Kernel:
 
     def kinds(self) -> tuple[str, ...]:
         found = ["kernel", f"grid_rank_{len(self.grid)}", *["grid_dynamic"] * (self.dynamic is not None)]
+        found += ["table_shifted"] * (self.shift is not None)
         found += [kind for block in (*self.inputs, *self.outputs) for kind in block.kinds()]
         found += ["scratch"] * bool(self.cells) + ["kernel_carries"] * self.carries
         return (*found, *["kernel_dropped"] * (not self.keep))
@@ -65,14 +67,16 @@ class Kernel:
         for cell, _ in self.cells:
             out.line(f"{cell} = [0]  # in scratch memory")
         if self.table:
-            out.line(f"table = {self.table}")
+            shift = "" if self.shift is None else f" + {self.shift.python()}"
+            out.line(f"table = [(block{shift}) % {len(self.table)} for block in {self.table}]")
         out.line(f"{entry} = {STATE}")
         sizes = ", ".join(map(str, self.grid))
         if self.dynamic is not None:
             sizes = ", ".join([f"{self.dynamic.python()} % {self.grid[0]} + 1", *map(str, self.grid[1:])])
         sizes = f"({sizes},)" if self.grid else "()"
         names = "".join(f"{index}, " for index in indices)
-        with out.block(f"for ({names}) in programs({sizes}):  # {self.name}"):
+        by_lane = ", by_lane=True" * (self.shift is not None)
+        with out.block(f"for ({names}) in programs({sizes}{by_lane}):  # {self.name}"):
             for block, array in arrays.items():
                 out.line(f"{block.name} = {array}[{block.part(indices, self.grid)}]")
             if not self.carries:
@@ -104,13 +108,19 @@ class Kernel:
         }
         if self.carries:
             aliases |= {0: 0, 1: 1}
-        table = [jnp.stack([np.int32(block) for block in self.table])] if self.table else []
+        table = [self._table(scope, state)] if self.table else []
         *after, x = self._call(
             scope, state, table, inputs, outputs, {at + len(table): to for at, to in aliases.items()}
         )
         if not self.keep:
             return state
         return self._folded(after, x, state)
+
+    def _table(self, scope: Scope, state: State) -> Any:
+        table = jnp.stack([np.int32(block) for block in self.table])
+        if self.shift is None:
+            return table
+        return lax.rem(lax.add(table, self.shift.jax(scope, state)), np.int32(len(self.table)))
 
     def _call(
         self,

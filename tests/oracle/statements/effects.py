@@ -1,15 +1,16 @@
-"""Prints and log events."""
+"""Prints, log events and checks."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tests.oracle.jax_ import Scope, stacked
 from tests.oracle.language import EFFECTS, Expression, State
 
 if TYPE_CHECKING:
+    from tests.oracle.expressions import Less
     from tests.oracle.source import Source
 
 
@@ -58,4 +59,26 @@ class Log:
         if self.array:
             fields["y"] = stacked(values)
         scope.runner.log(self.label, getattr(logging, self.level), EFFECTS[self.kind], fields)
+        return state
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check: its label and the values of its operands are what it raises where it does not hold."""
+
+    label: str
+    test: Less
+    operands: tuple[Expression, ...]
+    kind: ClassVar[str] = "check"
+
+    def kinds(self) -> tuple[str, ...]:
+        return (self.kind,)
+
+    def python(self, out: Source) -> None:
+        values = (operand.python() for operand in self.operands)
+        out.line(f"check({', '.join([repr(self.label), self.test.python(), *values])})")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        operands = [operand.jax(scope, state) for operand in self.operands]
+        scope.runner.check(self.test.jax(scope, state), " ".join([self.label, *["{}"] * len(operands)]), *operands)
         return state

@@ -1,0 +1,301 @@
+"""Asynchronous callbacks: they begin at once, and their effects come in the place of their done."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import effects as fx
+
+F32 = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+def shown(x):
+    """Doubles, and says so."""
+    fx.print("doubling {}", x)
+    return np.float32(2 * x)
+
+
+def test_a_function_runs_while_the_program_goes_on(lines):
+    """What comes after the start happens while the function waits for it."""
+    goes_on = threading.Event()
+
+    def wait(x):
+        assert goes_on.wait(60)
+        return x
+
+    @fx.jit
+    def f(x):
+        future = fx.async_callback(wait, F32, x)
+        fx.callback(lambda x: goes_on.set(), None, x + 1)
+        y = fx.callback(lambda x: x, F32, x)  # waits until the one before it has run
+        return y + fx.async_done(future)
+
+    assert f(1.0) == 2.0
+
+
+def test_effects_of_the_function_come_in_the_place_of_the_done(lines):
+    """Whenever it runs: here, before the program has come to its second print."""
+    has_run = threading.Event()
+
+    def early(x):
+        fx.print("in the function: {}", x)
+        fx.jit(lambda x: fx.print("in its program: {}", x))(x)
+        has_run.set()
+        return x
+
+    def f(x):
+        fx.print("before")
+        future = fx.async_callback(early, F32, x)
+        x = fx.callback(lambda x: has_run.wait(60) and x, F32, x)
+        fx.print("between {}", x)
+        y = fx.async_done(future)
+        fx.print("after {}", y)
+
+    expected = ["before", "between 1.0", "in the function: 1.0", "in its program: 1.0", "after 1.0"]
+    assert lines(fx.jit(f), 1.0) == expected
+
+
+def test_a_function_may_wait_for_its_own_effects(lines):
+    """For the results of a callback of a program that it calls, and at a barrier."""
+
+    def function(x):
+        y = fx.jit(lambda x: fx.callback(lambda x: np.float32(x + 1), F32, x))(x)
+        fx.print("y = {}", y)
+        fx.effects_barrier()
+        return np.asarray(y)
+
+    def f(x):
+        future = fx.async_callback(function, F32, x)
+        fx.print("between")
+        fx.print("done: {}", fx.async_done(future))
+
+    assert lines(fx.jit(f), 1.0) == ["between", "y = 2.0", "done: 2.0"]
+
+
+def test_several_run_at_once():
+    """As many as are started: each waits here for all of them."""
+    together = threading.Barrier(5)
+
+    def meet(x):
+        together.wait(60)
+        return x
+
+    @fx.jit
+    def f(x):
+        futures = [fx.async_callback(meet, F32, x + i) for i in range(5)]
+        return sum(fx.async_done(future) for future in reversed(futures))
+
+    assert f(0.0) == 10.0
+
+
+def in_turns(x):
+    def turn(i, x):
+        future = fx.async_callback(shown, F32, x)
+        y = x + 1
+        return fx.async_done(future) + y
+
+    return jax.lax.fori_loop(0, 3, turn, x)
+
+
+def carried(x):
+    def turn(i, carry):
+        future, total = carry
+        y = fx.async_done(future)
+        return fx.async_callback(shown, F32, y), total + y
+
+    future, total = jax.lax.fori_loop(0, 2, turn, (fx.async_callback(shown, F32, x), x))
+    return total + fx.async_done(future)
+
+
+def while_it_holds(x):
+    def turn(carry):
+        future, _ = carry
+        y = fx.async_done(future)
+        return fx.async_callback(shown, F32, y), y
+
+    return fx.async_done(jax.lax.while_loop(lambda c: c[1] < 3, turn, (fx.async_callback(shown, F32, x), x))[0])
+
+
+@pytest.mark.parametrize(
+    ("program", "result", "doubled"),
+    [(in_turns, 40.0, [1.0, 4.0, 13.0]), (carried, 15.0, [1.0, 2.0, 4.0]), (while_it_holds, 8.0, [1.0, 2.0, 4.0])],
+)
+def test_in_loops(program, result, doubled, lines):
+    """Within a turn, and carried from turn to turn."""
+    got = []
+    assert lines(lambda: got.append(fx.jit(program)(1.0))) == [f"doubling {x}" for x in doubled]
+    assert got == [result]
+    assert lines(lambda: fx.jit(program).lower(1.0).compile()(1.0)) == [f"doubling {x}" for x in doubled]
+
+
+def test_lanes(lines):
+    """A call for each lane, whose effects come lane by lane; where a predicate differs, for those that are there."""
+
+    def f(x):
+        return fx.async_done(fx.async_callback(shown, F32, x))
+
+    assert lines(lambda: fx.jit(jax.vmap(f))(jnp.arange(3.0))) == ["doubling 0.0", "doubling 1.0", "doubling 2.0"]
+    assert fx.jit(jax.vmap(f))(jnp.arange(3.0)).tolist() == [0, 2, 4]
+    assert fx.jit(jax.vmap(jax.vmap(f)))(jnp.arange(4.0).reshape(2, 2)).tolist() == [[0, 2], [4, 6]]
+    assert fx.jit(jax.vmap(lambda x: f(3.0)))(jnp.arange(2.0)).tolist() == [6, 6]
+
+    def some(x):
+        return jax.lax.cond(x > 1, f, lambda x: x, x)
+
+    fx.effects_barrier()
+    assert lines(lambda: fx.jit(jax.vmap(some))(jnp.arange(4.0))) == ["doubling 2.0", "doubling 3.0"]
+
+
+def test_regions_and_shards(lines):
+    """Each device of a region has its own call; of an array that is sharded automatically there is one."""
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def f(x):
+        future = fx.async_callback(shown, F32, x[0])
+        return x + fx.async_done(future)
+
+    region = jax.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    got = []
+    assert lines(lambda: got.append(fx.jit(region)(jnp.arange(4.0)))) == [f"doubling {i}.0" for i in range(4)]
+    assert got[0].tolist() == [0, 3, 6, 9]
+
+    def whole(x):
+        return x * fx.async_done(fx.async_callback(lambda x: (fx.print("{}", x.shape[0]), x.sum())[1], F32, x))
+
+    x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("i")))
+    assert lines(lambda: got.append(fx.jit(whole)(x))) == ["8"]
+    assert got[1].tolist() == [28.0 * i for i in range(8)]
+
+
+def test_replicas(lines):
+    """In a region over some axes of its mesh, those that are replicas of each other have one call."""
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def f(x):
+        return x * fx.async_done(fx.async_callback(lambda x: (fx.print("{}", x), x.sum())[1], F32, x))
+
+    region = jax.shard_map(f, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+    got = []
+    assert lines(lambda: got.append(fx.jit(region)(jnp.arange(4.0)))) == ["[0. 1.]", "[2. 3.]"]
+    assert got[0].tolist() == [0, 1, 10, 15]
+
+
+def test_what_it_has_yielded_so_far():
+    """An update waits for the first value; the result is what the function returns, or else what it yielded last."""
+    goes_on = threading.Event()
+
+    def count(last, x):
+        yield np.float32(x)
+        assert goes_on.wait(60)
+        yield np.float32(x + 1)
+        return last
+
+    @fx.jit
+    def f(x):
+        future = fx.async_callback(count, F32, None, x)
+        future, so_far = fx.async_update(future, partial=True)
+        so_far = fx.callback(lambda x: (goes_on.set(), x)[1], F32, so_far)
+        return so_far, fx.async_done(future)
+
+    assert f(5.0) == (5.0, 6.0)
+    goes_on.clear()
+
+    @fx.jit
+    def of_values(x):
+        future = fx.async_update(fx.async_start(jnp.sin, x))
+        future, so_far = fx.async_update(future, partial=True)
+        return so_far - fx.async_done(future)
+
+    assert of_values(1.0) == 0.0
+
+
+def test_errors():
+    """What the function raises, or returns, is raised by the call of the program, with the line that started it."""
+
+    def fail(x):
+        raise OSError("no such thing")
+
+    def start(fn):
+        return fx.jit(lambda x: fx.async_done(fx.async_callback(fn, F32, x, name="named")))
+
+    with pytest.raises(fx.EffectError, match=r"The callback `named` at .*test_callbacks.py:\d+, in .* raised OSError"):
+        start(fail)(1.0)
+    with pytest.raises(fx.EffectError, match=r"The callback `named` returned an array of float32\[3\]"):
+        start(lambda x: np.zeros(3, np.float32))(1.0)
+    with pytest.raises(fx.EffectError, match="has yielded nothing"):
+        fx.jit(lambda x: fx.async_update(fx.async_callback(lambda x: x, F32, x), partial=True)[1])(1.0)
+    fx.effects_barrier()
+    with pytest.raises(fx.NotDifferentiable, match="asynchronous callback"):
+        fx.jit(jax.grad(start(lambda x: x)))(1.0)
+    with pytest.raises(TypeError, match="was given 3 as its function"):
+        fx.jit(lambda x: fx.async_callback(3, F32, x))(1.0)
+    with pytest.raises(TypeError, match="was given 3 as its function"):
+        fx.jit(lambda x: fx.async_start(3, x))(1.0)
+    with pytest.raises(TypeError, match="takes the future that a start gave"):
+        fx.jit(fx.async_done)(1.0)
+
+
+def test_a_failure_after_the_start_leaves_nothing(lines):
+    """The program fails while two functions run; what they do appears, and only the failure is raised."""
+    goes_on = threading.Event()
+
+    def f(x):
+        futures = [fx.async_callback(lambda x: (goes_on.wait(60), x)[1], F32, x) for _ in range(2)]
+        y = fx.callback(lambda x: 1 / 0, F32, x)
+        return y + sum(map(fx.async_done, futures))
+
+    with pytest.raises(fx.EffectError, match="ZeroDivisionError"):
+        fx.jit(f)(1.0)
+    goes_on.set()
+    fx.effects_barrier(timeout=60)
+    assert fx.jit(lambda x: fx.async_done(fx.async_callback(lambda x: x, F32, x)))(2.0) == 2.0
+
+
+def test_a_device_that_fails_keeps_no_other_waiting():
+    """One device of a region fails ahead of a collective for which the others wait."""
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def f(x):
+        def check(x):
+            if x == 2:
+                raise ValueError("two")
+            return x
+
+        return fx.async_done(fx.psum_start(fx.callback(check, F32, x[0]), "i"))[None]
+
+    with pytest.raises(fx.EffectError, match="two"):
+        fx.jit(jax.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i")))(jnp.arange(4.0))
+
+
+def test_outside_of_fx_jit(lines):
+    """In programs that JAX dispatches, and in none."""
+
+    def f(x):
+        future = fx.async_callback(shown, F32, x)
+        kept = fx.async_start(lambda x: x + 1, x)
+        return fx.async_done(future) + fx.async_done(kept)
+
+    got = []
+    assert lines(lambda: got.append(jax.jit(f)(1.0))) == ["doubling 1.0"]
+    assert lines(lambda: got.append(f(1.0))) == ["doubling 1.0"]
+    assert got == [4.0, 4.0]
+    assert jax.vmap(fx.jit(f))(jnp.arange(2.0)).tolist() == [1.0, 4.0]
+
+
+def test_a_forged_ticket_is_an_error():
+    """Never a wait: nothing was started under its number. In programs that JAX dispatches, nothing checks it before."""
+
+    def forge(start):
+        return jax.jit(lambda x: fx.async_done(jax.tree.map(lambda ticket: ticket * 0 + 9e5, start(x))))
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="was not started, or was done before"):
+        forge(lambda x: fx.async_start(jnp.sin, x))(1.0)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="was not started, or was done before"):
+        forge(lambda x: fx.async_callback(lambda x: x, F32, x))(1.0)
+    with pytest.raises(fx.EffectError, match="was not started, or was done before"):
+        fx.effects_barrier()
