@@ -83,8 +83,8 @@ MSG_LEAKED = (
     "belongs to one call of a program, and is gone when it ends. Return `fx.async_done(future)`."
 )
 MSG_FOREIGN = (
-    "What is {ended} at {at} as `{name}`, which {start} starts, is no future of this program. A future is started and "
-    "used up in one call of a function of `fx.jit`. Start the operation in the function, and pass its future on as it is."
+    "What is {ended} at {at} is no future of this program. A future is started and used up in one call of a function "
+    "of `fx.jit`. Start the operation in the function, and pass its future on as it is."
 )
 
 _HANDS_ON = frozenset(
@@ -212,15 +212,15 @@ class _Run:
 
     def _end(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
         """An update or a done. The ticket is the last operand."""
-        operation, where, future = eqn.params["operation"], _jax.source_of(eqn), operands[-1]
+        where, future = str(eqn.params["operation"].where), operands[-1]
         how = "done" if eqn.primitive is async_done_p else "updated"
         others: list[_Value] = [None] * (len(eqn.outvars) - 1)
         if future is None:
-            raise _error(MSG_FOREIGN, _Future(operation), ended=how, at=where)
+            raise errors.FutureError(MSG_FOREIGN.format(ended=how, at=where))
         if isinstance(future, _Zeros):
             return [None, *others] if how == "done" else [future, *others]
         future.use(how, where, how)
-        return [None, *others] if how == "done" else [_Future(operation, future.is_needed), *others]
+        return [None, *others] if how == "done" else [_Future(future.operation, future.is_needed), *others]
 
     def _call(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
         """What holds jaxprs and is no branch and no loop."""
