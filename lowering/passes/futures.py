@@ -39,7 +39,7 @@ MSG_USED_TWICE = (
     "The future of `{name}`, started at {start}, is {second} at {at}, and was {first} at {before} already. A future is "
     "used up by its update, by its done and by the loop that carries it. {remedy}"
 )
-MSG_REMEDY = {
+_REMEDIES = {
     "done": "Keep the results of the first done, or start the operation again.",
     "updated": "Go on with the future that the update returned.",
     "taken": "Go on with the future that came out of there.",
@@ -122,7 +122,7 @@ class _Future:
     def use(self, how: str, where: str, remedy: str) -> None:
         if (end := self.end) is not None:
             shown = {"second": how, "at": where, "first": end.how, "before": end.where}
-            raise _error(MSG_USED_TWICE, self, **shown, remedy=MSG_REMEDY[end.remedy])
+            raise _error(MSG_USED_TWICE, self, **shown, remedy=_REMEDIES[end.remedy])
         self.end = _End(how, where, remedy)
 
 
