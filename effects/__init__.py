@@ -39,6 +39,7 @@ from effects._errors import CheckError as CheckError
 from effects._errors import CustomCallError as CustomCallError
 from effects._errors import EffectError as EffectError
 from effects._errors import FormatError as FormatError
+from effects._errors import FutureError as FutureError
 from effects._errors import MissingTokenRule as MissingTokenRule
 from effects._errors import NotDifferentiable as NotDifferentiable
 from effects._jax import patches as _patches
@@ -80,6 +81,7 @@ __all__ = [
     "Exported",
     "FormatError",
     "Future",
+    "FutureError",
     "InspectedOperation",
     "Inspection",
     "JsonLinesHandler",

@@ -60,6 +60,10 @@ class FormatError(ValueError):
     """A format string and its arguments do not fit together. Raised while tracing."""
 
 
+class FutureError(TypeError):
+    """A program does not use a future of its own exactly once. Raised while tracing."""
+
+
 class MissingTokenRule(NotImplementedError):
     """An effect is inside a primitive through which tokens cannot be carried."""
 

@@ -21,6 +21,7 @@ from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.options import jit_with_tokens
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, record_p
+from effects.lowering.passes.futures import check_futures
 from effects.lowering.passes.jax_callbacks import take_over
 from effects.lowering.passes.references import check_references
 from effects.lowering.passes.summary import summarize
@@ -86,7 +87,9 @@ def _run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[An
     flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
     flat = [*_jax.tracers_closed_over(traced), *flat]
     check_references(traced.jaxpr)
-    outs, rest = run(take_over(traced.jaxpr), flat)
+    jaxpr = take_over(traced.jaxpr)
+    check_futures(jaxpr)
+    outs, rest = run(jaxpr, flat)
     return jax.tree.unflatten(traced.out_tree, outs), rest
 
 

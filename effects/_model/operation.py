@@ -50,6 +50,7 @@ class Operation:
         schedule: Whether what stands between start and done stays between them.
         lanes: Sizes of the `vmap`s around, the outermost first.
         into_reference: Whether its done writes the results to references.
+        of_derivative: Whether JAX starts it for a derivative, in which nothing need ask for what it comes to.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Operation:
     schedule: bool = True
     lanes: tuple[int, ...] = ()
     into_reference: bool = False
+    of_derivative: bool = False
 
     kind = "operation"
     """What an operation whose start is not known is called."""
@@ -105,12 +107,12 @@ class Operation:
     def tangent(self) -> Operation:
         """The operation of the tangents."""
         results = tuple(self.results[at] for at in self.differentiable)
-        return dataclasses.replace(self, results=results)
+        return dataclasses.replace(self, results=results, of_derivative=True)
 
     def transposed(self) -> Operation:
-        """The operation of the cotangents, which go the other way: its start is where this one is done.
-        The cotangents go to no reference of the program's."""
-        return dataclasses.replace(self, into_reference=False) if self.into_reference else self
+        """The operation of the cotangents, which go the other way, and to no reference of the program's: its start is
+        where this one is done."""
+        return dataclasses.replace(self, into_reference=False, of_derivative=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +158,7 @@ class Exchanged(Operation):
         return int.from_bytes(digest, "little") >> 1
 
     def transposed(self) -> Exchanged:
-        return dataclasses.replace(self, into_reference=False, receivers=self.senders)
+        return dataclasses.replace(self, into_reference=False, of_derivative=True, receivers=self.senders)
 
 
 @dataclasses.dataclass(frozen=True)
