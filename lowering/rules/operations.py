@@ -156,7 +156,8 @@ def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[A
 
 def _keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
     by_lane = not isinstance(operation, Exchanged)
-    return _call(token, values, [operation.ticket], operation, KEEP_TARGET, by_lane=by_lane)
+    optional = operation.of_derivative
+    return _call(token, values, [operation.ticket], operation, KEEP_TARGET, by_lane=by_lane, optional=optional)
 
 
 def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
@@ -180,7 +181,8 @@ def _to_exchange(values: Sequence[Any], operation: Exchanged) -> list[Any]:
 
 def _peers(operation: Exchanged) -> dict[str, Any]:
     receivers, senders = operation.receivers or (), operation.senders or ()
-    return {"call": operation.key, "size": operation.size, "to": receivers, "from": senders}
+    peers = {"call": operation.key, "size": operation.size, "to": receivers, "from": senders}
+    return {**peers, "optional": operation.of_derivative}
 
 
 @register_token_rule(async_done_p)

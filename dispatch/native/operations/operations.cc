@@ -44,15 +44,17 @@ uint32_t Operations::start(const Program &program, int32_t device) {
   return number;
 }
 
-uint32_t Operations::keep(const Program &program, int32_t device, const Span *values, size_t count, uint32_t lanes) {
+uint32_t Operations::keep(const Program &program, int32_t device, const Span *values, size_t count, uint32_t lanes,
+                          bool optional) {
   Operation operation;
+  operation.optional = optional;
   operation.lanes = operation.lanes_left = lanes;
   for (size_t i = 0; i < count; ++i) operation.values.emplace_back(values[i]);
   std::lock_guard lock(mutex_);
   return add(program, device, std::move(operation));
 }
 
-uint32_t Operations::post(const Program &program, int32_t device, const Exchange &exchange) {
+uint32_t Operations::post(const Program &program, int32_t device, const Exchange &exchange, bool optional) {
   std::vector<std::vector<Bytes>> sent; // copied before the lock is taken
   for (const auto &[receiver, parts] : exchange.sent) sent.emplace_back(parts.begin(), parts.end());
   std::vector<Inbox> complete;
@@ -72,6 +74,7 @@ uint32_t Operations::post(const Program &program, int32_t device, const Exchange
     Operation operation;
     operation.inbox = InboxKey{exchange.call, time, exchange.group, exchange.rank};
     operation.senders = exchange.senders;
+    operation.optional = optional;
     number = add(program, device, std::move(operation));
   }
   // Elsewhere, and not here: who waits runs the rest of its program, for which this device may be waited for.
@@ -168,7 +171,9 @@ std::optional<size_t> Operations::end(const Program &program) {
   programs_.erase(it);
   any_.store(programs_.size(), std::memory_order_relaxed);
   if (!ended.failed.empty()) return std::nullopt;
-  return ended.open.size();
+  size_t not_done = 0;
+  for (const auto &[key, operation] : ended.open) not_done += operation.optional ? 0 : 1;
+  return not_done;
 }
 
 } // namespace effects

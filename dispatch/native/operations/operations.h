@@ -65,11 +65,13 @@ public:
   // Begins an operation of this program on this device, of which nothing is kept here. Returns its number.
   uint32_t start(const Program &program, int32_t device);
 
-  // As start(), and keeps values until they are taken, for each of so many lanes by itself.
-  uint32_t keep(const Program &program, int32_t device, const Span *values, size_t count, uint32_t lanes);
+  // As start(), and keeps values until they are taken, for each of so many lanes by itself. `optional`: it need not be
+  // done.
+  uint32_t keep(const Program &program, int32_t device, const Span *values, size_t count, uint32_t lanes,
+                bool optional = false);
 
   // As start(), and sends its parts to the other devices. Each must come here the same number of times.
-  uint32_t post(const Program &program, int32_t device, const Exchange &exchange);
+  uint32_t post(const Program &program, int32_t device, const Exchange &exchange, bool optional = false);
 
   // Ends an operation, or with lanes one lane of it: its results go to `outs`. Calls `done`, later perhaps, and in
   // another thread then.
@@ -96,6 +98,7 @@ private:
   struct Operation {
     std::vector<Bytes> values;
     uint32_t lanes = 1, lanes_left = 1;
+    bool optional = false;
     std::optional<InboxKey> inbox; // of an exchange
     std::vector<uint32_t> senders;
   };

@@ -58,22 +58,23 @@ ffi::Error Begin(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
   });
 }
 
-// (token, *values) -> (tickets, token): keeps the values until the operation is done, with `by_lane` for each lane.
-ffi::Error Keep(bool by_lane, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+// (token, *values) -> (tickets, token): keeps the values until the operation is done, with `by_lane` for each lane. If it
+// is `optional`, it need not be.
+ffi::Error Keep(bool by_lane, bool optional, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
     const auto lanes = by_lane ? static_cast<uint32_t>(LanesOf(rets)) : 1;
-    const uint32_t number =
-        operations().keep(ProgramOf(token.token), device, all.data() + 1, all.size() - 1, lanes == 0 ? 1 : lanes);
+    const uint32_t number = operations().keep(ProgramOf(token.token), device, all.data() + 1, all.size() - 1,
+                                              lanes == 0 ? 1 : lanes, optional);
     StoreTickets(number, token, rets);
   });
 }
 
 // (token, rank, group, *values) -> (tickets, token): sends parts to other devices. `to` has the receiver of each rank,
 // or -1, and `from` the sender; if they are empty, each value has a part for each rank.
-ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64_t> from, int64_t size, int32_t device,
-                ffi::RemainingArgs args, ffi::RemainingRets rets) {
+ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64_t> from, int64_t size,
+                bool optional, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
@@ -95,7 +96,7 @@ ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64
         exchange.senders.push_back(rank);
       }
     }
-    StoreTickets(operations().post(ProgramOf(token.token), device, exchange), token, rets);
+    StoreTickets(operations().post(ProgramOf(token.token), device, exchange, optional), token, rets);
   });
 }
 
@@ -143,13 +144,14 @@ XLA_FFI_DEFINE_HANDLER(
     kBegin, Begin,
     ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kKeep, Keep,
-                       ffi::Ffi::Bind().Attr<bool>("by_lane").Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+                       ffi::Ffi::Bind().Attr<bool>("by_lane").Attr<bool>("optional").Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kPost, Post,
                        ffi::Ffi::Bind()
                            .Attr<int64_t>("call")
                            .Attr<ffi::Span<const int64_t>>("to")
                            .Attr<ffi::Span<const int64_t>>("from")
                            .Attr<int64_t>("size")
+                           .Attr<bool>("optional")
                            .Ctx<ffi::DeviceOrdinal>()
                            .RemainingArgs()
                            .RemainingRets());
