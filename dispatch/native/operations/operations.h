@@ -1,7 +1,7 @@
 // Asynchronous operations that programs have started and not yet done: what they keep between the two.
 //
-// An operation is known by its program, its device and a number, which begins at 1 and counts the device's operations of
-// the program. All devices of a program that take the same way count the same. What is in flight lies here and in no
+// An operation is known by its program, its device and a number, which begins at 1 and counts the device's operations
+// of the program. All devices of a program that take the same way count the same. What is in flight lies here and in no
 // buffer of XLA's, so that XLA has nothing to free, to copy or to alias.
 //
 // Any thread may call everything here. What waits is notified with no lock held and in a thread of its own, since it

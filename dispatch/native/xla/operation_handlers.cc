@@ -58,8 +58,8 @@ ffi::Error Begin(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
   });
 }
 
-// (token, *values) -> (tickets, token): keeps the values until the operation is done, with `by_lane` for each lane. If it
-// is `optional`, it need not be.
+// (token, *values) -> (tickets, token): keeps the values until the operation is done, with `by_lane` for each lane. If
+// it is `optional`, it need not be.
 ffi::Error Keep(bool by_lane, bool optional, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
     Spans all(args, 0);
@@ -144,7 +144,12 @@ XLA_FFI_DEFINE_HANDLER(
     kBegin, Begin,
     ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kKeep, Keep,
-                       ffi::Ffi::Bind().Attr<bool>("by_lane").Attr<bool>("optional").Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+                       ffi::Ffi::Bind()
+                           .Attr<bool>("by_lane")
+                           .Attr<bool>("optional")
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .RemainingArgs()
+                           .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kPost, Post,
                        ffi::Ffi::Bind()
                            .Attr<int64_t>("call")
