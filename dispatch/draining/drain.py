@@ -298,7 +298,7 @@ class Drain:
             return
         if item.kind == ItemKind.TEXT:
             self._failures.count_after_end((item.thread, item.epoch), item.count)
-            has_failed = self._failures.any_stopped
+            has_failed = bool(self._failures.unended or self._failures.given_up)
             replay_text(item, lambda epoch: self._replay(item.thread, epoch, call), self._sites.find, has_failed)
             return
         replay = self._replay(item.thread, item.epoch, call)
@@ -344,7 +344,7 @@ class Drain:
                         outgrown[call[0]] = sum(grown.values())
                 parts.extend(reversed([*parts_of(site, token, device, payload)]))
                 continue
-            stopped = replay.stopped
+            stopped = (failures.unended or failures.given_up) and replay.stopped
             if stopped or (failed and reply != 0):
                 native.note_cancelled()
                 if stopped:

@@ -142,11 +142,6 @@ class Failures:
             self.programs[key] = _OfProgram(thread=stream and stream.thread_of(key[1]))
         return self.programs[key]
 
-    @property
-    def any_stopped(self) -> bool:
-        """Whether `has_stopped` may hold of any program."""
-        return bool(self.unended or self.given_up)
-
     def has_stopped(self, key: ProgramKey) -> bool:
         """Whether effects of this program are not carried out any more."""
         if key not in self.unended:

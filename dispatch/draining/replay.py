@@ -100,7 +100,8 @@ class Replay:
     @property
     def stopped(self) -> bool:
         """Whether an effect of the program has failed, so that those after it are not carried out."""
-        return self._failures.any_stopped and self._failures.has_stopped(self._key)
+        failures = self._failures
+        return bool(failures.unended or failures.given_up) and failures.has_stopped(self._key)
 
     def write(self, text: str) -> BaseException | None:
         """Writes text that native code has formatted. Returns what that raised."""
@@ -151,7 +152,7 @@ class Replay:
                 self._failures.end_program(self._key, result, token[INDEX])
             else:
                 self.fail(error, site)
-        if self.stopped:
+        if (self._failures.unended or self._failures.given_up) and self.stopped:
             self.leave_out([(site.of_record(payload), token, device, payload)], self._lanes)
         return result
 
@@ -223,7 +224,7 @@ class Replay:
             finally:
                 if self._settle is not None:
                     self._settle(self._key)
-            if self.stopped:
+            if (self._failures.unended or self._failures.given_up) and self.stopped:
                 break
         return results
 

@@ -256,7 +256,7 @@ KINDS = frozenset(
         *(f"results_{structure}" for structure in ("leaf", "tuple", "tree")),
         *(f"result_{dtype}" for dtype in RESULT_TYPES),
         *(f"returns_{form}" for form in ("numpy", "python", "jax")),
-        *(f"fails_{kind}" for kind in EFFECTS if "queued" in kind or "sync" in kind or kind == "jax_io"),
+        *(f"fails_{kind}" for kind in EFFECTS if {"queued", "sync", "io"} & {*kind.split("_")}),
         *("assign", "optimization_barrier", "associative_scan", "map", "call", "call_dropped", "dropped_result"),
         *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch", "scan", "scan_reverse"),
         *("async_straight", "async_carried", "async_update", "async_partial"),

@@ -136,7 +136,7 @@ class Reading:
         if not (self.stopped and label and EFFECTS.get(kind, True)) or kind in DOMAINS:
             return False
         self.left_out += 1
-        if "sync" in kind:
+        if kind == "async_host" or "sync" in kind.split("_"):
             self.failures.remove(self.stopped)
             raise Failure(self.stopped)
         return True

@@ -12,8 +12,8 @@ SLIPS = (
     Slip(
         "rings.markers_stay",
         PUBLISHER,
-        "bool MustStay(const RecordHeader &header) { return IsMarker(header.kind) || header.reply != 0; }",
-        "bool MustStay(const RecordHeader &header) { return header.kind == Kind::kClose || header.reply != 0; }",
+        "return IsMarker(header.kind) || header.reply",
+        "return header.kind == Kind::kClose || header.reply",
         "A full ring drops the marker of a device that enters or leaves, and the region never ends.",
         (MARKERS,),
     ),
