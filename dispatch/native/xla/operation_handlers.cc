@@ -50,8 +50,11 @@ ffi::Error Begin(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
     if (!token.is_primary()) return;
     std::vector<Span> spans(all.data() + 1, all.data() + all.size());
     spans.push_back({&number, sizeof number});
-    publisher().publish(Kind::kUnordered, site->site, token.token, device, spans.data(), spans.size(),
-                        static_cast<uint16_t>(site->flags | kAwaited));
+    const auto flags = static_cast<uint16_t>(site->flags | kAwaited);
+    if (ThreadOf(token.token) == kUntrackedThread) // such records are counted
+      PublishUntracked(site->site, /*ordered=*/false, device, spans.data(), spans.size(), flags);
+    else
+      publisher().publish(Kind::kUnordered, site->site, token.token, device, spans.data(), spans.size(), flags);
     // Now, and not with the next batch.
     wake_up().set_offer_urgent();
     wake_up().wake_now();

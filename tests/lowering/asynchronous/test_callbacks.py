@@ -291,6 +291,9 @@ def test_outside_of_fx_jit(lines):
     assert lines(lambda: got.append(f(1.0))) == ["doubling 1.0"]
     assert got == [4.0, 4.0]
     assert jax.vmap(fx.jit(f))(jnp.arange(2.0)).tolist() == [1.0, 4.0]
+    fx.effects_barrier()
+    for _ in range(20):  # and a barrier waits for what comes after
+        assert lines(jax.jit(lambda x: fx.print("x = {}", x)), 1.0) == ["x = 1.0"]
 
 
 def test_a_forged_ticket_is_an_error():
