@@ -100,7 +100,7 @@ class HostRuns:
         run = self._find(record, ticket, take=True)
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
-        native.resume(stream.thread, 0)
+        native.let_go(stream.thread)
         run.wait_for_end()
         self._settle(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
         call = record._site.content.call
@@ -140,7 +140,7 @@ class HostRuns:
             if has_failed:  # what it does would have come later in the program
                 self._failures.given_up.add(thread)
                 self._workers.run(lambda run=run: self._forget(run))
-            native.resume(thread, 0)
+            native.let_go(thread)
         if not has_failed and (count := not_done + len(left)):
             where = f", the first at {left[0].where}" if left else ""
             call = self._streams[program[0]].calls.get(program[1])

@@ -137,7 +137,11 @@ void Drain::read_inbox() {
       order_.forget(notice.info.thread);
       break;
     case Notice::kHold:
-      order_.suspend(notice.info.thread);
+      order_.hold(notice.info.thread);
+      break;
+    case Notice::kLetGo:
+      order_.let_go(notice.info.thread);
+      resumed_ = true;
       break;
     case Notice::kResume:
       order_.resume(notice.info.thread);

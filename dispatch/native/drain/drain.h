@@ -41,8 +41,9 @@ public:
   void forget(uint32_t thread) { inbox_.forget(thread); }
   // Host: a batch's records for Python have been replayed, `untracked` of them untracked.
   void resume(uint32_t thread, uint64_t untracked) { inbox_.post({Notice::kResume, {thread, 0, 0}, untracked}); }
-  // Host: nothing of this stream that has an order leaves until it is resumed.
+  // Host: nothing of this stream that has an order leaves until it is let go.
   void hold(uint32_t thread) { inbox_.post({Notice::kHold, {thread, 0, 0}, 0}); }
+  void let_go(uint32_t thread) { inbox_.post({Notice::kLetGo, {thread, 0, 0}, 0}); }
   // Host: programs that this thread dispatches are part of effects that are being replayed.
   void nest(uint32_t thread) { inbox_.post({Notice::kNest, {thread, 0, 0}, 0}); }
   // A loaded program, or one that may be, has no more use for a site.

@@ -14,7 +14,7 @@
 namespace effects {
 
 struct Notice {
-  enum What { kOpen, kFail, kForget, kHold, kResume, kNest } what;
+  enum What { kOpen, kFail, kForget, kHold, kLetGo, kResume, kNest } what;
   EpochInfo info;
   uint64_t number; // of the dispatch that is opened; how many untracked records have been replayed with what is resumed
 };

@@ -63,6 +63,9 @@ public:
   // for which nothing waits.
   void suspend(uint32_t thread);
   void resume(uint32_t thread);
+  // The same for a stream of which nothing is being replayed meanwhile: its records are all here.
+  void hold(uint32_t thread) { ++streams_[thread].suspended; }
+  void let_go(uint32_t thread) { --streams_[thread].suspended; }
   bool any_suspended() const { return num_suspended_ != 0; }
 
   // From now on only this thread's ordered records may leave, or with kNoThread none.

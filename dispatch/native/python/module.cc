@@ -187,6 +187,7 @@ NB_MODULE(_native, m) {
     return not_done ? nb::cast(*not_done) : nb::none();
   });
   m.def("hold", [](uint32_t thread) { drain().hold(thread); });
+  m.def("let_go", [](uint32_t thread) { drain().let_go(thread); });
   m.def("fail_replies", [](const std::string &why) {
     nb::gil_scoped_release release;
     drain().fail_replies(why);
