@@ -39,7 +39,7 @@ class Between:
         operands = list(operands)
         if is_asynchronous(eqn):
             if self._given:
-                (token,) = after(self._given.values(), [tokens[_KEY]])
+                (token,) = after(map(self.last, self._given.values()), [tokens[_KEY]])
                 tokens, self._given = {**tokens, _KEY: token}, {}
             return [*map(self.last, operands)], tokens
         if self._under_way > 0:

@@ -6,6 +6,7 @@ from typing import Any
 
 from effects import _jax
 from effects._model.operation import ASYNC
+from effects._model.operation_primitives import async_start_p
 from effects.lowering.passes.flights import Flights
 from effects.lowering.passes.summary import summarize
 
@@ -16,9 +17,20 @@ MSG_REFERENCE_UNDER_WAY = (
 )
 
 
+@_jax.weakref_lru_cache
+def _writes_references(jaxpr: Any) -> bool:
+    """Whether an operation is started that writes to a reference. Asked once for each jaxpr, as `Flights` reads a
+    function as often as it is called."""
+    return ASYNC in summarize(jaxpr).effects and any(
+        (eqn.primitive is async_start_p and eqn.params["operation"].into_reference)
+        or any(map(_writes_references, _jax.jaxprs_in(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
+
+
 def check_references(jaxpr: Any) -> None:
     """Raises if a reference is used that an operation under way writes to."""
-    if ASYNC not in summarize(jaxpr).effects:
+    if not _writes_references(jaxpr):
         return
     flights = Flights(jaxpr)
     steps = flights.steps

@@ -65,8 +65,8 @@ def _mask_custom_vjp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -
 def _mask_custom_vmap(
     ctx: MaskContext, active: Any, *args: Any, call: Any, rule: Any, in_tree: Any, out_tree: Any
 ) -> Sequence[Any]:
-    """The rule is for all lanes together: its effects happen if any lane is there. The rule of `plgpu.kernel` is JAX's,
-    and nobody has asked for it."""
+    """The rule is for all lanes together: its effects happen if any lane is there. The rule of `plgpu.kernel` is JAX's
+    and not the user's, so that kernel is called for one lane after the other."""
     if _jax.calls_mesh_kernel(call):
         return mask_lane_by_lane(ctx.eqn, active, args)
 

@@ -77,7 +77,8 @@ uint32_t Operations::post(const Program &program, int32_t device, const Exchange
     operation.optional = optional;
     number = add(program, device, std::move(operation));
   }
-  // Elsewhere, and not here: who waits runs the rest of its program, for which this device may be waited for.
+  // In a thread of its own: to fulfil a promise runs the rest of the program that waits for it, inline, and that
+  // program may wait for this device next.
   for (Inbox &inbox : complete) {
     auto shared = std::make_shared<Inbox>(std::move(inbox));
     threads_.run([this, shared] { deliver(std::move(*shared)); });

@@ -26,7 +26,7 @@ def marked(f, mark):
 
 
 def refusal(f, *args):
-    """What the user is told of a program, in three sentences, with the marked lines."""
+    """The text of the error that refuses a program. It has three sentences."""
     with pytest.raises(fx.FutureError) as raised:
         fx.jit(f).lower(*(args or [X]))
     message = str(raised.value)

@@ -13,6 +13,7 @@ from effects.dispatch.calling import threaded
 from effects.lowering.passes import futures
 from effects.lowering.passes.futures import check_futures
 from effects.lowering.passes.jax_callbacks import take_over
+from effects.lowering.passes.references import check_references
 from tests.helpers import meet_barrier
 
 done = fx.async_done
@@ -285,5 +286,7 @@ def test_function_that_is_called_often_is_walked_once(monkeypatch):
     f = lambda x: done(start(x))  # noqa: E731
     for _ in range(20):
         f = twice(f)
-    check_futures(jax.make_jaxpr(f)(X))
+    jaxpr = jax.make_jaxpr(f)(X)
+    check_references(jaxpr)
+    check_futures(jaxpr)
     assert next(counted) < 100
