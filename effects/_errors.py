@@ -102,6 +102,10 @@ NOTE_WENT_ON = (
     "After it {after} that were already recorded were replayed, and {cancelled} callbacks that had been asked for did "
     "not run."
 )
+NOTE_NOT_CALLED = (
+    "The call of that program had returned before. It is raised by this call of {function}, which was not made. Call "
+    "`fx.effects_barrier()` to have it raised earlier."
+)
 NOTE_NEVER_WAS = "What the program would have done later never was."
 NOTE_TOO_LARGE = (
     "What was raised held {size} bytes, and is not kept: so much may failures hold that no barrier has asked for yet."

@@ -7,13 +7,14 @@ it was compiled with, and `lowering/host/native.py` compares the two when it loa
 from __future__ import annotations
 
 import enum
+import hashlib
 import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 16
+INTERFACE = 17
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -188,6 +189,7 @@ def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool]
 RECORD_TARGET = "effects_record"
 CALL_TARGET = "effects_call"
 CLOSE_TARGET = "effects_close"
+GATE_TARGET = "effects_gate"
 ENTER_TARGET = "effects_enter"
 LEAVE_TARGET = "effects_leave"
 AFTER_TARGET = "effects_after"
@@ -207,6 +209,11 @@ CUSTOM_CALL_ATTRIBUTE = "~effects"
 """The attribute of a custom call that is ours: its name sorts behind all that users may choose."""
 
 
+def domain_number(domain: str) -> int:
+    """An order domain, where programs need a number of it that is the same in all of them and in all processes."""
+    return int.from_bytes(hashlib.blake2b(domain.encode(), digest_size=8).digest(), "little") >> 1
+
+
 class ProgramTraits(NamedTuple):
     """What is known of a program's effects. Every call returns it, beside the output token."""
 
@@ -214,6 +221,7 @@ class ProgramTraits(NamedTuple):
     has_callbacks: bool
     awaits_results: bool  # whether it waits for what callbacks return
     has_custom_calls: bool = False  # whether it calls handlers of the user's
+    domains_of_handlers: tuple[int, ...] = ()  # the order domains in which it does, each as `domain_number`
 
 
 # What the drain hands to Python, as plain tuples
@@ -302,7 +310,7 @@ def layout() -> dict[str, Any]:
         "custom_call_traits": _values(CustomCallTrait),
         "scalars": list(SCALARS),
         "targets": [
-            *(RECORD_TARGET, CALL_TARGET, CLOSE_TARGET, ENTER_TARGET, LEAVE_TARGET, AFTER_TARGET),
+            *(RECORD_TARGET, CALL_TARGET, CLOSE_TARGET, GATE_TARGET, ENTER_TARGET, LEAVE_TARGET, AFTER_TARGET),
             *(UNTRACKED_TARGET, UNTRACKED_CALL_TARGET, CUSTOM_CALL_TARGET, CUSTOM_CALL_ATTRIBUTE),
             *(BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET),
         ],

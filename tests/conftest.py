@@ -48,9 +48,23 @@ def lines():
     return collect
 
 
+@pytest.fixture
+def gates(_gate_type):
+    """`gates()` makes a gate: `gate(x)` is x, held on the device until `gate.open()`, or the test's end. No Python runs
+    in the program."""
+    made = []
+
+    def make(**options):
+        made.append(_gate_type(**options))
+        return made[-1]
+
+    yield make
+    for gate in made:
+        gate.open()
+
+
 @pytest.fixture(scope="session")
-def gates():
-    """`gates()` makes a gate: `gate(x)` is x, held on the device until `gate.open()`. No Python runs in the program."""
+def _gate_type():
     loaded = ctypes.CDLL(str(build_gate()))
     target = f"test_gate_{id(loaded)}"
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(loaded.GateWait), platform="cpu")
@@ -75,10 +89,13 @@ def gates():
 
 @pytest.fixture
 def seen():
-    """What the handlers of native/custom_calls.cc have noted since it was last called."""
+    """What the handlers of native/custom_calls.cc have noted since it was last called, once all programs are over, or
+    with `so_far=True` at once."""
     library = ctypes.CDLL(str(build_handlers()))
 
-    def take(size=200_000):
+    def take(size=200_000, so_far=False):
+        if not so_far:
+            fx.effects_barrier(all_threads=True, timeout=120)
         out = (ctypes.c_int32 * size)()
         count = library.take_seen(out, ctypes.c_int64(size))
         return list(out[:count])

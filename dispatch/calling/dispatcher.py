@@ -8,11 +8,13 @@ from typing import Any
 
 import jax
 
+from effects import _errors as errors
 from effects._api import jax_callbacks
 from effects._api.config import config
 from effects._jax import (
     call_beside_fast_paths,
     count_fast_paths,
+    devices_of_call,
     hide_frames,
     jax_tokens,
     kernel_options,
@@ -20,8 +22,8 @@ from effects._jax import (
     with_kernel_options,
 )
 from effects._wire import TOKEN_LENGTH, ProgramTraits
-from effects.dispatch.calling.custom_call_failures import failure_in
 from effects.dispatch.draining.barrier import effects_barrier
+from effects.dispatch.draining.custom_call_failures import failure_in
 from effects.dispatch.draining.logs import outgrown
 from effects.dispatch.draining.output_tokens import failure_of
 from effects.dispatch.draining.runtime import runtime
@@ -53,6 +55,8 @@ class Dispatcher:
         if len(streams.orders) > 1:
             runtime.waiting.settle_order()
         stream = streams.current()
+        if stream.unsettled:
+            _raise_settled(stream, self._name)
         caller = self._caller
         dispatching = stream.dispatching
         depth = len(dispatching)
@@ -62,6 +66,8 @@ class Dispatcher:
             with stream.dispatch_lock:
                 if awaits and stream.newest_calling in stream.calls:
                     _wait_for_callbacks(stream)
+                if stream.unsettled and (traits is None or traits.domains_of_handlers):
+                    _wait_for_begun(stream, caller, args, kwargs)
                 number = stream.open(caller, dispatching)
                 if awaits:
                     runtime.failures.calls.add((stream.thread, number))
@@ -73,7 +79,8 @@ class Dispatcher:
                 except (RuntimeError, ValueError) as error:
                     token = _explicit_token_or_raise(error, stream.token(number))
                     outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs, token)
-            if awaited is not None:
+            if awaited is not None and (awaited[0].awaits_results or _must_settle(stream, awaited[1])):
+                stream.settle(number)
                 _wait_for_answers(stream, number, awaited, self._name)
         except BaseException as error:
             native.abandon(stream.thread, dispatching, depth)
@@ -122,6 +129,32 @@ def _wait_for_callbacks(stream: Stream) -> None:
     if several_devices() and not stream.dispatching:
         newest = stream.newest_calling
         runtime.drain.wait(lambda: newest not in stream.calls)
+
+
+def _must_settle(stream: Stream, output_token: Any) -> bool:
+    """Whether a call is to raise what a handler of its program's fails with. Otherwise the next call does, or the
+    barrier."""
+    return config.sync or stream.is_nested or bool(stream.dispatching) or output_token.is_ready()
+
+
+def _raise_settled(stream: Stream, name: str) -> None:
+    """Raises what handlers failed with of programs whose calls have returned, before another is called."""
+    if runtime.settling.settle_over(stream, runtime.drain.wait):
+        try:
+            runtime.failures.raise_taken({stream.thread})
+        except BaseException as failure:
+            failure.add_note(errors.NOTE_NOT_CALLED.format(function=f"`{name}`"))
+            raise
+
+
+def _wait_for_begun(stream: Stream, caller: Any, args: Any, kwargs: Any) -> None:
+    """Before a program that waits for handlers of those before it: waits until these have begun, lest they find no
+    thread of XLA's. On one device XLA begins with the next program when the one before is over."""
+    if not several_devices():
+        return
+    used = {device for _, _, token in [*stream.unsettled.values()] for device in token.sharding.device_set}
+    if caller.several or used != devices_of_call(args, kwargs):
+        native.wait_for_begun(stream.thread)
 
 
 def _wait_for_answers(stream: Stream, number: int, awaited: tuple[ProgramTraits, Any], name: str) -> None:

@@ -17,16 +17,16 @@ import numpy as np
 
 from effects import _jax
 from effects._api import jax_callbacks
-from effects._wire import TOKEN_LENGTH, ProgramTraits
+from effects._wire import TOKEN_LENGTH, ProgramTraits, domain_number
 from effects.dispatch.calling.options import jit_with_tokens
 from effects.dispatch.draining.runtime import runtime
-from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, record_p
+from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, gate_p, record_p
 from effects.lowering.passes.futures import check_futures
 from effects.lowering.passes.jax_callbacks import take_over
 from effects.lowering.passes.references import check_references
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.thread import last_record_closes, thread_tokens
-from effects.lowering.passes.tokens import token_keys
+from effects.lowering.passes.tokens import token_key, token_keys
 
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
 
@@ -119,11 +119,15 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     _jax.need_devices([record_p, close_p])  # each process counts its own
     # The domains of one program differ in the lowest bits of the stream, in the order of their keys.
     tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
+    domains = {token_key(site.effect) for site in summary.sites if site.content.calls_handler and site.effect.ordered}
+    handlers = {key: domain_number(key) for key in keys if key in domains}
+    tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}
     closes = bool(keys) and last_record_closes(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes))
     runtime.start()
     names = tuple(sorted({effect.name for effect in summary.effects}))
-    traits = ProgramTraits(names, summary.has_callbacks, summary.awaits_results, summary.has_custom_calls)
+    awaits, calls = summary.awaits_results, summary.has_custom_calls
+    traits = ProgramTraits(names, summary.has_callbacks, awaits, calls, tuple(handlers.values()))
     if tokens:
         return outs, {traits: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
     return outs, {traits: close_p.bind(token)} if summary.has_custom_calls else {}

@@ -24,8 +24,8 @@ from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.logs import outgrown, parts_of
 from effects.dispatch.draining.observers import Observers
-from effects.dispatch.draining.output_tokens import close_failed
 from effects.dispatch.draining.replay import Replay, Settle, answer_with, outside_epochs
+from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.texts import replay_text
 from effects.dispatch.draining.watchdog import Running, Watch
 from effects.dispatch.streams.stream import Stream
@@ -58,11 +58,14 @@ _KIND, _THREAD, _EPOCH, _HAS_CALLBACKS, _REPLY = map(
 class Drain:
     """The threads and what others may know of them. Drain threads write its fields, under the lock that is named."""
 
-    def __init__(self, streams: Streams, failures: Failures, observers: Observers, sites: KnownSites) -> None:
+    def __init__(
+        self, streams: Streams, failures: Failures, observers: Observers, sites: KnownSites, settling: Settling
+    ) -> None:
         self._streams = streams
         self._failures = failures
         self._observers = observers
         self._sites = sites
+        self._settling = settling
         self._host_runs = HostRuns(streams, failures, self._wait_for_nested)
         self._host_runs.listen()
         # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
@@ -170,7 +173,7 @@ class Drain:
             while not done():
                 _, replayed, _ = self._step(self._settle(nested))
                 if not replayed:
-                    close_failed(self._streams)
+                    self._settling.look()
 
     def _settle(self, nested: Stream) -> Settle:
         def settle(key: ProgramKey) -> None:
@@ -221,7 +224,7 @@ class Drain:
             leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, settle)
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
-            close_failed(self._streams)
+            self._settling.look()
             self._free_stuck()
             self._streams.forget_ended()
         return leads, bool(items or finished), stopped

@@ -14,6 +14,7 @@ from effects.dispatch.draining.ending import INTERRUPTED, end_drain
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.processes import Meetings
+from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.waiting import Waiting
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
@@ -46,8 +47,9 @@ class Runtime:
         self.streams = Streams()
         self.failures = Failures(self.streams)
         self.observers = Observers()
-        self.drain = Drain(self.streams, self.failures, self.observers, self.sites)
-        self.waiting = Waiting(self.streams, self.drain)
+        self.settling = Settling(self.streams, self.failures)
+        self.drain = Drain(self.streams, self.failures, self.observers, self.sites, self.settling)
+        self.waiting = Waiting(self.streams, self.drain, self.settling)
         self.meetings = Meetings(self.streams, self.drain)
         self.is_lost = False  # in a forked child
         # A program that JAX dispatches says nothing when it is called, but it has been lowered.
@@ -70,7 +72,8 @@ class Runtime:
         native.refuse(MSG_FORKED)
         atexit.unregister(self.stop)
         lost: Any = _Lost()
-        self.streams = self.failures = self.observers = self.drain = self.waiting = self.meetings = lost
+        self.streams = self.failures = self.observers = self.drain = self.settling = lost
+        self.waiting = self.meetings = lost
 
     def stop(self) -> None:
         """Shows all effects, ends the drain, closes handlers, and reports what effects raised and no caller was given.

@@ -8,8 +8,10 @@ from time import monotonic
 from effects import _jax
 from effects._api.registry import OF_JAX
 from effects._model.effect import Order
+from effects._wire import ProgramTraits
 from effects.dispatch.draining.background import Background
 from effects.dispatch.draining.drain import Drain
+from effects.dispatch.draining.settling import Settling
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
@@ -19,9 +21,10 @@ from effects.lowering.host.publish import this_thread
 class Waiting:
     """What threads wait for that want effects to be visible: those of their own programs, or of all."""
 
-    def __init__(self, streams: Streams, drain: Drain) -> None:
+    def __init__(self, streams: Streams, drain: Drain, settling: Settling) -> None:
         self._streams = streams
         self._drain = drain
+        self._settling = settling
 
     def for_thread(self) -> None:
         """Waits for the effects of the calling thread and of those that have ended, and raises nothing."""
@@ -38,6 +41,7 @@ class Waiting:
         for stream in self._streams.all():
             stream.calls.clear()
             stream.running.clear()
+            stream.unsettled.clear()
 
     def count_unended(self) -> int:
         """How many programs have been called and have not ended."""
@@ -92,20 +96,32 @@ class Waiting:
 
         if self._drain.ended:
             self._drain.finish(done)
-            return []
+            return self._settle(which, names, None)
         self._drain.start()  # a program that failed while it was traced has an epoch too
         left = None if deadline is None else max(0.0, deadline - monotonic())
         if done() or self._drain.wait(done, left, for_untracked=for_untracked):
             if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
                 return ["programs with unordered effects that were left to JAX"]
-            return []
+            return self._settle(which, names, deadline)
         outstanding = list(map(str, self._drain.functions().values()))
         for stream, number in last:
             for earlier in list(stream.calls):
                 if number in stream.calls and (call := stream.calls.get(earlier)) is not None:
-                    effects = ", ".join(_effects_of(stream, earlier) or ["effects"])
-                    outstanding.append(f"{effects} of `{call[0].name}` (thread {stream.thread}, dispatch {earlier})")
+                    effects = _effects_of(stream, earlier)
+                    outstanding.append(_shown(stream, earlier, call[0].name, effects))
         return outstanding or ["records that are not replayed yet"]
+
+    def _settle(self, which: list[Stream], names: frozenset[str] | None, deadline: float | None) -> list[str]:
+        """Waits for programs that call handlers, all of whose effects are visible. Returns what is outstanding when the
+        time is up."""
+        own = self._streams.own()
+        for stream in which:
+            if not stream.unsettled or (stream not in own and self._drain.is_suspended(stream.thread)):
+                continue
+            if (number := self._settling.settle_all(stream, names, deadline, self._drain.wait)) is not None:
+                name, traits, _ = stream.unsettled.get(number, ("", ProgramTraits((), False, False), None))
+                return [_shown(stream, number, name, traits.effects)]
+        return []
 
     def for_untracked_programs(self, deadline: float | None = None) -> bool:
         """Waits for programs with our effects that JAX dispatched on this thread. False if the time ran out.
@@ -129,6 +145,10 @@ class Waiting:
 def _before(numbers: list[int], others: list[int]) -> list[int]:
     """The numbers before the first that is one of the others."""
     return list(itertools.takewhile(lambda number: number not in others, numbers)) if others else numbers
+
+
+def _shown(stream: Stream, number: int, name: str, effects: tuple[str, ...] | None) -> str:
+    return f"{', '.join(effects or ['effects'])} of `{name}` (thread {stream.thread}, dispatch {number})"
 
 
 def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:

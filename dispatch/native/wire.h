@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 16;
+inline constexpr int kInterface = 17;
 
 // Tokens
 
@@ -137,6 +137,7 @@ inline uint32_t DevicesOf(int64_t traits) { return static_cast<uint32_t>(traits 
 inline constexpr char kRecordTarget[] = "effects_record";
 inline constexpr char kCallTarget[] = "effects_call";
 inline constexpr char kCloseTarget[] = "effects_close";
+inline constexpr char kGateTarget[] = "effects_gate";
 inline constexpr char kEnterTarget[] = "effects_enter";
 inline constexpr char kLeaveTarget[] = "effects_leave";
 inline constexpr char kAfterTarget[] = "effects_after";
@@ -152,7 +153,7 @@ inline constexpr char kTakeTarget[] = "effects_take";
 inline constexpr char kCustomCallAttribute[] = "~effects";
 
 // What a call of a program returns of its effects: the positions of Python's `ProgramTraits`.
-enum ProgramTrait { kEffects, kHasCallbacks, kAwaitsResults, kHasCustomCalls };
+enum ProgramTrait { kEffects, kHasCallbacks, kAwaitsResults, kHasCustomCalls, kDomainsOfHandlers };
 
 // What the drain hands to Python
 

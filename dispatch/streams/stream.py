@@ -15,7 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from effects._api.config import config
 from effects._jax import Array, forget_fast_paths, launches_take_threads, with_flat_arguments
+from effects._model.platform import PLATFORMS
 from effects._model.site import Site
 from effects._wire import ProgramTraits
 from effects.dispatch.streams.outputs import may_wait
@@ -43,6 +45,10 @@ class Stream:
     (`ProgramTraits`, output token); the token is ready when the program is over, and failed if it failed. Who
     dispatches adds after the call has returned; both it and drain threads remove.
 
+    `unsettled` is keyed by epoch number: programs that call handlers of the user's, each as (its name,
+    `ProgramTraits`, output token). Whether such a handler has failed has not been looked at. Who dispatches adds; who
+    waits for the program, or calls the next one, removes.
+
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
 
@@ -67,6 +73,7 @@ class Stream:
         self.open, self.token, self.call = self._native.open, self._native.token, self._native.call
         self.calls: dict[int, Any] = self._native.calls
         self.running: dict[int, tuple[ProgramTraits, Any]] = self._native.running
+        self.unsettled: dict[int, tuple[str, ProgramTraits, Any]] = self._native.unsettled
         self.eager: dict[int, Site] = {}
         self.entering: dict[int, tuple[Any, int]] = {}
         self.is_nested = launching is None
@@ -89,6 +96,11 @@ class Stream:
         """The program failed or never ran: nothing more will come from it."""
         native.fail(self.thread, number)
 
+    def settle(self, number: int) -> tuple[str, ProgramTraits, Any] | None:
+        """Whether a handler of this program has failed is about to be looked at, by the caller alone: returns what
+        `unsettled` has. None if another has taken it."""
+        return self.unsettled.pop(number, None)
+
     def drop(self, first: int, count: int) -> None:
         """These epochs have ended. A drain thread calls it."""
         for number in range(first, first + count):
@@ -96,6 +108,8 @@ class Stream:
             self.calls.pop(number, None)  # a call that was interrupted may not have got here
             if self.running:
                 self.running.pop(number, None)
+            if self.unsettled and number in self.unsettled:
+                native.open_gate(self.thread, number)
             if self.eager:
                 self.eager.pop(number, None)
 
@@ -120,7 +134,8 @@ class SharedStream(Stream):
     def drop(self, first: int, count: int) -> None:
         super().drop(first, count)
         for number in range(first, first + count):
-            self._threads.pop(number & 0xFFFFFFFF, None)
+            if (number & 0xFFFFFFFF) not in self.unsettled:  # else a failure may still have to know it
+                self._threads.pop(number & 0xFFFFFFFF, None)
 
     def thread_of(self, number: int) -> object:
         return self._threads.get(number)
@@ -162,6 +177,11 @@ class StreamHost:
     def may_wait(self, output: Any) -> bool:
         """Whether writing to this output may wait for effects. Asked whenever it is another than before."""
         return may_wait(output)
+
+    def has_gates(self, output_token: Any) -> bool:
+        """Whether the handlers of a program wait for those of the one before."""
+        devices = output_token.sharding.device_set
+        return config.native and all(PLATFORMS[device.platform].records == "native" for device in devices)
 
     def several_devices(self) -> bool:
         """Whether programs may run on several devices. Asked once."""

@@ -143,7 +143,8 @@ class Streams:
     def forget_ended(self) -> None:
         """Drops the streams of threads that are gone and have nothing open. The leader of the drain calls it."""
         for thread in self._ended[:]:
-            if not self._by_thread[thread].calls:
+            stream = self._by_thread[thread]
+            if not stream.calls and not stream.unsettled:
                 self._ended.remove(thread)
                 del self._by_thread[thread]
                 native.forget(thread)

@@ -136,6 +136,7 @@ from effects._jax.partitioner import replicated_hlo_sharding as replicated_hlo_s
 from effects._jax.partitioner import write_sharding as write_sharding
 from effects._jax.placing import Array as Array
 from effects._jax.placing import Placing as Placing
+from effects._jax.placing import devices_of_call as devices_of_call
 from effects._jax.placing import replicated as replicated
 from effects._jax.placing import sharding_of_call as sharding_of_call
 from effects._jax.primitives import annotated_calls as annotated_calls

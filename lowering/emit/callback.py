@@ -14,7 +14,7 @@ from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import CALL_TARGET, ENTER_TARGET, RECORD_TARGET, SHARDS_TARGET, RecordTrait
 from effects.lowering.emit.common import lower_as_jax, refuse_missing_platform, refuse_several_devices, register_site
-from effects.lowering.emit.record import Edges, close_p
+from effects.lowering.emit.record import Edges, close_p, gate_p
 from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
 from effects.lowering.host.sites import known_sites
 from effects.lowering.passes.collectives import after_p
@@ -81,6 +81,7 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
 
 LOWERINGS = {
     close_p: close_lowering,
+    gate_p: lambda ctx, token, domain: [token],  # a GPU runs programs in the order in which it gets them
     enter_p: _refuse_region,
     leave_p: _refuse_region,
     after_p: _refuse_region,

@@ -21,6 +21,7 @@ from effects._wire import (
     CALL_TARGET,
     CLOSE_TARGET,
     ENTER_TARGET,
+    GATE_TARGET,
     LEAVE_TARGET,
     RECORD_TARGET,
     STREAM,
@@ -31,7 +32,7 @@ from effects._wire import (
 )
 from effects.lowering.emit import callback
 from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
-from effects.lowering.emit.record import NO_EDGES, Edges, close_p
+from effects.lowering.emit.record import NO_EDGES, Edges, close_p, gate_p
 from effects.lowering.emit.shards import call_shards, call_whole
 from effects.lowering.passes.collectives import after_p
 from effects.lowering.rules.shard_map import enter_p, leave_p
@@ -159,6 +160,15 @@ def close_lowering(ctx: Any, *tokens: Any) -> Any:
     return emit_call(ctx, CLOSE_TARGET, tokens, {"devices": own_devices(ctx, devices)}, replicated=devices != 0)
 
 
+def gate_lowering(ctx: Any, token: Any, *, domain: int) -> Any:
+    """The handlers of two programs are in no order on a CPU, and so wait for each other."""
+    if not config.native:
+        return [token]
+    devices = _jax.automatic_devices(ctx)
+    attributes = {"domain": domain, "devices": own_devices(ctx, devices)}
+    return emit_call(ctx, GATE_TARGET, (token,), attributes, replicated=devices != 0)
+
+
 def enter_lowering(
     ctx: Any,
     *operands: Any,
@@ -225,6 +235,7 @@ _NOTHING = _jax.ShapedArray((0,), np.uint8)
 
 LOWERINGS = {
     close_p: close_lowering,
+    gate_p: gate_lowering,
     enter_p: enter_lowering,
     leave_p: leave_lowering,
     after_p: after_lowering,

@@ -37,6 +37,9 @@ that ends with such a call for one that changes nothing."""
 close_p = _jax.Primitive("close")
 """(*tokens) -> output token: the program has published all it will."""
 
+gate_p = _jax.Primitive("gate")
+"""token -> token: what follows waits until the thread's programs before are over that call handlers in this domain."""
+
 
 @record_p.def_abstract_eval
 def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> list[Any]:
@@ -46,6 +49,9 @@ def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, edg
 
 
 _jax.infer_types_each_time(record_p)
+
+
+gate_p.def_abstract_eval(lambda token, domain: token)
 
 
 @close_p.def_abstract_eval

@@ -69,7 +69,8 @@ NB_MODULE(_native, m) {
   nb::class_<Caller>(m, "Caller")
       .def(nb::init<std::string, nb::object>(), nb::arg(), nb::arg() = nb::none())
       .def_ro("name", &Caller::name)
-      .def_ro("traits", &Caller::traits);
+      .def_ro("traits", &Caller::traits)
+      .def_ro("several", &Caller::several);
   nb::class_<Pool>(m, "Pool").def(nb::init<nb::object>());
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<uint32_t, nb::handle, nb::handle, nb::handle, nb::handle>(), nb::arg("thread"), nb::arg("host"),
@@ -77,6 +78,7 @@ NB_MODULE(_native, m) {
       .def_ro("thread", &Stream::thread)
       .def_ro("calls", &Stream::calls)
       .def_ro("running", &Stream::running)
+      .def_ro("unsettled", &Stream::unsettled)
       .def_ro("newest_calling", &Stream::newest_calling)
       .def("open", &Stream::open)
       .def("token", &Stream::token)
@@ -89,6 +91,8 @@ NB_MODULE(_native, m) {
     operations().fail({thread, epoch}, kProgramFailed);
     drain().fail(thread, epoch);
   });
+  m.def("wait_for_begun", &WaitForBegun);
+  m.def("open_gate", [](uint32_t thread, uint32_t epoch) { gates().open(thread, epoch); });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
   m.def("stop", [] { wake_up().stop(); });

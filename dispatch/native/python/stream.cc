@@ -1,5 +1,9 @@
 #include "stream.h"
 
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -111,8 +115,25 @@ nb::object Stream::keep(uint32_t number, Caller &caller, nb::handle traits, nb::
     running[key] = both;
     unclosed_.push_back(number);
   }
+  if (Has(traits, kHasCustomCalls)) {
+    unsettled[nb::int_(number)] = nb::make_tuple(caller.name, traits, output_token);
+    shut_gates(number, nb::handle(PyTuple_GET_ITEM(traits.ptr(), static_cast<Py_ssize_t>(kDomainsOfHandlers))),
+               output_token);
+  }
   const bool may_fail = Has(traits, kHasCustomCalls) || (!closed && Has(traits, kAwaitsResults));
   return may_fail ? nb::object(both) : nb::object(nb::none());
+}
+
+// Later programs' handlers wait until this program is over. It may be by now:
+//   1. A device closes it, and looks whether any gate is shut: none is.
+//   2. The gate is shut here. Nobody would open it.
+// So whether it has closed is looked at behind that. The drain may have found that it is over too: then it is not in
+// `calls` any more, or else it is in `unsettled`, so that the drain opens the gate when it takes it out of `calls`.
+void Stream::shut_gates(uint32_t number, nb::handle domains, nb::handle output_token) {
+  if (nb::len(domains) == 0 || !nb::cast<bool>(host_.attr("has_gates")(output_token))) return;
+  gates().shut(thread, number, nb::cast<std::vector<int64_t>>(domains));
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (publisher().closed.contains(thread, number) || !calls.contains(nb::int_(number))) gates().open(thread, number);
 }
 
 bool Stream::several_devices() {

@@ -30,6 +30,7 @@ public:
   const uint32_t thread;
   nb::dict calls;              // by epoch
   nb::dict running;            // by epoch
+  nb::dict unsettled;          // by epoch
   int64_t newest_calling = -1; // the number of the newest epoch whose program calls back
 
   // A dispatch: what is in force is kept under the number of its epoch, which is returned. Calls that share it with the
@@ -58,6 +59,7 @@ private:
   nb::object put(nb::handle threaded, nb::handle token, nb::handle args, nb::handle kwargs);
 
   nb::object keep(uint32_t number, Caller &caller, nb::handle traits, nb::handle output_token, bool closed);
+  void shut_gates(uint32_t number, nb::handle domains, nb::handle output_token);
   void forget_closed();
 
   nb::object newest_;     // the newest call

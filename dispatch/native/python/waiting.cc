@@ -27,6 +27,16 @@ private:
 
 } // namespace
 
+void WaitForBegun(uint32_t thread) {
+  for (bool begun = false; !begun;) {
+    {
+      nb::gil_scoped_release release;
+      begun = gates().wait_for_begun(thread, kSignalPatience);
+    }
+    if (!begun && PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
 bool WaitUntil(nb::object done, nb::object timeout, bool nested, bool for_untracked) {
   auto deadline = steady_clock::time_point::max();
   if (!timeout.is_none()) {

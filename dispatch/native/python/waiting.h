@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <chrono>
+#include <cstdint>
 
 namespace effects {
 
@@ -17,5 +18,8 @@ inline constexpr std::chrono::milliseconds kSignalPatience{50};
 // counts is native, because a signal's handler may raise between any two steps of Python code: one that has just taken
 // a lock would never give it back.
 bool WaitUntil(nanobind::object done, nanobind::object timeout, bool nested, bool for_untracked);
+
+// Waits until those of a thread's programs have begun whose handlers later ones wait for.
+void WaitForBegun(uint32_t thread);
 
 } // namespace effects

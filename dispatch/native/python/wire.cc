@@ -128,13 +128,14 @@ nb::dict Wire() {
                                   {"uint64", number(Scalar::kUint64)},
                                   {"float32", number(Scalar::kFloat32)},
                                   {"float64", number(Scalar::kFloat64)}});
-  wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kEnterTarget, kLeaveTarget, kAfterTarget,
+  wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget, kAfterTarget,
                            kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget, kCustomCallAttribute,
                            kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
   wire["program_traits"] = NamesInOrder({{"effects", kEffects},
                                          {"has_callbacks", kHasCallbacks},
                                          {"awaits_results", kAwaitsResults},
-                                         {"has_custom_calls", kHasCustomCalls}});
+                                         {"has_custom_calls", kHasCustomCalls},
+                                         {"domains_of_handlers", kDomainsOfHandlers}});
   wire["item_kinds"] = NamesInOrder({{"text", number(ItemKind::kText)},
                                      {"records", number(ItemKind::kRecords)},
                                      {"large", number(ItemKind::kLarge)}});

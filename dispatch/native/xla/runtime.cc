@@ -14,7 +14,13 @@ WakeUp &wake_up() {
   return *instance;
 }
 Publisher &publisher() {
-  static auto *const instance = new Publisher(wake_up());
+  static auto *const instance = [] {
+    auto *const publisher = new Publisher(wake_up());
+    publisher->closed.listen([](uint32_t thread, uint32_t epoch) {
+      if (gates().any()) gates().open(thread, epoch);
+    });
+    return publisher;
+  }();
   return *instance;
 }
 Drain &drain() {
@@ -31,6 +37,10 @@ Sites &sites() {
 }
 Operations &operations() {
   static auto *const instance = new Operations();
+  return *instance;
+}
+Gates &gates() {
+  static auto *const instance = new Gates();
   return *instance;
 }
 Replies &replies() {

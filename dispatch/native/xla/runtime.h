@@ -10,6 +10,7 @@
 #include "../drain/sites.h"
 #include "../drain/wake_up.h"
 #include "../operations/operations.h"
+#include "../order/gates.h"
 #include "../producer/device_token.h"
 #include "../producer/publisher.h"
 
@@ -23,6 +24,7 @@ Progress &progress();
 Sites &sites();
 Replies &replies();
 Operations &operations();
+Gates &gates();
 
 // The token of the next effect; `has_published`: whether this device has published the one that is here.
 void CountOn(DeviceToken &token, int32_t device, bool has_published);

@@ -260,8 +260,10 @@ def test_device_effects_after_a_program_that_failed(handlers, seen):
     for call, devices in enumerate([(0,), (1,), (2, 3), (3, 2, 1, 0)]):
         with pytest.raises(fx.CustomCallError, match="The value is 7"):
             fails(on(call, jnp.full(1, 7, I32)))
+            fx.effects_barrier(timeout=120)
         with pytest.raises(fx.CustomCallError, match="The value is 7"):
             fails_somewhere(jnp.array([1, 7, 2], I32))
+            fx.effects_barrier(timeout=120)
         program, x = _notes(call, devices, 2)
         program(x)
         expected = sorted(call * 1000 + n * 100 + i for n in range(len(devices)) for i in range(2))

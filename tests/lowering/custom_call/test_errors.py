@@ -33,6 +33,7 @@ def test_error_of_a_handler(way, effect):
         if way is fx.jit:
             with pytest.raises(fx.CustomCallError) as caught:
                 f(jnp.int32(0))
+                fx.effects_barrier(timeout=120)
             error = caught.value
             assert (error.target, error.code, error.message) == ("test.fail_at", "OUT_OF_RANGE", said)
             assert error.where.startswith(f"{__file__}:")
@@ -58,6 +59,7 @@ def test_error_that_is_no_text(effect):
     for _ in range(2):
         with pytest.raises(fx.CustomCallError, match="`test.fail_with`.*ä€😀 .* end") as caught:
             f(jnp.int32(1))
+            fx.effects_barrier(timeout=120)
         assert (caught.value.code, caught.value.message) == ("ABORTED", said.decode(errors="replace"))
     with pytest.raises(Exception, match=r"ABORTED.*ä€😀 \? \?\? \?\? \?\?\? end"):
         jax.block_until_ready(jax.jit(lambda: fx.custom_call("test.fail_with", ONE, np.int32(1), text=said))())
@@ -79,6 +81,7 @@ def test_effects_before_an_error_are_shown(lines):
     def run():
         with pytest.raises(fx.CustomCallError):
             fx.jit(f)(0)
+            fx.effects_barrier(timeout=120)
 
     assert lines(run) == ["0", "1"]
 
@@ -88,9 +91,11 @@ def test_exception_of_a_handler(effect):
     f = fx.jit(lambda x: fx.custom_call("test.throws", ONE, x, effect=effect))
     with pytest.raises(fx.CustomCallError, match="threw a C\\+\\+ exception: thrown on purpose") as caught:
         f(1)
+        fx.effects_barrier(timeout=120)
     assert caught.value.code == "INTERNAL"
     with pytest.raises(fx.CustomCallError, match="no C\\+\\+ exception"):
         f(0)
+        fx.effects_barrier(timeout=120)
 
 
 @pytest.mark.parametrize("effect", [None, STEP])
@@ -98,6 +103,7 @@ def test_error_of_an_asynchronous_handler(effect):
     f = fx.jit(lambda x: fx.custom_call("test.later", ONE, x, effect=effect))
     with pytest.raises(fx.CustomCallError) as caught:
         f(-1)
+        fx.effects_barrier(timeout=120)
     assert (caught.value.target, caught.value.code, caught.value.message) == (
         "test.later",
         "UNAVAILABLE",
@@ -118,6 +124,7 @@ def test_error_on_several_devices():
     for _ in range(3):
         with pytest.raises(fx.CustomCallError, match="The value is 2"):
             f(jnp.arange(4, dtype=I32))
+            fx.effects_barrier(timeout=120)
         assert f(jnp.arange(4, dtype=I32) + 4).tolist() == [5, 6, 7, 8]
     fx.effects_barrier()
 
@@ -139,6 +146,7 @@ def test_error_on_several_devices():
 def test_call_that_does_not_fit_its_handler(wrong, said):
     with pytest.raises(fx.CustomCallError, match=said) as caught:
         fx.jit(wrong)(jnp.arange(3.0))
+        fx.effects_barrier(timeout=120)
     assert f"{__file__}:{inspect.getsourcelines(wrong)[1]}" in str(caught.value)
 
 

@@ -32,9 +32,7 @@ def _placing(draw: Draw, pmap: bool) -> Placing:
     return Placing(tuple(chosen), rows, explicit, draw.choice(ENTRIES))
 
 
-# The error of a check does not say what has it; and it is not said yet where a device may wait for a function of the
-# host's while others wait for the device.
-SHARDED = FEATURES - {"check", "async"}
+SHARDED = FEATURES - {"check"}  # the error of a check does not say what has it
 THREADED = SHARDED - {"nested"}  # what a callback does has no thread's name
 
 

@@ -74,7 +74,7 @@ class DeviceGenerator(Generator):
         if place.part and place.together:
             return [*self.nests, *[self.inner] * 12] if place.mode != "talk_calls" else [self.scan, self.inner]
         if place.mode == "talk_calls":  # no ways of each device's own
-            return [self.scan, self.scan, self.map, self.wrapped, self.wrapped, self.ref_block]
+            return [self.scan, self.scan, self.map, self.wrapped, self.wrapped, self.ref_block, self.in_flight]
         if place.regions:
             more = [self.region] * (40 if self.no_region_yet else 12)
             return [*self.nests, *more]
@@ -102,6 +102,11 @@ class DeviceGenerator(Generator):
             return made
         self.fails = fails  # where devices may wait for each other, and where it is not known which is next, none does
         return dataclasses.replace(made, remembers=False, fails_at=0)
+
+    def in_flight(self, place: Any) -> Statement:
+        made: Any = super().in_flight(place)
+        # The end of an asynchronous callback waits for it, as one of `self.awaited` does.
+        return dataclasses.replace(made, kind="async_values") if place.mode == "talk_ways" else made
 
     def while_(self, place: Any) -> Statement:
         return super().while_(dataclasses.replace(place, together=False))
