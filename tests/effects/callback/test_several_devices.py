@@ -379,7 +379,7 @@ def test_a_thousand_callbacks_that_use_jax(asynchronous):
         "F = jax.ShapeDtypeStruct((), jnp.float32)\n"
         "matmul = jax.jit(lambda a: (a @ a).sum())\n"
         "inner = fx.jit(lambda x: (fx.print('inner {}', x), x + 1)[1])\n"
-        "a = jnp.ones((512, 512))\n"
+        "a = jnp.ones((256, 256))\n"
         "def called(x):\n"
         "    matmul(a)\n"
         "    jax.device_put(x, jax.devices()[1])\n"
