@@ -27,10 +27,11 @@ def xla_flags(devices: int, given: str = "") -> str:
 def environment() -> dict[str, str]:
     """Variables for this interpreter and those that tests start.
 
-    Interpreters share what Python compiles: if it is not to be written beside the sources, in a temporary folder.
+    Interpreters share what Python compiles. If it is not to be written beside the sources, it is written into a
+    temporary folder, unless the environment names another one; an empty name stands for none.
     """
     variables = {"XLA_FLAGS": xla_flags(4, os.environ.get("XLA_FLAGS", ""))}
-    if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+    if os.environ.get("PYTHONDONTWRITEBYTECODE") and "PYTHONPYCACHEPREFIX" not in os.environ:
         folder = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-bytecode")
         variables |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder)}
     return variables
