@@ -2,7 +2,9 @@
 
 import os
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+from tests.environment import environment
+
+os.environ.update(environment())  # before JAX is imported
 
 import contextlib
 import ctypes

@@ -26,6 +26,7 @@ import jax
 import pytest
 
 import effects as fx
+from tests.environment import xla_flags
 
 ROOT = Path(__file__).parents[1]
 
@@ -194,7 +195,7 @@ def run_processes(code: str, count: int, *, devices: int = 1, timeout: float = 2
         try:
             for process, (report, output) in enumerate(zip(reports, outputs, strict=True)):
                 start = _PROCESS.format(port=port, count=count, process=process, report=str(report))
-                env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+                env = {**os.environ, "XLA_FLAGS": xla_flags(devices)}
                 command = [sys.executable, "-X", "faulthandler", "-c", start + code + "\nwrite_report()\n"]
                 started.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output, text=True))
             deadline = time.monotonic() + timeout

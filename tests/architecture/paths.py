@@ -80,9 +80,11 @@ class Recorder:
     def until_caller_waits(self) -> None:
         """Returns when the calling thread waits in a function of the project's for what this thread is about to do.
 
-        Else the path would depend on which thread is faster. The limit is for a tree that waits in native code.
+        Else the path would depend on which thread is faster. The limit is for a tree that waits in native code: once it
+        is over, the caller is taken to wait until it returns.
         """
-        self._caller_waits.wait(timeout=5)
+        self._caller_waits.wait(timeout=3)
+        self._caller_waits.set()
 
 
 def scan_print(recorder: Recorder) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from tests.helpers import run_python
 
 pytestmark = pytest.mark.skipif(not hasattr(sys.modules["os"], "fork"), reason="processes cannot be forked here")
 
-# What a child does, and what becomes of it. It ends without Python's exit, at which JAX crashes in a forked child.
-FORK = """
+# What children do, and what becomes of them. They end without Python's exit, at which JAX crashes in a forked child.
+FORKS = """
 import os, signal, sys, warnings
 warnings.simplefilter("ignore")  # JAX warns of forks
 import jax
@@ -23,63 +23,68 @@ plain = jax.jit(lambda x: (fx.print("plain {}", x), x + 1)[1])
 if STARTED:
     prints(1), asks(1), plain(1), fx.effects_barrier()
 
-def use():
-    USE
-
-sys.stdout.flush()
-if (child := os.fork()) == 0:
-    signal.alarm(60)  # it is not left behind
-    try:
-        use()
-    except Exception as error:
-        print(type(error).__name__, "spawn" in str(error), flush=True)
-        os._exit(7)
-    sys.stdout.flush()
-    os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-prints(3)
+for use in USES:
+    print("use", flush=True)
+    if (child := os.fork()) == 0:
+        signal.alarm(60)  # it is not left behind
+        try:
+            exec(use)
+        except Exception as error:
+            print(type(error).__name__, "spawn" in str(error), flush=True)
+            os._exit(7)
+        sys.stdout.flush()
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    prints(3)
+    fx.effects_barrier()
 """
 
+RAISING = [
+    "prints(2)",
+    "asks(2)",
+    "fx.print('eager')",
+    "fx.jit(lambda x: fx.print('new {}', x))(2)",
+    "jax.jit(lambda x: fx.print('new {}', x))(2)",
+    "fx.jit(lambda x: fx.print('new {}', x)).lower(2)",
+    "fx.add_handler(print)",
+    "with fx.capture(): pass",
+]
+OF_JAX = "plain(2).block_until_ready(); jax.effects_barrier()"
+NONE = ["pass", "fx.effects_barrier()", "jax.effects_barrier()"]
 
-def _fork(use, started=True):
-    code = f"STARTED = {started}\n" + FORK.replace("USE", use)
-    done = run_python(code, timeout=120)
-    return done.stdout.splitlines()[2 if started else 0 :], done.stderr[-2000:]
+
+def _fork(uses, started):
+    """What is printed while a process forks a child for each use: by use, by the child and then by the process."""
+    done = run_python(f"STARTED, USES = {started}, {uses}\n{FORKS}")
+    shown = [part.split("\n")[:-1] for part in done.stdout.split("use\n")[1:]]
+    assert done.returncode == 0 and len(shown) == len(uses), done.stdout + done.stderr[-2000:]
+    return dict(zip(uses, shown, strict=True))
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        "prints(2)",
-        "asks(2)",
-        "fx.print('eager')",
-        "fx.jit(lambda x: fx.print('new {}', x))(2)",
-        "jax.jit(lambda x: fx.print('new {}', x))(2)",
-        "fx.jit(lambda x: fx.print('new {}', x)).lower(2)",
-        "fx.add_handler(print)",
-        "with fx.capture(): pass",
-    ],
-)
-def test_first_use_in_a_child_raises(use):
+@pytest.fixture(scope="module")
+def shown():
+    """What children of a process with effects show, and what it shows afterwards."""
+    return _fork([*RAISING, OF_JAX, *NONE], started=True)
+
+
+@pytest.mark.parametrize("use", RAISING)
+def test_first_use_in_a_child_raises(use, shown):
     """Whatever would lose an effect says what happened and what to do, and the parent goes on."""
-    lines, stderr = _fork(use)
-    assert lines == ["EffectError True", "7", "x 3"], stderr
+    assert shown[use] == ["EffectError True", "7", "x 3"]
 
 
-def test_program_of_jax_in_a_child_fails():
+def test_program_of_jax_in_a_child_fails(shown):
     """Our effects in a program that plain `jax.jit` has compiled say so too."""
-    lines, stderr = _fork("plain(2).block_until_ready(); jax.effects_barrier()")
-    assert lines == ["JaxRuntimeError True", "7", "x 3"], stderr
+    assert shown[OF_JAX] == ["JaxRuntimeError True", "7", "x 3"]
 
 
-@pytest.mark.parametrize("use", ["pass", "fx.effects_barrier()", "jax.effects_barrier()"])
-def test_child_without_effects_is_left_alone(use):
+@pytest.mark.parametrize("use", NONE)
+def test_child_without_effects_is_left_alone(use, shown):
     """A child that has no effects has nothing to wait for."""
-    lines, stderr = _fork(use)
-    assert lines == ["0", "x 3"], stderr
+    assert shown[use] == ["0", "x 3"]
 
 
 def test_child_of_a_parent_without_effects():
     """Who forks before the first effect, and before JAX has begun, has children that can have effects."""
-    lines, stderr = _fork("prints(2); fx.effects_barrier()", started=False)
-    assert lines == ["x 2", "0", "x 3"], stderr
+    use = "prints(2); fx.effects_barrier()"
+    assert _fork([use], started=False) == {use: ["x 2", "0", "x 3"]}

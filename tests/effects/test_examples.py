@@ -8,6 +8,7 @@ import pytest
 import effects as fx
 from examples import callbacks, debugging, own_primitive
 from examples.kernels import grids, hunt, matmul, transformed
+from tests.environment import xla_flags
 from tests.helpers import run_python
 
 ASYNC = [importlib.import_module(f"examples.async.{name}") for name in ["rings", "references"]]  # `async` is a keyword
@@ -40,9 +41,8 @@ def test_every_example_is_run(module):
 @pytest.mark.parametrize("module", ASYNC, ids=lambda module: module.__name__)
 def test_asynchronous_examples_run_on_eight_devices(module):
     """They are asserted to give what the synchronous programs give, on any number of devices."""
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     code = f"import runpy; runpy.run_module({module.__name__!r}, run_name='__main__')"
-    result = run_python(code, env=flags)
+    result = run_python(code, env={"XLA_FLAGS": xla_flags(8)})
     assert result.returncode == 0, result.stderr
     printed = [inspect.getdoc(example).partition("\n\n")[2] for example in module.EXAMPLES]
     expected = "".join(

@@ -105,27 +105,25 @@ def test_command_goes_on_where_it_was(folder, capsys):
 
 
 def test_command_succeeds_where_nothing_differs(folder, capsys):
-    """What fails or is skipped plainly does not count."""
-    assert main(["--jax-tests", str(folder), "same_test.py"]) == 0
-    assert "1 of 1 tests that pass with `jax.jit` pass with `fx.jit` (100.00 %)" in capsys.readouterr().out
-
-
-def test_table_of_what_is_kept(folder, capsys):
-    """`--table` has a column for each version in the folder of results, and a row for each file."""
+    """What fails or is skipped plainly does not count, and `--of-each` leaves others out of both runs. `--table` has a
+    column for each version in the folder of results, and a row for each file."""
     results = folder / "results"
     other = results / "jax-0.1"
     other.mkdir(parents=True)
     for how, outcome in (("jax", "passed"), ("fx", "failed")):
         outcomes.write(other / f"older_test.{how}.jsonl", "older_test.py::test_it", outcome)
+    with (folder / "same_test.py").open("a") as file:
+        file.write("\nimport pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_n(n): pass\n")
     command = ["--jax-tests", str(folder), "same_test.py", "--results", str(results)]
-    assert main([*command, "--table"]) == 0
-    lines = capsys.readouterr().out.splitlines()[-5:]
-    assert lines == [
+    assert main([*command, "--of-each", "2", "--table"]) == 0
+    first, *_, header, line, older, same, every = capsys.readouterr().out.splitlines()
+    assert first == "same_test.py: 3 of 3 tests that pass with `jax.jit` pass with `fx.jit` (100.00 %)"
+    assert [header, line, older, same, every] == [
         f"| File | JAX 0.1 | JAX {jax.__version__} |",
         "| --- | --- | --- |",
         "| `older_test.py` | 0 of 1 (in part) |  |",
-        "| `same_test.py` |  | 1 of 1 |",
-        "| **all** | **0 of 1 (in part), 0.00 %** | **1 of 1, 100.00 %** |",
+        "| `same_test.py` |  | 3 of 3 |",
+        "| **all** | **0 of 1 (in part), 0.00 %** | **3 of 3, 100.00 %** |",
     ]
 
 
@@ -134,13 +132,6 @@ def test_some_of_each():
     each = [f"a_test.py::A::test_{name}" for name in ("f0", "f1", "f2", "g_jit=True_n=3", "g_jit=False_n=3", "x64_on")]
     assert outcomes.some_of_each(each, 1) == {each[0], each[3], each[5]}
     assert outcomes.some_of_each(each, 2) == {*each} - {each[2]}
-
-
-def test_of_each_runs_some(folder, capsys):
-    """`--of-each` leaves the others out of both runs."""
-    (folder / "same_test.py").write_text("import pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_n(n): pass")
-    assert main(["--jax-tests", str(folder), "same_test.py", "--of-each", "2"]) == 0
-    assert "2 of 2 tests" in capsys.readouterr().out
 
 
 def test_command_says_where_it_found_no_tests(tmp_path, capsys):

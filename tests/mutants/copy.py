@@ -87,7 +87,7 @@ class Copy:
     def _check_with_pytest(self, tests: Sequence[str]) -> Verdict:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line", *tests]
         # Without compiled files, which Python tells apart by size and second.
-        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": ""}
         started = subprocess.Popen(
             command,
             cwd=self._root,

@@ -65,7 +65,7 @@ TEST(test_untracked_record_wakes_the_drain) {
   for (bool text : {true, false}) {
     World world;
     if (text) world.show_text();
-    constexpr uint64_t kRecords = 200;
+    constexpr uint64_t kRecords = 100;
     std::mutex mutex;
     std::condition_variable left;
     uint64_t records_left = 0;

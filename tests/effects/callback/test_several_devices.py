@@ -199,8 +199,8 @@ _WAYS = {
 @pytest.mark.parametrize("way", _WAYS)
 def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
     """It cannot go on, so its program ends with an error that says why; the next one runs."""
-    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 1.0)
-    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 2.0)  # with few processors, the dispatch itself may wait
+    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 0.5)
+    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 0.7)  # with few processors, the dispatch itself may wait
     x = _sharded()
 
     def called(y):
@@ -218,8 +218,8 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
 @pytest.mark.parametrize("way", ["numpy", "function", "effects", "callback"])
 def test_callback_of_a_region_that_waits_for_the_devices(way, monkeypatch):
     """The same where each device has its own: those that have their answers wait for the others."""
-    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 1.0)
-    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 2.0)
+    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 0.5)
+    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 0.7)
     x = _sharded()
 
     def called(y):
@@ -277,7 +277,7 @@ def test_callback_that_only_starts_a_computation_over_several_devices():
 
 
 _STARVED = _OVER_FOUR_DEVICES + (
-    "watchdog._IDLE_PATIENCE = 2.0\n"
+    "watchdog._IDLE_PATIENCE = {patience}\n"
     "a, matmul = jnp.ones((512, 512)), jax.jit(lambda a: a @ a)\n"
     "def called(y):\n"
     "    {wait}\n"
@@ -291,10 +291,10 @@ _STARVED = _OVER_FOUR_DEVICES + (
 
 
 @pytest.mark.parametrize("wait", ["np.asarray(matmul(a))", "float(matmul(a)[0, 0])", "matmul(a).block_until_ready()"])
-@pytest.mark.parametrize(("threads", "said"), [(1, "PJRT_NPROC"), (8, "fine")])
-def test_callback_that_computes_while_programs_have_all_threads(wait, threads, said):
+@pytest.mark.parametrize(("threads", "patience", "said"), [(1, 0.7, "PJRT_NPROC"), (8, 8.0, "fine")])
+def test_callback_that_computes_while_programs_have_all_threads(wait, threads, patience, said):
     """A program takes one of XLA's threads for each device. If none is left, it ends with an error that says so."""
-    done = run_python(_STARVED.format(wait=wait), env={**_FOUR_DEVICES, "PJRT_NPROC": str(threads)})
+    done = run_python(_STARVED.format(wait=wait, patience=patience), env={**_FOUR_DEVICES, "PJRT_NPROC": str(threads)})
     assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
 
 
@@ -379,7 +379,7 @@ def test_a_thousand_callbacks_that_use_jax(asynchronous):
         "F = jax.ShapeDtypeStruct((), jnp.float32)\n"
         "matmul = jax.jit(lambda a: (a @ a).sum())\n"
         "inner = fx.jit(lambda x: (fx.print('inner {}', x), x + 1)[1])\n"
-        "a = jnp.ones((512, 512))\n"
+        "a = jnp.ones((256, 256))\n"
         "def called(x):\n"
         "    matmul(a)\n"
         "    jax.device_put(x, jax.devices()[1])\n"

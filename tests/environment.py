@@ -1,0 +1,37 @@
+"""The environment of the tests, and of the interpreters that they start. It is set before JAX is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+
+def xla_flags(devices: int, given: str = "") -> str:
+    """Flags for so many CPU devices, with which XLA compiles a program sooner: it hardly optimizes.
+
+    Compilation is most of what many tests do, and no effect depends on how a program is optimized. The flags would hold
+    for a GPU too: where JAX has a plugin for one, they are left out. Those that are `given` have precedence, except for
+    the number of devices. The campaigns of `tests.oracle` run with XLA's own settings.
+    """
+    flags = []
+    if importlib.util.find_spec("jax_plugins") is None:
+        flags += ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
+        if importlib.metadata.version("jax").startswith("0.10."):  # later versions know no such flag
+            flags += ["--xla_cpu_use_fusion_emitters=false"]
+    return " ".join([*flags, given, f"--xla_force_host_platform_device_count={devices}"])
+
+
+def environment() -> dict[str, str]:
+    """Variables for this interpreter and those that tests start.
+
+    Interpreters share what Python compiles. If it is not to be written beside the sources, it is written into a
+    temporary folder, unless the environment names another one; an empty name stands for none.
+    """
+    variables = {"XLA_FLAGS": xla_flags(4, os.environ.get("XLA_FLAGS", ""))}
+    if os.environ.get("PYTHONDONTWRITEBYTECODE") and "PYTHONPYCACHEPREFIX" not in os.environ:
+        folder = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-bytecode")
+        variables |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder)}
+    return variables
