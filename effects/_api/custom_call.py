@@ -71,7 +71,8 @@ def custom_call(
 
     The function gets the operands, each a buffer, and writes the results. Pytrees are flattened as `jax.tree.leaves`
     does, nested tuples depth first. Inside `fx.jit` an error that it returns, or a C++ exception, is raised as
-    `CustomCallError` by the call of the program, which returns when the program is over.
+    `CustomCallError` by the thread's next call, which is not made, or by the barrier; or by the call of the program, if
+    that is over when its call returns.
 
     Args:
         target: The name of the function.
@@ -92,7 +93,7 @@ def custom_call(
         The results.
 
     Raises:
-        CustomCallError: if the target is not registered; from the program, what the function returned as an error.
+        CustomCallError: if the target is not registered; for the program, what the function returned as an error.
         TypeError, ValueError: while tracing, if an argument is not what its description above asks for.
 
     Example:

@@ -52,6 +52,7 @@ print(smooth(jnp.array([0.0, 0.0, 27.0, 0.0, 0.0])))
 print(root(2.0))
 try:
     root(-2.0)
+    fx.effects_barrier()
 except fx.CustomCallError as error:
     print(error.target, error.code, error.message)
 print(root(9.0))

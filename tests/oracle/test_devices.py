@@ -267,7 +267,7 @@ def test_cases_reach_every_statement() -> None:
     more = {"region", *REGIONS, *(f"region_{mode}" for mode in MODES)}
     more |= {"check_vma", "no_check_vma", "region_turns", *TALKS, "whole", "whole_sharded", "shards"}
     more |= {"jax_whole", "jax_whole_sharded", "jax_shards"}
-    without = {"fails_sync_unordered", "check", *(kind for kind in KINDS if kind.startswith("async_"))}
+    without = {"fails_sync_unordered", "check"}
     assert KINDS - without | more == set(counts)
     assert set(kinds) == {
         *(f"entry_{entry}" for entry in ENTRIES),

@@ -65,11 +65,11 @@ private:
   };
   Program &find_or_add(OfThread &of_thread, uint32_t epoch); // with `mutex_` held
 
-  Threads threads_;
   std::atomic<size_t> any_{0}; // how many programs there are
   std::mutex mutex_;           // guards all below
   std::condition_variable begun_;
   std::map<uint32_t, OfThread> by_thread_;
+  Threads threads_; // last, since what they run uses all above until they have ended
 };
 
 } // namespace effects
