@@ -48,6 +48,14 @@ MSG_NOTHING_YIELDED = (
 )
 
 
+_REMEMBERED = 4096
+"""How many of the numbers of a program's functions that have begun are kept, to tell a done that comes twice from one
+that comes before its start."""
+
+_LOOK = 0.05
+"""Seconds after which a done whose start is still to come looks whether the program has failed."""
+
+
 class _Key(NamedTuple):
     thread: int
     epoch: int
@@ -66,7 +74,10 @@ class HostRuns:
         self._streams, self._failures, self._settle = streams, failures, settle
         self._workers = Workers("effects-async")
         self._runs: dict[_Key, _Run] = {}
+        # By program and device, the numbers of the newest that have begun, of whatever has become of them.
+        self._begun: dict[tuple[int, ...], collections.deque[int]] = {}
         self._lock = threading.Lock()
+        self._came = threading.Condition(self._lock)
 
     def listen(self) -> None:
         """From now on the starts of programs come here, and so do their updates and dones."""
@@ -77,8 +88,11 @@ class HostRuns:
     def _start(self, function: HostFunction, record: Record) -> None:
         args, number = record.args
         run = _Run(function, record._site.content.title, record._site.where, args)
-        with self._lock:
-            self._runs[_key(record, int(number))] = run
+        key = _key(record, int(number))
+        with self._came:
+            self._runs[key] = run
+            self._begun.setdefault(key[:3], collections.deque(maxlen=_REMEMBERED)).append(key.number)
+            self._came.notify_all()
         self._workers.run(lambda: self._run(run))
 
     def _run(self, run: _Run) -> None:
@@ -90,11 +104,20 @@ class HostRuns:
     def _find(self, record: Record, ticket: Any, take: bool) -> _Run:
         number = int(ticket[0]) << 12 | int(ticket[1])
         key = _key(record, number)
-        with self._lock:
-            run = self._runs.pop(key, None) if take else self._runs.get(key)
-        if run is None:
-            raise RuntimeError(MSG_UNKNOWN_RUN)
-        return run
+        # The start comes from the thread of one device, and the done perhaps from that of a faster one: then the start
+        # is still to come.
+        while True:
+            with self._came:
+                if (run := self._runs.pop(key, None) if take else self._runs.get(key)) is not None:
+                    return run
+                begun = self._begun.get(key[:3], ())
+            if (started := native.started_operations(*key[:2])) is None:
+                raise RuntimeError(MSG_DEVICE_FAILED)
+            if not 0 < number <= started or number in begun:
+                raise RuntimeError(MSG_UNKNOWN_RUN)
+            native.set_offer_urgent()  # another thread of the drain takes the start
+            with self._came:
+                self._came.wait_for(lambda: key in self._runs, _LOOK)
 
     def _done(self, ticket: Any, *, record: Record) -> Any:
         run = self._find(record, ticket, take=True)
@@ -134,6 +157,8 @@ class HostRuns:
         not_done = native.end_operations(*program)
         with self._lock:
             left = [self._runs.pop(key) for key in [*self._runs] if key[:2] == program]
+            for begun in [key for key in self._begun if key[:2] == program]:
+                del self._begun[begun]
         has_failed = not_done is None or program in self._failures.unended
         for run in left:
             thread = run.wait_for_stream().thread

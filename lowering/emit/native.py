@@ -24,7 +24,9 @@ from effects._wire import (
     GATE_TARGET,
     LEAVE_TARGET,
     RECORD_TARGET,
+    REPLICA_TOKEN_LENGTH,
     STREAM,
+    TOKEN_LENGTH,
     UNTRACKED_CALL_TARGET,
     UNTRACKED_TARGET,
     RecordTrait,
@@ -200,8 +202,17 @@ def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
 
 
 def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """The values, which depend on the tokens by a choice whose outcome XLA does not know: no stream has this number."""
-    never = jnp.stack([token[STREAM] for token in tokens]).max() == np.uint32(0xFFFFFFFF)
+    """The values, which depend on the tokens by a choice whose outcome XLA does not know: no stream has this number.
+
+    What stands for tokens may be other arrays. Then there is a token among the values.
+    """
+    never = jnp.bool_(True)
+    for x in (*tokens, *values):
+        if x.dtype == np.uint32 and x.shape in ((TOKEN_LENGTH,), (REPLICA_TOKEN_LENGTH,)):
+            never &= x[STREAM] == np.uint32(0xFFFFFFFF)
+    for x in tokens:
+        if x.size:
+            never &= jnp.ravel(x)[0] != jnp.zeros((), x.dtype)  # it may be so or not, for all that XLA knows
     return [jax.lax.select_n(never, x, jax.lax.full_like(x, 0)) for x in values]
 
 

@@ -1,5 +1,6 @@
 #include "operations.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -42,6 +43,15 @@ uint32_t Operations::start(const Program &program, int32_t device) {
   const uint32_t number = ++programs_[program].started[device];
   any_.store(programs_.size(), std::memory_order_relaxed);
   return number;
+}
+
+std::optional<uint32_t> Operations::started(const Program &program) {
+  std::lock_guard lock(mutex_);
+  const auto found = programs_.find(program);
+  if (found == programs_.end() || !found->second.failed.empty()) return std::nullopt;
+  uint32_t most = 0;
+  for (const auto &[device, count] : found->second.started) most = std::max(most, count);
+  return most;
 }
 
 uint32_t Operations::keep(const Program &program, int32_t device, const Span *values, size_t count, uint32_t lanes,

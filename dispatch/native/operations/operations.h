@@ -77,6 +77,9 @@ public:
   // another thread then.
   void take(const Program &program, int32_t device, uint32_t number, uint32_t lane, std::vector<Out> outs, Done done);
 
+  // How many operations the program has begun on the device that has begun the most; nothing if it has failed or ended.
+  std::optional<uint32_t> started(const Program &program);
+
   // The program fails: so does what waits, and what comes to wait.
   void fail(const Program &program, const std::string &why);
   // The program has ended: forgets its operations. Returns how many were not done; nothing if it has failed.

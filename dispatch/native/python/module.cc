@@ -181,6 +181,10 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     operations().fail({thread, epoch}, why);
   });
+  m.def("started_operations", [](uint32_t thread, uint32_t epoch) -> nb::object {
+    const std::optional<uint32_t> started = operations().started({thread, epoch});
+    return started ? nb::cast(*started) : nb::none();
+  });
   // Of a program that has ended. Returns how many were not done; None if it has failed.
   m.def("end_operations", [](uint32_t thread, uint32_t epoch) -> nb::object {
     std::optional<size_t> not_done;

@@ -209,6 +209,7 @@ def test_several_devices(gates, seen):
         return fx.jit(jax.shard_map(f, mesh=mesh_of_four(), in_specs=P("x"), out_specs=P("x"), check_vma=False))
 
     first = jnp.arange(4, dtype=I32)
+
     def hold_one(x):
         x = with_work(x + note(jnp.int32(-1)) + 1)
         return jax.lax.cond(x[0] == 2, lambda x: held_by(gate, x), lambda x: x, x)

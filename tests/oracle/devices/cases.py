@@ -57,7 +57,7 @@ def _sequence(draw: Draw, prefix: str, size: int, features: frozenset[str], most
         made, pmap = draw.choice(programs) if programs and draw.integer(0, 1) else program()
         fresh = number == 0 or draw.integer(0, 1) == 0
         state = tuple(draw.integer(0, MODULUS - 1) for _ in REGISTERS) if fresh else None
-        calls = any(isinstance(s, Callback) for s in statements(made))
+        calls = any(isinstance(s, Callback) or "async_host" in s.kinds() for s in statements(made))
         exported = not calls and not pmap and draw.integer(0, 1) == 1
         if pmap is None:
             return Run(made, state, draw.integer(0, DEVICES - 1), draw.integer(0, 2) == 2, exported)
