@@ -197,9 +197,10 @@ class Drain:
             native.leave()
 
     def _step(self, settle: Settle | None) -> tuple[bool, bool, bool]:
-        """Replays a batch. Returns whether this thread still leads, whether there was anything in the batch, and whether
-        the drain is to end."""
-        # A `Batch` and its `Item`s, as plain tuples: to make named ones takes time, at every result that a device awaits.
+        """Replays a batch. Returns whether this thread still leads, whether there was anything in the batch, and
+        whether the drain is to end."""
+        # A `Batch` and its `Item`s, as plain tuples: to make named ones takes time, at every result that a device waits
+        # for.
         items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = native.next_batch(
             _PATIENCE, self._observers.note_output
         )
