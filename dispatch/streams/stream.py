@@ -108,10 +108,9 @@ class Stream:
             self.calls.pop(number, None)  # a call that was interrupted may not have got here
             if self.running:
                 self.running.pop(number, None)
-            if self.unsettled and number in self.unsettled:
-                native.open_gate(self.thread, number)
             if self.eager:
                 self.eager.pop(number, None)
+        native.open_gates(self.thread, first, count)
 
 
 class SharedStream(Stream):

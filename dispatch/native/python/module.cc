@@ -92,7 +92,9 @@ NB_MODULE(_native, m) {
     drain().fail(thread, epoch);
   });
   m.def("wait_for_begun", &WaitForBegun);
-  m.def("open_gate", [](uint32_t thread, uint32_t epoch) { gates().open(thread, epoch); });
+  m.def("open_gates", [](uint32_t thread, uint32_t first, uint32_t count) {
+    for (uint32_t i = 0; i < count && gates().any(); ++i) gates().open(thread, first + i);
+  });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
   m.def("stop", [] { wake_up().stop(); });

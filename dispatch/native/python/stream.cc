@@ -127,8 +127,8 @@ nb::object Stream::keep(uint32_t number, Caller &caller, nb::handle traits, nb::
 // Later programs' handlers wait until this program is over. It may be by now:
 //   1. A device closes it, and looks whether any gate is shut: none is.
 //   2. The gate is shut here. Nobody would open it.
-// So whether it has closed is looked at behind that. The drain may have found that it is over too: then it is not in
-// `calls` any more, or else it is in `unsettled`, so that the drain opens the gate when it takes it out of `calls`.
+// So whether it has closed is looked at behind that. That may not be known any more, but then the drain finds it: it is
+// not in `calls` by now, or the drain opens the gate after it has taken it out, which needs Python's lock as this does.
 void Stream::shut_gates(uint32_t number, nb::handle domains, nb::handle output_token) {
   if (nb::len(domains) == 0 || !nb::cast<bool>(host_.attr("has_gates")(output_token))) return;
   gates().shut(thread, number, nb::cast<std::vector<int64_t>>(domains));
