@@ -7,6 +7,7 @@ import functools
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,3 +72,64 @@ def custom(repeats: int) -> Result:
         Ratio("custom call without effect / ffi_call", figures["fx.custom_call, no effect"].median / plain),
     ]
     return Result("call", ratios, figures)
+
+
+CALLS = 1000
+PROGRAM_SECONDS = 0.005
+HOST_SECONDS = 0.008
+"""What the host does between two calls takes longer than a program, or the device would come to be behind."""
+
+
+@case(
+    "free", f"{CALLS} calls of a {1000 * PROGRAM_SECONDS:.0f} ms program with an ordered custom call: the host's share"
+)
+def free(repeats: int) -> Result:
+    """How much of the time the calls take from the host, which has other things to do between them."""
+    handler = library(SOURCE).cyclic_add
+    fx.register_custom_call("benchmark.cyclic_add", handler)
+    effect = fx.register_effect(fx.Effect("benchmark", kind="device"))
+    shape = jax.ShapeDtypeStruct((SIZE,), jnp.float32)
+    x = jnp.full((SIZE, SIZE), 0.5, jnp.float32)
+
+    def work(x: Any, turns: int) -> Any:
+        return jax.lax.fori_loop(0, turns, lambda _, x: jnp.sin(x) * 1.01, x)
+
+    def calling(x: Any, turns: int) -> Any:
+        y = work(x, turns)
+        return fx.custom_call("benchmark.cyclic_add", shape, y[0, :CYCLE], y[0], effect=effect, m=CYCLE, n=SIZE)
+
+    turns = 8
+    while (seconds := _shortest(jax.jit(functools.partial(work, turns=turns)), x)) < PROGRAM_SECONDS / 2:
+        turns *= 2
+    turns = max(1, round(turns * PROGRAM_SECONDS / seconds))
+
+    def measure(program: Any) -> Callable[[], float]:
+        jax.block_until_ready(program(x))
+        return lambda: _share_of_calls(program, x)
+
+    figures = interleave(
+        {
+            "plain": measure(jax.jit(functools.partial(work, turns=turns))),
+            "with an ordered custom call": measure(fx.jit(functools.partial(calling, turns=turns))),
+        },
+        max(1, repeats // 3),
+    )
+    share = figures["with an ordered custom call"].median / HOST_SECONDS
+    return Result("call", [Ratio("time in calls / all", share, Target(0.05))], figures)
+
+
+def _shortest(run: Callable[[Any], Any], x: Any) -> float:
+    return min(timed(lambda: jax.block_until_ready(run(x))) for _ in range(4))
+
+
+def _share_of_calls(program: Callable[[Any], Any], x: Any) -> float:
+    """Seconds that a call takes, of as many as there are."""
+    in_calls, result = 0.0, None
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        result = program(x)
+        in_calls += time.perf_counter() - begin
+        time.sleep(max(0.0, begin + HOST_SECONDS - time.perf_counter()))
+    jax.block_until_ready(result)
+    fx.effects_barrier()
+    return in_calls / CALLS

@@ -134,7 +134,7 @@ def _wait_for_callbacks(stream: Stream) -> None:
 def _must_settle(stream: Stream, output_token: Any) -> bool:
     """Whether a call is to raise what a handler of its program's fails with. Otherwise the next call does, or the
     barrier."""
-    return config.sync or stream.is_nested or bool(stream.dispatching) or output_token.is_ready()
+    return stream.is_nested or bool(stream.dispatching) or output_token.is_ready()
 
 
 def _raise_settled(stream: Stream, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.slip import Slip
 from tests.mutants.slips import (
+    asynchronous,
     differentiation,
     export,
     failures,
@@ -17,5 +18,8 @@ from tests.mutants.slips import (
     token_pass,
 )
 
-PARTS = (token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels)
+PARTS = (
+    *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
+    asynchronous,
+)
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)

@@ -1,0 +1,57 @@
+"""Programs that are not waited for, and asynchronous operations."""
+
+from tests.mutants.slip import Slip
+
+EARLY = "tests/lowering/custom_call/test_calls_return_early.py"
+DEVICES = "tests/lowering/asynchronous/test_several_devices.py"
+
+SLIPS = (
+    Slip(
+        "asynchronous.no_gate",
+        "dispatch/calling/threaded.py",
+        "    tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}\n",
+        "",
+        "Handlers of a program on another device do not wait for those of the program before.",
+        (f"{EARLY}::test_program_on_another_device_comes_after_the_one_that_runs",),
+    ),
+    Slip(
+        "asynchronous.call_is_made_all_the_same",
+        "dispatch/calling/dispatcher.py",
+        "        if stream.unsettled:\n            _raise_settled(stream, self._name)\n",
+        "",
+        "The next call does not raise what a handler of the program before failed with.",
+        (f"{EARLY}::test_next_call_raises_and_is_not_made",),
+    ),
+    Slip(
+        "asynchronous.barrier_does_not_settle",
+        "dispatch/draining/waiting.py",
+        "            return self._settle(which, names, deadline)\n",
+        "            return []\n",
+        "The barrier does not wait for handlers that come after the end that their program has published.",
+        (f"{EARLY}::test_barrier_waits_for_a_handler_without_an_effect",),
+    ),
+    Slip(
+        "asynchronous.failure_is_settled_twice",
+        "dispatch/streams/stream.py",
+        "return self.unsettled.pop(number, None)",
+        "return self.unsettled.get(number)",
+        "Programs that have been looked at are kept, and their output tokens with them.",
+        (f"{EARLY}::test_what_was_settled_is_not_kept",),
+    ),
+    Slip(
+        "asynchronous.done_before_its_start",
+        "dispatch/draining/host_runs.py",
+        "            if not 0 < number <= started or number in begun:\n",
+        "            if True:\n",
+        "A done that comes before its start, from a faster device, is refused.",
+        (f"{DEVICES}::test_loops_of_the_whole_program_carry_them",),
+    ),
+    Slip(
+        "asynchronous.any_array_is_a_token",
+        "lowering/emit/native.py",
+        "        if x.dtype == np.uint32 and x.shape in ((TOKEN_LENGTH,), (REPLICA_TOKEN_LENGTH,)):\n",
+        "        if True:\n",
+        "In a region over one axis of two, what stands between start and done is taken for a token.",
+        (f"{DEVICES}::test_statements_between_in_a_region_over_one_axis_of_two",),
+    ),
+)
