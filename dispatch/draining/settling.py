@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.custom_call_failures import failure_in
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.output_tokens import close_failed, failure_of
@@ -59,15 +60,21 @@ class Settling:
         return None
 
     def _settle(self, stream: Stream, number: int, wait: Wait | None) -> bool:
-        if (program := stream.settle(number)) is None:
+        if (program := stream.unsettled.get(number)) is None:
             return False  # another thread was faster
-        name, _, output_token = program
+        output_token = program[2]
         if output_token.is_deleted() or (error := failure_of(output_token)) is None:
+            stream.settle(number)
             return False
-        if (failure := failure_in(error, name)) is None:
-            return False  # of another kind: its results raise it
         if wait is not None:
             wait(lambda: number not in stream.calls)
+        return uninterrupted(lambda: self._keep_failure(stream, number, error))
+
+    def _keep_failure(self, stream: Stream, number: int, error: Exception) -> bool:
+        if (program := stream.settle(number)) is None:
+            return False
+        if (failure := failure_in(error, program[0])) is None:
+            return False  # of another kind: its results raise it
         self._failures.add((stream.thread, number), failure, stops=False)
         return True
 

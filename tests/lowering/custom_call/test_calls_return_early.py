@@ -71,20 +71,11 @@ def barrier():
     fx.effects_barrier(timeout=120)
 
 
-def test_next_program_comes_after_the_one_that_runs(gates, seen):
+@pytest.mark.parametrize("devices", [(0, 0), (2, 3)], ids=["the_same_device", "other_devices"])
+def test_next_programs_come_after_the_one_that_runs(devices, gates, seen):
     gate = gates()
     held_note(gate)(jnp.int32(1))
-    results = [notes(jnp.int32(i)) for i in (2, 3)]
-    assert values(seen(so_far=True)) == []
-    gate.open()
-    assert [int(result) for result in results] == [2, 3]
-    assert values(seen()) == [1, 2, 3]
-
-
-def test_program_on_another_device_comes_after_the_one_that_runs(gates, seen):
-    gate = gates()
-    held_note(gate)(jnp.int32(1))
-    results = [notes(jax.device_put(np.int32(i), jax.devices()[i])) for i in (2, 3)]
+    results = [notes(jax.device_put(np.int32(2 + at), jax.devices()[device])) for at, device in enumerate(devices)]
     assert values(seen(so_far=True)) == []
     gate.open()
     assert [int(result) for result in results] == [2, 3]

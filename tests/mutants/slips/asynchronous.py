@@ -12,7 +12,7 @@ SLIPS = (
         "    tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}\n",
         "",
         "Handlers of a program on another device do not wait for those of the program before.",
-        (f"{EARLY}::test_program_on_another_device_comes_after_the_one_that_runs",),
+        (f"{EARLY}::test_next_programs_come_after_the_one_that_runs",),
     ),
     Slip(
         "asynchronous.call_is_made_all_the_same",
