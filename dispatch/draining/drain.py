@@ -278,10 +278,11 @@ class Drain:
             items[at] = item = None  # the arguments of a function live no longer than its run
             if self._failures.frames:
                 self._failures.clear_frames()
-        if self._runs.pop(id(items), None) is not None:
-            native.resume(run, untracked)
+        suspended = self._runs.pop(id(items), None) is not None
         if finished:
             self._end_epochs(finished, 0)
+        if suspended:  # last: once the thread is resumed its next epochs may end
+            native.resume(run, untracked)
         if answer is not None:
             reply, result, by_device = answer
             if isinstance(result, BaseException):
