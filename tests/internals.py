@@ -21,6 +21,7 @@ from effects.handlers import list as list_handler
 from effects.handlers.merge import LogError as LogError
 from effects.handlers.merge import merge as merge
 from effects.handlers.merge import text_of as text_of
+from effects.lowering.host.native import native as native
 from effects.lowering.host.sites import KnownSites as KnownSites
 from effects.lowering.host.sites import known_sites as known_sites
 from effects.lowering.passes.thread import find_rule as find_rule

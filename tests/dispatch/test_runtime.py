@@ -10,7 +10,7 @@ import weakref
 
 import effects as fx
 from effects import dispatch
-from tests.internals import Failures, KnownSites, Streams, runtime
+from tests.internals import Failures, KnownSites, Streams, native, runtime
 
 
 def test_one_object_has_the_state():
@@ -70,3 +70,32 @@ def test_sites_announce_that_a_program_has_one():
     site = records[0]._site
     sites.register(site)
     assert seen == [0] and sites.find(site.id) is site
+
+
+def test_epochs_end_in_their_order_while_a_drain_thread_is_late(monkeypatch):
+    """A drain thread that has run a program's callback may be held up. The next program does not end before it."""
+    called, go_on, over = (threading.Event() for _ in range(3))
+
+    def function(number):
+        if number == 0:
+            called.set()
+            go_on.wait(60)
+
+    program = fx.jit(lambda number: fx.callback(function, None, number))
+    program(0)
+    assert called.wait(60)
+    program(1)
+    calls = runtime.streams.current().calls
+    resume = native.resume
+
+    def late(*args):
+        monkeypatch.undo()
+        resume(*args)
+        over.wait(60)
+
+    monkeypatch.setattr(native, "resume", late)
+    go_on.set()
+    fx.effects_barrier(timeout=60)
+    left = [*calls]
+    over.set()
+    assert not left

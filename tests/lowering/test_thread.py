@@ -269,6 +269,24 @@ def test_domains_of_one_program_are_apart(lines):
     assert len(re.findall(r"stablehlo\.while\(.*\) : .*tensor<4xui32>, tensor<4xui32>", text)) == 1
 
 
+def test_program_with_two_domains_does_not_end_with_the_last_record_of_one(lines):
+    """The record of another domain may be published after it."""
+    from tests.internals import Line, Site, effect_p, take_arguments, where_called
+
+    other = fx.register_effect(fx.Effect("test-other-ends"))
+
+    def program(x):
+        slow = jax.lax.fori_loop(0, 10_000, lambda i, y: jnp.sin(y), x)
+        fx.print("p {:.2f}", slow)
+        where = where_called()
+        values, leaves, tree = take_arguments((x,), {}, "say", where)
+        effect_p.bind(*values, site=Site(other, Line("o {}"), leaves, tree, where))
+
+    text = fx.jit(program).lower(1.0).as_text()
+    assert (text.count("@effects_record"), text.count("@effects_close")) == (2, 1)
+    assert sorted(lines(fx.jit(program), 1.0)) == ["o 1.0", "p 0.02"]
+
+
 def test_register_token_rule_for_a_primitive_of_ones_own(lines):
     """A higher-order primitive of the user's carries tokens once it has a rule."""
     own_p = Primitive("own")

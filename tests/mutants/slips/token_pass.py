@@ -46,7 +46,7 @@ SLIPS = (
         "if len(token_keys(summary.effects)) != 1:",
         "if not token_keys(summary.effects):",
         "A program with two order domains ends with the last record of one of them.",
-        (f"{IN_THREAD}::test_domains_of_one_program_are_apart",),
+        (f"{IN_THREAD}::test_program_with_two_domains_does_not_end_with_the_last_record_of_one",),
     ),
     Slip(
         "token_pass.domain_number",
