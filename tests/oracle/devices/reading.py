@@ -197,16 +197,16 @@ class DeviceReading(threading.local, Reading):
     ) -> Iterator[tuple[int, tuple[int, ...], str, Callable[[], object]]]:
         """What a device of a part does, each with its number. Lanes share one, but for those of a native call. What the
         part does has a number on each, and one publishes."""
-        counts, before = collections.Counter[str](), None
+        counts, before = collections.Counter[str](), dict[str, tuple[int, ...]]()  # by domain: each counts for itself
         for position, lane, label, happens in sorted(points, key=lambda point: point[:2]):
             if isinstance(happens, _OfOne) and happens.device != device:
                 continue
             kind = self._kinds.get(label.split(".", 1)[0], "unordered")
             domain = DOMAINS.get(kind, PROGRAM_DOMAIN)
             by_itself = kind in DOMAINS or kind == "native"  # the call of a handler
-            if EFFECTS[kind] and (position != before or by_itself):
+            if EFFECTS[kind] and (position != before.get(domain) or by_itself):
                 counts[domain] += 1
-            before = position
+            before[domain] = position
             if is_primary or isinstance(happens, _OfOne):
                 yield counts[domain], lane, label, happens
 
