@@ -184,9 +184,12 @@ class DeviceReading(threading.local, Reading):
             raise errors[0]
         for rank, of_part in points.items():
             for device in parts[rank]:
-                for place, lane, label_of_effect, happens in self._numbered(of_part, device, device == devices[rank]):
+                for number, place, lane, label_of_effect, happens in self._numbered(
+                    of_part, device, device == devices[rank]
+                ):
                     noted = functools.partial(self._on_device, label, device, happens)
-                    at = (*self._position, place, device)
+                    # In a loose region lanes may be in branches that do not count the same: the line's place says more.
+                    at = (*self._position, *(place if label in loose else (number,)), device)
                     self._points.append((at, lane, label_of_effect, _OfOne(device, noted) if part else noted))
         if not self._lane and not self._defers:
             self._let_happen()
@@ -194,9 +197,9 @@ class DeviceReading(threading.local, Reading):
 
     def _numbered(
         self, points: list[Point], device: int, is_primary: bool
-    ) -> Iterator[tuple[int, tuple[int, ...], str, Callable[[], object]]]:
-        """What a device of a part does, each with its number. Lanes share one, but for those of a native call. What the
-        part does has a number on each, and one publishes."""
+    ) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...], str, Callable[[], object]]]:
+        """What a device of a part does, each with its number and its place. Lanes share a number, but for those of a
+        native call. What the part does has a number on each, and one publishes."""
         counts, before = collections.Counter[str](), dict[str, tuple[int, ...]]()  # by domain: each counts for itself
         for position, lane, label, happens in sorted(points, key=lambda point: point[:2]):
             if isinstance(happens, _OfOne) and happens.device != device:
@@ -208,7 +211,7 @@ class DeviceReading(threading.local, Reading):
                 counts[domain] += 1
             before[domain] = position
             if is_primary or isinstance(happens, _OfOne):
-                yield counts[domain], lane, label, happens
+                yield counts[domain], position, lane, label, happens
 
     def _on_device(self, label: str, device: int, happens: Callable[[], object]) -> None:
         self.note_places()
