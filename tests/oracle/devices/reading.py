@@ -207,9 +207,9 @@ class DeviceReading(threading.local, Reading):
             kind = self._kinds.get(label.split(".", 1)[0], "unordered")
             domain = DOMAINS.get(kind, PROGRAM_DOMAIN)
             by_itself = kind in DOMAINS or kind == "native"  # the call of a handler
-            if EFFECTS[kind] and (position != before.get(domain) or by_itself):
-                counts[domain] += 1
-            before[domain] = position
+            if EFFECTS[kind]:
+                counts[domain] += position != before.get(domain) or by_itself
+                before[domain] = position
             if is_primary or isinstance(happens, _OfOne):
                 yield counts[domain], position, lane, label, happens
 
