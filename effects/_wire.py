@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 17
+INTERFACE = 18
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -172,6 +172,7 @@ class CustomCallTrait(enum.IntFlag):
     COUNTS = 2  # it is one of ours, in memory that native code can read
     ORDERED = 4
     HAS_MORE = 8  # there is something behind the results
+    STARTS = 16  # it starts an asynchronous operation, which ends when the handler has answered
 
 
 DEVICES_SHIFT = 8

@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 17;
+inline constexpr int kInterface = 18;
 
 // Tokens
 
@@ -125,6 +125,7 @@ enum CustomCallTrait : int64_t {
   kCustomCallCounts = 2,   // it is one of ours, in memory that we can read
   kCustomCallIsOrdered = 4,
   kCustomCallHasMore = 8, // there is something behind the results
+  kCustomCallStarts = 16, // it starts an asynchronous operation, which ends when the handler has answered
 };
 
 // In both: how many devices come to the call, where that matters, and the number of the call.

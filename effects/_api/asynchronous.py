@@ -90,7 +90,8 @@ class Future:
 def async_start(fun: Callable[..., Any], /, *operands: Any, name: str | None = None, schedule: bool = True) -> Future:
     """Starts a function of arrays, whose results are there when the future is done.
 
-    The function is computed at the start. What stands between start and done in the program stays between them.
+    The function is computed at the start, and what stands between start and done in the program stays between them. If
+    the function is a custom call, the program goes on when the handler has returned; the handler may answer later.
 
     Args:
         fun: The function: anything that JAX can trace.

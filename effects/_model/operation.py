@@ -123,6 +123,26 @@ class Kept(Operation):
 
 
 @dataclasses.dataclass(frozen=True)
+class Called(Kept):
+    """What a handler of the user's gives, which may answer later. The token pass makes it of a custom call and the
+    start of its results.
+
+    Attributes:
+        site: That of the records that the handler publishes.
+        call: The other parameters of the call.
+        kept: Which of the results of the call are those of the operation.
+    """
+
+    site: Site = dataclasses.field(kw_only=True)
+    call: tuple[tuple[str, Any], ...] = dataclasses.field(kw_only=True)
+    kept: tuple[int, ...] = dataclasses.field(kw_only=True)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return (self.site,)
+
+
+@dataclasses.dataclass(frozen=True)
 class Exchanged(Operation):
     """Values of each device of a region, sent to others.
 

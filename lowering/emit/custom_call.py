@@ -19,6 +19,7 @@ from effects._api.custom_call_primitive import by_lane, custom_call_p
 from effects._api.message import message_of
 from effects._api.targets import platforms_of, unknown_target
 from effects._model.effect import Order
+from effects._model.operation import ASYNC, Called
 from effects._model.platform import PLATFORMS, platforms_with_handlers
 from effects._model.site import Site
 from effects._wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
@@ -70,6 +71,7 @@ def _call(
     token: tuple[Any, ...] = (),
     counts: bool = False,
     call: int = 0,
+    start: Called | None = None,
     has_side_effect: bool,
     site: Site,
     aliases: Any,
@@ -77,7 +79,8 @@ def _call(
     attributes: Attributes,
     **_: Any,
 ) -> Sequence[Any]:
-    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours."""
+    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours. With
+    `start` the token of asynchronous operations comes behind it, and a ticket ahead of both in the results."""
     target = message_of(site).target
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
@@ -86,11 +89,15 @@ def _call(
     register_site(ctx, site)
     inputs, outputs = layouts
     more = token or (_NOTHING,) * (len(outputs) > 1)
+    if start is not None:
+        token = (*token, ctx.avals_out[-1])
+        more = (start.ticket, *token)
     has = {
-        CustomCallTrait.HAS_TOKEN: bool(token),
+        CustomCallTrait.HAS_TOKEN: len(token) > (start is not None),
         CustomCallTrait.COUNTS: counts and PLATFORMS[platform].tokens_on_host,
         CustomCallTrait.ORDERED: site.effect.ordered,
         CustomCallTrait.HAS_MORE: bool(more),
+        CustomCallTrait.STARTS: start is not None,
     }
     ours = {
         "target": target,
@@ -98,8 +105,10 @@ def _call(
         "where": str(site.where),
         "site": site.id,
         "traits": call_traits(has, own_devices(ctx, devices), call),
+        "kept": np.array(start.kept if start is not None else (), np.int64),
         "description": site.description,
     }
+    own_results = len(outputs) + len(more) - len(token)  # the tokens come last
     layouts_of_more = tuple(tuple(range(getattr(aval, "ndim", 0))) for aval in more)
     outs = emit_call(
         ctx.replace(avals_out=[*ctx.avals_out[: len(outputs)], *more]),
@@ -108,10 +117,10 @@ def _call(
         {**attributes.values, CUSTOM_CALL_ATTRIBUTE: ours},
         replicated=bool(devices or _jax.replicas_per_group(ctx)),
         has_side_effect=has_side_effect,
-        aliases=dict([*aliases, *[(len(inputs), len(outputs))] * len(token)]),
-        layouts=((*inputs, *layouts_of_more[: len(token)]), (*outputs, *layouts_of_more)),
+        aliases=dict([*aliases, *((len(inputs) + i, own_results + i) for i in range(len(token)))]),
+        layouts=((*inputs, *layouts_of_more[len(more) - len(token) :]), (*outputs, *layouts_of_more)),
     )
-    return outs[: len(outputs) + len(token)]
+    return outs[: own_results + len(token)] if token else outs[: len(outputs)]
 
 
 _NOTHING = _jax.ShapedArray((0,), np.uint8)
@@ -120,6 +129,37 @@ _NOTHING = _jax.ShapedArray((0,), np.uint8)
 def _threaded_call_lowering(ctx: Any, *operands: Any, platform: str, **params: Any) -> Any:
     token = (ctx.avals_out[-1],)
     return _call(ctx, platform, operands, token=token, counts=True, has_side_effect=True, **params)
+
+
+started_call_p = _jax.Primitive("started_custom_call")
+started_call_p.multiple_results = True
+"""(*operands, tokens) -> (*results, ticket, tokens): the tokens of the effect, if there is one, and of asynchronous
+operations. The results hold nothing: what the handler gives is taken when it is done."""
+
+
+@started_call_p.def_abstract_eval
+def _started_call_abstract_eval(*operands: Any, results: Any, start: Called, tokens: int, **_: Any) -> list[Any]:
+    return [*map(_jax.per_device, results), start.ticket, *operands[len(operands) - tokens :]]
+
+
+def start_call(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], start: Called) -> tuple[Tokens, list[Any]]:
+    """Calls a handler that may answer later, and gives the ticket of what it comes to."""
+    _, params = _of_lanes(dict(start.call))
+    own = token_key(start.site.effect)
+    keys = [key for key in (own, token_key(ASYNC)) if key in tokens]
+    call = 0 if start.site.effect.ordered else ctx.call
+    given = [tokens[key] for key in keys]
+    outs = started_call_p.bind(*operands, *given, site=start.site, call=call, start=start, tokens=len(keys), **params)
+    ticket, *after = outs[len(params["results"]) :]
+    return dict(zip(keys, after, strict=True)), [ticket]
+
+
+def _started_call_lowering(ctx: Any, *operands: Any, platform: str, tokens: int, start: Called, **params: Any) -> Any:
+    token = ctx.avals_out[len(ctx.avals_out) - tokens : -1]
+    counts = bool(token)
+    return _call(
+        ctx, platform, operands, token=tuple(token), counts=counts, start=start, has_side_effect=True, **params
+    )
 
 
 def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, **params: Any) -> Any:
@@ -154,7 +194,11 @@ def _refuse(ctx: Any, *operands: Any, site: Site, **params: Any) -> Any:
     raise unknown_target(message_of(site).target, site.where, "this platform")
 
 
-for _primitive, _rule in ((threaded_call_p, _threaded_call_lowering), (custom_call_p, _custom_call_lowering)):
+for _primitive, _rule in (
+    (threaded_call_p, _threaded_call_lowering),
+    (started_call_p, _started_call_lowering),
+    (custom_call_p, _custom_call_lowering),
+):
     _jax.mlir.register_lowering(_primitive, _refuse)
     for _platform in platforms_with_handlers():
         _lowering = functools.partial(_rule, platform=_platform)

@@ -27,6 +27,7 @@ from effects.lowering.passes.collectives import (
     order_collectives_after_effects,
 )
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
+from effects.lowering.passes.started_calls import with_started_calls
 from effects.lowering.passes.summary import effects_of, is_ordered_record, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
 
@@ -76,6 +77,8 @@ def thread_tokens(
     """
     tokens = dict(tokens)
     joined: list[Any] = []
+    if ASYNC in summarize(jaxpr).effects:
+        jaxpr = with_started_calls(jaxpr)
     summary = summarize(jaxpr)
     first, last = (summary.first, summary.last) if edges != NO_EDGES else (None, None)
     calls = itertools.count()

@@ -17,13 +17,14 @@ import numpy as np
 
 from effects import _jax
 from effects._api.config import config
-from effects._model.operation import ASYNC, Exchanged, HostAwait, HostRun, Operation
+from effects._model.operation import ASYNC, Called, Exchanged, HostAwait, HostRun, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects._model.platform import platforms_with
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
 from effects.lowering.emit.common import register_site
+from effects.lowering.emit.custom_call import start_call
 from effects.lowering.emit.native import emit_call, site_attributes
 from effects.lowering.passes.collectives import after
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
@@ -140,6 +141,8 @@ _KEY = token_key(ASYNC)
 def _start_token_rule(
     ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation
 ) -> tuple[Tokens, list[Any]]:
+    if isinstance(operation, Called):
+        return start_call(ctx, tokens, operands, operation)
     token, outs = _start(tokens[_KEY], operands, operation)
     return {_KEY: token}, outs
 

@@ -184,6 +184,51 @@ ffi::Future Later(ffi::Buffer<ffi::S32> x, ffi::ResultBuffer<ffi::S32> y) {
   return future;
 }
 
+// Along the last axis, the sum of the values times their places, by a modulus; answers later.
+ffi::Future Fold(ffi::Buffer<ffi::S32> x, int64_t modulus, ffi::ResultBuffer<ffi::S32> y) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  std::thread([promise, x, modulus, y]() mutable {
+    const size_t count = y->element_count(), each = count == 0 ? 0 : x.element_count() / count;
+    for (size_t row = 0; row < count; ++row) {
+      int64_t total = 0;
+      for (size_t i = 0; i < each; ++i) total += static_cast<int64_t>(i + 1) * x.typed_data()[row * each + i];
+      y->typed_data()[row] = static_cast<int32_t>(total % modulus);
+    }
+    promise.SetAvailable();
+  }).detach();
+  return future;
+}
+
+struct Held {
+  ffi::Promise promise;
+  ffi::Buffer<ffi::S32> x;
+  ffi::ResultBuffer<ffi::S32> y;
+};
+std::vector<Held> held; // calls that have not been answered
+
+// Gives its operand plus one, once `release` is called.
+ffi::Future Hold(ffi::Buffer<ffi::S32> x, ffi::ResultBuffer<ffi::S32> y) {
+  std::lock_guard lock(mutex);
+  held.push_back({ffi::Promise(), x, y});
+  return ffi::Future(held.back().promise);
+}
+
+// Answers all calls of `hold`, and gives how many there were.
+ffi::Error Release(ffi::Buffer<ffi::S32>, ffi::ResultBuffer<ffi::S32> y) {
+  std::vector<Held> released;
+  {
+    std::lock_guard lock(mutex);
+    released.swap(held);
+  }
+  y->typed_data()[0] = static_cast<int32_t>(released.size());
+  for (Held &each : released) {
+    for (size_t i = 0; i < each.x.element_count(); ++i) each.y->typed_data()[i] = each.x.typed_data()[i] + 1;
+    each.promise.SetAvailable();
+  }
+  return ffi::Error::Success();
+}
+
 } // namespace
 
 using F32 = ffi::Buffer<ffi::F32>;
@@ -206,6 +251,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(say, Say, ffi::Ffi::Bind().Ctx<token_effects::Call
 XLA_FFI_DEFINE_HANDLER_SYMBOL(say_line, SayLine,
                               ffi::Ffi::Bind().Ctx<token_effects::Call>().Attr<std::string_view>("label").Arg<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(later, Later, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fold, Fold, ffi::Ffi::Bind().Arg<S32>().Attr<int64_t>("modulus").Ret<S32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hold, Hold, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(release, Release, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
 
 // What the handlers have noted, up to `size` of it; forgets it. Returns how much there was.
 extern "C" int64_t take_seen(int32_t *out, int64_t size) {

@@ -47,6 +47,7 @@ EFFECTS: Mapping[str, bool] = {
     "jax_io": True,
     "jax_sync": True,
     "async_host": True,
+    "async_native": True,
     "async_values": True,
 }
 

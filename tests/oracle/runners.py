@@ -77,6 +77,7 @@ def library() -> Runner:
         fx.print(" ".join([label, "{device} {index}", *["{}"] * len(operands)]), *operands, per_shard=True)
 
     fx.register_custom_call("oracle.say_line", (build_handlers(), "say_line"))
+    fx.register_custom_call("oracle.fold", (build_handlers(), "fold"))
 
     apart = fx.register_effect(fx.Effect(DOMAINS["apart"]))
 

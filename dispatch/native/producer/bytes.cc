@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// In front of each block. As long as a line of the cache, so that a large block is aligned for vector instructions.
+// In front of each block. As long as a line of the cache, so that a block is aligned for vector instructions.
 struct Head {
   size_t capacity; // of a large block, with this; else 0
   std::byte padding[64 - sizeof(size_t)];
@@ -134,7 +134,7 @@ Block AllocateBlock(size_t size) {
     if (memory == nullptr) throw std::bad_alloc();
     return Block(BytesOf(memory));
   }
-  void *const memory = std::malloc(with_head);
+  void *const memory = std::aligned_alloc(sizeof(Head), (with_head + sizeof(Head) - 1) / sizeof(Head) * sizeof(Head));
   if (memory == nullptr) throw std::bad_alloc();
   static_cast<Head *>(memory)->capacity = 0;
   return Block(BytesOf(memory));

@@ -21,7 +21,7 @@ struct Free {
 };
 using Block = std::unique_ptr<std::byte[], Free>;
 
-// Throws std::bad_alloc. A block of no bytes is not null either.
+// Throws std::bad_alloc. A block of no bytes is not null either. It is aligned to 64 bytes, as XLA's buffers are.
 //
 // Fresh memory costs a fault for each page, which takes longer than the copy that fills it. So large blocks are kept
 // for a while when they are freed, and used again.

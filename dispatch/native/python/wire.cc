@@ -116,7 +116,8 @@ nb::dict Wire() {
   wire["custom_call_traits"] = Numbers({{"has_token", kCustomCallHasToken},
                                         {"counts", kCustomCallCounts},
                                         {"ordered", kCustomCallIsOrdered},
-                                        {"has_more", kCustomCallHasMore}});
+                                        {"has_more", kCustomCallHasMore},
+                                        {"starts", kCustomCallStarts}});
   wire["scalars"] = NamesInOrder({{"bool", number(Scalar::kBool)},
                                   {"int8", number(Scalar::kInt8)},
                                   {"int16", number(Scalar::kInt16)},

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "../operations/ticket.h"
 #include "overlay.h"
 
 namespace effects {
@@ -36,10 +37,11 @@ namespace ffi = xla::ffi;
 ffi::TypeId LoadedCall::id{};
 
 LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site_id,
-                       int64_t traits, std::string_view description)
+                       int64_t traits, ffi::Span<const int64_t> kept, std::string_view description)
     : handler(handler), target(target), where(where), site(static_cast<uint64_t>(site_id)),
       has_token((traits & kCustomCallHasToken) != 0), has_more((traits & kCustomCallHasMore) != 0),
-      counts((traits & kCustomCallCounts) != 0),
+      counts((traits & kCustomCallCounts) != 0), starts((traits & kCustomCallStarts) != 0),
+      kept(kept.begin(), kept.end()),
       kind(traits & kCustomCallIsOrdered ? Kind::kOrdered : Kind::kUnordered),
       flags(DevicesOf(traits) != 0 ? kReplicated : 0) {
   sites().retain(site, description);
@@ -54,15 +56,15 @@ __attribute__((tls_model("initial-exec"))) // looked at in every call, and small
 #endif
 thread_local CurrentCall *current = nullptr;
 
-const XLA_FFI_Buffer &LastBuffer(void *const *buffers, int64_t count) {
-  return *static_cast<const XLA_FFI_Buffer *>(buffers[count - 1]);
+// The buffers of ours, by how many there are from there to the end.
+const XLA_FFI_Buffer &Operand(const XLA_FFI_CallFrame *frame, int64_t from_end) {
+  return *static_cast<const XLA_FFI_Buffer *>(frame->args.args[frame->args.size - from_end]);
 }
-DeviceToken LoadToken(const XLA_FFI_CallFrame *frame) {
-  const XLA_FFI_Buffer &buffer = LastBuffer(frame->args.args, frame->args.size);
+const XLA_FFI_Buffer &Result(const XLA_FFI_CallFrame *frame, int64_t from_end) {
+  return *static_cast<const XLA_FFI_Buffer *>(frame->rets.rets[frame->rets.size - from_end]);
+}
+DeviceToken LoadToken(const XLA_FFI_Buffer &buffer) {
   return effects::LoadToken(buffer.data, static_cast<size_t>(buffer.dims[0]) * sizeof(uint32_t));
-}
-void StoreToken(const DeviceToken &token, const XLA_FFI_CallFrame *frame) {
-  effects::StoreToken(token, LastBuffer(frame->rets.rets, frame->rets.size).data);
 }
 
 // The version of XLA's interface with which a handler was compiled.
@@ -88,8 +90,9 @@ ffi::ErrorOr<std::unique_ptr<LoadedCall>> Instantiate(Api api, ffi::Dictionary a
     auto target = ours->get<std::string_view>("target"), platform = ours->get<std::string_view>("platform");
     auto where = ours->get<std::string_view>("where"), description = ours->get<std::string_view>("description");
     auto site = ours->get<int64_t>("site"), traits = ours->get<int64_t>("traits");
+    auto kept = ours->get<ffi::Span<const int64_t>>("kept");
     if (!target.has_value() || !platform.has_value() || !where.has_value() || !description.has_value() ||
-        !site.has_value() || !traits.has_value())
+        !site.has_value() || !traits.has_value() || !kept.has_value())
       return ffi::Unexpected(ffi::Error::Internal("A custom call does not describe itself."));
     const auto refuse = [&](ffi::ErrorCode code, const std::string &message) {
       return ffi::Unexpected(ffi::Error(
@@ -116,7 +119,7 @@ ffi::ErrorOr<std::unique_ptr<LoadedCall>> Instantiate(Api api, ffi::Dictionary a
                         ". XLA calls handlers that are not newer than itself. Compile it with the headers "
                         "in `jax.ffi.include_dir()` of this JAX, or of an older one.");
     }
-    return std::make_unique<LoadedCall>(handler, *target, *where, *site, *traits, *description);
+    return std::make_unique<LoadedCall>(handler, *target, *where, *site, *traits, *kept, *description);
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A custom call could not be loaded: ") + error.what()));
   }
@@ -144,15 +147,23 @@ XLA_FFI_Error *CallUser(const LoadedCall &call, XLA_FFI_CallFrame *frame) {
   }
 }
 
-// What the user's handler sees while it runs: the frame without what is ours, which is this call's alone meanwhile.
+// What the user's handler sees while it runs: the frame without what is ours, which is this call's alone meanwhile. A
+// call that starts an operation has other buffers.
 class UsersFrame {
 public:
   UsersFrame(XLA_FFI_CallFrame *frame, CurrentCall *now)
-      : frame_(frame), api_(std::exchange(frame->api, OverlayOf(frame->api))), before_(std::exchange(current, now)) {
+      : frame_(frame), api_(std::exchange(frame->api, OverlayOf(frame->api))), before_(std::exchange(current, now)),
+        operands_(frame->args.args), results_(frame->rets.rets) {
     change(-1);
   }
   UsersFrame(const UsersFrame &) = delete;
+  void use(StartedCall &started) {
+    frame_->args.args = started.operands();
+    frame_->rets.rets = started.results();
+  }
   ~UsersFrame() {
+    frame_->args.args = operands_;
+    frame_->rets.rets = results_;
     change(1);
     current = before_; // a handler may have been called while another of this thread's ran
     frame_->api = api_;
@@ -161,14 +172,39 @@ public:
 private:
   void change(int64_t by) {
     const LoadedCall &call = *current->call;
-    frame_->args.size += by * call.has_token;
-    frame_->rets.size += by * call.has_more;
+    frame_->args.size += by * (call.has_token + call.starts);
+    frame_->rets.size += by * (call.starts ? 2 + call.has_token : call.has_more);
     frame_->attrs.size += by;
   }
   XLA_FFI_CallFrame *const frame_;
   const XLA_FFI_Api *const api_;
   CurrentCall *const before_;
+  void **const operands_;
+  void **const results_;
 };
+
+// Starts the operation with the handler. If it does not answer later, it has answered when it returns.
+XLA_FFI_Error *Start(const LoadedCall &call, XLA_FFI_CallFrame *frame, CurrentCall &now) {
+  const DeviceToken token = LoadToken(Operand(frame, 1));
+  const XLA_FFI_Buffer &tickets = Result(frame, 2 + call.has_token);
+  const size_t lanes = ffi::AnyBuffer(&tickets).element_count() / kTicketLength;
+  const int32_t device = DeviceOf(frame->api, frame->ctx);
+  XLA_FFI_Error *error;
+  {
+    UsersFrame users(frame, &now);
+    now.started = std::make_shared<StartedCall>(Program{ThreadOf(token.token), token.token.epoch}, device,
+                                                static_cast<uint32_t>(lanes), call.kept, *frame);
+    users.use(*now.started);
+    error = CallUser(call, frame);
+  }
+  StoreTickets(static_cast<float *>(tickets.data), lanes, now.started->number());
+  effects::StoreToken(token, Result(frame, 1).data);
+  if (error != nullptr)
+    operations().fail({ThreadOf(token.token), token.token.epoch}, kProgramFailed);
+  else if (std::exchange(frame->future, nullptr) == nullptr)
+    now.started->answer({});
+  return error;
+}
 
 XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
   if (frame->extension_start != nullptr) return (*kMetadata)(frame);
@@ -178,14 +214,17 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
     if (XLA_FFI_Error *error = frame->api->XLA_FFI_State_Get(&state)) return error;
     const LoadedCall &call = *static_cast<const LoadedCall *>(state.state);
 
-    CurrentCall now{&call, frame->ctx, {}};
-    if (call.counts) now.token = LoadToken(frame);
+    CurrentCall now{&call, frame->ctx, {}, nullptr};
+    const int64_t from_end = 1 + call.starts; // our token for the records
+    if (call.counts) now.token = LoadToken(Operand(frame, from_end));
     XLA_FFI_Error *error;
-    {
+    if (call.starts) {
+      error = Start(call, frame, now);
+    } else {
       const UsersFrame users(frame, &now);
       error = CallUser(call, frame);
     }
-    if (call.counts) StoreToken(now.token, frame);
+    if (call.counts) effects::StoreToken(now.token, Result(frame, from_end).data);
     if (error != nullptr && call.counts) // other devices of the program may wait for what this one does not send
       operations().fail({ThreadOf(now.token.token), now.token.token.epoch}, kProgramFailed);
     return error;

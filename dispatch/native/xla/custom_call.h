@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "../producer/device_token.h"
 #include "../wire.h"
 #include "runtime.h"
+#include "started_call.h"
 #include "targets.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -26,11 +28,13 @@ struct LoadedCall {
   bool has_token; // behind the operands
   bool has_more;  // there is something behind the results
   bool counts;    // it is one of ours, in memory that we can read
+  bool starts;    // an asynchronous operation, which comes to these of its results
+  std::vector<int64_t> kept;
   Kind kind;      // of the records that the handler publishes
   uint16_t flags;
 
   LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site_id, int64_t traits,
-             std::string_view description);
+             xla::ffi::Span<const int64_t> kept, std::string_view description);
   LoadedCall(const LoadedCall &) = delete;
   ~LoadedCall();
 };
@@ -43,6 +47,7 @@ struct CurrentCall {
   const LoadedCall *call;
   XLA_FFI_ExecutionContext *context;
   DeviceToken token;
+  std::shared_ptr<StartedCall> started; // if it starts an asynchronous operation
 };
 
 // The calling thread's; null if none runs there.

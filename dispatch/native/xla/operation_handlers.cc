@@ -1,10 +1,10 @@
-// The handlers that start asynchronous operations and end them. A future's only array is its ticket, two floats that
-// hold the operation's number: a float, since the derivative of an integer would vanish. Zeros are a future of zeros.
+// The handlers that start asynchronous operations and end them.
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "../operations/operations.h"
+#include "../operations/ticket.h"
 #include "handlers.h"
 #include "operands.h"
 
@@ -14,25 +14,13 @@ namespace ffi = xla::ffi;
 
 namespace {
 
-// Both floats hold their part exactly.
-constexpr uint32_t kTicketShift = 12;
-constexpr size_t kTicketLength = 2;
-
 Program ProgramOf(const Token &token) { return {ThreadOf(token), token.epoch}; }
 
 // Each lane has the same ticket. Returns nothing else: the token goes on as it is.
-void StoreTickets(uint32_t number, const DeviceToken &token, ffi::RemainingRets rets) {
+void ReturnTickets(uint32_t number, const DeviceToken &token, ffi::RemainingRets rets) {
   auto tickets = rets.get<ffi::AnyBuffer>(0).value();
-  auto *at = static_cast<float *>(tickets->untyped_data());
-  for (size_t left = tickets->element_count() / kTicketLength; left != 0; --left) {
-    *at++ = static_cast<float>(number >> kTicketShift);
-    *at++ = static_cast<float>(number & ((1u << kTicketShift) - 1));
-  }
+  StoreTickets(static_cast<float *>(tickets->untyped_data()), tickets->element_count() / kTicketLength, number);
   StoreToken(rets, 1, token);
-}
-
-uint32_t LoadTicket(const float *ticket) {
-  return (static_cast<uint32_t>(ticket[0]) << kTicketShift) | static_cast<uint32_t>(ticket[1]);
 }
 
 size_t LanesOf(ffi::RemainingRets rets) {
@@ -46,7 +34,7 @@ ffi::Error Begin(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
     const uint32_t number = operations().start(ProgramOf(token.token), device);
-    StoreTickets(number, token, rets);
+    ReturnTickets(number, token, rets);
     if (!token.is_primary()) return;
     std::vector<Span> spans(all.data() + 1, all.data() + all.size());
     spans.push_back({&number, sizeof number});
@@ -70,7 +58,7 @@ ffi::Error Keep(bool by_lane, bool optional, int32_t device, ffi::RemainingArgs 
     const auto lanes = by_lane ? static_cast<uint32_t>(LanesOf(rets)) : 1;
     const uint32_t number = operations().keep(ProgramOf(token.token), device, all.data() + 1, all.size() - 1,
                                               lanes == 0 ? 1 : lanes, optional);
-    StoreTickets(number, token, rets);
+    ReturnTickets(number, token, rets);
   });
 }
 
@@ -99,7 +87,7 @@ ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64
         exchange.senders.push_back(rank);
       }
     }
-    StoreTickets(operations().post(ProgramOf(token.token), device, exchange, optional), token, rets);
+    ReturnTickets(operations().post(ProgramOf(token.token), device, exchange, optional), token, rets);
   });
 }
 

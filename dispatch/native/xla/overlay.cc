@@ -29,21 +29,13 @@ struct Overlay {
   std::unordered_map<XLA_FFI_Error *, Details> errors; // that have not been handed to XLA
   struct Whose {
     std::string target, where;
+    std::shared_ptr<StartedCall> started; // the future is none of XLA's
   };
   std::unordered_map<XLA_FFI_Future *, Whose> futures; // that are not there yet
 
   explicit Overlay(const XLA_FFI_Api *original);
 };
 Overlay *overlay = nullptr; // written once, before the first call
-
-int32_t DeviceOf(XLA_FFI_ExecutionContext *context) {
-  XLA_FFI_DeviceOrdinal_Get_Args args{XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, nullptr, context, 0};
-  if (XLA_FFI_Error *error = overlay->original->XLA_FFI_DeviceOrdinal_Get(&args)) {
-    XLA_FFI_Error_Destroy_Args destroy{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
-    overlay->original->XLA_FFI_Error_Destroy(&destroy);
-  }
-  return args.device_ordinal;
-}
 
 constexpr char kNoCall[] =
     "A record was published by a handler that has returned, or by a thread other than its own. It would have no place "
@@ -54,7 +46,7 @@ const char *Publish(int32_t level, const char *text, size_t size) {
   CurrentCall *const current = current_call();
   if (current == nullptr) return kNoCall;
   const LoadedCall &call = *current->call;
-  const int32_t device = DeviceOf(current->context);
+  const int32_t device = DeviceOf(overlay->original, current->context);
   const int32_t length = static_cast<int32_t>(size);
   const Span spans[] = {{&length, sizeof length}, {&level, sizeof level}, {text, size}};
   if (call.counts) {
@@ -113,6 +105,15 @@ std::string Readable(const std::string &text) {
 
 } // namespace
 
+int32_t DeviceOf(const XLA_FFI_Api *functions, XLA_FFI_ExecutionContext *context) {
+  XLA_FFI_DeviceOrdinal_Get_Args args{XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, nullptr, context, 0};
+  if (XLA_FFI_Error *error = functions->XLA_FFI_DeviceOrdinal_Get(&args)) {
+    XLA_FFI_Error_Destroy_Args destroy{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+    functions->XLA_FFI_Error_Destroy(&destroy);
+  }
+  return args.device_ordinal;
+}
+
 std::string DescribeFailure(const std::string &target, const std::string &where, int code, const std::string &message) {
   const uint64_t number = custom_call_failures().add({0, target, where, message, code});
   return "Custom call `" + target + "` at " + where + " failed: " + Readable(message) + " (custom call failure " +
@@ -124,7 +125,10 @@ XLA_FFI_Error *Fail(const std::string &target, const std::string &where, XLA_FFI
   return NewError(code, DescribeFailure(target, where, static_cast<int>(code), message));
 }
 
-XLA_FFI_Error *FailWith(const std::string &target, const std::string &where, XLA_FFI_Error *error) {
+namespace {
+
+// What an error of the handler's says. It is freed.
+Overlay::Details DetailsOf(XLA_FFI_Error *error) {
   Overlay::Details details{XLA_FFI_Error_Code_UNKNOWN, "The handler returned an error that was made elsewhere."};
   {
     std::lock_guard lock(overlay->mutex);
@@ -135,18 +139,31 @@ XLA_FFI_Error *FailWith(const std::string &target, const std::string &where, XLA
   }
   XLA_FFI_Error_Destroy_Args args{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
   overlay->original->XLA_FFI_Error_Destroy(&args);
+  return details;
+}
+
+} // namespace
+
+XLA_FFI_Error *FailWith(const std::string &target, const std::string &where, XLA_FFI_Error *error) {
+  const Overlay::Details details = DetailsOf(error);
   return Fail(target, where, details.code, details.message);
 }
 
 namespace {
 
 XLA_FFI_Error *CreateFuture(XLA_FFI_Future_Create_Args *args) {
-  XLA_FFI_Error *error = overlay->original->XLA_FFI_Future_Create(args);
-  if (const CurrentCall *const current = current_call(); error == nullptr && current != nullptr) {
-    std::lock_guard lock(overlay->mutex);
-    overlay->futures[args->future] = {current->call->target, current->call->where};
+  const CurrentCall *const current = current_call();
+  if (current != nullptr && current->started != nullptr) {
+    // XLA does not wait for it. All that is asked of it is an address that no other has.
+    args->future = reinterpret_cast<XLA_FFI_Future *>(new char);
+  } else if (XLA_FFI_Error *error = overlay->original->XLA_FFI_Future_Create(args)) {
+    return error;
   }
-  return error;
+  if (current != nullptr) {
+    std::lock_guard lock(overlay->mutex);
+    overlay->futures[args->future] = {current->call->target, current->call->where, current->started};
+  }
+  return nullptr;
 }
 
 // The program that waits for a future may go on in the call that completes it, so no lock is held there.
@@ -156,17 +173,29 @@ std::optional<Overlay::Whose> Forget(XLA_FFI_Future *future) {
   if (it == overlay->futures.end()) return std::nullopt;
   std::optional<Overlay::Whose> whose = std::move(it->second);
   overlay->futures.erase(it);
+  if (whose->started != nullptr) delete reinterpret_cast<char *>(future);
   return whose;
 }
 
 XLA_FFI_Error *CompleteFuture(XLA_FFI_Future_SetAvailable_Args *args) {
-  Forget(args->future);
+  if (const auto whose = Forget(args->future); whose && whose->started != nullptr) {
+    whose->started->answer({});
+    return nullptr;
+  }
   return overlay->original->XLA_FFI_Future_SetAvailable(args);
 }
 
 XLA_FFI_Error *FailFuture(XLA_FFI_Future_SetError_Args *args) {
   XLA_FFI_Future_SetError_Args ours = *args;
-  if (const auto whose = Forget(args->future)) ours.error = FailWith(whose->target, whose->where, args->error);
+  if (const auto whose = Forget(args->future)) {
+    if (whose->started != nullptr) {
+      const Overlay::Details details = DetailsOf(args->error);
+      whose->started->answer(
+          DescribeFailure(whose->target, whose->where, static_cast<int>(details.code), details.message));
+      return nullptr;
+    }
+    ours.error = FailWith(whose->target, whose->where, args->error);
+  }
   return overlay->original->XLA_FFI_Future_SetError(&ours);
 }
 

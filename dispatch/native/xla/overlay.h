@@ -13,6 +13,9 @@ namespace effects {
 // The functions for a handler; made of XLA's at the first call.
 const XLA_FFI_Api *OverlayOf(const XLA_FFI_Api *original);
 
+// The device on which a call runs.
+int32_t DeviceOf(const XLA_FFI_Api *functions, XLA_FFI_ExecutionContext *context);
+
 // The text of a failure for XLA. The failure itself is kept under the number in it.
 std::string DescribeFailure(const std::string &target, const std::string &where, int code, const std::string &message);
 

@@ -3,6 +3,7 @@
 from tests.mutants.slip import Slip
 
 EARLY = "tests/lowering/custom_call/test_calls_return_early.py"
+STARTED = "tests/lowering/custom_call/test_started.py"
 DEVICES = "tests/lowering/asynchronous/test_several_devices.py"
 
 SLIPS = (
@@ -53,5 +54,29 @@ SLIPS = (
         "        if True:\n",
         "In a region over one axis of two, what stands between start and done is taken for a token.",
         (f"{DEVICES}::test_statements_between_in_a_region_over_one_axis_of_two",),
+    ),
+    Slip(
+        "asynchronous.used_besides",
+        "lowering/passes/started_calls.py",
+        "all(uses[id(out)] <= 1 for out in call.outvars)",
+        "True",
+        "A call whose results are used besides has none when they are used.",
+        (f"{STARTED}::test_results_that_are_used_besides_are_computed_at_the_start",),
+    ),
+    Slip(
+        "asynchronous.operands_are_xlas",
+        "dispatch/native/xla/started_call.cc",
+        "    if (size != 0) std::memcpy(memory.get(), BufferOf(frame.args.args[i]).data, size);\n",
+        "",
+        "A handler that is started does not get its operands.",
+        (f"{STARTED}::test_what_stands_between_answers_the_handler",),
+    ),
+    Slip(
+        "asynchronous.answered_at_once",
+        "dispatch/native/xla/custom_call.cc",
+        "  else if (std::exchange(frame->future, nullptr) == nullptr)\n",
+        "  else if (std::exchange(frame->future, nullptr) == nullptr || true)\n",
+        "What is started is taken for done when its handler has returned.",
+        (f"{STARTED}::test_loop_carries_the_future_of_a_call",),
     ),
 )

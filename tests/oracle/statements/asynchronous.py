@@ -20,13 +20,13 @@ I32 = jax.ShapeDtypeStruct((), np.int32)
 class InFlight:
     """An operation, with a block between its start and its done.
 
-    A function of the host's prints its operands; that line is in the place of the done. Other operations hand on the
-    operands. Both come to one number, which is folded into `target`. With `turns` a loop carries the future: each turn
+    A function of the host's prints its operands; that line is in the place of the done. A native handler that answers
+    later does not, nor does what is computed at the start. All come to one number, which is folded into `target`. With `turns` a loop carries the future: each turn
     runs the block, ends the operation, and starts it again.
     """
 
     label: str
-    kind: str  # "async_host", or "async_values"
+    kind: str  # "async_host", "async_native", or "async_values"
     operands: tuple[Expression, ...]
     turns: int | None  # None: no loop
     variable: str  # of the loop
@@ -77,7 +77,12 @@ class InFlight:
             values = [lax.convert_element_type(operand.jax(scope, state), np.int32) for operand in self.operands]
             if self.kind == "async_host":
                 return fx.async_callback(function, I32, *values)
+            if self.kind == "async_native":
+                return fx.async_start(fold_natively, jax.numpy.stack(values))
             return fx.async_start(lambda *values: fold(jax.numpy.stack([*values, np.int32(0)]), np.int32(0)), *values)
+
+        def fold_natively(values: Any) -> Any:
+            return fx.custom_call("oracle.fold", I32, values, modulus=np.int64(MODULUS), vmap_method="broadcast_all")
 
         def done(future: Any, state: State) -> State:
             numbers = []
