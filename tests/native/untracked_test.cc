@@ -207,24 +207,41 @@ TEST(test_program_follows_earlier_untracked_records) {
   for (bool text : {true, false}) {
     World world;
     const uint64_t sink = text ? world.show_text() : 0;
+    std::atomic<int> stage{0};
+    std::thread program_thread; // its ring comes last, so that the scan sees all that is in it
+    const auto await = [&](int awaited) {
+      while (stage < awaited) std::this_thread::yield();
+    };
     const Batch batch = DuringScan(
         world, [&] { CHECK(world.untracked(/*ordered=*/false, 8)); },
-        [&] { CHECK(world.untracked(/*ordered=*/false, 8)); }, //
+        [&] {
+          CHECK(world.untracked(/*ordered=*/false, 8));
+          program_thread = std::thread([&] {
+            CHECK(world.untracked(/*ordered=*/false, 8));
+            stage = 1;
+            await(2);
+            Program program(world.publisher, 1, 0);
+            program.record(8);
+            program.close();
+            stage = 3;
+          });
+          await(1);
+        },
         [&] { CHECK(world.untracked(/*ordered=*/true, 8)); },
         [&] {
           world.drain.open(1, sink);
-          Program program(world.publisher, 1, 0);
-          program.record(8);
-          program.close();
+          stage = 2;
+          await(3);
         });
+    program_thread.join();
     std::vector<std::string> items = Items(batch);
     if (batch.run != Batch::kNoRun) world.resume(batch);
     while (world.finished == 0)
       for (const std::string &one : Items(world.play())) items.push_back(one);
     if (text)
-      CHECK_SEEN(items, {"text untracked:u0,u0,0", "text 1.0:0"});
+      CHECK_SEEN(items, {"text untracked:u0,u0,u0,0", "text 1.0:0"});
     else
-      CHECK_SEEN(items, {"untracked:u0,u0,0", "1.0:0"});
+      CHECK_SEEN(items, {"untracked:u0,u0,u0,0", "1.0:0"});
   }
 }
 

@@ -121,7 +121,8 @@ private:
 };
 
 // Two threads publish, `first` and `second`, and the drain takes a batch. After it has taken what is in the first one's
-// ring, and before it looks into the second one's, they publish more: `behind` the scan, and then `before` it.
+// ring, and before it takes what is in the second one's, they publish more: `behind` the scan, and then `before` it. The
+// end of the second one's ring has been read by then.
 Batch DuringScan(World &world, const std::function<void()> &first, const std::function<void()> &second,
                  const std::function<void()> &behind, const std::function<void()> &before);
 

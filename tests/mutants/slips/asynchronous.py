@@ -4,6 +4,7 @@ from tests.mutants.slip import Slip
 
 EARLY = "tests/lowering/custom_call/test_calls_return_early.py"
 STARTED = "tests/lowering/custom_call/test_started.py"
+STARTED_CALL = "tests/native/started_call_test.cc"
 DEVICES = "tests/lowering/asynchronous/test_several_devices.py"
 
 SLIPS = (
@@ -64,19 +65,19 @@ SLIPS = (
         (f"{STARTED}::test_results_that_are_used_besides_are_computed_at_the_start",),
     ),
     Slip(
-        "asynchronous.operands_are_xlas",
+        "asynchronous.operands_are_not_copied",
         "dispatch/native/xla/started_call.cc",
         "    if (size != 0) std::memcpy(memory.get(), BufferOf(frame.args.args[i]).data, size);\n",
         "",
         "A handler that is started does not get its operands.",
-        (f"{STARTED}::test_what_stands_between_answers_the_handler",),
+        (f"{STARTED_CALL}::test_handler_has_memory_of_its_own",),
     ),
     Slip(
-        "asynchronous.answered_at_once",
-        "dispatch/native/xla/custom_call.cc",
-        "  else if (std::exchange(frame->future, nullptr) == nullptr)\n",
-        "  else if (std::exchange(frame->future, nullptr) == nullptr || true)\n",
-        "What is started is taken for done when its handler has returned.",
-        (f"{STARTED}::test_loop_carries_the_future_of_a_call",),
+        "asynchronous.not_in_place",
+        "dispatch/native/xla/started_call.cc",
+        "      if (BufferOf(frame.args.args[j]).data == data) memory",
+        "      if (false) memory",
+        "A handler that is started and works in place has its result elsewhere.",
+        (f"{STARTED_CALL}::test_result_in_the_place_of_an_operand_stays_there",),
     ),
 )
