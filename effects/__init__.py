@@ -47,6 +47,7 @@ from effects._jax.patches import patches as patches
 from effects._model.effect import Effect as Effect
 from effects._model.functions import register_callback as register_callback
 from effects._model.record import Record as Record
+from effects._version import __version__ as __version__
 from effects.dispatch.calling.export import export as export
 from effects.dispatch.calling.exported import Exported as Exported
 from effects.dispatch.calling.exported import deserialize as deserialize

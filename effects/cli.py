@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import effects as fx
 from effects._demo import demo
+from effects._doctor import doctor
 from effects.handlers.merge import LogError, merge, text_of
 
 MSG_MERGE_OUTPUT = (
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> main(["demo"])  # doctest: +SKIP
     """
     parser = argparse.ArgumentParser("effects", description=fx.__doc__ and fx.__doc__.splitlines()[0])
+    parser.add_argument("--version", action="version", version=f"token-effects {fx.__version__}")
     subparsers = parser.add_subparsers(metavar="command", required=True)
     for command in COMMANDS:
         subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
@@ -93,6 +95,11 @@ COMMANDS: tuple[Command, ...] = (
         "demo",
         "A short tour: prints, callbacks and events in order, through loops and branches and on two devices.",
         demo,
+    ),
+    Command(
+        "doctor",
+        "Versions, devices, settings and a self-test, as text for a bug report.",
+        doctor,
     ),
     Command(
         "merge",

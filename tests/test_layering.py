@@ -24,7 +24,7 @@ LAYERS = [
 FACES = {"effects", "effects.testing"}
 """What users import. It offers what they call from all three packages, so it stands above them."""
 
-USERS = {"effects.cli", "effects._demo", "effects.__main__"}
+USERS = {"effects.cli", "effects._demo", "effects._doctor", "effects.__main__"}
 """Modules of ours that use the library as everybody else does, through its face."""
 
 

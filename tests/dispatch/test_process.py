@@ -13,6 +13,7 @@ import subprocess
 import sys
 import traceback
 
+import jax
 import pytest
 
 import effects
@@ -141,6 +142,25 @@ def test_tour_and_example_run(command):
     ]
     assert all(run.returncode == 0 for run in runs), runs[0].stderr
     assert runs[0].stdout == runs[1].stdout and len(runs[0].stdout.splitlines()) > 5
+
+
+def test_doctor_says_what_is_here_and_that_it_works():
+    """Versions as they are installed, the devices, the settings, and a self-test whose failure is the exit code."""
+    runs = [
+        run_python(
+            f"from effects.cli import main\nimport effects as fx\n{spoil}\nraise SystemExit(main(['doctor']))", env=env
+        )
+        for spoil, env in (("", {"EFFECTS_SYNC": "1", "JAX_NUM_CPU_DEVICES": "3"}), ("fx.print = lambda *_: None", {}))
+    ]
+    good, bad = (run.stdout.splitlines() for run in runs)
+    assert [run.returncode for run in runs] == [0, 1], runs[0].stderr
+    assert f"token-effects: {effects.__version__}" in good and f"jax: {jax.__version__}" in good
+    assert any(line.startswith("devices: 3 x cpu") for line in good) and any("sync=True" in line for line in good)
+    assert len([line for line in good if line.startswith("ok: ")]) == 4
+    assert "FAILED: prints in a loop come in order: a loop that prints 0 1 2 3 4 printed ".rstrip() in map(
+        str.rstrip, bad
+    )
+    assert bad[-1].startswith("2 of 4 checks failed.")
 
 
 def test_example_prints_what_its_docstring_says():

@@ -207,7 +207,10 @@ class Generator(Leaves):
         turns = self.draw.choice((None, None, 0, 1, 2, 3))
         variable = self.variable("t")
         inner = place.inside() if turns is None else place.inside(variable)
-        kind, updates = self.draw.choice(("async_host", "async_values", "async_native")), self.draw.choice((0, 0, 0, 1, 2, 3))
+        kind, updates = (
+            self.draw.choice(("async_host", "async_values", "async_native")),
+            self.draw.choice((0, 0, 0, 1, 2, 3)),
+        )
         operands = tuple(self.expression(place) for _ in range(self.draw.choice((1, 2, 3))))
         return InFlight(self.label(), kind, operands, turns, variable, updates, self.block(inner), self.register())
 

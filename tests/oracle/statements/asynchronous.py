@@ -21,8 +21,8 @@ class InFlight:
     """An operation, with a block between its start and its done.
 
     A function of the host's prints its operands; that line is in the place of the done. A native handler that answers
-    later does not, nor does what is computed at the start. All come to one number, which is folded into `target`. With `turns` a loop carries the future: each turn
-    runs the block, ends the operation, and starts it again.
+    later does not, nor does what is computed at the start. All come to one number, which is folded into `target`. With
+    `turns` a loop carries the future: each turn runs the block, ends the operation, and starts it again.
     """
 
     label: str

@@ -1,0 +1,115 @@
+"""`effects doctor`: what a bug report should say, and whether the library works here."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import io
+import platform
+import sys
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import effects as fx
+from effects import _native
+
+_PACKAGES = ("jax", "jaxlib", "numpy", "rich", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu")
+
+
+def _facts() -> Iterator[tuple[str, str]]:
+    yield "token-effects", fx.__version__
+    yield "Python", f"{platform.python_version()} ({platform.python_implementation()}), {sys.executable}"
+    yield "system", f"{platform.platform()}"
+    for package in _PACKAGES:
+        try:
+            yield package, importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    devices = jax.devices()
+    kinds = {(device.platform, device.device_kind): 0 for device in devices}
+    for device in devices:
+        kinds[device.platform, device.device_kind] += 1
+    shown = ", ".join(f"{count} x {name} ({kind})" for (name, kind), count in kinds.items())
+    yield "devices", f"{shown}; {jax.process_count()} processes"
+    yield "native module", f"{_native.__file__}, interface {_native.wire()['numbers']['interface']}"
+    yield "settings", repr(fx.config)
+
+
+def _printed(run: Callable[[], object]) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        run()
+        fx.effects_barrier(timeout=60)
+    return " ".join(output.getvalue().splitlines())
+
+
+def _prints_in_order() -> str:
+    @fx.jit
+    def count(n: jax.Array) -> None:
+        jax.lax.fori_loop(0, n, lambda i, _: fx.print("{}", i), None)
+
+    found = _printed(lambda: count(jnp.int32(5)))
+    return "" if found == "0 1 2 3 4" else f"a loop that prints 0 1 2 3 4 printed {found}"
+
+
+def _waits_for_answers() -> str:
+    @fx.jit
+    def ask(x: jax.Array) -> jax.Array:
+        return fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((), np.int32), x)
+
+    answer = int(ask(jnp.int32(41)))
+    return "" if answer == 42 else f"a callback that gives 42 gave {answer}"
+
+
+def _raises_once() -> str:
+    def fail(x: np.ndarray) -> None:
+        raise ValueError("on purpose")
+
+    try:
+        fx.jit(lambda x: fx.callback(fail, None, x))(jnp.int32(1))
+        fx.effects_barrier(timeout=60)
+    except fx.EffectError:
+        fx.effects_barrier(timeout=60)
+        return ""
+    return "a callback that raises was not reported"
+
+
+def _orders_devices() -> str:
+    devices = jax.local_devices()
+    step = fx.jit(lambda x: fx.print("{}", x))
+
+    def steps() -> None:
+        for number in range(8):
+            step(jax.device_put(jnp.int32(number), devices[number % len(devices)]))
+
+    found = _printed(steps)
+    return "" if found == "0 1 2 3 4 5 6 7" else f"programs that print 0 to 7 on {len(devices)} devices printed {found}"
+
+
+_CHECKS: dict[str, Callable[[], str]] = {
+    "prints in a loop come in order": _prints_in_order,
+    "programs wait for callbacks with results": _waits_for_answers,
+    "what a callback raises is raised once": _raises_once,
+    "programs on all devices print in the order of their calls": _orders_devices,
+}
+"""By what each shows: returns what is wrong, or nothing."""
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Prints versions, devices, the native module, settings and a self-test, as text for a bug report."""
+    for name, value in _facts():
+        print(f"{name}: {value}")
+    failed = 0
+    for shows, check in _CHECKS.items():
+        try:
+            wrong = check()
+        except Exception as error:
+            wrong = f"{type(error).__name__}: {error}"
+        failed += bool(wrong)
+        print(f"{'FAILED' if wrong else 'ok'}: {shows}{f': {wrong}' if wrong else ''}")
+    if failed:
+        print(f"{failed} of {len(_CHECKS)} checks failed. All of them pass where the library works. Report this text.")
+    return int(failed != 0)
