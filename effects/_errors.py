@@ -10,10 +10,27 @@ class EffectError(RuntimeError):
     """An effect could not be carried out on the host. Raised at a barrier; what went wrong is its `__cause__`.
 
     Attributes:
+        where: The user's line, as `file:line`; empty if it is not known.
+        function: The name of the jitted function that was called.
+        effect: The name of the effect.
+        device: The device: its position in `jax.devices()`; -1 if all of the program's devices had it, or if it is not
+            known.
+        lane: Its lane under `vmap`: one number for each, the outermost first.
+        token: Its token, which says where in the order of the thread's effects it was; empty if it is not known.
+        counts: How many effects of the program came `"before"` it, were `"not_carried_out"` after it, or were
+            `"replayed"` after it all the same, and how many callbacks that had been asked for were `"cancelled"`; those
+            that are known and not 0.
         not_carried_out: How many effects of its program came after it and were therefore not carried out, by the name
             of the effect. The error's note says where the first of them is.
     """
 
+    where: str = ""
+    function: str = ""
+    effect: str = ""
+    device: int = -1
+    lane: tuple[int, ...] = ()
+    token: tuple[int, ...] = ()
+    counts: Mapping[str, int] = MappingProxyType({})
     not_carried_out: Mapping[str, int] = MappingProxyType({})
 
 
@@ -93,15 +110,23 @@ def beginning(text: str) -> str:
 _LONG = 4000
 
 
+def counted(count: int, what: str) -> str:
+    """So many things, with their name in the number that fits."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def were(count: int) -> str:
+    """The verb for so many things."""
+    return "was" if count == 1 else "were"
+
+
 TIMED_OUT = "DEADLINE_EXCEEDED"
 """In JAX's errors: a process did not come to a barrier in time."""
 WAITED = "The program waited for its results and could not go on without them."
-NOTE_BEFORE = "{before} effects of the program came before it."
-NOTE_LEFT_OUT = "After it, {left_out}, were not carried out."
-NOTE_WENT_ON = (
-    "After it {after} that were already recorded were replayed, and {cancelled} callbacks that had been asked for did "
-    "not run."
-)
+NOTE_BEFORE = "{before} of the program came before it."
+NOTE_LEFT_OUT = "After it, {left_out}, {were} not carried out."
+NOTE_REPLAYED = "After it, {replayed} that {were} already recorded {were} replayed."
+NOTE_CANCELLED = "{cancelled} that had been asked for did not run."
 NOTE_NOT_CALLED = (
     "The call of that program had returned before. It is raised by this call of {function}, which was not made. Call "
     "`fx.effects_barrier()` to have it raised earlier."
@@ -111,7 +136,7 @@ NOTE_TOO_LARGE = (
     "What was raised held {size} bytes, and is not kept: so much may failures hold that no barrier has asked for yet."
 )
 NOTE_MORE_PROGRAMS = (
-    "{count} more effects of this thread's programs failed too, and were only counted, as were "
-    "{left_out} effects after them. Call `fx.effects_barrier()` more often."
+    "{more} of this thread's programs failed too, and {were} only counted{left_out}. Call `fx.effects_barrier()` more "
+    "often."
 )
-NOTE_MANY_FAILURES = "{count} more effects of this program failed too."
+NOTE_MANY_FAILURES = "{more} of this program failed too."

@@ -275,12 +275,16 @@ class Failures:
             if failure is program.first or failure is program.awaited:
                 _finish(program, failure, ended=failure is program.awaited)
         if program.more:
-            taken[-1].add_note(errors.NOTE_MANY_FAILURES.format(count=program.more))
+            taken[-1].add_note(errors.NOTE_MANY_FAILURES.format(more=errors.counted(program.more, "more effect")))
         if taken and self._kept[owner] <= 0:
             del self._kept[owner]
             if owner in self._more:
                 count, left_out = self._more.pop(owner)
-                taken[-1].add_note(errors.NOTE_MORE_PROGRAMS.format(count=count, left_out=left_out))
+                after = (
+                    f", as {errors.were(left_out)} {errors.counted(left_out, 'effect')} after them" if left_out else ""
+                )
+                more = {"more": errors.counted(count, "more effect"), "were": errors.were(count), "left_out": after}
+                taken[-1].add_note(errors.NOTE_MORE_PROGRAMS.format(**more))
         return taken
 
     def keep_from_jax(self) -> None:
@@ -299,17 +303,26 @@ def stops_after_error(key: ProgramKey) -> bool:
 
 def _finish(program: _OfProgram, failure: BaseException, ended: bool) -> None:
     """Has a failure say what became of the effects around it. `ended`: whether it has ended the program."""
-    notes = []
-    if ended and program.before is not None:
-        notes.append(errors.NOTE_BEFORE.format(before=program.before))
+    notes, counts = [], {}
+    if ended and program.before:
+        counts["before"] = program.before
+        notes.append(errors.NOTE_BEFORE.format(before=errors.counted(program.before, "effect")))
     if failure is program.first and program.left_out:
-        notes.append(errors.NOTE_LEFT_OUT.format(left_out=program.left_out))
+        counts["not_carried_out"] = total = program.left_out.total()
+        notes.append(errors.NOTE_LEFT_OUT.format(left_out=program.left_out, were=errors.were(total)))
         if isinstance(failure, errors.EffectError):
             # A nested program's failure has stopped that of the callback too.
             failure.not_carried_out = {**Counter(failure.not_carried_out) + program.left_out.by_effect()}
-    if ended and not program.stopped:
-        notes.append(errors.NOTE_WENT_ON.format(after=program.after, cancelled=program.cancelled))
+    if ended and not program.stopped and program.after:
+        counts["replayed"] = program.after
+        replayed = {"replayed": errors.counted(program.after, "effect"), "were": errors.were(program.after)}
+        notes.append(errors.NOTE_REPLAYED.format(**replayed))
+    if ended and not program.stopped and program.cancelled:
+        counts["cancelled"] = program.cancelled
+        notes.append(errors.NOTE_CANCELLED.format(cancelled=errors.counted(program.cancelled, "callback")))
     if ended:
         notes.append(errors.NOTE_NEVER_WAS)
+    if isinstance(failure, errors.EffectError):
+        failure.counts = {**Counter(failure.counts) + Counter(counts)}
     if notes:
         failure.add_note(" ".join(notes))

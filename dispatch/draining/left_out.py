@@ -71,7 +71,12 @@ class LeftOut:
     def __str__(self) -> str:
         """How many of which effect, and where the first of them is."""
         counts = [f"{count} `{effect}`" for effect, count in self.by_effect().items()]
-        return f"{' and '.join(counts)} effects, from {next(iter(self._counts))[1]} on"
+        first = next(iter(self._counts))[1]
+        return (
+            f"{counts[0]} effect, at {first}"
+            if self.total() == 1
+            else f"{' and '.join(counts)} effects, from {first} on"
+        )
 
     def by_line(self, most: int = 8) -> str:
         """How many of which effect, for each line."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from effects import _errors as errors
+from effects import _jax
 from effects._model.host_call import take_results
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
@@ -82,6 +83,8 @@ class Replay:
     """Replays what came from one program."""
 
     _lanes: Iterator[tuple[int, ...]] = iter(())  # that the function which runs has still to be called for
+    # Of what is carried out now: its token, the ordinal of its device, and its lane.
+    _now: tuple[tuple[int, ...], int | None, tuple[int, ...]] = (), None, ()
 
     def __init__(
         self,
@@ -125,6 +128,7 @@ class Replay:
 
     def records(self, records: Records) -> None:
         """Records that call nothing."""
+        self._now = Replay._now
         if self.stopped:
             self.leave_out(records.parts())
             return
@@ -144,6 +148,7 @@ class Replay:
         """Runs a callback, once or lane by lane. Returns its results, or what it raised if a program waits for it."""
         result: list[np.ndarray] | BaseException | None = None
         try:
+            self._now = token, device, ()
             # A copy: what a function sets in its context is its own.
             result = self._call[2].copy().run(self._run, site, token, device, payload)
         except BaseException as error:
@@ -198,6 +203,7 @@ class Replay:
                 results = [np.zeros(result.shape, result.stored) for result in site.results or ()]
         self._lanes = iter(lanes)
         for lane in self._lanes:
+            self._now = token, device, lane
             args, kwargs = site.arguments(site.of_lane(values, lane) if calls_lanes else values)
             if observed or call.pass_record:
                 record = Record(site, token, device, lane, payload, site.grid_of(payload))
@@ -249,7 +255,7 @@ class Replay:
 
     def _show_lanes(self, part: Part) -> list[Record] | None:
         """Shows a record. If that stops the program's effects, returns the lanes that are left."""
-        lanes = records_of(*part)
+        lanes = self._noted(part)
         while True:
             try:
                 part[0].content.show(lanes, self._write, self._report)
@@ -258,6 +264,13 @@ class Replay:
                 self.fail(error, part[0])
                 if self.stopped:
                     return [*lanes]
+
+    def _noted(self, part: Part) -> Iterator[Record]:
+        """A record's lanes, each of which is the one that is carried out when it has been taken."""
+        _, token, device, _ = part
+        for record in records_of(*part):
+            self._now = token, device, record.lane
+            yield record
 
     def _write(self, text: str) -> None:
         for out in (self._call[1], sys.stdout):
@@ -310,6 +323,10 @@ class Replay:
                 then=THEN_STOPS if stops_after_error(self._key) else THEN_GOES_ON,
             )
         )
+        failure.where, failure.function = str(where) if site else "", self._call[0].name
+        failure.effect = site.effect.name if site else "print"
+        failure.token, device, failure.lane = self._now
+        failure.device = -1 if device is None else _jax.device_place(device)
         failure.__cause__ = error.with_traceback(_from_user(error))
         return failure
 

@@ -249,10 +249,10 @@ def test_failure_of_a_nested_program_stops_the_program_whose_callback_called_it(
     outer(1)
     error = _error()
     assert error.not_carried_out == {"print": 2, "callback": 1}  # of both
-    assert [note.split(" effects, ")[0] for note in error.__notes__] == [
-        "After it, 1 `print` and 1 `callback`",
-        "After it, 1 `print`",
-    ]
+    inner_note, outer_note = error.__notes__
+    assert inner_note.startswith("After it, 1 `print` and 1 `callback` effects, from ")
+    assert outer_note.startswith("After it, 1 `print` effect, at ") and outer_note.endswith(", was not carried out.")
+    assert error.counts == {"not_carried_out": 3}
     assert capsys.readouterr().out.splitlines() == ["turn 0", "turn 1"]
 
 

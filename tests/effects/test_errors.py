@@ -139,7 +139,7 @@ def test_unordered_effect_beside_a_failure_is_carried_out_or_counted(after_error
     cancelled = fx.stats()["cancelled"] - before
     assert len(seen) + cancelled == 1  # it ran, or it was cancelled and counted
     if cancelled and after_error == "go_on":
-        assert "1 callbacks that had been asked for did not run" in info.value.__notes__[0]
+        assert "1 callback that had been asked for did not run." in info.value.__notes__[0]
     elif after_error == "stop":
         assert info.value.not_carried_out.get("callback", 0) == cancelled
     good_program_runs()
@@ -277,4 +277,33 @@ def test_plain_jit_fails_with_the_text_and_says_the_whole_at_the_barrier():
     _check(info.value, _line_of_callback())
     jax.jit(lambda x: fx.callback(lambda x: None, None, x))(jnp.float32(1))  # JAX's own token has forgotten it too
     jax.effects_barrier()
+    good_program_runs()
+
+
+def test_error_says_where_it_comes_from_in_fields():
+    """The line, the jitted function, the effect, the device, the lane, the token, and what became of the others."""
+
+    def fail(i, x):
+        if (i, x) == (2, 7):
+            raise Boom
+
+    @fx.jit
+    def steps(xs):
+        def step(x):
+            fx.print("before")
+            jax.lax.fori_loop(0, 4, lambda i, _: fx.callback(fail, None, i, x), None)
+
+        jax.vmap(step)(xs)
+
+    with fx.capture(suppress=True) as records:
+        steps(jax.device_put(jnp.array([5, 7, 9]), jax.devices()[1]))
+        with pytest.raises(fx.EffectError) as info:
+            fx.effects_barrier(timeout=60)
+    error, failed = info.value, [record for record in records if record.effect == "callback"][7]
+    assert (failed.lane, int(failed.args[1])) == ((1,), 7)
+    assert error.where == f"{__file__}:{fail.__code__.co_firstlineno + 8}"
+    assert (error.function, error.effect, error.device, error.lane) == (steps.__qualname__, "callback", 1, (1,))
+    assert error.token == failed.token
+    assert error.counts == {"not_carried_out": 4} and error.not_carried_out == {"callback": 4}
+    assert "After it, 4 `callback` effects, from" in error.__notes__[0]
     good_program_runs()
