@@ -69,8 +69,8 @@ class Waiting:
         # The newest epoch that counts, of each stream: a stream's epochs end in their order.
         last = []
         for stream in which:
-            if nested and stream not in own and self._drain.is_suspended(stream.thread):
-                continue  # it goes on when the effects that are being replayed are done, and we may be one of them
+            if nested and stream not in own and self._drain.has_functions_of(stream.thread):
+                continue  # it goes on when these functions have returned, and we may be one of them
             numbers = list(stream.calls)
             # Such a call is ours or may never return: what it opened and what came after waits for it.
             all_unreturned = returned or self._drain.ended
@@ -103,7 +103,7 @@ class Waiting:
             if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
                 return ["programs with unordered effects that were left to JAX"]
             return self._settle(which, names, deadline)
-        outstanding = list(map(str, self._drain.functions().values()))
+        outstanding = self._drain.functions()
         for stream, number in last:
             for earlier in list(stream.calls):
                 if number in stream.calls and (call := stream.calls.get(earlier)) is not None:
@@ -116,7 +116,8 @@ class Waiting:
         time is up."""
         own = self._streams.own()
         for stream in which:
-            if not stream.unsettled or (stream not in own and self._drain.is_suspended(stream.thread)):
+            waits = self._drain.has_functions_of if this_thread.is_nested else self._drain.is_suspended
+            if not stream.unsettled or (stream not in own and waits(stream.thread)):
                 continue
             if (number := self._settling.settle_all(stream, names, deadline, self._drain.wait)) is not None:
                 name, traits, _ = stream.unsettled.get(number, ("", ProgramTraits((), False, False), None))
