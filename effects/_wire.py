@@ -223,6 +223,7 @@ class ProgramTraits(NamedTuple):
     awaits_results: bool  # whether it waits for what callbacks return
     has_custom_calls: bool = False  # whether it calls handlers of the user's
     domains_of_handlers: tuple[int, ...] = ()  # the order domains in which it does, each as `domain_number`
+    handlers: tuple[str, ...] = ()  # what messages call these handlers: their targets and lines
 
 
 # What the drain hands to Python, as plain tuples

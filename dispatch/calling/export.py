@@ -145,7 +145,7 @@ def _export_of_jitted(jax_export: Any) -> Any:
 
         def do_export(*args: Any, **kwargs: Any) -> Any:
             summary = summarize(_trace(fun_jit, args, kwargs))
-            is_ours = summary.effects or summary.has_custom_calls
+            is_ours = summary.effects or summary.handlers
             exporting = export(fun_jit, **options) if is_ours else jax_export(fun_jit._without_tokens, **options)
             return exporting(*args, **kwargs)
 

@@ -126,11 +126,12 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes))
     runtime.start()
     names = tuple(sorted({effect.name for effect in summary.effects}))
-    awaits, calls = summary.awaits_results, summary.has_custom_calls
-    traits = ProgramTraits(names, summary.has_callbacks, awaits, calls, tuple(handlers.values()))
+    awaits, calls = summary.awaits_results, bool(summary.handlers)
+    called = tuple(sorted(f"`{site.content.title}` at {site.where}" for site in summary.handlers))
+    traits = ProgramTraits(names, summary.has_callbacks, awaits, calls, tuple(handlers.values()), called)
     if tokens:
         return outs, {traits: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
-    return outs, {traits: close_p.bind(token)} if summary.has_custom_calls else {}
+    return outs, {traits: close_p.bind(token)} if calls else {}
 
 
 def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:

@@ -43,9 +43,10 @@ def effects_barrier(
             the same thread if there are several. It then returns when what each of them waits for is visible there.
 
     Raises:
-        BarrierTimeout: if the time ran out; it names what is outstanding, and with `scope="global"` the processes that
-            have not come. That goes for a process that has died too. Without a timeout JAX notices that it has, after
-            the `heartbeat_timeout_seconds` of `jax.distributed.initialize`, and ends the other processes.
+        BarrierTimeout: if the time ran out; it names what is outstanding, of functions and custom calls with their
+            lines, and with `scope="global"` the processes that have not come. That goes for a process that has died
+            too. Without a timeout JAX notices that it has, after the `heartbeat_timeout_seconds` of
+            `jax.distributed.initialize`, and ends the other processes.
         EffectError: what an effect raised on the host since the last barrier; several as an `ExceptionGroup`.
 
     Example:

@@ -91,12 +91,24 @@ class Drain:
         """How many untracked records are part of runs of functions that are under way."""
         return sum(untracked for _, untracked, _ in self._runs.copy().values())
 
-    def functions(self) -> dict[int, Running]:
-        """The functions that run, by the identities of their drain threads."""
-        return self._functions(self.running.copy())
+    def has_functions_of(self, thread: int) -> bool:
+        """Whether functions of this thread's programs are under way, asynchronous ones included, for which these may
+        wait."""
+        return self.is_suspended(thread) or any(run.caller == thread for run in self._host_runs.unended())
+
+    def functions(self) -> list[str]:
+        """What messages call the functions that run."""
+        running = self._functions(self.running.copy()).values()
+        return [*(str(function) for function in running if function.run is None), *map(str, self._host_runs.unended())]
 
     def _functions(self, running: dict[int, Any]) -> dict[int, Running]:
-        return {thread: Running(*function, self._nested.get(thread)) for thread, function in running.items()}
+        """By the identities of their drain threads."""
+        functions = {}
+        for thread, function in running.items():
+            run = self._host_runs.awaited_by(thread)
+            own = self._nested.get(thread) if run is None else run.stream
+            functions[thread] = Running(*function, own, run)
+        return functions
 
     @property
     def has_started(self) -> bool:
@@ -391,9 +403,10 @@ class Drain:
         for thread, function, message in self._watch.find_stuck(self._functions(running)):
             if self.running.get(thread) is not running[thread]:
                 continue  # it has just ended
-            failure = errors.EffectError(message.format(name=function.name, where=function.site.where))
+            failure = errors.EffectError(message.format(name=function.name, where=function.where))
             self.running[thread] = (*running[thread][:3], 0, *running[thread][4:])
             self._failures.end_program(function.key, failure, function.token[INDEX])
             answer_with(function.reply, failure)
             if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
                 native.end_program(*function.key)
+            self._host_runs.fail(function.key)

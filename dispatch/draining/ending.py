@@ -34,7 +34,7 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
             _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=shown_list(outstanding)))
             waiting.for_all()
         if not drain.stop(_QUIET):
-            functions = shown_list(drain.functions().values())
+            functions = shown_list(drain.functions())
             _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=functions or "what other threads' calls wait for"))
             drain.stop()
     except KeyboardInterrupt:
@@ -43,7 +43,7 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
         except KeyboardInterrupt:  # once more
             left_out = drain.given_up
         drain.ended, drain.given_up = True, None  # what exit handlers issue is carried out
-        running = shown_list(drain.functions().values())
+        running = shown_list(drain.functions())
         unended = waiting.count_unended()
         waiting.forget_all()
         total = left_out.total() if left_out else 0

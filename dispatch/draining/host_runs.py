@@ -7,11 +7,12 @@ returned is the answer that the program waits for.
 from __future__ import annotations
 
 import collections
+import contextlib
 import contextvars
 import dataclasses
 import inspect
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -73,7 +74,9 @@ class HostRuns:
         """`settle` waits until the effects of a stream have come, on behalf of a program if there is one."""
         self._streams, self._failures, self._settle = streams, failures, settle
         self._workers = Workers("effects-async")
-        self._runs: dict[_Key, _Run] = {}
+        self._runs: dict[_Key, HostRun] = {}
+        self._unended: dict[int, HostRun] = {}  # by identity, those whose function has not returned
+        self._awaited: dict[int, HostRun] = {}  # by the identity of a drain thread, the one for which it waits
         # By program and device, the numbers of the newest that have begun, of whatever has become of them.
         self._begun: dict[tuple[int, ...], collections.deque[int]] = {}
         self._lock = threading.Lock()
@@ -87,21 +90,39 @@ class HostRuns:
 
     def _start(self, function: HostFunction, record: Record) -> None:
         args, number = record.args
-        run = _Run(function, record._site.content.title, record._site.where, args)
         key = _key(record, int(number))
+        run = HostRun(function, record._site.content.title, record._site.where, args, key.thread)
         with self._came:
-            self._runs[key] = run
+            self._runs[key] = self._unended[id(run)] = run
             self._begun.setdefault(key[:3], collections.deque(maxlen=_REMEMBERED)).append(key.number)
             self._came.notify_all()
         self._workers.run(lambda: self._run(run))
 
-    def _run(self, run: _Run) -> None:
+    def _run(self, run: HostRun) -> None:
         with self._streams.nested_here() as stream:
             native.hold(stream.thread)
             run.begin(stream)
             run.run()
+            del self._unended[id(run)]
 
-    def _find(self, record: Record, ticket: Any, take: bool) -> _Run:
+    def unended(self) -> list[HostRun]:
+        """Those whose function has not returned."""
+        return [run for run in self._unended.copy().values() if not run.ended]
+
+    def awaited_by(self, drain_thread: int) -> HostRun | None:
+        """The one that this thread waits for."""
+        return self._awaited.get(drain_thread)
+
+    @contextlib.contextmanager
+    def _awaiting(self, run: HostRun) -> Iterator[None]:
+        me = threading.get_ident()
+        self._awaited[me] = run
+        try:
+            yield
+        finally:
+            del self._awaited[me]
+
+    def _find(self, record: Record, ticket: Any, take: bool) -> HostRun:
         number = int(ticket[0]) << 12 | int(ticket[1])
         key = _key(record, number)
         # The start comes from the thread of one device, and the done perhaps from that of a faster one: then the start
@@ -123,9 +144,10 @@ class HostRuns:
         run = self._find(record, ticket, take=True)
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
-        native.let_go(stream.thread)
-        run.wait_for_end()
-        self._settle(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
+        with self._awaiting(run):
+            native.let_go(stream.thread)
+            run.wait_for_end()
+            self._settle(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
         call = record._site.content.call
         assert call is not None
         try:
@@ -139,7 +161,9 @@ class HostRuns:
     def _update(self, ticket: Any, *, record: Record) -> Any:
         run = self._find(record, ticket, take=False)
         native.set_offer_urgent()
-        return run.wait_for_partial()
+        run.wait_for_stream()
+        with self._awaiting(run):
+            return run.wait_for_partial()
 
     def fail(self, program: ProgramKey) -> None:
         """This program fails on one of its devices: the others get nothing of it."""
@@ -173,7 +197,7 @@ class HostRuns:
             message = MSG_NEVER_DONE.format(count=count, function=function, where=where)
             self._failures.add(program, errors.EffectError(message), stops=False)
 
-    def _forget(self, run: _Run) -> None:
+    def _forget(self, run: HostRun) -> None:
         """Waits for a function that was given up, and for what it called."""
         run.wait_for_end()
         thread = run.wait_for_stream().thread
@@ -188,22 +212,30 @@ def _key(record: Record, number: int) -> _Key:
     return _Key(thread, epoch, record.device, number, record.lane)
 
 
-class _Run:
-    """One call of a function. Its own thread writes, and the one that it is done in waits."""
+class HostRun:
+    """One call of a function. Its own thread writes, and the one that it is done in waits.
 
-    def __init__(self, function: HostFunction, name: str, where: Where, args: Any) -> None:
+    `stream` is that of what the function dispatches, and `thread` the identity of the thread that runs it: None before
+    it has begun, and once it has `ended`. `caller` is the number of the thread whose program has started it.
+    """
+
+    def __init__(self, function: HostFunction, name: str, where: Where, args: Any, caller: int) -> None:
         self._function, self._args, self._context = function, args, contextvars.copy_context()
-        self.name, self.where = name, where
+        self.name, self.where, self.caller = name, where, caller
+        self.stream: Stream | None = None
+        self.thread: int | None = None
         self.result: Any = None
         self.error: BaseException | None = None
-        self._stream: Stream | None = None
         self._yielded: collections.deque[Any] = collections.deque(maxlen=1)
-        self._ended = False
+        self.ended = False
         self._changed = threading.Condition()
+
+    def __str__(self) -> str:
+        return f"the asynchronous callback `{self.name}` at {self.where}, which runs"
 
     def begin(self, stream: Stream) -> None:
         with self._changed:
-            self._stream = stream
+            self.stream, self.thread = stream, threading.get_ident()
             self._changed.notify_all()
 
     def run(self) -> None:
@@ -213,7 +245,7 @@ class _Run:
         except BaseException as error:
             self.error = error
         with self._changed:
-            self._ended = True
+            self.ended, self.thread = True, None
             self._changed.notify_all()
 
     def _call(self, fn: Callable[..., Any]) -> Any:
@@ -232,17 +264,17 @@ class _Run:
 
     def wait_for_stream(self) -> Stream:
         with self._changed:
-            self._changed.wait_for(lambda: self._stream is not None)
-        assert self._stream is not None
-        return self._stream
+            self._changed.wait_for(lambda: self.stream is not None)
+        assert self.stream is not None
+        return self.stream
 
     def wait_for_end(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._ended)
+            self._changed.wait_for(lambda: self.ended)
 
     def wait_for_partial(self) -> Any:
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._yielded)
+            self._changed.wait_for(lambda: self.ended or self._yielded)
         if not self._yielded:
             raise self.error or RuntimeError(MSG_NOTHING_YIELDED)
         return self._yielded[0]

@@ -69,16 +69,16 @@ class Waiting:
         # The newest epoch that counts, of each stream: a stream's epochs end in their order.
         last = []
         for stream in which:
-            if nested and stream not in own and self._drain.is_suspended(stream.thread):
-                continue  # it goes on when the effects that are being replayed are done, and we may be one of them
+            if nested and stream not in own and self._drain.has_functions_of(stream.thread):
+                continue  # it goes on when these functions have returned, and we may be one of them
             numbers = list(stream.calls)
             # Such a call is ours or may never return: what it opened and what came after waits for it.
             all_unreturned = returned or self._drain.ended
             ignored = stream.unreturned() if all_unreturned else stream.dispatching if stream in own else []
             numbers = _before(numbers, ignored)
             for number in reversed(numbers):
-                effects = _effects_of(stream, number)
-                if names is None or effects is None or names & set(effects):
+                traits = _traits_of(stream, number)
+                if names is None or traits is None or names & {*traits.effects}:
                     last.append((stream, number))
                     break
         untracked = native.untracked_published() if for_untracked else 0
@@ -103,12 +103,11 @@ class Waiting:
             if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
                 return ["programs with unordered effects that were left to JAX"]
             return self._settle(which, names, deadline)
-        outstanding = list(map(str, self._drain.functions().values()))
+        outstanding = self._drain.functions()
         for stream, number in last:
             for earlier in list(stream.calls):
                 if number in stream.calls and (call := stream.calls.get(earlier)) is not None:
-                    effects = _effects_of(stream, earlier)
-                    outstanding.append(_shown(stream, earlier, call[0].name, effects))
+                    outstanding.append(_shown(stream, earlier, call[0].name, _traits_of(stream, earlier)))
         return outstanding or ["records that are not replayed yet"]
 
     def _settle(self, which: list[Stream], names: frozenset[str] | None, deadline: float | None) -> list[str]:
@@ -116,11 +115,12 @@ class Waiting:
         time is up."""
         own = self._streams.own()
         for stream in which:
-            if not stream.unsettled or (stream not in own and self._drain.is_suspended(stream.thread)):
+            waits = self._drain.has_functions_of if this_thread.is_nested else self._drain.is_suspended
+            if not stream.unsettled or (stream not in own and waits(stream.thread)):
                 continue
             if (number := self._settling.settle_all(stream, names, deadline, self._drain.wait)) is not None:
                 name, traits, _ = stream.unsettled.get(number, ("", ProgramTraits((), False, False), None))
-                return [_shown(stream, number, name, traits.effects)]
+                return [_shown(stream, number, name, traits)]
         return []
 
     def for_untracked_programs(self, deadline: float | None = None) -> bool:
@@ -147,19 +147,21 @@ def _before(numbers: list[int], others: list[int]) -> list[int]:
     return list(itertools.takewhile(lambda number: number not in others, numbers)) if others else numbers
 
 
-def _shown(stream: Stream, number: int, name: str, effects: tuple[str, ...] | None) -> str:
-    return f"{', '.join(effects or ['effects'])} of `{name}` (thread {stream.thread}, dispatch {number})"
+def _shown(stream: Stream, number: int, name: str, traits: ProgramTraits | None) -> str:
+    """A program that has not ended: its effects, and the custom calls whose handlers may not have answered."""
+    effects, handlers = (traits.effects, traits.handlers) if traits is not None else ((), ())
+    calls = f", custom calls: {', '.join(handlers)}" if handlers else ""
+    return f"{', '.join(effects) or 'effects'} of `{name}` (thread {stream.thread}, dispatch {number}{calls})"
 
 
-def _effects_of(stream: Stream, number: int) -> tuple[str, ...] | None:
-    """Names of the effects of an epoch that has not ended, if they are known."""
+def _traits_of(stream: Stream, number: int) -> ProgramTraits | None:
+    """What is known of an epoch that has not ended."""
     if (running := stream.running.get(number)) is not None:
-        return running[0].effects
+        return running[0]
     if (site := stream.eager.get(number)) is not None:
-        return (site.effect.name,)
+        return ProgramTraits((site.effect.name,), False, False)
     call = stream.calls.get(number)
-    traits = call[0].traits if call is not None else None
-    return traits.effects if traits is not None else None
+    return call[0].traits if call is not None else None
 
 
 def _wait_for_unordered(deadline: float | None) -> bool:

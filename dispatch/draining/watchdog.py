@@ -26,7 +26,9 @@ import numpy as np
 
 from effects._jax import array_of, devices_of
 from effects._model.site import Site
+from effects._model.where import Where
 from effects.dispatch.draining.failures import ProgramKey
+from effects.dispatch.draining.host_runs import HostRun
 from effects.dispatch.streams.stream import Stream
 
 MSG_STUCK = (
@@ -75,13 +77,23 @@ class Running(NamedTuple):
     several: bool  # whether that program waits on several devices
     since: float  # by `time.monotonic`
     own: Stream | None  # of the thread that runs it: what it dispatches
+    run: HostRun | None = None  # of an update or a done: the asynchronous callback for which it waits
 
     @property
     def name(self) -> str:
-        return self.site.content.title
+        return self.site.content.title if self.run is None else self.run.name
+
+    @property
+    def where(self) -> Where:
+        return self.site.where if self.run is None else self.run.where
+
+    @property
+    def stack(self) -> int | None:
+        """The identity of the thread that shows where the function stands, if that is not the drain's own."""
+        return None if self.run is None else self.run.thread
 
     def __str__(self) -> str:
-        return f"the callback `{self.name}` at {self.site.where}, which runs"
+        return f"the callback `{self.name}` at {self.where}, which runs"
 
 
 class _Wait(NamedTuple):
@@ -143,7 +155,8 @@ class Watch:
         seen = {
             thread: wait
             for thread, function in running.items()
-            if now - function.since >= _LOOK and (wait := _wait(thread, function, now, cpu)) is not None
+            if now - function.since >= _LOOK
+            and (wait := _wait(function.stack or thread, function, now, cpu)) is not None
         }
         self._waits = {thread: wait.follow(self._waits.get(thread)) for thread, wait in seen.items()}
         below = {thread: list(_below(thread, running)) for thread in running}

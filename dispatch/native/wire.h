@@ -154,7 +154,7 @@ inline constexpr char kTakeTarget[] = "effects_take";
 inline constexpr char kCustomCallAttribute[] = "~effects";
 
 // What a call of a program returns of its effects: the positions of Python's `ProgramTraits`.
-enum ProgramTrait { kEffects, kHasCallbacks, kAwaitsResults, kHasCustomCalls, kDomainsOfHandlers };
+enum ProgramTrait { kEffects, kHasCallbacks, kAwaitsResults, kHasCustomCalls, kDomainsOfHandlers, kHandlers };
 
 // What the drain hands to Python
 

@@ -29,7 +29,7 @@ class Summary:
         sites: The sites of the effects that it shows.
         has_callbacks: Whether a function of the user's is called.
         awaits_results: Whether the program waits for what such a function returns.
-        has_custom_calls: Whether a handler of the user's is called, with an effect or without.
+        handlers: The sites of calls of handlers of the user's, with an effect or without.
         has_collectives: Whether devices communicate.
         needs_masks: Whether there are effects of ours, or will be when the jaxpr is transposed.
         needs_grid: Whether there are effects of ours, or what depends on which program of a kernel's grid it is in.
@@ -42,7 +42,7 @@ class Summary:
     sites: frozenset[Site]
     has_callbacks: bool
     awaits_results: bool
-    has_custom_calls: bool
+    handlers: frozenset[Site]
     has_collectives: bool
     needs_masks: bool
     needs_grid: bool
@@ -59,13 +59,15 @@ def summarize(jaxpr: Any) -> Summary:
 def _summarize(jaxpr: Any) -> Summary:
     every = set(effects_of(jaxpr.effects))
     sites: set[Site] = set()
-    has_callbacks = awaits_results = has_custom_calls = has_collectives = needs_masks = needs_grid = False
+    handlers: set[Site] = set()
+    has_callbacks = awaits_results = has_collectives = needs_masks = needs_grid = False
     first = last = None
     for eqn in jaxpr.eqns:
         shown = effects_of(eqn.effects)
         if shown:
             first, last = (eqn if first is None else first), eqn
-        has_custom_calls |= eqn.primitive is custom_call_p
+        if eqn.primitive is custom_call_p:
+            handlers.add(eqn.params["site"])
         has_collectives |= _jax.is_collective(eqn)
         needs_masks |= eqn.primitive is print_grad_p or bool(shown)
         needs_grid |= bool(shown) or eqn.primitive in (_jax.program_id_p, _jax.num_programs_p)
@@ -74,10 +76,10 @@ def _summarize(jaxpr: Any) -> Summary:
             sites.update(found)
             has_callbacks |= any(site.content.call is not None for site in found)
             awaits_results |= any(site.results is not None for site in found)
-            has_custom_calls |= any(site.content.calls_handler for site in found)
+            handlers.update(site for site in found if site.content.calls_handler)
         for inner in map(summarize, _jax.jaxprs_in(eqn.params)):
             every |= inner.all_effects
-            has_custom_calls |= inner.has_custom_calls
+            handlers |= inner.handlers
             has_collectives |= inner.has_collectives
             needs_masks |= inner.needs_masks
             needs_grid |= inner.needs_grid
@@ -91,7 +93,7 @@ def _summarize(jaxpr: Any) -> Summary:
         frozenset(sites),
         has_callbacks,
         awaits_results,
-        has_custom_calls,
+        frozenset(handlers),
         has_collectives,
         needs_masks,
         needs_grid,

@@ -111,7 +111,11 @@ bool Drain::collect(Batch &batch, const std::function<void()> &before_untracked)
 // Whether nothing is under way, so that the leader may sleep: from here on an `open` and an untracked record wake it.
 // It must not sleep on a parked record, which waits for one ahead of it: if that one is dropped, nothing wakes the
 // leader.
+//
+// Nor while a program waits for a function, which may wait for that program: the host looks whether it does. A program
+// that JAX dispatched has no epoch to say so. Its record comes after it has asked, and wakes the leader.
 bool Drain::fall_asleep() {
+  if (replies_.any_open()) return false;
   return inbox_.try_to_sleep([&] {
     return order_.open_epochs() == 0 && order_.parked_bytes() == 0 && !builder_.has_carried() &&
            publisher_.untracked_published.load(std::memory_order_acquire) == untracked_taken_;

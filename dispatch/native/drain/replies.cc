@@ -146,6 +146,11 @@ std::vector<uint32_t> Replies::open() {
   return numbers;
 }
 
+bool Replies::any_open() {
+  std::lock_guard lock(mutex_);
+  return std::any_of(asked_.begin(), asked_.end(), [](const auto &entry) { return !entry.second.answered; });
+}
+
 Replies::Owned::Owned(const Answer &answer) : error(answer.error) {
   for (const Span &span : answer.results) results.emplace_back(static_cast<const char *>(span.data), span.size);
 }

@@ -67,6 +67,7 @@ public:
 
   // Numbers that have no answer yet.
   std::vector<uint32_t> open();
+  bool any_open();
 
 private:
   // An answer that outlives the call which gave it.

@@ -136,7 +136,8 @@ nb::dict Wire() {
                                          {"has_callbacks", kHasCallbacks},
                                          {"awaits_results", kAwaitsResults},
                                          {"has_custom_calls", kHasCustomCalls},
-                                         {"domains_of_handlers", kDomainsOfHandlers}});
+                                         {"domains_of_handlers", kDomainsOfHandlers},
+                                         {"handlers", kHandlers}});
   wire["item_kinds"] = NamesInOrder({{"text", number(ItemKind::kText)},
                                      {"records", number(ItemKind::kRecords)},
                                      {"large", number(ItemKind::kLarge)}});

@@ -3,7 +3,10 @@ program after the other all the same."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import itertools
+import re
 import threading
 
 import jax
@@ -15,12 +18,14 @@ from hypothesis import strategies as st
 
 import effects as fx
 from effects.dispatch.draining.runtime import runtime
+from tests.helpers import build_gate
 from tests.lowering.custom_call.common import STEP, mesh_of_four
 
 P = jax.P
 I32 = jnp.int32
 ONE = jax.ShapeDtypeStruct((), I32)
 OTHER = fx.register_effect(fx.Effect("step of another custom call", kind="device"))
+_GATES = itertools.count(1 << 40)  # of gates that no fixture of another file has
 JAX_FAILED = Exception  # what JAX raises where a result is looked at of a program that has failed
 
 
@@ -188,6 +193,27 @@ def test_barrier_says_what_has_not_answered(gates):
         fx.effects_barrier(timeout=0)
     gate.open()
     barrier()
+
+
+@pytest.mark.parametrize(("effect", "named"), [(STEP, STEP.name), (None, "effects")])
+def test_barrier_that_gives_up_names_the_handlers(effect, named):
+    """The one that does not answer is among them: its target and its line."""
+    loaded, gate = ctypes.CDLL(str(build_gate())), next(_GATES)
+    fx.register_custom_call("test.never", (loaded, "GateWait"))
+
+    def f(x):
+        x = jax.jit(lambda x: note(x, effect))(x)
+        return fx.custom_call("test.never", ONE, with_work(x), effect=effect, gate=gate, fails=np.bool_(False))
+
+    try:
+        fx.jit(f)(jnp.int32(1))
+        with pytest.raises(fx.BarrierTimeout) as caught:
+            fx.effects_barrier(timeout=0)
+    finally:
+        loaded.OpenGate(ctypes.c_int64(gate))
+    here = re.escape(__file__)
+    calls = rf"custom calls: `test\.never` at {here}:\d+, `test\.note` at {here}:\d+\)"
+    assert re.search(rf"{named} of `.*\.f` \(thread \d+, dispatch \d+, {calls}", str(caught.value))
 
 
 def test_barrier_waits_for_a_handler_without_an_effect(gates):
