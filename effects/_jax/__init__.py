@@ -152,8 +152,10 @@ from effects._jax.primitives import run_state_p as run_state_p
 from effects._jax.primitives import scan_p as scan_p
 from effects._jax.primitives import shard_map_p as shard_map_p
 from effects._jax.primitives import while_p as while_p
+from effects._jax.regions import as_of_first as as_of_first
 from effects._jax.regions import as_per_device as as_per_device
 from effects._jax.regions import automatic_devices as automatic_devices
+from effects._jax.regions import axes_of_same as axes_of_same
 from effects._jax.regions import boolean as boolean
 from effects._jax.regions import devices_of_program as devices_of_program
 from effects._jax.regions import differs as differs
