@@ -13,6 +13,7 @@ from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
@@ -33,6 +34,10 @@ MSG_COLLECTIVE_SIZE = (
     "`fx.{call}` at {where} was given an array of shape {shape}, to be divided along axis {axis} between {size} "
     "devices. The size of that axis must be a multiple of {size}, or without `tiled=True` equal to it. Change the "
     "array or the axis."
+)
+MSG_COLLECTIVE_TO = (
+    "`fx.all_gather_start` at {where} was given `to={to}`. The type of its result says that it may be another on each "
+    'device, `to="varying"`, or that it is the same on all, `to="invarying"`. Pass one of these.'
 )
 
 
@@ -120,10 +125,16 @@ def psum_start(x: Any, axis_name: Any, *, schedule: bool = True) -> Future:
     """
     where = where_called()
     axes, size = _axes_of(axis_name, "psum_start", where)
-    return _exchange(x, "psum", where, schedule, axes, size, None, lambda x: _for_each(x, size), _add)
+
+    def send(x: Any) -> Any:
+        return _for_each(x.astype(np.int32) if x.dtype == np.bool_ else x, size)  # booleans are counted
+
+    return _exchange(x, "psum", where, schedule, axes, size, None, send, _add, everywhere=True)
 
 
-def all_gather_start(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, schedule: bool = True) -> Future:
+def all_gather_start(
+    x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, to: str = "varying", schedule: bool = True
+) -> Future:
     """Starts `jax.lax.all_gather`: each device gets the arrays of all.
 
     Args:
@@ -131,10 +142,15 @@ def all_gather_start(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = Fal
         axis_name: The axis of the mesh, or several.
         axis: Along which axis of the result the devices' arrays lie: a new one.
         tiled: Whether they are concatenated along that axis instead.
+        to: What the type of the result says under `check_vma=True`: that it may be another on each device, "varying",
+            or that it is the same on all, "invarying".
         schedule: As for `ppermute_start`.
 
     Returns:
         The future, for `async_done`.
+
+    Raises:
+        ValueError: if `to` is neither.
 
     Example:
         >>> import effects as fx, jax, jax.numpy as jnp
@@ -149,8 +165,14 @@ def all_gather_start(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = Fal
     """
     where = where_called()
     axes, size = _axes_of(axis_name, "all_gather_start", where)
-    join = _Join(axis, tiled)
-    return _exchange(x, "all_gather", where, schedule, axes, size, None, lambda x: _for_each(x, size), join)
+    if to not in ("varying", "invarying"):
+        raise ValueError(MSG_COLLECTIVE_TO.format(where=where, to=errors.shown(to)))
+    join, everywhere = _Join(axis, tiled), to == "invarying"
+
+    def send(x: Any) -> Any:
+        return _for_each(x, size)
+
+    return _exchange(x, "all_gather", where, schedule, axes, size, None, send, join, everywhere=everywhere)
 
 
 def all_to_all_start(
@@ -245,13 +267,26 @@ def _exchange(
     send: Callable[[Any], Any],
     finish: Callable[[Any], Any] | None,
     into: Into | None = None,
+    everywhere: bool = False,
 ) -> Future:
-    """`send` makes what the device sends of an array, and `finish` the result of what it gets."""
+    """`send` makes what the device sends of an array, and `finish` the result of what it gets. That is the same
+    `everywhere` if each gets the same."""
     leaves, structure = jax.tree.flatten(x)
-    values = [_jax.as_per_device(send(jnp.asarray(leaf))) for leaf in leaves]
+    arrays = [*map(jnp.asarray, leaves)]
+    values = [_jax.as_per_device(send(array)) for array in arrays]
     results = tuple(_jax.ShapedArray(value.shape, value.dtype) for value in values)
-    operation = Exchanged(name, where, results, schedule, axes=axes, size=size, receivers=receivers)
+    same_along = tuple(_same_along(array, axes, everywhere) for array in arrays)
+    operation = Exchanged(
+        name, where, results, schedule, axes=axes, size=size, receivers=receivers, same_along=same_along
+    )
     return Future.started(values, operation, structure, finish, into)
+
+
+def _same_along(x: Any, axes: tuple[str, ...], everywhere: bool) -> tuple[str, ...]:
+    """The axes along which all devices get the same of an array, as JAX says of the synchronous collective."""
+    before = set(_jax.axes_of_same(x))
+    varying = set(_jax.axes_of_same(np.float32(0)))  # all, if JAX checks that
+    return tuple(sorted(before | (varying & set(axes)) if everywhere else before - set(axes)))
 
 
 def _for_each(x: Any, size: int) -> Any:

@@ -125,7 +125,8 @@ def start_values(values: Any, name: str, where: Where, schedule: bool, into: Int
     """The future of values that are there already."""
     leaves, structure = jax.tree.flatten(values)
     arrays = [_take_result(leaf, name, where) for leaf in leaves]
-    operation = Kept(name, where, tuple(_jax.ShapedArray(x.shape, x.dtype) for x in arrays), schedule)
+    results = tuple(_jax.ShapedArray(x.shape, x.dtype) for x in arrays)
+    operation = Kept(name, where, results, schedule, same_along=tuple(map(_jax.axes_of_same, arrays)))
     return Future.started(arrays, operation, structure, into=into)
 
 

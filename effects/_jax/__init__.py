@@ -55,6 +55,7 @@ from effects._jax.custom_derivatives import is_value as is_value
 from effects._jax.distributed import coordination_service as coordination_service
 from effects._jax.distributed import device_place as device_place
 from effects._jax.distributed import host_device as host_device
+from effects._jax.distributed import is_within_processes as is_within_processes
 from effects._jax.distributed import own_devices as own_devices
 from effects._jax.distributed import processes_of as processes_of
 from effects._jax.distributed import run_id as run_id
@@ -151,8 +152,10 @@ from effects._jax.primitives import run_state_p as run_state_p
 from effects._jax.primitives import scan_p as scan_p
 from effects._jax.primitives import shard_map_p as shard_map_p
 from effects._jax.primitives import while_p as while_p
+from effects._jax.regions import as_of_first as as_of_first
 from effects._jax.regions import as_per_device as as_per_device
 from effects._jax.regions import automatic_devices as automatic_devices
+from effects._jax.regions import axes_of_same as axes_of_same
 from effects._jax.regions import boolean as boolean
 from effects._jax.regions import devices_of_program as devices_of_program
 from effects._jax.regions import differs as differs

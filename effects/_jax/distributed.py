@@ -8,6 +8,7 @@ import uuid
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import distributed
 
 
@@ -64,6 +65,15 @@ def processes_of(ctx: Any) -> tuple[int, ...]:
     return () if assigned is None else _processes_of(assigned)
 
 
+def is_within_processes(ctx: Any, axes: tuple[Any, ...]) -> bool:
+    """Whether the devices of the region that is lowered which are different along these axes alone are of one process;
+    False if it is not known which devices they are."""
+    if jax.process_count() == 1:
+        return True
+    mesh = getattr(ctx.module_context.axis_context, "mesh", None)
+    return isinstance(mesh, jax.sharding.Mesh) and _is_within_processes(mesh, axes)
+
+
 def _assigned_devices(ctx: Any) -> tuple[Any, ...] | None:
     axis_context = ctx.module_context.axis_context
     mesh = getattr(axis_context, "mesh", None)
@@ -75,6 +85,13 @@ def _assigned_devices(ctx: Any) -> tuple[Any, ...] | None:
 @functools.lru_cache(64)
 def _own_devices(devices: tuple[Any, ...]) -> int:
     return sum(device.process_index == jax.process_index() for device in devices)
+
+
+@functools.lru_cache(64)
+def _is_within_processes(mesh: jax.sharding.Mesh, axes: tuple[Any, ...]) -> bool:
+    processes = np.vectorize(lambda device: device.process_index, otypes=[int])(mesh.devices)
+    along = tuple(mesh.axis_names.index(axis) for axis in axes)
+    return bool((processes.min(along) == processes.max(along)).all())
 
 
 @functools.lru_cache(64)

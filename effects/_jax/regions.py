@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -18,20 +19,34 @@ def boolean() -> Any:
     return ShapedArray((), bool, sharding=core.get_cur_mesh_sharding(jax.sharding.PartitionSpec()))
 
 
-def per_device(aval: Any) -> Any:
-    """The type of what may differ between the devices of the region that is traced, if one is."""
+def per_device(aval: Any, same_along: Iterable[Any] = ()) -> Any:
+    """The type of what may differ between the devices of the region that is traced, if one is, but along some axes."""
     axes = jax.sharding.get_abstract_mesh().manual_axes
     if not axes:
         return aval
-    varying = core.ManualAxisType(varying=frozenset(axes if jax_config._check_vma.value else ()))
+    varying = core.ManualAxisType(varying=frozenset(axes if jax_config._check_vma.value else ()).difference(same_along))
     sharding = core.get_cur_mesh_sharding(jax.sharding.PartitionSpec(*[None] * aval.ndim))
     return aval.update(sharding=sharding, manual_axis_type=varying)
 
 
 def as_per_device(x: Any) -> Any:
     """A value that is the same on all devices of the region that is traced, if one is, as one that need not be."""
-    varying = per_device(core.typeof(x)).manual_axis_type.varying - core.typeof(x).manual_axis_type.varying
-    return jax.lax.pcast(x, tuple(varying), to="varying") if varying else x
+    same_along = axes_of_same(x)
+    return jax.lax.pcast(x, same_along, to="varying") if same_along else x
+
+
+def as_of_first(x: Any, same_along: tuple[Any, ...]) -> Any:
+    """A value that is the same on all devices along these axes as one that the first of them has, and the others zeros:
+    the sum of what they have is what there was."""
+    if not same_along:
+        return as_per_device(x)
+    x, is_first = as_per_device(x), as_per_device(jax.lax.axis_index(same_along) == 0)
+    return jax.lax.select_n(is_first, as_per_device(jax.lax.full_like(x, 0)), x)
+
+
+def axes_of_same(x: Any) -> tuple[Any, ...]:
+    """The axes of the region that is traced along which a value is the same on all devices, if JAX checks that."""
+    return tuple(sorted(per_device(core.typeof(x)).manual_axis_type.varying - core.typeof(x).manual_axis_type.varying))
 
 
 def differs(aval: Any) -> bool:

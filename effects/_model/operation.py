@@ -51,6 +51,8 @@ class Operation:
         lanes: Sizes of the `vmap`s around, the outermost first.
         into_reference: Whether its done writes the results to references.
         of_derivative: Whether JAX starts it for a derivative, in which nothing need ask for what it comes to.
+        same_along: For each result the axes of the region along which it is the same on all devices, where JAX checks
+            that; none if empty.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Operation:
     lanes: tuple[int, ...] = ()
     into_reference: bool = False
     of_derivative: bool = False
+    same_along: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), kw_only=True)
 
     kind = "operation"
     """What an operation whose start is not known is called."""
@@ -80,7 +83,12 @@ class Operation:
     @property
     def results_of_lanes(self) -> list[Any]:
         """Types of the results, of all lanes together."""
-        return [_jax.per_device(result.update(shape=(*self.lanes, *result.shape))) for result in self.results]
+        results = [result.update(shape=(*self.lanes, *result.shape)) for result in self.results]
+        return [_jax.per_device(result, axes) for result, axes in zip(results, self._same_along, strict=True)]
+
+    @property
+    def _same_along(self) -> tuple[tuple[Any, ...], ...]:
+        return self.same_along or ((),) * len(self.results)
 
     @property
     def end(self) -> Operation:
@@ -106,13 +114,19 @@ class Operation:
 
     def tangent(self) -> Operation:
         """The operation of the tangents."""
-        results = tuple(self.results[at] for at in self.differentiable)
-        return dataclasses.replace(self, results=results, of_derivative=True)
+        results, same_along = (
+            tuple(of_each[at] for at in self.differentiable) for of_each in (self.results, self._same_along)
+        )
+        return dataclasses.replace(self, results=results, same_along=same_along, of_derivative=True)
 
     def transposed(self) -> Operation:
         """The operation of the cotangents, which go the other way, and to no reference of the program's: its start is
         where this one is done."""
         return dataclasses.replace(self, into_reference=False, of_derivative=True)
+
+    def of_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
+        """What `transposed` is started with, of the cotangents of all results."""
+        return [*cotangents]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +192,13 @@ class Exchanged(Operation):
         return int.from_bytes(digest, "little") >> 1
 
     def transposed(self) -> Exchanged:
-        return dataclasses.replace(self, into_reference=False, of_derivative=True, receivers=self.senders)
+        return dataclasses.replace(
+            self, into_reference=False, of_derivative=True, same_along=(), receivers=self.senders
+        )
+
+    def of_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
+        # Of a result that is the same on all devices they have one cotangent between them, which is sent back once.
+        return [_jax.as_of_first(x, axes) for x, axes in zip(cotangents, self._same_along, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -126,7 +126,7 @@ def _update_transpose(cotangents: Any, ticket: Any, *, operation: Operation, par
 def _done_transpose(cotangents: Any, ticket: Any, *, operation: Operation) -> Sequence[Any]:
     if all(type(cotangent) is _jax.ad.Zero for cotangent in cotangents):
         return [_jax.ad.Zero(ticket.aval)]
-    values = map(_jax.ad.instantiate_zeros, cotangents)
+    values = operation.of_cotangents([*map(_jax.ad.instantiate_zeros, cotangents)])
     return async_start_p.bind(*values, operation=operation.transposed())
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from effects import _jax
-from effects.lowering.passes.summary import summarize
+from effects.lowering.passes.summary import is_collective, summarize
 
 after_p = _jax.Primitive("after")
 after_p.multiple_results = True
@@ -62,4 +62,4 @@ def are_collectives_ordered_after_effects() -> bool:
 
 def communicates(eqn: Any) -> bool:
     """Whether devices communicate in this equation, or inside it."""
-    return _jax.is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))
+    return is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
+
 from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print_grad import print_grad_p
 from effects._model.effect import Effect
-from effects._model.operation import Operation
+from effects._model.operation import Exchanged, Operation
+from effects._model.operation_primitives import async_start_p
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 
@@ -68,7 +71,7 @@ def _summarize(jaxpr: Any) -> Summary:
             first, last = (eqn if first is None else first), eqn
         if eqn.primitive is custom_call_p:
             handlers.add(eqn.params["site"])
-        has_collectives |= _jax.is_collective(eqn)
+        has_collectives |= is_collective(eqn)
         needs_masks |= eqn.primitive is print_grad_p or bool(shown)
         needs_grid |= bool(shown) or eqn.primitive in (_jax.program_id_p, _jax.num_programs_p)
         if eqn.effects:
@@ -108,6 +111,14 @@ def _sites_of(eqn: Any) -> tuple[Site, ...]:
         return operation.sites
     site = eqn.params.get("site")
     return (site,) if isinstance(site, Site) else tuple(eqn.params.get("sites", ()))
+
+
+def is_collective(eqn: Any) -> bool:
+    """Whether devices talk to each other in this equation. Where there are several processes, starts may be those of
+    JAX's collectives."""
+    if eqn.primitive is async_start_p and isinstance(eqn.params["operation"], Exchanged):
+        return jax.process_count() > 1
+    return _jax.is_collective(eqn)
 
 
 def is_ordered_record(eqn: Any) -> bool:

@@ -28,7 +28,7 @@ from effects.lowering.passes.collectives import (
 )
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.passes.started_calls import with_started_calls
-from effects.lowering.passes.summary import effects_of, is_ordered_record, summarize
+from effects.lowering.passes.summary import effects_of, is_collective, is_ordered_record, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
 
 MSG_MISSING_RULE = (
@@ -95,6 +95,8 @@ def thread_tokens(
 
     def bind_threaded(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
+        if effects and are_collectives_ordered_after_effects() and is_collective(eqn):
+            operands = after(tokens.values(), operands)
         # Callbacks of JAX's own in a primitive without a rule, or hidden in one: JAX can lower them.
         is_jaxs = (rule is None or not effects) and is_of_jax(list(_jax.jaxprs_in(eqn.params)))
         if is_jaxs or not effects:

@@ -75,6 +75,8 @@ def _lower_operation(
     everywhere = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
     if everywhere and target == POST_TARGET:
         raise NotImplementedError(MSG_ASYNC_DEVICES.format(name=operation.name, where=operation.where))
+    if isinstance(operation, Exchanged) and target == POST_TARGET and not _jax.is_within_processes(ctx, operation.axes):
+        return _jax.mlir.lower_fun(functools.partial(_exchange_and_keep, operation=operation))(ctx, *operands)
     named = {name: np.array(x, np.int64) if isinstance(x, tuple) else x for name, x in attributes}
     if site is not None:
         register_site(ctx, site)
@@ -180,6 +182,21 @@ def _to_exchange(values: Sequence[Any], operation: Exchanged) -> list[Any]:
     rank = jax.lax.axis_index(operation.axes).astype(np.uint32)
     group = jax.lax.axis_index(others).astype(np.uint32) if others else np.uint32(0)
     return [rank, group, *values]
+
+
+def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation: Exchanged) -> list[Any]:
+    """In place of a post that other processes would have to hear of: JAX's collective, whose result is kept.
+
+    It comes after the operations that were started ahead of it, so that all devices come to all in one order.
+    """
+    sent = after([token], sent)
+    if operation.receivers is None:
+        values = [jax.lax.all_to_all(value, operation.axes, 0, 0) for value in sent]
+    else:
+        pairs = [(sender, receiver) for sender, receiver in enumerate(operation.receivers) if receiver >= 0]
+        values = [jax.lax.ppermute(value, operation.axes, pairs) for value in sent]
+    token, outs = _keep(token, values, operation)
+    return [*outs, token]
 
 
 def _peers(operation: Exchanged) -> dict[str, Any]:
