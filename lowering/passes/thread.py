@@ -95,15 +95,14 @@ def thread_tokens(
 
     def bind_threaded(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
-        if effects and are_collectives_ordered_after_effects() and is_collective(eqn):
-            operands = after(tokens.values(), operands)
         # Callbacks of JAX's own in a primitive without a rule, or hidden in one: JAX can lower them.
         is_jaxs = (rule is None or not effects) and is_of_jax(list(_jax.jaxprs_in(eqn.params)))
-        if is_jaxs or not effects:
+        has_rule = bool(effects) and not is_jaxs
+        if are_collectives_ordered_after_effects() and (is_collective(eqn) if has_rule else communicates(eqn)):
+            operands = after(tokens.values(), operands)
+        if not has_rule:
             eqn = give_back(eqn) if is_jaxs else eqn
             refuse_hidden_effects(eqn)
-            if are_collectives_ordered_after_effects() and communicates(eqn):
-                operands = after(tokens.values(), operands)
             return _jax.bind(eqn, operands)
         taken = {key: tokens[key] for key in token_keys(effects)}
         own = edges if first is last is eqn else _edges_of(edges, eqn is first, eqn is last)
