@@ -32,8 +32,9 @@ from effects.lowering.rules.effect import bind_record
 
 MSG_ASYNC_PLATFORM = (
     "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "
-    "native handlers, which there are for CPUs, with the setting `native`. Compute it where it is needed, without a "
-    "future."
+    "native handlers, which there are for CPUs, with the setting `native`. Without them its values stay in the "
+    "program, from a start to a done in the same function, branch or body of a loop, and there are no asynchronous "
+    "callbacks. Do it where it was started, or compute it where it is needed, without a future."
 )
 MSG_ASYNC_DEVICES = (
     "The collective `{name}` at {where} was started outside of a `jax.shard_map` with all its axes. Each device sends "
@@ -68,19 +69,35 @@ def _lower_operation(
     **_: Any,
 ) -> Any:
     platforms = set(_jax.platforms_of(ctx))
-    if not config.native or not platforms <= set(platforms_with("native")):
-        shown = {"name": operation.name, "where": operation.where, "platform": " and ".join(sorted(platforms))}
-        raise NotImplementedError(MSG_ASYNC_PLATFORM.format(**shown))
+    has_handlers = config.native and platforms <= set(platforms_with("native"))
     everywhere = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
     if everywhere and target == POST_TARGET:
         raise NotImplementedError(MSG_ASYNC_DEVICES.format(name=operation.name, where=operation.where))
-    if isinstance(operation, Exchanged) and target == POST_TARGET and not _jax.is_within_processes(ctx, operation.axes):
+    exchanges = isinstance(operation, Exchanged) and target == POST_TARGET
+    if exchanges and not (has_handlers and _jax.is_within_processes(ctx, operation.axes)):
         return _jax.mlir.lower_fun(functools.partial(_exchange_and_keep, operation=operation))(ctx, *operands)
+    if not has_handlers:
+        if (outs := _lower_within_program(ctx, operands, target)) is not None:
+            return outs
+        shown = {"name": operation.name, "where": operation.where, "platform": " and ".join(sorted(platforms))}
+        raise NotImplementedError(MSG_ASYNC_PLATFORM.format(**shown))
     named = {name: np.array(x, np.int64) if isinstance(x, tuple) else x for name, x in attributes}
     if site is not None:
         register_site(ctx, site)
         named |= site_attributes(site, replicated=bool(_jax.automatic_devices(ctx)))
     return emit_call(ctx, target, operands, named, replicated=everywhere)
+
+
+def _lower_within_program(ctx: Any, operands: Sequence[Any], target: str) -> Sequence[Any] | None:
+    """Where there are no handlers: the ticket and the values are results of one instruction, so where the program has
+    the one as it was it has the others, too. None where it does not."""
+    token, *values = operands
+    if target == KEEP_TARGET:
+        (ticket,) = _jax.mlir.lower_fun(lambda *_: [jnp.zeros(ctx.avals_out[0].shape, np.float32)])(ctx, *operands)
+        return [_jax.with_values_beside(ticket, values), token]
+    if target == TAKE_TARGET and (kept := _jax.values_beside(*values)) is not None:
+        return [*kept, token]
+    return None
 
 
 _jax.mlir.register_lowering(operation_p, _lower_operation, cacheable=False)
