@@ -96,6 +96,8 @@ from effects._jax.lowering import missing_platform as missing_platform
 from effects._jax.lowering import owner_of as owner_of
 from effects._jax.lowering import platforms_of as platforms_of
 from effects._jax.lowering import replace_handlers as replace_handlers
+from effects._jax.lowering import values_beside as values_beside
+from effects._jax.lowering import with_values_beside as with_values_beside
 from effects._jax.mesh_kernels import calls_mesh_kernel as calls_mesh_kernel
 from effects._jax.mesh_kernels import mesh_kernel as mesh_kernel
 from effects._jax.mesh_kernels import mpmd_map_p as mpmd_map_p

@@ -11,6 +11,8 @@ from jax._src import callback as jax_callback
 from jax._src import core
 from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
+from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import hlo
 
 from effects._jax.core import abstract_token
 from effects._jax.regions import replicas_per_group
@@ -171,3 +173,25 @@ def owner_of(lowered: Any) -> Any:
     while isinstance(lowered, (list, tuple)):
         lowered = lowered[0]
     return lowered.owner
+
+
+_BESIDE = {"mhlo.frontend_attributes": {"token_effects": "beside"}}
+
+
+def with_values_beside(x: Any, values: Sequence[Any]) -> Any:
+    """A value from which `values_beside` finds others, wherever it is passed on as it is within one function."""
+    barrier = hlo.OptimizationBarrierOp([x, *values])
+    for name, value in _BESIDE.items():
+        barrier.operation.attributes[name] = mlir.ir_attribute(value)
+    return barrier.results[0]
+
+
+def values_beside(x: Any) -> Sequence[Any] | None:
+    """The values that `with_values_beside` was given; None if that did not make this value."""
+    owner = x.owner
+    if isinstance(owner, ir.Block) or not all(
+        name in owner.attributes and owner.attributes[name] == mlir.ir_attribute(value)
+        for name, value in _BESIDE.items()
+    ):
+        return None
+    return list(owner.results)[1:]

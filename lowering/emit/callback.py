@@ -60,8 +60,15 @@ def replace_handlers(ctx: Any) -> None:
     _jax.replace_handlers(ctx, make)
 
 
-def _refuse_region(ctx: Any, *tokens: Any, **params: Any) -> Any:
-    raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
+def enter_lowering(ctx: Any, *tokens: Any, has_records: bool, has_groups: bool, **_: Any) -> Any:
+    """Of asynchronous operations nothing is counted, and what is in flight stays in the program."""
+    if has_records or has_groups:
+        raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
+    return tokens
+
+
+def leave_lowering(ctx: Any, *tokens: Any, **_: Any) -> Any:
+    return tokens[: len(tokens) // 2]
 
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
@@ -82,9 +89,9 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
 LOWERINGS = {
     close_p: close_lowering,
     gate_p: lambda ctx, token, domain: [token],  # a GPU runs programs in the order in which it gets them
-    enter_p: _refuse_region,
-    leave_p: _refuse_region,
-    after_p: _refuse_region,
+    enter_p: enter_lowering,
+    leave_p: leave_lowering,
+    after_p: lambda ctx, *operands, tokens: operands[tokens:],  # in regions without handlers nothing waits
     effect_p: effect_lowering,
 }
 """By primitive."""

@@ -154,7 +154,8 @@ def start_call(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], start
     return dict(zip(keys, after, strict=True)), [ticket]
 
 
-def _started_call_lowering(ctx: Any, *operands: Any, platform: str, tokens: int, start: Called, **params: Any) -> Any:
+def lower_started_call(ctx: Any, *operands: Any, platform: str, tokens: int, start: Called, **params: Any) -> Any:
+    """Where native handlers are."""
     token = ctx.avals_out[len(ctx.avals_out) - tokens : -1]
     counts = bool(token)
     return _call(
@@ -194,11 +195,7 @@ def _refuse(ctx: Any, *operands: Any, site: Site, **params: Any) -> Any:
     raise unknown_target(message_of(site).target, site.where, "this platform")
 
 
-for _primitive, _rule in (
-    (threaded_call_p, _threaded_call_lowering),
-    (started_call_p, _started_call_lowering),
-    (custom_call_p, _custom_call_lowering),
-):
+for _primitive, _rule in ((threaded_call_p, _threaded_call_lowering), (custom_call_p, _custom_call_lowering)):
     _jax.mlir.register_lowering(_primitive, _refuse)
     for _platform in platforms_with_handlers():
         _lowering = functools.partial(_rule, platform=_platform)

@@ -179,17 +179,24 @@ def enter_lowering(
     may_diverge: bool,
     has_groups: bool,
     announces_skips: bool,
+    has_records: bool,
 ) -> Any:
+    if not config.native:
+        return callback.enter_lowering(ctx, *operands, has_records=has_records, has_groups=has_groups)
     attributes = {"ordered": ordered, "devices": own_devices(ctx, devices)}
     attributes |= {"apart": may_diverge, "parts": has_groups, "skips": announces_skips}  # as the handler has them
     return _jax.call_handler(ctx, ENTER_TARGET, operands, attributes, has_side_effect=True)
 
 
 def leave_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
+    if not config.native:
+        return callback.leave_lowering(ctx, *tokens, **attributes)
     return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=_jax.replicas_per_group(ctx) != 0)
 
 
 def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
+    if not config.native:
+        return operands[tokens:]
     ctx = ctx.replace(
         avals_in=[_jax.physical_aval(aval) for aval in ctx.avals_in],
         avals_out=[_jax.physical_aval(aval) for aval in ctx.avals_out],

@@ -17,14 +17,15 @@ import numpy as np
 
 from effects import _jax
 from effects._api.config import config
+from effects._api.custom_call_primitive import custom_call_p
 from effects._model.operation import ASYNC, Called, Exchanged, HostAwait, HostRun, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
-from effects._model.platform import platforms_with
+from effects._model.platform import platforms_with, platforms_with_handlers
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
 from effects.lowering.emit.common import register_site
-from effects.lowering.emit.custom_call import start_call
+from effects.lowering.emit.custom_call import lower_started_call, start_call, started_call_p, threaded_call_p
 from effects.lowering.emit.native import emit_call, site_attributes
 from effects.lowering.passes.collectives import after
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
@@ -33,8 +34,9 @@ from effects.lowering.rules.effect import bind_record
 
 MSG_ASYNC_PLATFORM = (
     "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "
-    "native handlers, which there are for CPUs, with the setting `native`. Compute it where it is needed, without a "
-    "future."
+    "native handlers, which there are for CPUs, with the setting `native`. Without them its values stay in the "
+    "program, from a start to a done in the same function, branch or body of a loop, and there are no asynchronous "
+    "callbacks. Do it where it was started, or compute it where it is needed, without a future."
 )
 MSG_ASYNC_DEVICES = (
     "The collective `{name}` at {where} was started outside of a `jax.shard_map` with all its axes. Each device sends "
@@ -69,19 +71,35 @@ def _lower_operation(
     **_: Any,
 ) -> Any:
     platforms = set(_jax.platforms_of(ctx))
-    if not config.native or not platforms <= set(platforms_with("native")):
-        shown = {"name": operation.name, "where": operation.where, "platform": " and ".join(sorted(platforms))}
-        raise NotImplementedError(MSG_ASYNC_PLATFORM.format(**shown))
+    has_handlers = config.native and platforms <= set(platforms_with("native"))
     everywhere = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
     if everywhere and target == POST_TARGET:
         raise NotImplementedError(MSG_ASYNC_DEVICES.format(name=operation.name, where=operation.where))
-    if isinstance(operation, Exchanged) and target == POST_TARGET and not _jax.is_within_processes(ctx, operation.axes):
+    exchanges = isinstance(operation, Exchanged) and target == POST_TARGET
+    if exchanges and not (has_handlers and _jax.is_within_processes(ctx, operation.axes)):
         return _jax.mlir.lower_fun(functools.partial(_exchange_and_keep, operation=operation))(ctx, *operands)
+    if not has_handlers:
+        if (outs := _lower_within_program(ctx, operands, target)) is not None:
+            return outs
+        shown = {"name": operation.name, "where": operation.where, "platform": " and ".join(sorted(platforms))}
+        raise NotImplementedError(MSG_ASYNC_PLATFORM.format(**shown))
     named = {name: np.array(x, np.int64) if isinstance(x, tuple) else x for name, x in attributes}
     if site is not None:
         register_site(ctx, site)
         named |= site_attributes(site, replicated=bool(_jax.automatic_devices(ctx)))
     return emit_call(ctx, target, operands, named, replicated=everywhere)
+
+
+def _lower_within_program(ctx: Any, operands: Sequence[Any], target: str) -> Sequence[Any] | None:
+    """Where there are no handlers: the ticket and the values are results of one instruction, so where the program has
+    the one as it was it has the others, too. None where it does not."""
+    token, *values = operands
+    if target == KEEP_TARGET:
+        (ticket,) = _jax.mlir.lower_fun(lambda *_: [jnp.zeros(ctx.avals_out[0].shape, np.float32)])(ctx, *operands)
+        return [_jax.with_values_beside(ticket, values), token]
+    if target == TAKE_TARGET and (kept := _jax.values_beside(*values)) is not None:
+        return [*kept, token]
+    return None
 
 
 _jax.mlir.register_lowering(operation_p, _lower_operation, cacheable=False)
@@ -135,6 +153,33 @@ def _call(
     )
     return token, outs
 
+
+def _lower_started(
+    ctx: Any, *operands: Any, platform: str, start: Called, tokens: int, site: Site, call: int, **params: Any
+) -> Any:
+    """Without native handlers the call is made as any other, and what it gives is kept."""
+    if config.native and platform in platforms_with("native"):
+        return lower_started_call(
+            ctx, *operands, platform=platform, start=start, tokens=tokens, site=site, call=call, **params
+        )
+
+    def run(*operands: Any) -> Sequence[Any]:
+        operands, given = operands[: len(operands) - tokens], operands[len(operands) - tokens :]
+        if tokens > 1:
+            outs = threaded_call_p.bind(*operands, given[0], site=site, call=call, **params)
+        else:
+            lanes = {"masked": False, "lanes": (), "lanes_of": ((),) * len(operands)}
+            outs = custom_call_p.bind(*operands, site=site, **lanes, **params)
+        results, own = outs[: len(params["results"])], outs[len(params["results"]) :]
+        token, ticket = _keep(given[-1], [results[at] for at in start.kept], start)
+        return [*results, *ticket, *own, token]
+
+    return _jax.mlir.lower_fun(run)(ctx, *operands)
+
+
+for _platform in platforms_with_handlers():
+    _rule = functools.partial(_lower_started, platform=_platform)
+    _jax.mlir.register_lowering(started_call_p, _rule, platform=_platform, cacheable=False)
 
 _KEY = token_key(ASYNC)
 

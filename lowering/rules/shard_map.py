@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax
 from effects._api.config import config
+from effects._model.operation import ASYNC
 from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.emit.record import Edges, close_p
 from effects.lowering.passes.collectives import (
@@ -70,7 +71,8 @@ enter_p.multiple_results = True
 """(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices
 `may_diverge`, one that waits for an answer may be what the others wait for in a collective. With `has_groups`, the last
 operands are the numbers of the device's replica group and of the replica in it. With `announces_skips`, replicas may
-have effects of their own too: those that are not primary announce the indices that they skip."""
+have effects of their own too: those that are not primary announce the indices that they skip. Without `has_records`
+there are asynchronous operations only."""
 
 leave_p = _jax.Primitive("leave")
 leave_p.multiple_results = True
@@ -162,6 +164,7 @@ def _shard_map_token_rule(
         devices = mesh.size if skips else math.prod(own_axes.values())
         attributes = {"ordered": ordered, "devices": devices, "may_diverge": may_deadlock}
         attributes |= {"has_groups": bool(replica_axes), "announces_skips": skips}
+        attributes |= {"has_records": _has_records(jaxpr)}
         if not replica_axes:
             return enter_p.bind(*tokens, **attributes)
 
@@ -241,9 +244,14 @@ def _refusal(jaxpr: Any, counts: bool, has_replicas: bool) -> str | None:
         return MSG_PARTLY_MANUAL
     if counts and has_replicas and jax.process_count() > 1:
         return MSG_PARTLY_OF_PROCESSES
-    if not config.native:
+    if not config.native and _has_records(jaxpr):
         return MSG_REGION_WITHOUT_NATIVE
     return None
+
+
+def _has_records(jaxpr: Any) -> bool:
+    """Whether a region has effects other than asynchronous operations, which the host hears of."""
+    return effects_of(jaxpr.effects) != {ASYNC}
 
 
 def _regions_in(jaxpr: Any) -> list[Any]:

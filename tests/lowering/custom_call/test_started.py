@@ -204,3 +204,14 @@ def test_what_a_handler_prints_comes_at_the_start(lines):
 def test_call_whose_future_is_never_done_is_refused():
     with pytest.raises(fx.FutureError, match=r"test_started.py:\d+"):
         fx.jit(lambda x: fx.async_start(lambda x: hold(x, effect=STEP), x) and x)(np.int32(1))
+
+
+def test_without_native_handlers_it_is_called_as_any_other():
+    """What it gives stays in the program then."""
+
+    def program(x):
+        future = fx.async_start(lambda x: fx.custom_call("test.later", I32, x), x)
+        return fx.async_done(future) + 1
+
+    with fx.config.override(native=False):
+        assert int(fx.jit(program)(np.int32(3))) == 5
