@@ -25,7 +25,7 @@ from effects._wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.custom_call_failures import failure_in
 from effects.dispatch.draining.logs import outgrown
-from effects.dispatch.draining.output_tokens import failure_of
+from effects.dispatch.draining.output_tokens import failures_of
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream, several_devices
 from effects.lowering.emit.record import TOKEN_NAME
@@ -87,7 +87,7 @@ class Dispatcher:
             if isinstance(error, Exception):
                 # JAX may have waited for the program, and says only that it failed.
                 _raise_what_ended(stream, number)
-                if (failure := failure_in(error, self._name)) is not None:
+                if (failure := failure_in([error], self._name)) is not None:
                     raise failure from None
                 if isinstance(error, jax.errors.KeyReuseError):
                     _count_without_token(error)
@@ -164,9 +164,9 @@ def _wait_for_answers(stream: Stream, number: int, awaited: tuple[ProgramTraits,
     wait = runtime.drain.wait
     while traits.awaits_results and not wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
         pass
-    if (traits.has_custom_calls or output_token.is_ready()) and (error := failure_of(output_token)) is not None:
+    if (traits.has_custom_calls or output_token.is_ready()) and (said := failures_of(output_token)):
         _raise_what_ended(stream, number)
-        if (failure := failure_in(error, name)) is not None:
+        if (failure := failure_in(said, name)) is not None:
             runtime.drain.wait(lambda: number not in stream.calls)  # until its other effects are done
             raise failure
 

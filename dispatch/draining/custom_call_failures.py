@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from effects import _errors as errors
 from effects.lowering.host.native import native
@@ -13,9 +14,9 @@ MSG_CUSTOM_CALL = (
 )
 
 
-def failure_in(error: BaseException, function: str) -> errors.CustomCallError | None:
-    """What a handler said that made a program fail with this error, if no caller has been given it yet."""
-    for number in _NUMBER.findall(str(error)):
+def failure_in(said: Iterable[BaseException], function: str) -> errors.CustomCallError | None:
+    """What a handler said that made a program fail, of which JAX has said this, if no caller has been given it yet."""
+    for number in _NUMBER.findall("\n".join(map(str, said))):
         if (taken := native.take_custom_call_failure(int(number))) is not None:
             target, where, code, message = taken
             return _error(target, where, _CODES.get(code, "UNKNOWN"), message.decode(errors="replace"), function)

@@ -24,6 +24,7 @@ from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.logs import outgrown, parts_of
 from effects.dispatch.draining.observers import Observers
+from effects.dispatch.draining.output_tokens import failed_on_one_device
 from effects.dispatch.draining.replay import Replay, Settle, answer_with, outside_epochs
 from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.texts import replay_text
@@ -234,6 +235,7 @@ class Drain:
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._settling.look()
+            self._fail_other_devices()
             self._free_stuck()
             self._streams.forget_ended()
         return leads, bool(items or finished), stopped
@@ -397,6 +399,12 @@ class Drain:
             call = (*call[:2], call[2].copy())
         return call, (stream.eager.get(number) if stream.eager else None)
 
+    def _fail_other_devices(self) -> None:
+        """Where a program has failed on one device, the others wait for what that one would have done."""
+        for program in failed_on_one_device(self._streams, native.any_operations()):
+            self._host_runs.fail(program)
+            native.end_program(*program)
+
     def _free_stuck(self) -> None:
         """Fails programs that wait for a function which waits for what cannot come before they end."""
         running = self.running.copy()
@@ -406,7 +414,7 @@ class Drain:
             failure = errors.EffectError(message.format(name=function.name, where=function.where))
             self.running[thread] = (*running[thread][:3], 0, *running[thread][4:])
             self._failures.end_program(function.key, failure, function.token[INDEX])
+            self._host_runs.fail(function.key)
             answer_with(function.reply, failure)
             if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
                 native.end_program(*function.key)
-            self._host_runs.fail(function.key)

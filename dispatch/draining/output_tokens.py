@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from effects.dispatch.streams.table import Streams
 
 
-def failure_of(output_token: Any) -> Exception | None:
-    """What JAX says of the program that returned this output token, if it failed. Waits until it is over."""
+def failures_of(output_token: Any) -> list[Exception]:
+    """What JAX says of the program that returned this output token, of each device on which it failed: one of these
+    may have failed only because another one has. Waits until it is over."""
+    if _failure_of_part(output_token) is None:
+        return []
+    return [failure for part in _parts(output_token) if (failure := _failure_of_part(part)) is not None]
+
+
+def _failure_of_part(part: Any) -> Exception | None:
     try:
-        output_token.block_until_ready()
+        part.block_until_ready()
     except Exception as error:
         return error
     return None
+
+
+def _parts(output_token: Any) -> list[Any]:
+    """The output token of each device of this process."""
+    if len(output_token.sharding.device_set) == 1:
+        return [output_token]
+    return [shard.data for shard in output_token.addressable_shards] or [output_token]
 
 
 def close_failed(streams: Streams) -> None:
@@ -24,10 +39,21 @@ def close_failed(streams: Streams) -> None:
             _, output_token = stream.running.get(number, (None, None))
             if output_token is None or output_token.is_deleted() or not output_token.is_ready():
                 break  # if the user has deleted all arrays of JAX's, it cannot be known
-            if _runs_here(output_token) and failure_of(output_token) is None:
+            if _runs_here(output_token) and not failures_of(output_token):
                 break  # it has ended, and its marker is about to come
             stream.running.pop(number, None)
             stream.fail(number)
+
+
+def failed_on_one_device(streams: Streams, are_exchanging: bool) -> Iterator[tuple[int, int]]:
+    """Programs over several devices that have failed on one of them and are not over on others, as (thread, epoch), if
+    devices may wait for each other: for a callback's place, or where some `are_exchanging`."""
+    for stream in streams.all():
+        for number, (traits, output_token) in [*stream.running.items()]:
+            if not (traits.awaits_results or are_exchanging) or output_token.is_deleted() or output_token.is_ready():
+                continue
+            if any(part.is_ready() and _failure_of_part(part) is not None for part in _parts(output_token)):
+                yield stream.thread, number
 
 
 def _runs_here(output_token: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.custom_call_failures import failure_in
 from effects.dispatch.draining.failures import Failures
-from effects.dispatch.draining.output_tokens import close_failed, failure_of
+from effects.dispatch.draining.output_tokens import close_failed, failures_of
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
 
@@ -63,17 +63,17 @@ class Settling:
         if (program := stream.unsettled.get(number)) is None:
             return False  # another thread was faster
         output_token = program[2]
-        if output_token.is_deleted() or (error := failure_of(output_token)) is None:
+        if output_token.is_deleted() or not (said := failures_of(output_token)):
             stream.settle(number)
             return False
         if wait is not None:
             wait(lambda: number not in stream.calls)
-        return uninterrupted(lambda: self._keep_failure(stream, number, error))
+        return uninterrupted(lambda: self._keep_failure(stream, number, said))
 
-    def _keep_failure(self, stream: Stream, number: int, error: Exception) -> bool:
+    def _keep_failure(self, stream: Stream, number: int, said: list[Exception]) -> bool:
         if (program := stream.settle(number)) is None:
             return False
-        if (failure := failure_in(error, program[0])) is None:
+        if (failure := failure_in(said, program[0])) is None:
             return False  # of another kind: its results raise it
         self._failures.add((stream.thread, number), failure, stops=False)
         return True

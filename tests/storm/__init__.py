@@ -8,11 +8,16 @@ raised is raised by a barrier, or is the context of the interrupt that came in t
     interrupts   a timer that interrupts, and what is interrupted
     operations   what is done meanwhile, and what must have come of it
     rounds       many operations, what they left behind, and whether one of them hangs
+    mixtures     random programs over several devices, and how they are read
+    asynchronous many runs of those, some of which fail, and whether one of them hangs
     __main__     the command
 
     python -m tests.storm --interrupts 100000
     python -m tests.storm --interrupts 10000 --devices 4
+    python -m tests.storm --asynchronous 1000
 
 With `--devices` programs run over so many CPU devices. Each storm over devices is followed by a control run, the same
 storm over programs of plain JAX without effects, which does not import this library: what breaks there is JAX's own.
+
+With `--asynchronous` nothing is interrupted: what is random is the programs, and which functions and handlers fail.
 """

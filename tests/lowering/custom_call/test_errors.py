@@ -129,6 +129,40 @@ def test_error_on_several_devices():
     fx.effects_barrier()
 
 
+def _callbacks(y):
+    shape = jax.ShapeDtypeStruct(y.shape, y.dtype)
+    return lax.fori_loop(0, 3, lambda i, y: fx.callback(lambda y: y + 1, shape, y), y)
+
+
+@pytest.mark.parametrize("effect", [STEP, None], ids=["with_an_effect", "without"])
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda y: fx.async_done(fx.psum_start(y, "x")),
+        lambda y: fx.async_done(fx.ppermute_start(y, "x", [(2, 0)])),
+        _callbacks,
+        lambda y: fx.async_done(fx.psum_start(_callbacks(y), "x")),
+    ],
+    ids=["sum", "permutation", "callbacks", "sum_after_callbacks"],
+)
+def test_error_on_a_device_for_which_others_wait(wait, effect):
+    """What the others wait for fails, too, and the next program runs."""
+
+    def f(x):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return wait(fx.custom_call("test.fail_at", shape, x, at=2, effect=effect))
+
+    f = fx.jit(jax.shard_map(f, mesh=mesh_of_four(), in_specs=P("x"), out_specs=P("x"), check_vma=False))
+    for first in (0, 4, 1):
+        x = jnp.arange(first, first + 4, dtype=I32)
+        if first == 4:
+            assert f(x).shape == (4,)
+            continue
+        with pytest.raises(fx.CustomCallError, match="The value is 2"):
+            f(x)
+            fx.effects_barrier(timeout=60)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
