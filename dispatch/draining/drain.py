@@ -17,15 +17,15 @@ from effects import _errors as errors
 from effects._model.kernel_log import grown
 from effects._model.record import Records
 from effects._model.site import Site
-from effects._wire import INDEX, PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
+from effects._wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.logs import outgrown, parts_of
 from effects.dispatch.draining.observers import Observers
-from effects.dispatch.draining.output_tokens import failed_on_one_device
 from effects.dispatch.draining.replay import Replay, Settle, answer_with, outside_epochs
+from effects.dispatch.draining.rescue import fail_other_devices, free_stuck
 from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.texts import replay_text
 from effects.dispatch.draining.watchdog import Running, Watch
@@ -104,12 +104,9 @@ class Drain:
 
     def _functions(self, running: dict[int, Any]) -> dict[int, Running]:
         """By the identities of their drain threads."""
-        functions = {}
-        for thread, function in running.items():
-            run = self._host_runs.awaited_by(thread)
-            own = self._nested.get(thread) if run is None else run.stream
-            functions[thread] = Running(*function, own, run)
-        return functions
+        runs = {thread: self._host_runs.awaited_by(thread) for thread in running}
+        own = {thread: run.stream if run else self._nested.get(thread) for thread, run in runs.items()}
+        return {thread: Running(*function, own[thread], runs[thread]) for thread, function in running.items()}
 
     @property
     def has_started(self) -> bool:
@@ -212,8 +209,7 @@ class Drain:
     def _step(self, settle: Settle | None) -> tuple[bool, bool, bool]:
         """Replays a batch. Returns whether this thread still leads, whether there was anything in the batch, and
         whether the drain is to end."""
-        # A `Batch` and its `Item`s, as plain tuples: to make named ones takes time, at every result that a device waits
-        # for.
+        # No `Batch` of `Item`s: to make named tuples takes time, at every result that a device waits for.
         items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = native.next_batch(
             _PATIENCE, self._observers.note_output
         )
@@ -235,8 +231,9 @@ class Drain:
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._settling.look()
-            self._fail_other_devices()
-            self._free_stuck()
+            fail_other_devices(self._streams, self._host_runs)
+            stuck = self._watch.find_stuck(self._functions(self.running.copy()))
+            free_stuck(self.running, stuck, self._failures, self._host_runs)
             self._streams.forget_ended()
         return leads, bool(items or finished), stopped
 
@@ -398,23 +395,3 @@ class Drain:
             # What is unordered passes a function that runs in this context, and no two threads can be in one.
             call = (*call[:2], call[2].copy())
         return call, (stream.eager.get(number) if stream.eager else None)
-
-    def _fail_other_devices(self) -> None:
-        """Where a program has failed on one device, the others wait for what that one would have done."""
-        for program in failed_on_one_device(self._streams, native.any_operations()):
-            self._host_runs.fail(program)
-            native.end_program(*program)
-
-    def _free_stuck(self) -> None:
-        """Fails programs that wait for a function which waits for what cannot come before they end."""
-        running = self.running.copy()
-        for thread, function, message in self._watch.find_stuck(self._functions(running)):
-            if self.running.get(thread) is not running[thread]:
-                continue  # it has just ended
-            failure = errors.EffectError(message.format(name=function.name, where=function.where))
-            self.running[thread] = (*running[thread][:3], 0, *running[thread][4:])
-            self._failures.end_program(function.key, failure, function.token[INDEX])
-            self._host_runs.fail(function.key)
-            answer_with(function.reply, failure)
-            if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
-                native.end_program(*function.key)

@@ -1,0 +1,41 @@
+"""What ends programs that cannot end by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from effects import _errors as errors
+from effects._wire import INDEX, PHASE, in_region
+from effects.dispatch.draining.failures import Failures
+from effects.dispatch.draining.host_runs import HostRuns
+from effects.dispatch.draining.output_tokens import failed_on_one_device
+from effects.dispatch.draining.replay import answer_with
+from effects.dispatch.draining.watchdog import Running
+from effects.dispatch.streams.table import Streams
+from effects.lowering.host.native import native
+
+
+def fail_other_devices(streams: Streams, host_runs: HostRuns) -> None:
+    """Where a program has failed on one device, the others wait for what that one would have done."""
+    for program in failed_on_one_device(streams, native.any_operations()):
+        host_runs.fail(program)
+        native.end_program(*program)
+
+
+def free_stuck(
+    running: dict[int, Any], stuck: Iterable[tuple[int, Running, str]], failures: Failures, host_runs: HostRuns
+) -> None:
+    """Fails programs that wait for a function which waits for what cannot come before they end. `running`: what the
+    drain's threads run, as `Drain.running`; `stuck`: those that the watchdog has found, and why."""
+    for thread, function, message in stuck:
+        now = running.get(thread)
+        if now is None or now[:4] != (function.site, function.key, function.token, function.reply):
+            continue  # it has just ended
+        failure = errors.EffectError(message.format(name=function.name, where=function.where))
+        running[thread] = (*now[:3], 0, *now[4:])
+        failures.end_program(function.key, failure, function.token[INDEX])
+        host_runs.fail(function.key)
+        answer_with(function.reply, failure)
+        if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
+            native.end_program(*function.key)
