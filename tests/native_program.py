@@ -21,7 +21,7 @@ FOLDERS = (
     "operations",
     "xla",
 )  # of the library that the module, too, is linked with
-USE_XLA = ("custom_call_test.cc", "overlay_test.cc")
+USE_XLA = ("custom_call_test.cc", "overlay_test.cc", "started_call_test.cc")
 TESTS = sorted(NATIVE.glob("*_test.cc"))
 NAMES = [f"{file.stem}.{name}" for file in TESTS for name in re.findall(r"^TEST\((\w+)\)", file.read_text(), re.M)]
 FLAGS = ["-O1", "-g1", "-pthread"]  # lines for reports; with -g the compiler tracks variables, twenty times as long
