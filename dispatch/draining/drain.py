@@ -231,7 +231,7 @@ class Drain:
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._settling.look()
-            fail_other_devices(self._streams, self._host_runs)
+            fail_other_devices(self._streams, self._failures, self._host_runs)
             stuck = self._watch.find_stuck(self._functions(self.running.copy()))
             free_stuck(self.running, stuck, self._failures, self._host_runs)
             self._streams.forget_ended()

@@ -16,11 +16,13 @@ from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
 
 
-def fail_other_devices(streams: Streams, host_runs: HostRuns) -> None:
-    """Where a program has failed on one device, the others wait for what that one would have done."""
+def fail_other_devices(streams: Streams, failures: Failures, host_runs: HostRuns) -> None:
+    """Where a program has failed on one device, the others wait for what that one would have done. If a callback has
+    ended it, they need not: their own callbacks are answered, and counted."""
     for program in failed_on_one_device(streams, native.any_operations()):
-        host_runs.fail(program)
-        native.end_program(*program)
+        if not failures.has_ended(program):
+            host_runs.fail(program)
+            native.end_program(*program)
 
 
 def free_stuck(
