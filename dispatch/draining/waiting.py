@@ -17,6 +17,9 @@ from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
 from effects.lowering.host.publish import this_thread
 
+_MOMENT = 0.05
+"""Seconds in which a thread can start and find that there is nothing to wait for."""
+
 
 class Waiting:
     """What threads wait for that want effects to be visible: those of their own programs, or of all."""
@@ -100,9 +103,11 @@ class Waiting:
         self._drain.start()  # a program that failed while it was traced has an epoch too
         left = None if deadline is None else max(0.0, deadline - monotonic())
         if done() or self._drain.wait(done, left, for_untracked=for_untracked):
+            if unsettled := self._settle(which, names, deadline):
+                return unsettled
             if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
                 return ["programs with unordered effects that were left to JAX"]
-            return self._settle(which, names, deadline)
+            return []
         outstanding = self._drain.functions()
         for stream, number in last:
             for earlier in list(stream.calls):
@@ -171,9 +176,9 @@ def _wait_for_unordered(deadline: float | None) -> bool:
         for token in tokens:
             _jax.block_until_token(token)
         return True
-    # These tokens do not say whether they are ready.
+    # These tokens do not say whether they are ready: a thread finds out, which takes a moment if they are.
     try:
         waiting = Background(lambda: [*map(_jax.block_until_token, tokens)])
     except RuntimeError:  # the interpreter ends, and no thread can be started any more
         return _wait_for_unordered(None)
-    return waiting.wait(max(0.0, deadline - monotonic()))
+    return waiting.wait(max(_MOMENT, deadline - monotonic()))

@@ -27,8 +27,8 @@ SLIPS = (
     Slip(
         "asynchronous.barrier_does_not_settle",
         "dispatch/draining/waiting.py",
-        "            return self._settle(which, names, deadline)\n",
-        "            return []\n",
+        "            if unsettled := self._settle(which, names, deadline):\n",
+        "            if unsettled := list[str]():\n",
         "The barrier does not wait for handlers that come after the end that their program has published.",
         (f"{EARLY}::test_barrier_waits_for_a_handler_without_an_effect",),
     ),
