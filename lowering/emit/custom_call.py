@@ -155,12 +155,9 @@ def start_call(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], start
 
 
 def lower_started_call(ctx: Any, *operands: Any, platform: str, tokens: int, start: Called, **params: Any) -> Any:
-    """Where native handlers are."""
-    token = ctx.avals_out[len(ctx.avals_out) - tokens : -1]
-    counts = bool(token)
-    return _call(
-        ctx, platform, operands, token=tuple(token), counts=counts, start=start, has_side_effect=True, **params
-    )
+    """Calls our handler, which starts the user's. For platforms with native handlers."""
+    token = tuple(ctx.avals_out[len(ctx.avals_out) - tokens : -1])
+    return _call(ctx, platform, operands, token=token, counts=bool(token), start=start, has_side_effect=True, **params)
 
 
 def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, **params: Any) -> Any:

@@ -142,7 +142,7 @@ class Storm:
                 assert [each for each in told if isinstance(each, fx.CustomCallError)], told
             self._far["failed"] += 1
             return
-        assert not fails, f"nobody was told what failed: {call}"
+        assert not fails, f"a call that must fail raised nothing: {call}"
 
     def _compare(self, calls: list[Call], lines: list[str]) -> None:
         """Compares the lines of a thread's calls. Where a handler fails, other devices go on as far as they come."""

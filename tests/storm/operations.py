@@ -71,7 +71,7 @@ class Operations:
             assert at == begin + len(expected) or not returned, (expected, lines[begin : begin + 9])
         assert at == len(lines), lines[at : at + 9]
         lost = [number for number, returned in self._failing.items() if returned and number not in self._raised]
-        assert not lost, f"nobody was told what the callbacks of these operations raised: {lost}"
+        assert not lost, f"what the callbacks of these operations raised was lost: {lost}"
 
     # The kinds: each gives what is to be done, and who takes note.
 
