@@ -8,6 +8,7 @@ os.environ.update(environment())  # before JAX is imported
 
 import contextlib
 import ctypes
+import gc
 import io
 import itertools
 from pathlib import Path
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(items):
     """
     root = Path(__file__).parents[1]
     items.sort(key=lambda item: not item.path.relative_to(root).as_posix().startswith(TAKE_LONGEST))
+
+
+def pytest_collection_finish(session):
+    """The collector need not look at what stays for the whole run: modules, and the tests themselves."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -112,6 +112,8 @@ def run_script(script: str, tree: Path, python: str, *arguments: str) -> dict[st
     # Without what this process was told of devices and the like, so that the same is measured everywhere.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "PYTHON"))}
     environment |= {"JAX_PLATFORMS": "cpu", "PYTHONDONTWRITEBYTECODE": "1"}
+    if (compiled := os.environ.get("PYTHONPYCACHEPREFIX")) is not None:
+        environment["PYTHONPYCACHEPREFIX"] = compiled
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "out.json")
         command = [python, "-P", str(HERE / script), str(tree), *arguments, out]

@@ -101,4 +101,4 @@ def test_interrupt_at_every_step(act):
 @pytest.mark.parametrize("devices", [1, 4])
 def test_storm(devices):
     """Nothing hangs and nothing is lost in a storm of interrupts."""
-    assert main(["--interrupts", "1500", "--devices", str(devices)]) == 0
+    assert main(["--interrupts", "700", "--devices", str(devices)]) == 0

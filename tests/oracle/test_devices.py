@@ -39,7 +39,7 @@ from tests.oracle.devices.compare import check
 from tests.oracle.observe import NotInJax
 from tests.oracle.runners import library
 
-@settings(max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(cases())
 def holds(case):
     try:
@@ -49,7 +49,7 @@ def holds(case):
 
 runner = library()
 holds()
-for number in range(8):
+for number in range(6):
     check(case_number(1, number), runner)
 print("done")
 """

@@ -31,8 +31,8 @@ from tests.oracle.statements.state import Assign, Write
 
 def test_random_programs_with_kernels_keep_program_order() -> None:
     """A kernel has its effects in the order of its grid, whatever it is in and whatever is in it, and by a log too."""
-    programs = sum(check_both_ways(case_number(1, number))[-1].rewritten for number in range(8))
-    assert programs > 3
+    programs = sum(check_both_ways(case_number(1, number))[-1].rewritten for number in range(5))
+    assert programs > 2
 
 
 A, B, N = Name("a"), Name("b"), Name("n")

@@ -33,7 +33,7 @@ def test_jit_random_programs_keep_program_order() -> None:
     """Whatever is nested in whatever, effects appear in the order of a single-threaded Python program."""
 
     @settings(
-        max_examples=80,
+        max_examples=50,
         deadline=None,
         derandomize=True,
         database=None,

@@ -85,13 +85,13 @@ def _check(statements, lines, size=4, by_device=by_device):
     assert outs[0].tolist() == xs
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(statements=_programs(DIVERGING))
 def check_diverging(statements, lines):
     _check(statements, lines)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(statements=_programs(TALKING))
 def check_talking(statements, lines):
     _check(statements, lines)
@@ -102,13 +102,13 @@ def _by_part(body, **kwargs):
     return in_parts(body, mesh_of(2, 2), **kwargs)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(statements=_programs(DIVERGING))
 def check_diverging_parts(statements, lines):
     _check(statements, lines, 2, _by_part)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(statements=_programs(TALKING))
 def check_talking_parts(statements, lines):
     _check(statements, lines, 2, _by_part)
