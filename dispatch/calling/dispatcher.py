@@ -55,8 +55,8 @@ class Dispatcher:
         if len(streams.orders) > 1:
             runtime.waiting.settle_order()
         stream = streams.current()
-        if stream.unsettled:
-            _raise_settled(stream, self._name)
+        if stream.unsettled or runtime.failures.programs:
+            _raise_earlier(stream, self._name)
         caller = self._caller
         dispatching = stream.dispatching
         depth = len(dispatching)
@@ -137,11 +137,14 @@ def _must_settle(stream: Stream, output_token: Any) -> bool:
     return stream.is_nested or bool(stream.dispatching) or output_token.is_ready()
 
 
-def _raise_settled(stream: Stream, name: str) -> None:
-    """Raises what handlers failed with of programs whose calls have returned, before another is called."""
-    if runtime.settling.settle_over(stream, runtime.drain.wait):
+def _raise_earlier(stream: Stream, name: str) -> None:
+    """Before a program is called: raises what the first of this thread's programs failed with whose calls have
+    returned."""
+    if stream.unsettled:
+        runtime.settling.settle_over(stream, runtime.drain.wait)
+    if config.errors == "next_call":
         try:
-            runtime.failures.raise_taken({stream.thread})
+            runtime.failures.raise_first(stream.thread)
         except BaseException as failure:
             failure.add_note(errors.NOTE_NOT_CALLED.format(function=f"`{name}`"))
             raise

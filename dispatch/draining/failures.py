@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import FrameType
 
 from effects import _errors as errors
@@ -14,6 +14,7 @@ from effects._api.config import config
 from effects._model.site import Site
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.background import in_main_thread, uninterrupted
+from effects.dispatch.draining.failure_log import log_failure
 from effects.dispatch.draining.kept import clear_callers, clear_frames, held_bytes
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.streams.table import Streams, UserThread
@@ -50,6 +51,7 @@ class _OfProgram:
     after: int = 0  # records that were replayed after `awaited` all the same
     cancelled: int = 0  # callbacks after it that were asked for and did not run
     bytes: int = 0  # held by the exceptions in `kept`
+    logged: bool = False  # whether its first failure was
     thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
 
 
@@ -76,6 +78,8 @@ class Failures:
         self._kept: Counter[Owner] = Counter()
         self._bytes = 0
         self._more: dict[Owner, list[int]] = {}
+        # The jitted functions and lines whose failures were logged since a caller was last given any.
+        self._logged: dict[Owner, set[tuple[str, str]]] = {}
         self.frames: dict[int, list[FrameType]] = {}  # by drain thread, those whose callers may still run
         self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
         self.raising: list[BaseException] = []  # the main thread's: taken, and not yet raised by the barrier that did
@@ -83,12 +87,19 @@ class Failures:
     def __bool__(self) -> bool:
         return bool(self.programs or self.raising)
 
-    def add(self, key: ProgramKey, failure: BaseException, *, stops: bool = True) -> None:
-        """Keeps a failure after which the program itself goes on. `stops`: whether its effects do not, if
-        `after_error` says so."""
+    def add(self, key: ProgramKey, failure: BaseException, *, stops: bool = True, logged: bool = False) -> None:
+        """Keeps a failure after which the program itself goes on, and logs it if it is the program's first.
+
+        Args:
+            key: The program.
+            failure: What one of its effects raised.
+            stops: Whether its later effects are not carried out, if `after_error` says so.
+            logged: Whether the failure has been logged already.
+        """
         self.frames.setdefault(threading.get_ident(), []).extend(clear_frames(failure))
         with self._lock:
             program = self._of(key)
+            logged = self._is_logged((key[0], program.thread), program, failure) or logged
             if len(program.kept) >= _KEPT:
                 program.more += 1
             elif self._kept[owner := (key[0], program.thread)] and self._kept.total() >= _KEPT_OF_ALL:
@@ -99,6 +110,18 @@ class Failures:
                 self._note_failed(key, program, failure)
             if not program.kept and program.awaited is None and key not in self.unended:
                 del self.programs[key]
+        if not logged:
+            log_failure(failure)
+
+    def _is_logged(self, owner: Owner, program: _OfProgram, failure: BaseException) -> bool:
+        """Whether the program has had a failure, or one at the same line of the same function was logged which no
+        caller has been given. From here on it has."""
+        lines = self._logged.setdefault(owner, set())
+        line = getattr(failure, "function", ""), getattr(failure, "where", "")
+        logged = program.logged or line in lines
+        program.logged = True
+        lines.add(line)
+        return logged
 
     def _keep(self, owner: Owner, program: _OfProgram, failure: BaseException) -> None:
         size = held_bytes(failure)
@@ -212,10 +235,20 @@ class Failures:
         return failure
 
     def raise_taken(self, threads: Collection[int] | None) -> None:
-        """Raises all failures, or those of programs that these threads called. An interrupt on the way loses none."""
-        raising = self.raising if in_main_thread() else []
+        """Raises all failures, or those of programs that these threads called."""
         taker = self._taker()
-        uninterrupted(lambda: raising.extend(self.take(threads, taker)))
+        self._raise(lambda: self.take(threads, taker))
+
+    def raise_first(self, thread: int) -> None:
+        """Raises what the first program failed with that the calling thread called, as this one."""
+        if any(owner[0] == thread for owner in list(self._kept)):
+            taker, _ = self._taker()
+            self._raise(lambda: self._take_first(thread, taker))
+
+    def _raise(self, take: Callable[[], list[BaseException]]) -> None:
+        """Raises what is taken. An interrupt on the way loses none."""
+        raising = self.raising if in_main_thread() else []
+        uninterrupted(lambda: raising.extend(take()))
         if not raising:
             return
         error = raising[0]
@@ -250,11 +283,23 @@ class Failures:
                     taken += self._take(key)
         return taken
 
+    def _take_first(self, thread: int, taker: UserThread) -> list[BaseException]:
+        with self._lock:
+            for key in list(self.programs):
+                if key in self.unended and self._is_open(key):
+                    continue
+                if self._is_own(key, {thread}, taker) and (taken := self._take(key)):
+                    return taken
+        return []
+
     def _is_for(self, key: ProgramKey, threads: Collection[int], taker: UserThread, is_nested: bool) -> bool:
-        thread = self.programs[key].thread
-        if key[0] in threads and (thread is None or thread is taker):
+        if self._is_own(key, threads, taker):
             return True
-        return not is_nested and self._streams.has_ended(key[0], thread)
+        return not is_nested and self._streams.has_ended(key[0], self.programs[key].thread)
+
+    def _is_own(self, key: ProgramKey, threads: Collection[int], taker: UserThread) -> bool:
+        thread = self.programs[key].thread
+        return key[0] in threads and (thread is None or thread is taker)
 
     def _is_open(self, key: ProgramKey) -> bool:
         stream = self._streams.get(key[0])
@@ -276,6 +321,8 @@ class Failures:
                 _finish(program, failure, ended=failure is program.awaited)
         if program.more:
             taken[-1].add_note(errors.NOTE_MANY_FAILURES.format(more=errors.counted(program.more, "more effect")))
+        if taken:
+            self._logged.pop(owner, None)
         if taken and self._kept[owner] <= 0:
             del self._kept[owner]
             if owner in self._more:

@@ -307,7 +307,8 @@ class Replay:
         """An effect of this site raised this, and the program itself goes on."""
         is_call = site is not None and site.content.call is not None
         message = MSG_CALLBACK if is_call else MSG_REPLAY
-        self._failures.add(self._key, self._failure(message, error, site))
+        logged = site is not None and site.origin is not None and _jax.logs_failures(site.origin.primitive)
+        self._failures.add(self._key, self._failure(message, error, site), logged=is_call and logged)
 
     def _failure(self, message: str, error: BaseException, site: Site | None) -> errors.EffectError:
         name, where = (site.content.title, site.where) if site else ("", "its call")

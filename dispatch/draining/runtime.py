@@ -11,6 +11,7 @@ from effects import _errors as errors
 from effects._api.config import config
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.draining.ending import INTERRUPTED, end_drain
+from effects.dispatch.draining.failure_log import first_of_each_line
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.processes import Meetings
@@ -97,7 +98,7 @@ class Runtime:
                     unseen.append(error)
                 except BaseException as error:
                     unseen.append(error)
-            for failure in unseen:
+            for failure in first_of_each_line(unseen):
                 sys.excepthook(type(failure), failure, failure.__traceback__)
             native.watch_exit(config.exit_code)
             if interrupted:

@@ -71,6 +71,7 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         "'wait', 'drop_newest' or 'drop_oldest'",
     ),
     "after_error": ("stop", _choice("stop", "go_on"), "'stop' or 'go_on'"),
+    "errors": ("next_call", _choice("next_call", "barrier"), "'next_call' or 'barrier'"),
     "bounds_checks": (False, _flag, "true or false (in the environment 1 or 0)"),
     "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
     "jax_effects": (
@@ -98,6 +99,9 @@ class Config:
     - `after_error` (`EFFECTS_AFTER_ERROR`): what becomes of a program's effects after one that has failed. `"stop"`: as
       after an exception in Python, none of them is carried out; the error says how many they were. `"go_on"`: they are
       carried out. What is in force when the effect fails counts.
+    - `errors` (`EFFECTS_ERRORS`): who raises what an effect has failed with after its call had returned.
+      `"next_call"`: the thread's next call of an `fx.jit` function, which then is not made, or a barrier before it;
+      `"barrier"`: a barrier alone. Either way the failure is logged at once.
     - `bounds_checks` (`EFFECTS_BOUNDS_CHECKS`): whether simulated Pallas kernels check every index of a reference, and
       where their blocks begin, as `fx.check` does. After a change functions are traced again.
     - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
@@ -128,6 +132,7 @@ class Config:
     ring_bytes: int
     when_full: str
     after_error: str
+    errors: str
     bounds_checks: bool
     exit_code: int
     jax_effects: str

@@ -24,6 +24,7 @@ from effects._jax.callbacks import is_left_to_jax as is_left_to_jax
 from effects._jax.callbacks import is_ordered as is_ordered
 from effects._jax.callbacks import left_to_jax as left_to_jax
 from effects._jax.callbacks import log_callback as log_callback
+from effects._jax.callbacks import logs_failures as logs_failures
 from effects._jax.callbacks import lower_as_callback as lower_as_callback
 from effects._jax.callbacks import merge_arguments as merge_arguments
 from effects._jax.callbacks import user_function as user_function

@@ -93,6 +93,11 @@ _LOGGED = {
 """Where JAX logs what a function of this primitive has raised, and the name that the message gives the callback."""
 
 
+def logs_failures(primitive: Any) -> bool:
+    """Whether what the function of such a callback raises is logged as JAX logs it."""
+    return primitive in _LOGGED
+
+
 @functools.lru_cache(1)
 def _putting_on(device: Any) -> Callable[[Any], jax.Array]:
     sharding = jax.sharding.SingleDeviceSharding(device)

@@ -1,0 +1,54 @@
+"""What is said of failures without raising them: each is logged when it happens, since a program may go on for long
+before a caller is given it, and at the end of the process those are shown that no caller was given."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from effects import _errors as errors
+from effects._api.log import LOGGER
+
+NOTE_LIKE_IT = "{more} at this line failed with an error of this type too."
+
+
+def log_failure(failure: BaseException) -> None:
+    """Logs what an effect failed with at the user's line, with its cause. Raises nothing.
+
+    The record has the attributes of `EffectError`, as far as they are known.
+    """
+    where = getattr(failure, "where", "")
+    file, _, line = where.rpartition(":")
+    known = {name: getattr(failure, name, default) for name, default in _KNOWN.items()}
+    place = [f"{name} {'.'.join(map(str, known[name]))}" for name in ("lane", "token") if known[name]]
+    text = f"{failure} ({', '.join(place)})" if place else str(failure)
+    cause = failure.__cause__
+    caused = (type(cause), cause, cause.__traceback__) if cause is not None else None
+    try:
+        if LOGGER.isEnabledFor(logging.ERROR):
+            made = LOGGER.makeRecord(
+                LOGGER.name, logging.ERROR, file, int(line or 0), text, (), caused, known["function"], known
+            )
+            LOGGER.handle(made)
+    except BaseException as error:  # a handler's: whoever is given the failure shall know
+        failure.add_note(f"It could not be logged: {errors.shown(error)}.")
+
+
+_KNOWN: dict[str, Any] = {"where": "", "function": "", "effect": "", "device": -1, "lane": (), "token": ()}
+
+
+def first_of_each_line(failures: Iterable[BaseException]) -> list[BaseException]:
+    """The first of those that effects at one line failed with, by the type of the cause. It says how many these are."""
+    first: dict[Any, BaseException] = {}
+    count: Counter[Any] = Counter()
+    for failure in failures:
+        known = getattr(failure, "where", "")
+        kind = (known, failure.function, type(failure), type(failure.__cause__)) if known else id(failure)
+        first.setdefault(kind, failure)
+        count[kind] += 1
+    for kind, failure in first.items():
+        if count[kind] > 1:
+            failure.add_note(NOTE_LIKE_IT.format(more=errors.counted(count[kind] - 1, "more effect")))
+    return [*first.values()]
