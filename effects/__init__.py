@@ -25,6 +25,7 @@ from effects._api.check import check as check
 from effects._api.config import Config as Config
 from effects._api.config import config as config
 from effects._api.custom_call import custom_call as custom_call
+from effects._api.error_if import error_if as error_if
 from effects._api.log import log as log
 from effects._api.pallas_call import pallas_call as pallas_call
 from effects._api.paths import cmake_dir as cmake_dir
@@ -108,6 +109,7 @@ __all__ = [
     "custom_call",
     "deserialize",
     "effects_barrier",
+    "error_if",
     "export",
     "include_dir",
     "inspect",

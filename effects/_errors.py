@@ -123,6 +123,7 @@ def were(count: int) -> str:
 TIMED_OUT = "DEADLINE_EXCEEDED"
 """In JAX's errors: a process did not come to a barrier in time."""
 WAITED = "The program waited for its results and could not go on without them."
+ENDED = "`fx.error_if` ends a program where its predicate is true."
 NOTE_BEFORE = "{before} of the program came before it."
 NOTE_LEFT_OUT = "After it, {left_out}, {were} not carried out."
 NOTE_REPLAYED = "After it, {replayed} that {were} already recorded {were} replayed."

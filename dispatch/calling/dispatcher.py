@@ -46,60 +46,63 @@ class Dispatcher:
         if not runs_now():
             with jax_callbacks.tracing_inside():
                 return self._without_tokens(*args, **kwargs)
-        if outgrown and (words := outgrown.get(self._caller, 0)) != kernel_options().grown_to:
-            with with_kernel_options(grown_to=words):  # traced again, with more room in the logs of its kernels
-                return self(*args, **kwargs)
-        if jax_tokens.current_tokens:
-            runtime.waiting.for_untracked_programs()
-        streams = runtime.streams
-        if len(streams.orders) > 1:
-            runtime.waiting.settle_order()
-        stream = streams.current()
-        if stream.unsettled or runtime.failures.programs:
-            _raise_earlier(stream, self._name)
-        caller = self._caller
-        dispatching = stream.dispatching
-        depth = len(dispatching)
-        awaits = (traits := caller.traits) is None or traits.awaits_results  # or may, as far as we know
-        number, threaded = -1, self._threaded
         try:
-            with stream.dispatch_lock:
-                if awaits and stream.newest_calling in stream.calls:
-                    _wait_for_callbacks(stream)
-                if stream.unsettled and (traits is None or traits.domains_of_handlers):
-                    _wait_for_begun(stream, caller, args, kwargs)
-                number = stream.open(caller, dispatching)
+            if outgrown and (words := outgrown.get(self._caller, 0)) != kernel_options().grown_to:
+                with with_kernel_options(grown_to=words):  # traced again, with more room in the logs of its kernels
+                    return self(*args, **kwargs)
+            if jax_tokens.current_tokens:
+                runtime.waiting.for_untracked_programs()
+            streams = runtime.streams
+            if len(streams.orders) > 1:
+                runtime.waiting.settle_order()
+            stream = streams.current()
+            if stream.unsettled or runtime.failures.programs:
+                _raise_earlier(stream, self._name)
+            caller = self._caller
+            dispatching = stream.dispatching
+            depth = len(dispatching)
+            awaits = (traits := caller.traits) is None or traits.awaits_results  # or may, as far as we know
+            number, threaded = -1, self._threaded
+            try:
+                with stream.dispatch_lock:
+                    if awaits and stream.newest_calling in stream.calls:
+                        _wait_for_callbacks(stream)
+                    if stream.unsettled and (traits is None or traits.domains_of_handlers):
+                        _wait_for_begun(stream, caller, args, kwargs)
+                    number = stream.open(caller, dispatching)
+                    if awaits:
+                        runtime.failures.calls.add((stream.thread, number))
+                        stream.entering[number] = threaded, count_fast_paths(threaded)
+                    if stream.is_nested and streams.is_first_call_under_way():
+                        threaded = call_beside_fast_paths(threaded)  # that call may wait for the function that calls us
+                    try:
+                        outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs)
+                    except (RuntimeError, ValueError) as error:
+                        token = _explicit_token_or_raise(error, stream.token(number))
+                        outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs, token)
+                if awaited is not None and (awaited[0].awaits_results or _must_settle(stream, awaited[1])):
+                    stream.settle(number)
+                    _wait_for_answers(stream, number, awaited, self._name)
+            except BaseException as error:
+                native.abandon(stream.thread, dispatching, depth)
+                if isinstance(error, Exception):
+                    # JAX may have waited for the program, and says only that it failed.
+                    _raise_what_ended(stream, number)
+                    if (failure := failure_in([error], self._name)) is not None:
+                        raise failure from None
+                    if isinstance(error, jax.errors.KeyReuseError):
+                        _count_without_token(error)
+                raise
+            finally:
                 if awaits:
-                    runtime.failures.calls.add((stream.thread, number))
-                    stream.entering[number] = threaded, count_fast_paths(threaded)
-                if stream.is_nested and streams.is_first_call_under_way():
-                    threaded = call_beside_fast_paths(threaded)  # that call may wait for the function that calls us
-                try:
-                    outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs)
-                except (RuntimeError, ValueError) as error:
-                    token = _explicit_token_or_raise(error, stream.token(number))
-                    outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs, token)
-            if awaited is not None and (awaited[0].awaits_results or _must_settle(stream, awaited[1])):
-                stream.settle(number)
-                _wait_for_answers(stream, number, awaited, self._name)
-        except BaseException as error:
-            native.abandon(stream.thread, dispatching, depth)
-            if isinstance(error, Exception):
-                # JAX may have waited for the program, and says only that it failed.
-                _raise_what_ended(stream, number)
-                if (failure := failure_in([error], self._name)) is not None:
-                    raise failure from None
-                if isinstance(error, jax.errors.KeyReuseError):
-                    _count_without_token(error)
-                hide_frames(error)
+                    runtime.failures.calls.discard((stream.thread, number))
+                    stream.entering.pop(number, None)
+            if config.sync and not dispatching:
+                effects_barrier()
+            return outs
+        except Exception as error:
+            hide_frames(error)
             raise
-        finally:
-            if awaits:
-                runtime.failures.calls.discard((stream.thread, number))
-                stream.entering.pop(number, None)
-        if config.sync and not dispatching:
-            effects_barrier()
-        return outs
 
 
 def _explicit_token_or_raise(error: Exception, token: Any) -> Any:

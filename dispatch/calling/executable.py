@@ -73,9 +73,9 @@ class _Call(Dispatcher):
         try:
             return super().__call__(*args, **kwargs)
         except TypeError:
-            if jax.tree.structure((args, kwargs)) != self._params.in_tree:
-                self._call_elsewhere(*args, **kwargs)  # JAX says what differs, and does not count the token
-            raise
+            if jax.tree.structure((args, kwargs)) == self._params.in_tree:
+                raise
+        return self._call_elsewhere(*args, **kwargs)  # JAX says what differs, and does not count the token
 
     def _call_elsewhere(self, /, *args: Any, **kwargs: Any) -> Any:
         """In a trace, or without jit: JAX refuses tracers, and else calls `call`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._api.registry import effect_names
-from effects._jax import patches
+from effects._jax import patches, without_our_frames
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.runtime import runtime
 
@@ -28,6 +28,7 @@ MSG_BARRIER_TIMEOUT = (
 )
 
 
+@without_our_frames
 def effects_barrier(
     *, timeout: float | None = None, effects: Any = None, all_threads: bool = False, scope: str = "local"
 ) -> None:

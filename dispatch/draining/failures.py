@@ -339,7 +339,7 @@ class Failures:
         one."""
         if self.untracked_ended:
             self.untracked_ended = False
-            _jax.forget_failed_tokens(lambda text: errors.WAITED in text)
+            _jax.forget_failed_tokens(lambda text: errors.WAITED in text or errors.ENDED in text)
 
 
 def stops_after_error(key: ProgramKey) -> bool:

@@ -153,7 +153,7 @@ class Replay:
             result = self._call[2].copy().run(self._run, site, token, device, payload)
         except BaseException as error:
             if awaited:
-                result = self._failure(MSG_AWAITED_CALLBACK, error, site)
+                result = self._ending(error, site)
                 self._failures.end_program(self._key, result, token[INDEX])
             else:
                 self.fail(error, site)
@@ -290,6 +290,8 @@ class Replay:
 
     def _report(self, failure: BaseException) -> None:
         """Keeps what a barrier raises though the effects of the program go on, whatever `after_error` says."""
+        if isinstance(failure, errors.EffectError):
+            failure.function = failure.function or self._call[0].name
         self._failures.add(self._key, failure, stops=False)
 
     def _captures(self) -> tuple[Capture, ...]:
@@ -309,6 +311,13 @@ class Replay:
         message = MSG_CALLBACK if is_call else MSG_REPLAY
         logged = site is not None and site.origin is not None and _jax.logs_failures(site.origin.primitive)
         self._failures.add(self._key, self._failure(message, error, site), logged=is_call and logged)
+
+    def _ending(self, error: BaseException, site: Site) -> errors.EffectError:
+        """What a callback has ended the program with."""
+        if isinstance(error, errors.EffectError) and site.content.raises_itself:
+            error.function = self._call[0].name
+            return error.with_traceback(None)
+        return self._failure(MSG_AWAITED_CALLBACK, error, site)
 
     def _failure(self, message: str, error: BaseException, site: Site | None) -> errors.EffectError:
         name, where = (site.content.title, site.where) if site else ("", "its call")

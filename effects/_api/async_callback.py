@@ -25,6 +25,7 @@ MSG_ASYNC_CALLABLE = (
 )
 
 
+@_jax.without_our_frames
 def async_callback(
     fn: Callable[..., Any],
     result_shape_dtypes: Any,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from effects import _jax
 from effects._api.asynchronous import Future, start_values
 from effects._model.references import read_references
 from effects._model.where import where_called
 
 
+@_jax.without_our_frames
 def copy_start(src_ref: Any, dst_ref: Any, *, schedule: bool = True) -> Future:
     """Starts a copy from one reference to another, which the done writes.
 

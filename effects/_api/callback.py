@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
+from effects import _jax
 from effects._api.registry import register_effect
 from effects._model.arguments import take_arguments
 from effects._model.effect import PROGRAM, Effect
@@ -50,6 +51,7 @@ CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 
 
+@_jax.without_our_frames
 def callback(
     fn: Callable[..., Any],
     result_shape_dtypes: Any = None,

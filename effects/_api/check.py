@@ -22,10 +22,11 @@ from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.where import Where, where_called
 
-MSG_CHECK_PREDICATE = (
-    "`fx.check` at {where} was given {predicate} as its predicate. A predicate is a boolean, or an array of booleans, "
-    "all of which must hold. Write a comparison, say `fx.check(x > 0, 'x = {{}}', x)`."
+MSG_PREDICATE = (
+    "`{call}` at {where} was given {predicate} as its predicate. A predicate is a boolean, or an array of booleans, "
+    "{rule}. Write a comparison, say `{example}`."
 )
+RULE, EXAMPLE = "all of which must hold", "fx.check(x > 0, 'x = {}', x)"
 MSG_CHECK_FAILED = (
     "The check at {place}, failed: {message}. What is checked must hold whenever the program gets there; the effects "
     "after it went on, as evidence. Correct what led to these values, or the predicate."
@@ -55,31 +56,35 @@ class Check(Line):
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         for record in records:
-            report(_failure(record))
+            report(check_error(record, MSG_CHECK_FAILED))
 
 
-def _failure(record: Record) -> errors.CheckError:
-    """What a failed check is raised as. It keeps its message, and none of its values."""
+def check_error(record: Record, text: str) -> errors.CheckError:
+    """What a record of a check is raised as, with this text for `place` and `message`. It keeps its message, and none
+    of its values."""
     message, grid = errors.beginning(record.text), record.grid or ()
     device = (record.device,) if record.device >= 0 and jax.device_count() > 1 else ()
     shown = [_shown("lane", record.lane), _shown("device", device), _shown("grid index", grid)]
     place = ", ".join([f"{record.where}", f"in `{record.where.function}`", *filter(None, shown)])
-    text = MSG_CHECK_FAILED.format(place=place, message=message.removesuffix("."))
-    return errors.CheckError(text, message, str(record.where), record.lane, record.device, grid)
+    text = text.format(place=place, message=message.removesuffix("."))
+    failure = errors.CheckError(text, message, str(record.where), record.lane, record.device, grid)
+    failure.effect, failure.token = record.effect, record.token
+    return failure
 
 
 def _shown(name: str, numbers: tuple[int, ...]) -> str:
     return f"{name} {numbers[0] if len(numbers) == 1 else numbers}" if numbers else ""
 
 
+@_jax.without_our_frames
 def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
     """Checks that a predicate holds when the program reaches this point. If it does not, that is an error.
 
     A check that fails is recorded with its message, in program order with prints, and raised as `CheckError` at the
-    next `effects_barrier`, as what callbacks raise is. A check that holds records nothing.
+    next call or barrier, as what callbacks raise is. A check that holds records nothing.
 
     A failed check ends neither its program nor its program's effects: those after it are evidence of what went wrong.
-    Use a callback with results, which raises, where a program must not go on.
+    Use `fx.error_if` where a program must not go on.
 
     Args:
         predicate: A boolean, or an array of booleans, all of which must hold. Under `vmap` each lane has a check of its
@@ -111,7 +116,7 @@ def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
 
 def check_at(where: Where, predicate: Any, fmt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """A check that stands at this line of the user's."""
-    holds = _truth(predicate, where)
+    holds = truth_of(predicate, where, lambda x: x.all(), "fx.check", RULE, EXAMPLE)
     operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where)
     of_record = check_format("fx.check", fmt, leaves, tree, where)
     site = Site(CHECK, Check(fmt, of_record=of_record), leaves, tree, where)
@@ -125,15 +130,16 @@ def check_at(where: Where, predicate: Any, fmt: Any, args: tuple[Any, ...], kwar
         fail(*operands)
 
 
-def _truth(predicate: Any, where: Where) -> Any:
-    """Whether all of a predicate holds: a bool where that is known now, else a scalar of the program's."""
+def truth_of(predicate: Any, where: Where, together: Callable[[Any], Any], call: str, rule: str, example: str) -> Any:
+    """Whether a predicate is true, or what `together` says of an array's: a bool where that is known now, else a scalar
+    of the program's."""
     if _jax.is_reference(predicate):
         predicate = predicate[...]  # what it holds now
     if isinstance(predicate, (bool, np.bool_)):
         return bool(predicate)
     if not isinstance(predicate, (jax.Array, np.ndarray)) or predicate.dtype != bool:
         shown = f"an array of {predicate.dtype}" if hasattr(predicate, "dtype") else errors.shown(predicate)
-        raise TypeError(MSG_CHECK_PREDICATE.format(where=where, predicate=shown))
+        raise TypeError(MSG_PREDICATE.format(call=call, where=where, predicate=shown, rule=rule, example=example))
     with jax.transfer_guard("allow"):  # the guard is for the user's transfers; this one is ours
-        truth = predicate.all() if predicate.ndim else predicate
+        truth = together(predicate) if predicate.ndim else predicate
         return truth if isinstance(truth, _jax.Tracer) else bool(truth)

@@ -8,6 +8,7 @@ import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from effects import _jax
 from effects._api.registry import register_effect
 from effects._model.arguments import take_arguments
 from effects._model.content import Content, Report, described_by
@@ -107,6 +108,7 @@ class Event(Content):
         LOGGER.handle(made)
 
 
+@_jax.without_our_frames
 def log(
     event: str, /, *, level: int = logging.INFO, ordered: bool = True, per_shard: bool = False, **fields: Any
 ) -> None:

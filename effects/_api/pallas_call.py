@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from effects import _jax
 from effects._model.where import Where, where_called
 
 MSG_GRID_ORDER = (
@@ -34,6 +35,7 @@ GRID_ORDER, LOG_CAPACITY, WHEN_FULL = "effects.grid_order", "effects.log_capacit
 """Keys in a kernel's metadata. JAX hands metadata on whatever it makes of a kernel."""
 
 
+@_jax.without_our_frames
 def pallas_call(
     kernel: Callable[..., None],
     out_shape: Any,

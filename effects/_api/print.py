@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from effects import _jax
 from effects._api.registry import register_effect
 from effects._model.arguments import take_arguments
 from effects._model.effect import PROGRAM, Effect
@@ -16,6 +17,7 @@ from effects._model.where import where_called
 PRINT = register_effect(Effect("print", domain=PROGRAM))
 
 
+@_jax.without_our_frames
 def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False, **kwargs: Any) -> None:
     """Prints a line when the program reaches this point, in program order.
 

@@ -183,9 +183,11 @@ from effects._jax.runtime_tokens import jax_tokens as jax_tokens
 from effects._jax.runtime_tokens import unordered_tokens as unordered_tokens
 from effects._jax.source_info import source_of as source_of
 from effects._jax.source_info import user_frame as user_frame
+from effects._jax.tracebacks import OF_CALL as OF_CALL
 from effects._jax.tracebacks import api_boundary as api_boundary
 from effects._jax.tracebacks import hide_frames as hide_frames
 from effects._jax.tracebacks import hide_frames_in as hide_frames_in
+from effects._jax.tracebacks import without_our_frames as without_our_frames
 from effects._jax.traces import call_beside_fast_paths as call_beside_fast_paths
 from effects._jax.traces import check_symbolic_scopes as check_symbolic_scopes
 from effects._jax.traces import count_fast_paths as count_fast_paths

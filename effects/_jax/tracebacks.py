@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from jax._src import source_info_util, traceback_util
 from jax._src.traceback_util import api_boundary as api_boundary
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def hide_frames_in(folder: str) -> None:
@@ -25,3 +31,21 @@ def hide_frames(error: Exception) -> None:
         traceback_util._add_tracebackhide_to_hidden_frames(error.__traceback__)
     else:
         error.with_traceback(traceback_util.filter_traceback(error.__traceback__))
+
+
+def without_our_frames(function: Callable[P, T]) -> Callable[P, T]:
+    """A function of ours that users call: what it raises shows their frames only."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
+
+    return call
+
+
+OF_CALL = without_our_frames(hide_frames).__code__
+"""The code of what stands between such a function and its caller."""

@@ -61,6 +61,11 @@ class Content(Protocol):
         return ()
 
     @property
+    def raises_itself(self) -> bool:
+        """Whether what its function raises says all by itself, and is raised as it is."""
+        return False
+
+    @property
     def is_portable(self) -> bool:
         """Whether another process can rebuild it from its description. A site whose content it cannot rebuild stays
         known only for as long as a program has it."""

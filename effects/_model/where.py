@@ -6,6 +6,8 @@ import dataclasses
 import sys
 from types import FrameType
 
+from effects import _jax
+
 
 @dataclasses.dataclass(frozen=True)
 class Where:
@@ -22,4 +24,6 @@ class Where:
 def where_called(depth: int = 1) -> Where:
     """The line from which the caller of the caller was called."""
     frame: FrameType = sys._getframe(depth + 1)
+    if frame.f_code is _jax.OF_CALL and frame.f_back is not None:
+        frame = frame.f_back
     return Where(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)

@@ -9,6 +9,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
+from effects._model.after import after_p
 from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
@@ -17,7 +18,6 @@ from effects.lowering.emit.common import lower_as_jax, refuse_missing_platform, 
 from effects.lowering.emit.record import Edges, close_p, gate_p
 from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
 from effects.lowering.host.sites import known_sites
-from effects.lowering.passes.collectives import after_p
 from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
 
 

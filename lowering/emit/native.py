@@ -13,6 +13,7 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._api.config import config
+from effects._model.after import after_p
 from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
@@ -36,7 +37,6 @@ from effects.lowering.emit import callback
 from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
 from effects.lowering.emit.record import NO_EDGES, Edges, close_p, gate_p
 from effects.lowering.emit.shards import call_shards, call_whole
-from effects.lowering.passes.collectives import after_p
 from effects.lowering.rules.shard_map import enter_p, leave_p
 
 MSG_PER_SHARD_HERE = (

@@ -14,32 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from effects import _jax
 from effects.lowering.passes.summary import is_collective, summarize
-
-after_p = _jax.Primitive("after")
-after_p.multiple_results = True
-"""(*tokens, *values) -> the values. The first `tokens` of the operands are tokens."""
-
-
-@after_p.def_abstract_eval
-def _after_abstract_eval(*operands: Any, tokens: int) -> Sequence[Any]:
-    return operands[tokens:]
-
-
-def after(tokens: Iterable[Any], values: Sequence[Any]) -> list[Any]:
-    """The values, when what these tokens stand for has been published."""
-    tokens, values = list(tokens), list(values)
-    arrays = [at for at, value in enumerate(values) if not _jax.is_reference_type(_jax.typeof(value))]
-    if arrays:
-        outs = after_p.bind(*tokens, *(values[at] for at in arrays), tokens=len(tokens))
-        for at, out in zip(arrays, outs, strict=True):
-            values[at] = out
-    return values
-
 
 _tracing = threading.local()
 

@@ -16,12 +16,12 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._api.registry import registered_effects
+from effects._model.after import after
 from effects._model.operation import ASYNC
 from effects.lowering.emit.record import NO_EDGES, Edges
 from effects.lowering.holders import Extra, find_holder
 from effects.lowering.passes.between import Between
 from effects.lowering.passes.collectives import (
-    after,
     are_collectives_ordered_after_effects,
     communicates,
     order_collectives_after_effects,

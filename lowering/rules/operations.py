@@ -18,6 +18,7 @@ import numpy as np
 from effects import _jax
 from effects._api.config import config
 from effects._api.custom_call_primitive import custom_call_p
+from effects._model.after import after
 from effects._model.operation import ASYNC, Called, Exchanged, HostAwait, HostRun, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects._model.platform import platforms_with, platforms_with_handlers
@@ -27,7 +28,6 @@ from effects._wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, U
 from effects.lowering.emit.common import register_site
 from effects.lowering.emit.custom_call import lower_started_call, start_call, started_call_p, threaded_call_p
 from effects.lowering.emit.native import emit_call, site_attributes
-from effects.lowering.passes.collectives import after
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
 from effects.lowering.rules.effect import bind_record

@@ -22,14 +22,11 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax
 from effects._api.config import config
+from effects._model.after import after
 from effects._model.operation import ASYNC
 from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.emit.record import Edges, close_p
-from effects.lowering.passes.collectives import (
-    after,
-    are_collectives_ordered_after_effects,
-    order_collectives_after_effects,
-)
+from effects.lowering.passes.collectives import are_collectives_ordered_after_effects, order_collectives_after_effects
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, summarize

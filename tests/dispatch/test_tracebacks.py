@@ -8,6 +8,7 @@ import jax
 import pytest
 
 import effects as fx
+from tests.internals import runtime
 
 HERE = __file__
 
@@ -57,3 +58,57 @@ def test_tracebacks_are_those_of_jax(call, mode):
     assert (error, names) == (expected_error, expected_names)
     if mode != "off":
         assert others == expected_others
+
+
+def save(x):
+    raise OSError("the disk is full")
+
+
+@fx.jit
+def saves(x):
+    fx.callback(save, None, x)
+
+
+@fx.jit
+def awaits(x):
+    return fx.callback(save, jax.ShapeDtypeStruct((), "float32"), x)
+
+
+def call_and_wait():
+    saves(1)
+    fx.effects_barrier(timeout=60)
+
+
+def call_again():
+    saves(1)
+    runtime.waiting.for_thread()
+    saves(2)
+
+
+def call_in_sync():
+    with fx.config.override(sync=True):
+        saves(1)
+
+
+RAISING = {
+    "barrier": call_and_wait,
+    "next call": call_again,
+    "sync": call_in_sync,
+    "awaited": lambda: awaits(1.0),
+    "error_if": lambda: fx.jit(lambda x: fx.error_if(x, x > 0, "{}", x))(1),
+    "eagerly": lambda: fx.print("{}"),
+    "barrier's argument": lambda: fx.effects_barrier(timeout="long"),
+}
+
+
+@pytest.mark.parametrize("mode", ["quiet_remove_frames", "tracebackhide", "off"], indirect=True)
+@pytest.mark.parametrize("call", RAISING)
+def test_what_effects_raise_shows_the_users_frames(call, mode):
+    """And so does its cause. All frames are there where the user wants to see them."""
+    with pytest.raises(Exception) as caught:
+        RAISING[call]()
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    shown = {frame.f_code.co_filename for frame in frames if "__tracebackhide__" not in frame.f_locals}
+    assert (shown == {HERE}) == (mode != "off")
+    if (cause := caught.value.__cause__) is not None:
+        assert [frame.f_code.co_name for frame, _ in traceback.walk_tb(cause.__traceback__)] == ["save"]

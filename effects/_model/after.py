@@ -1,0 +1,45 @@
+"""Values that are there only after others are: XLA sees no more than data, and a dependency that it cannot remove."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from effects import _jax
+
+after_p = _jax.Primitive("after")
+after_p.multiple_results = True
+"""(*others, *values) -> the values. The first `tokens` of the operands are the others, which mostly are tokens."""
+
+
+def after(others: Iterable[Any], values: Sequence[Any]) -> list[Any]:
+    """The values, when these others are there; of tokens: when what they stand for has been published."""
+    others, values = list(others), list(values)
+    arrays = [at for at, value in enumerate(values) if not _jax.is_reference_type(_jax.typeof(value))]
+    if arrays:
+        outs = after_p.bind(*others, *(values[at] for at in arrays), tokens=len(others))
+        for at, out in zip(arrays, outs, strict=True):
+            values[at] = out
+    return values
+
+
+@after_p.def_impl
+def _after_impl(*operands: Any, tokens: int) -> Sequence[Any]:
+    return operands[tokens:]
+
+
+@after_p.def_abstract_eval
+def _after_abstract_eval(*operands: Any, tokens: int) -> Sequence[Any]:
+    return operands[tokens:]
+
+
+def _after_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, tokens: int) -> tuple[Sequence[Any], Sequence[Any]]:
+    return after_p.bind(*primals, tokens=tokens), tangents[tokens:]
+
+
+def _after_batch(operands: Sequence[Any], dims: Sequence[Any], *, tokens: int) -> tuple[Sequence[Any], Sequence[Any]]:
+    return after_p.bind(*operands, tokens=tokens), dims[tokens:]
+
+
+_jax.ad.primitive_jvps[after_p] = _after_jvp
+_jax.batching.primitive_batchers[after_p] = _after_batch
