@@ -57,6 +57,7 @@ from effects.dispatch.calling.inspect import Inspection as Inspection
 from effects.dispatch.calling.inspect import inspect as inspect
 from effects.dispatch.calling.jit import jit as jit
 from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
+from effects.dispatch.draining.cells import follow_cells as _follow_cells
 from effects.dispatch.draining.observe import add_handler as add_handler
 from effects.dispatch.draining.observe import capture as capture
 from effects.dispatch.draining.observe import remove_handler as remove_handler
@@ -70,6 +71,7 @@ from effects.handlers import NpzHandler as NpzHandler
 
 _jax.hide_frames_in(__path__[0])
 _patches.apply()  # all that is changed in JAX
+_follow_cells()
 
 __all__ = [
     "BarrierTimeout",

@@ -72,6 +72,7 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     ),
     "after_error": ("stop", _choice("stop", "go_on"), "'stop' or 'go_on'"),
     "errors": ("next_call", _choice("next_call", "barrier"), "'next_call' or 'barrier'"),
+    "cells": ("wait", _choice("wait", "go_on"), "'wait' or 'go_on'"),
     "bounds_checks": (False, _flag, "true or false (in the environment 1 or 0)"),
     "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
     "jax_effects": (
@@ -102,6 +103,8 @@ class Config:
     - `errors` (`EFFECTS_ERRORS`): who raises what an effect has failed with after its call had returned.
       `"next_call"`: the thread's next call of an `fx.jit` function, which then is not made, or a barrier before it;
       `"barrier"`: a barrier alone. Either way the failure is logged at once.
+    - `cells` (`EFFECTS_CELLS`): when a cell of IPython or of a notebook ends. `"wait"`: when its effects are visible,
+      and what they failed with is the cell's error; `"go_on"`: when its code has run.
     - `bounds_checks` (`EFFECTS_BOUNDS_CHECKS`): whether simulated Pallas kernels check every index of a reference, and
       where their blocks begin, as `fx.check` does. After a change functions are traced again.
     - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
@@ -133,6 +136,7 @@ class Config:
     when_full: str
     after_error: str
     errors: str
+    cells: str
     bounds_checks: bool
     exit_code: int
     jax_effects: str

@@ -37,9 +37,11 @@ def _after_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, tokens: int) 
     return after_p.bind(*primals, tokens=tokens), tangents[tokens:]
 
 
-def _after_batch(operands: Sequence[Any], dims: Sequence[Any], *, tokens: int) -> tuple[Sequence[Any], Sequence[Any]]:
+def _after_batch(
+    axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, tokens: int
+) -> tuple[Sequence[Any], Sequence[Any]]:
     return after_p.bind(*operands, tokens=tokens), dims[tokens:]
 
 
 _jax.ad.primitive_jvps[after_p] = _after_jvp
-_jax.batching.primitive_batchers[after_p] = _after_batch
+_jax.batching.fancy_primitive_batchers[after_p] = _after_batch

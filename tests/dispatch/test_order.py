@@ -283,7 +283,8 @@ def test_order_that_changes_between_calls(orders, gates):
 
     gate = gates()
     held = fx.jit(lambda x: raises(gate(x)))
-    with contextlib.redirect_stdout(io.StringIO()) as out, fx.config.override(order=orders[0]):
+    settings = fx.config.override(order=orders[0], errors="barrier")
+    with contextlib.redirect_stdout(io.StringIO()) as out, settings:
         held(jnp.float32(0))
         threading.Thread(target=gate.open).start()
         for call, order in enumerate(orders[1:], start=1):

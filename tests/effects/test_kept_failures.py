@@ -16,6 +16,12 @@ from tests.internals import runtime
 LARGE = 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def _kept_until_the_barrier():
+    with fx.config.override(errors="barrier"):
+        yield
+
+
 def _fail(times, raises, size):
     """Programs that fail, and nobody asks. Returns references to what their functions got."""
     refs = []

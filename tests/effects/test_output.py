@@ -1,4 +1,4 @@
-"""Where printed lines go: redirected, buffered, closed and broken outputs, and the cells of a notebook."""
+"""Where printed lines go: redirected, buffered, closed and broken outputs, and cells that do not wait for them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import io
 import os
 import subprocess
 import sys
-import time
 
 import jax
 import pytest
-from jupyter_client import BlockingKernelClient
-from jupyter_client.connect import write_connection_file
 
 import effects as fx
+from tests.effects.notebook import Notebook
 from tests.helpers import ROOT, run_python
 from tests.internals import may_wait
 
@@ -126,61 +124,9 @@ def test_reader_that_has_gone_away_is_an_error(barrier):
     assert "BrokenPipeError(32, 'Broken pipe')" in done.stderr and ("EffectError" in done.stderr) is not barrier
 
 
-class Notebook:
-    """A kernel in a process of its own, whose cells are sent as a notebook sends them."""
-
-    def __init__(self, folder):
-        connection = str(folder / "connection.json")
-        write_connection_file(connection, transport="ipc", ip=str(folder / "socket"))
-        # Set by pytest, it would make the kernel leave its outputs as they are.
-        env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "ipykernel_launcher", "-f", connection], cwd=folder, env=env
-        )
-        self._client = BlockingKernelClient(connection_file=connection)
-        try:
-            self._client.load_connection_file()
-            self._client.start_channels()
-            self._wait_until_ready()
-        except BaseException:
-            self.close()
-            raise
-
-    def _wait_until_ready(self):
-        while True:
-            try:
-                return self._client.wait_for_ready(timeout=240)
-            except RuntimeError as error:  # the client takes one for dead that has not begun within a second
-                if "died" not in str(error) or self._process.poll() is not None:
-                    raise
-
-    def run(self, *cells):
-        """Sends all cells at once, and then a barrier. Returns the output that stands below each."""
-        sent = [self._client.execute(cell) for cell in [*cells, "fx.effects_barrier()"]]
-        outputs = dict.fromkeys(sent, "")
-        deadline = time.monotonic() + 240
-        while True:
-            message = self._client.get_iopub_msg(timeout=max(0, deadline - time.monotonic()))
-            cell, content = message["parent_header"].get("msg_id"), message["content"]
-            if cell not in outputs:
-                continue
-            if message["msg_type"] == "stream":
-                outputs[cell] += content["text"]
-            elif message["msg_type"] == "error":
-                outputs[cell] += content["ename"]
-            elif content.get("execution_state") == "idle" and cell == sent[-1]:
-                return list(outputs.values())
-
-    def close(self):
-        self._client.stop_channels()
-        self._process.kill()
-        self._process.wait()
-
-
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    notebook = Notebook(tmp_path_factory.mktemp("kernel"))
+    notebook = Notebook(tmp_path_factory.mktemp("kernel"), EFFECTS_CELLS="go_on")
     first = """
 import threading
 import jax, jax.numpy as jnp
@@ -242,7 +188,8 @@ def test_cells_have_what_their_callbacks_print(notebook):
 
 def test_cell_with_the_barrier_has_the_error(notebook):
     """An effect that fails does so at the barrier, and the kernel goes on."""
-    assert notebook.run("fx.jit(lambda x: fx.callback(fail, None, x))(1)") == ["", "EffectError"]
+    call = "import logging; logging.disable()\nfx.jit(lambda x: fx.callback(fail, None, x))(1)"
+    assert notebook.run(call) == ["", "EffectError"]
     assert notebook.run("show(1)") == ["x = 1\n", ""]
 
 

@@ -91,14 +91,13 @@ def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
     """What the case asks for, around its dispatches and the barrier."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(in_force(case))
-        if case.order != "thread" or case.after_error != "stop":
-            import effects as fx
+        import effects as fx
 
-            stack.enter_context(fx.config.override(order=case.order, after_error=case.after_error))
+        # A case dispatches all its programs, whichever of them fail.
+        settings = {"order": case.order, "after_error": case.after_error, "errors": "barrier"}
+        stack.enter_context(fx.config.override(**settings))
         records: Any = None
         if case.capture:
-            import effects as fx
-
             records = stack.enter_context(fx.capture())
         yield
     if records is not None:

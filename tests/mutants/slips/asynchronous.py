@@ -19,7 +19,7 @@ SLIPS = (
     Slip(
         "asynchronous.call_is_made_all_the_same",
         "dispatch/calling/dispatcher.py",
-        "        if stream.unsettled:\n            _raise_settled(stream, self._name)\n",
+        "    if stream.unsettled:\n        runtime.settling.settle_over(stream, runtime.drain.wait)\n",
         "",
         "The next call does not raise what a handler of the program before failed with.",
         (f"{EARLY}::test_next_call_raises_and_is_not_made",),

@@ -3,6 +3,7 @@
 from tests.mutants.slip import Slip
 
 FILE = "dispatch/draining/failures.py"
+EARLIER = "tests/dispatch/test_earlier_failures.py"
 ERRORS = "tests/effects/test_errors.py"
 
 SLIPS = (
@@ -17,10 +18,50 @@ SLIPS = (
     Slip(
         "failures.process_order",
         FILE,
-        "if key[0] in threads and (thread is None or thread is taker):",
-        "if key[0] in threads:",
+        "return key[0] in threads and (thread is None or thread is taker)",
+        "return key[0] in threads",
         'With `order="process"` a barrier raises what another thread\'s programs have raised.',
         ("tests/effects/test_errors_elsewhere.py::test_error_is_raised_in_the_thread_that_called",),
+    ),
+    Slip(
+        "failures.call_raises_nothing",
+        "dispatch/calling/dispatcher.py",
+        'if config.errors == "next_call":',
+        "if False:",
+        "A failure is silent until the barrier.",
+        (f"{EARLIER}::test_next_call_raises",),
+    ),
+    Slip(
+        "failures.call_raises_for_others",
+        FILE,
+        "if self._is_own(key, {thread}, taker) and (taken := self._take(key)):",
+        "if taken := self._take(key):",
+        "A call raises what programs of other threads failed with.",
+        (f"{EARLIER}::test_call_does_not_raise_what_other_threads_called",),
+    ),
+    Slip(
+        "failures.call_raises_all",
+        FILE,
+        "self._raise(lambda: self._take_first(thread, taker))",
+        "self._raise(lambda: self.take({thread}))",
+        "A call raises what several programs failed with, as a group.",
+        (f"{EARLIER}::test_each_call_raises_what_one_program_failed_with",),
+    ),
+    Slip(
+        "failures.each_is_logged",
+        FILE,
+        "        program.logged = True\n",
+        "",
+        "Every failure of a program is logged.",
+        (f"{EARLIER}::test_only_the_first_failure_of_a_program_is_logged",),
+    ),
+    Slip(
+        "failures.logged_once_for_all",
+        FILE,
+        "            self._logged.pop(owner, None)\n",
+        "            pass\n",
+        "A line that fails again after its failure was raised is not logged.",
+        (f"{EARLIER}::test_each_line_is_logged_once_until_its_failures_are_raised",),
     ),
     Slip(
         "failures.raised_twice",

@@ -165,7 +165,7 @@ def observe(case: DeviceCase, runner: Runner) -> Seen:
     with contextlib.redirect_stdout(io.StringIO()) as written, events_as_lines(), contextlib.ExitStack() as stack:
         import effects as fx
 
-        stack.enter_context(fx.config.override(order=case.order, after_error="go_on"))
+        stack.enter_context(fx.config.override(order=case.order, after_error="go_on", errors="barrier"))
         if len(case.sequences) > 1:
             threads = [threading.Thread(target=run, args=(number,)) for number in range(len(case.sequences))]
             for thread in threads:

@@ -1,0 +1,70 @@
+"""A notebook: a kernel in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from jupyter_client import BlockingKernelClient
+from jupyter_client.connect import write_connection_file
+
+from tests.helpers import ROOT
+
+
+class Notebook:
+    """A kernel in a process of its own, whose cells are sent as a notebook sends them."""
+
+    def __init__(self, folder, **environment):
+        connection = str(folder / "connection.json")
+        write_connection_file(connection, transport="ipc", ip=str(folder / "socket"))
+        # Set by pytest, it would make the kernel leave its outputs as they are.
+        env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        env |= environment
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ipykernel_launcher", "-f", connection], cwd=folder, env=env
+        )
+        self._client = BlockingKernelClient(connection_file=connection)
+        try:
+            self._client.load_connection_file()
+            self._client.start_channels()
+            self._wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_until_ready(self):
+        while True:
+            try:
+                return self._client.wait_for_ready(timeout=240)
+            except RuntimeError as error:  # the client takes one for dead that has not begun within a second
+                if "died" not in str(error) or self._process.poll() is not None:
+                    raise
+
+    def run(self, *cells):
+        """Sends all cells at once, and then a barrier. Returns the output that stands below each."""
+        return self.execute(*cells, "fx.effects_barrier()")
+
+    def execute(self, *cells):
+        """Sends all cells at once. Returns the output that stands below each, with the names of errors."""
+        sent = [self._client.execute(cell, stop_on_error=False) for cell in cells]
+        outputs = dict.fromkeys(sent, "")
+        deadline = time.monotonic() + 240
+        while True:
+            message = self._client.get_iopub_msg(timeout=max(0, deadline - time.monotonic()))
+            cell, content = message["parent_header"].get("msg_id"), message["content"]
+            if cell not in outputs:
+                continue
+            if message["msg_type"] == "stream":
+                outputs[cell] += content["text"]
+            elif message["msg_type"] == "error":
+                outputs[cell] += content["ename"]
+            elif content.get("execution_state") == "idle" and cell == sent[-1]:
+                return list(outputs.values())
+
+    def close(self):
+        self._client.stop_channels()
+        self._process.kill()
+        self._process.wait()

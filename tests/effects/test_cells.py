@@ -1,0 +1,96 @@
+"""Cells of a notebook: each ends when its effects are visible, with what they failed with."""
+
+from __future__ import annotations
+
+import nbclient
+import nbformat
+import pytest
+
+from tests.effects.notebook import Notebook
+from tests.helpers import ROOT
+
+FIRST = """
+import logging, os, signal, threading
+logging.disable()
+import jax, jax.numpy as jnp
+import effects as fx
+
+@fx.jit
+def show(x):
+    fx.print("x = {}", x)
+
+@fx.jit
+def slow(x, n):
+    m = jax.lax.fori_loop(0, n, lambda _, m: jnp.tanh(m @ m), jnp.full((200, 200), x))
+    fx.print("slow {}", m[0, 0])
+
+def fail(x):
+    raise ValueError(x)
+
+fails = fx.jit(lambda x: fx.callback(fail, None, x))
+show(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    notebook = Notebook(tmp_path_factory.mktemp("kernel"))
+    try:
+        assert notebook.execute(FIRST) == ["x = 0\n"]  # the cell with the import is one
+        yield notebook
+    finally:
+        notebook.close()
+
+
+def test_cell_ends_when_its_effects_are_visible(notebook):
+    """No barrier is in any of them, and the last one has its lines too."""
+    cells = ["show(1)", "slow(2.0, 2000)", "show(2); print('python')", "slow(2.0, 2000); show(3)"]
+    first, second, third, fourth = notebook.execute(*cells)
+    assert (first, second, fourth) == ("x = 1\n", "slow 1.0\n", "slow 1.0\nx = 3\n")
+    assert sorted(third.split()) == ["2", "=", "python", "x"]
+
+
+def test_cell_has_its_error(notebook):
+    """It is the cell's, the next one has none, and what the cell prints is there as well."""
+    assert notebook.execute("show(1); fails(2)", "show(3)") == ["x = 1\nEffectError", "x = 3\n"]
+
+
+def test_cell_that_raises_has_its_effects(notebook):
+    """An exception of Python's does not hide what the cell's programs print, or fail with."""
+    lines, both = notebook.execute("show(1); 1 / 0", "show(2); fails(2); raise KeyError")
+    assert "x = 1\n" in lines and "ZeroDivisionError" in lines
+    assert "x = 2\n" in both and "KeyError" in both and "EffectError" in both
+
+
+def test_interrupt_ends_a_cell(notebook):
+    """A cell whose effects never end is interrupted as any other is."""
+    cells = [
+        "gate = threading.Event()\nhold = fx.jit(lambda x: fx.callback(lambda x: gate.wait() and None, None, x))",
+        "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start(); hold(1)",
+        "gate.set(); show(1)",
+    ]
+    assert notebook.execute(*cells) == ["", "KeyboardInterrupt", "x = 1\n"]
+
+
+def test_setting_lets_cells_go_on(notebook):
+    cells = ["fx.config.cells = 'go_on'\ngate.clear(); hold(1)", "gate.set(); fx.config.cells = 'wait'", "show(1)"]
+    assert notebook.execute(*cells) == ["", "", "x = 1\n"]
+
+
+def execute(*cells):
+    """Executes a notebook as a program does. Returns the outputs below each cell."""
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(made, timeout=240, resources={"metadata": {"path": str(ROOT)}}).execute()
+    return [cell.outputs for cell in made.cells]
+
+
+def test_executed_notebook_has_every_line():
+    """Twenty cells, of which each prints at its end."""
+    first, *others = execute(FIRST, *[f"show({n})" for n in range(20)])
+    assert [output.text for output in first] == ["x = 0\n"]
+    assert [[output.text for output in outputs] for outputs in others] == [[f"x = {n}\n"] for n in range(20)]
+
+
+def test_executed_notebook_fails_where_an_effect_does():
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="EffectError.*raised ValueError"):
+        execute(FIRST, "fails(1)", "show(1)")
