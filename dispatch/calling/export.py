@@ -53,6 +53,10 @@ _TARGETS = (
     wire.ENTER_TARGET,
     wire.LEAVE_TARGET,
     wire.AFTER_TARGET,
+    wire.BEGIN_TARGET,
+    wire.KEEP_TARGET,
+    wire.POST_TARGET,
+    wire.TAKE_TARGET,
     wire.CLOSE_TARGET,
 )
 _CHECKS = tuple(map(jax.export.DisabledSafetyCheck.custom_call, _TARGETS))

@@ -19,8 +19,8 @@ MSG_HANDLER = (
     "`Record` at a time. Pass a function of a record, or an object with `handle(record)`."
 )
 MSG_HANDLER_TOKEN = (
-    "`remove_handler` was given {token}, which is no handler that is there. A handler is removed once, by what "
-    "`add_handler` returned for it. Keep that, and pass it."
+    "`remove_handler` was given {token}, which is no handler that is there. A handler is removed once, by itself or by "
+    "what `add_handler` returned for it. Pass one of these."
 )
 
 
@@ -66,8 +66,19 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
     return native.WithBlock(begin, end, undo)
 
 
-def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False) -> Handler:
-    """Gives records to a handler from now on.
+class AddedHandler(Handler):
+    """What `add_handler` returns. In a `with` block: the handler is removed at the end."""
+
+    def __enter__(self) -> AddedHandler:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self in runtime.observers.handlers:
+            remove_handler(self)
+
+
+def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False) -> AddedHandler:
+    """Gives records to a handler from now on, or for the time of a `with` block.
 
     Args:
         handler: A function of one `Record`, or an object with `handle(record)`. If it has `handle_many(records)`, it
@@ -79,7 +90,7 @@ def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False)
             their program had failed. Their `after_error` is true.
 
     Returns:
-        What `remove_handler` takes.
+        What `remove_handler` takes; in a `with` block it removes the handler at the end.
 
     Raises:
         TypeError: if it can neither be called nor has a method `handle`.
@@ -87,9 +98,8 @@ def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False)
     Example:
         >>> import effects as fx
         >>> texts = []
-        >>> added = fx.add_handler(lambda record: texts.append(record.text), effects="print")
-        >>> fx.jit(lambda x: fx.print("x = {}", x))(1)
-        >>> fx.remove_handler(added)
+        >>> with fx.add_handler(lambda record: texts.append(record.text), effects="print"):
+        ...     fx.jit(lambda x: fx.print("x = {}", x))(1)
         x = 1
         >>> texts
         ['x = 1']
@@ -97,7 +107,7 @@ def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False)
     takes_records = callable(getattr(handler, "handle", None)) or callable(handler)
     if not takes_records or isinstance(handler, type):  # a class makes handlers
         raise TypeError(MSG_HANDLER.format(handler=errors.shown(handler)))
-    added = Handler(handler, None if effects is None else effect_names(effects), bool(after_error))
+    added = AddedHandler(handler, None if effects is None else effect_names(effects), bool(after_error))
     runtime.waiting.for_thread()
     try:
         runtime.observers.add(added)
@@ -107,14 +117,14 @@ def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False)
     return added
 
 
-def remove_handler(token: Handler) -> None:
+def remove_handler(token: Any) -> None:
     """Gives no more records to a handler, and closes it. It has got those of all that the calling thread issued before.
 
     Other threads' programs may be giving it records. Then it is closed when they have: this waits for it, unless it is
     called by a handler or a callback.
 
     Args:
-        token: What `add_handler` returned.
+        token: What `add_handler` returned, or the handler itself: if it was added several times, as it was last.
 
     Raises:
         ValueError: if the handler is not there.
@@ -125,16 +135,19 @@ def remove_handler(token: Handler) -> None:
         >>> fx.remove_handler(added)
     """
     runtime.waiting.for_thread()
-    if not isinstance(token, Handler) or not runtime.observers.remove(token):
+    added = next(
+        (added for added in reversed(runtime.observers.handlers) if added is token or added.handler is token), None
+    )
+    if added is None or not runtime.observers.remove(added):
         raise ValueError(MSG_HANDLER_TOKEN.format(token=errors.shown(token)))
     if not this_thread.is_nested:
         try:
-            while token.is_busy and not runtime.drain.wait(lambda: not token.is_busy, _LOOK):
+            while added.is_busy and not runtime.drain.wait(lambda: not added.is_busy, _LOOK):
                 pass
         except BaseException:
-            token.close_when_idle()
+            added.close_when_idle()
             raise
-    token.close_when_idle()
+    added.close_when_idle()
 
 
 _LOOK = 0.005

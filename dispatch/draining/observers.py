@@ -13,6 +13,7 @@ from effects._api.callback import CALLBACK
 from effects._api.check import CHECK
 from effects._api.log import LOG
 from effects._model.record import Record, Records
+from effects._model.site import Site
 from effects.dispatch.streams.outputs import may_wait
 from effects.lowering.host.native import native
 
@@ -48,6 +49,10 @@ class Handler:
         self._is_removed = False
         self._to_close = [True]  # who takes this out closes the handler
         self._close_when_idle = False
+
+    def is_for(self, site: Site) -> bool:
+        """Whether it gets the records of this site."""
+        return self._effects is None or site.effect.name in self._effects
 
     def wants_lines(self) -> bool:
         """Whether it is to see records that native code could show by itself."""

@@ -238,9 +238,9 @@ class Replay:
         """If that stops the program's effects, returns in which record, and what is left: lanes of it, and records."""
         observed = self._observers.handlers or self._observers.captures
         suppressed = bool(observed) and any(capture.suppress for capture in self._captures())
-        if any(site.content.is_shown(suppressed) for site in records.sites()):
+        if any(self._is_shown(site, suppressed) for site in records.sites()):
             for at, part in enumerate(records.parts()):
-                if not part[0].content.is_shown(suppressed) or (left := self._show_lanes(part)) is None:
+                if not self._is_shown(part[0], suppressed) or (left := self._show_lanes(part)) is None:
                     continue
                 before, _ = records.split(at)
                 _, after = records.split(at + 1)
@@ -252,6 +252,12 @@ class Replay:
         if observed:
             self._observe(records)
         return None
+
+    def _is_shown(self, site: Site, suppressed: bool) -> bool:
+        content = site.content
+        if content.yields_to_handlers and any(handler.is_for(site) for handler in self._observers.handlers):
+            return False
+        return content.is_shown(suppressed)
 
     def _show_lanes(self, part: Part) -> list[Record] | None:
         """Shows a record. If that stops the program's effects, returns the lanes that are left."""

@@ -30,7 +30,7 @@ from effects._model.content import Content
 from effects._model.functions import HostFunction, function_name
 from effects._model.host_call import HostCall
 from effects._model.jax_call import JaxCall
-from effects._model.line import Line, fill
+from effects._model.line import Line, jax_text
 from effects._model.operand import Operand, Static, stored_dtype
 from effects._model.primitive import effect_p
 from effects._model.site import Site
@@ -191,7 +191,7 @@ def _printing(params: dict[str, Any]) -> HostCall:
             arrays = list(map(put, values))
             args, kwargs = _jax.merge_arguments(params["in_tree"], arrays, params["static_args"])
             if params["has_placeholders"]:
-                return fill(fmt, options, args, kwargs) + "\n"
+                return jax_text(fmt, options, args, kwargs) + "\n"
             assert not kwargs, "Format without placeholders should not have kwargs."
             return " ".join((fmt, *map(str, args))) + "\n"
 

@@ -13,6 +13,7 @@ from effects._api.registry import register_effect
 from effects._model.arguments import take_arguments
 from effects._model.content import Content, Report, described_by
 from effects._model.effect import PROGRAM, Effect
+from effects._model.line import line_of, write_lines
 from effects._model.primitive import effect_p
 from effects._model.record import Record, after_shard
 from effects._model.site import Site
@@ -23,8 +24,8 @@ MSG_LOG_EVENT = (
     "fields. Write, say, `fx.log('step', loss=loss)`."
 )
 MSG_LOG_LEVEL = (
-    "`fx.log` at {where} was given the level {level!r}. A level is a whole number, as for `logging`. Pass, say, "
-    "`level=logging.WARNING`."
+    "`fx.log` at {where} was given the level {level!r}. A level is a whole number, as for `logging`, or the name that "
+    "`logging` has for one. Pass, say, `level=logging.WARNING` or `level='warning'`."
 )
 MSG_LOG_FIELD = (
     "`fx.log` at {where} was given fields named {names}. Every log record has attributes of these names for itself. "
@@ -86,18 +87,29 @@ class Event(Content):
         return {"event": self.event, "level": self.level}
 
     def text(self, record: Record) -> str:
-        shown = " ".join([self.event, *(f"{name}={value}" for name, value in record.fields.items())])
+        shown = " ".join([self.event, *(f"{name}={value!s}" for name, value in record.fields.items())])
         return after_shard(record, shown)
 
     def to_json(self, record: Record) -> dict[str, Any]:
         return dict(self.labels)
 
+    @property
+    def yields_to_handlers(self) -> bool:
+        return not _is_configured()
+
     def is_shown(self, suppressed: bool) -> bool:
-        return not suppressed and LOGGER.isEnabledFor(self.level)
+        if suppressed:
+            return False
+        if _is_configured():
+            return LOGGER.isEnabledFor(self.level)
+        return self.level >= max(LOGGER.level, logging.INFO, LOGGER.manager.disable + 1) and not LOGGER.disabled
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
-        for record in records:
-            self._log(record)
+        if _is_configured():
+            for record in records:
+                self._log(record)
+        else:
+            write_lines(records, line_of, write)
 
     def _log(self, record: Record) -> None:
         """Hands a record to Python's logging, as if the user's line had."""
@@ -108,26 +120,38 @@ class Event(Content):
         LOGGER.handle(made)
 
 
+def _is_configured() -> bool:
+    """Whether Python's logging has a handler for events. That of absl does not count, since libraries that import absl
+    install it, and not the user."""
+    logger: logging.Logger | None = LOGGER
+    while logger is not None:
+        if any(not type(handler).__module__.startswith("absl.") for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
 @_jax.without_our_frames
 def log(
-    event: str, /, *, level: int = logging.INFO, ordered: bool = True, per_shard: bool = False, **fields: Any
+    event: str, /, *, level: int | str = logging.INFO, ordered: bool = True, per_shard: bool = False, **fields: Any
 ) -> None:
     """Logs an event with fields when the program reaches this point, in program order.
 
     Goes to the handlers that `fx.add_handler` added, and to Python's `logging` under the logger `effects`, with the
-    user's file, line and function. An event below the level that the logger `effects` has of its own when the program
-    is traced costs nothing: it does not become part of the program.
+    user's file, line and function. As long as `logging` has no handler, an event of the level `logging.INFO` or above
+    is a line of the standard output, unless a handler takes it. An event below the level that the logger `effects` has
+    of its own when the program is traced costs nothing: it does not become part of the program.
 
     Args:
         event: What happened.
-        level: How much it matters, as for `logging`.
+        level: How much it matters: a number as for `logging`, or the name of one, such as `"warning"`.
         ordered: Whether the event must come in program order. Unordered events come when they come.
         per_shard: Whether each shard of sharded arrays is an event of its own, on the device that has it, without
             gathering. The record has the device and the shard's `index`.
         **fields: Pytrees of arrays; strings, numbers and None as they are.
 
     Raises:
-        TypeError: while tracing, if the event is not a string, the level not a number, or a field not a value.
+        TypeError: while tracing, if the event is not a string, the level no number or name, or a field not a value.
         ValueError: while tracing, if a field has a name that every record has for itself.
 
     Example:
@@ -138,6 +162,8 @@ def log(
         >>> records[0].event, records[0].fields
         ('step', {'loss': array(0.5, dtype=float32)})
     """
+    if isinstance(level, str):
+        level = logging.getLevelNamesMapping().get(level.upper(), level)  # type: ignore[assignment]
     if isinstance(level, numbers.Integral) and not isinstance(level, bool):
         level = int(level)  # NumPy's too
         if level < LOGGER.level:

@@ -134,6 +134,11 @@ class Content(Protocol):
         """How native code shows the records without Python, see `_model/format.py`; None if it cannot."""
         return None
 
+    @property
+    def yields_to_handlers(self) -> bool:
+        """Whether `show` has nothing to do where a handler takes the records."""
+        return False
+
     def is_shown(self, suppressed: bool) -> bool:
         """Whether `show` has anything to do. `suppressed`: a capture keeps prints and logs from the output."""
         return not suppressed

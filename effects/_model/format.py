@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 import string
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -87,8 +87,8 @@ def check_format(
 ) -> tuple[str, ...]:
     """Raises what is wrong with a format and its arguments, as far as it can be known before there are values.
 
-    Returns the names of the fields that the record fills: `device`, in a kernel `grid`, and with `per_shard` also
-    `index`, unless there are arguments of these names.
+    Returns the names of the fields that the record fills: `device`, `lane`, in a kernel `grid`, and with `per_shard`
+    also `index`, unless there are arguments of these names.
     """
     if not isinstance(fmt, str):
         raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
@@ -99,7 +99,7 @@ def check_format(
     leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
     args, kwargs = jax.tree.unflatten(tree, leaves)
     fields = _Fields()
-    given: dict[str, Any] = {"device": 0} if call in ("fx.print", "fx.check") else {}
+    given: dict[str, Any] = {"device": 0, "lane": ()} if call in _FILLED_BY_RECORDS else {}
     given |= {"grid": ()} if given and _jax.is_in_kernel() else {}
     given |= {"index": ""} if per_shard else {}
     of_record = {name: value for name, value in given.items() if name not in kwargs}
@@ -121,10 +121,14 @@ def check_format(
     is_large = any(isinstance(leaf, Operand) and leaf.shape for leaf in site_leaves)
     try:
         with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
-            fmt.format(*args, **kwargs)
+            fill(fmt, args, kwargs)
     except Exception as error:
         raise _cannot_fill(call, fmt, where, error) from None
     return tuple(of_record)
+
+
+_FILLED_BY_RECORDS = ("fx.print", "fx.check", "fx.error_if")
+"""Calls whose formats may have fields that are no arguments."""
 
 
 def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.FormatError:
@@ -135,6 +139,37 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
     else:
         why, remedy = str(error) or repr(error), "Change the field so that it fits its argument."
     return errors.FormatError(MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
+
+
+# Filling
+
+
+def fill(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The text of a format. A specification such as `.3f` is one for each element of an array."""
+    if ":" in fmt:
+        args = [*map(_with_elements, args)]
+        kwargs = {name: _with_elements(value) for name, value in kwargs.items()}
+    return fmt.format(*args, **kwargs)
+
+
+def _with_elements(value: Any) -> Any:
+    return value.view(_Elements) if type(value) is np.ndarray and value.ndim else value
+
+
+class _Elements(np.ndarray):
+    """An array that formats its elements."""
+
+    def __format__(self, spec: str) -> str:
+        array = self.view(np.ndarray)
+        if not spec:
+            return str(array)
+        return np.array2string(array, formatter={"all": lambda x: format(getattr(x, "item", lambda: x)(), spec)})
+
+    def __repr__(self) -> str:
+        return repr(self.view(np.ndarray))
+
+    def __str__(self) -> str:
+        return str(self.view(np.ndarray))
 
 
 # Native formatting

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from effects._model.content import Content, Report, described_by
-from effects._model.format import native_plan
+from effects._model.format import fill, native_plan
 from effects._model.record import Record, after_shard, shown_index
 from effects._model.site import Site
 
@@ -50,11 +52,11 @@ class Line(Content):
         if not self.of_record:
             text = self._fill(record.args, record.fields)
             return after_shard(record, text) if self.options is None else text  # JAX shows a shard by itself
-        own = {"device": record.device, "grid": record.grid, "index": shown_index(record)}
+        own = {"device": record.device, "lane": record.lane, "grid": record.grid, "index": shown_index(record)}
         return self._fill(record.args, {**record.fields, **{name: own[name] for name in self.of_record}})
 
     def _fill(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        return self.fmt.format(*args, **kwargs) if self.options is None else fill(self.fmt, self._options, args, kwargs)
+        return fill(self.fmt, args, kwargs) if self.options is None else jax_text(self.fmt, self._options, args, kwargs)
 
     @functools.cached_property
     def _options(self) -> dict[str, Any]:
@@ -64,18 +66,38 @@ class Line(Content):
         return native_plan(self.fmt, site, "\n", self.of_record)
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
-        lines: list[str] = []
-        try:
-            for record in records:
-                lines.append(f"{record.text}\n")
-        finally:  # those before one that cannot be shown, too
-            if lines:
-                write("".join(lines))
+        write_lines(records, lambda record: record.text, write)
 
 
-def fill(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """The text of a format under NumPy's print options."""
+def write_lines(records: Iterable[Record], shown: Callable[[Record], str], write: Callable[[str], None]) -> None:
+    """Writes a line for each record, all at once."""
+    lines: list[str] = []
+    try:
+        for record in records:
+            lines.append(f"{shown(record)}\n")
+    finally:  # those before one that cannot be shown, too
+        if lines:
+            write("".join(lines))
+
+
+def jax_text(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The text of a format of JAX's, under NumPy's print options."""
     if options == np.get_printoptions():  # setting them takes longer than asking
         return fmt.format(*args, **kwargs)
     with np.printoptions(**options):
         return fmt.format(*args, **kwargs)
+
+
+def line_of(record: Record) -> str:
+    """A record of any effect as one line: its level, what happened, and where."""
+    name, text, where = parts_of_line(record)
+    return f"{name:<8} {text} {where}"
+
+
+def parts_of_line(record: Record) -> tuple[str, str, str]:
+    """The name of its level or of the effect, what happened, and where."""
+    name = record.effect if record.level is None else logging.getLevelName(record.level)
+    lane = f" lane={record.lane}" if record.lane else ""
+    grid = f" grid={record.grid}" if record.grid else ""
+    text = record.text.replace("\n", " ") + lane + grid
+    return name, text, f"{os.path.basename(record.where.file)}:{record.where.line}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from time import time as now
 from typing import Any, overload
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.operand import Static
+from effects._model.python_value import python_value
 from effects._model.site import Site
 from effects._model.where import Where
 from effects._wire import HEADER, STREAM, header_offset, read_header, thread_of
@@ -28,6 +30,8 @@ class Record:
         lane: Its lane under `vmap`: one number for each, the outermost first.
         grid: In a Pallas kernel: which program of the grid had it, as `pl.program_id` says along each axis. Under
             `vmap` of the kernel the lane stands ahead of these. None outside of kernels.
+        time: When it was replayed: seconds since the epoch, as `time.time()` has them. Records that came from the
+            device together have one time.
         after_error: Whether it was not carried out, since an effect of its program failed before. Only handlers that
             were added with `after_error=True` get such records.
 
@@ -39,7 +43,7 @@ class Record:
         ('x = 1', (array(1, dtype=int32),))
     """
 
-    __slots__ = ("_ordinal", "_payload", "_site", "_values", "after_error", "grid", "lane", "token")
+    __slots__ = ("_ordinal", "_payload", "_site", "_values", "after_error", "grid", "lane", "time", "token")
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Record:
         lane: tuple[int, ...],
         payload: Any,
         grid: tuple[int, ...] | None,
+        time: float | None = None,
     ):
         """`payload` may be read already: the values of all lanes."""
         self._site = site
@@ -58,6 +63,7 @@ class Record:
         self._ordinal = device
         self.lane = lane
         self.grid = grid
+        self.time = now() if time is None else time
         self.after_error = False
 
     @property
@@ -145,6 +151,43 @@ class Record:
         """Whether its token is its place in program order."""
         return self._site.effect.ordered
 
+    def to_dict(self) -> dict[str, Any]:
+        """The record as values of Python's own, for what takes a dictionary.
+
+        Arrays are numbers and nested lists; those of less than 64 bits are the shortest decimals that their type reads
+        as the same. `where` is a dictionary of file, line and function. `fields` and `args` are as the user gave them.
+
+        Example:
+            >>> import effects as fx
+            >>> with fx.capture() as records:
+            ...     fx.jit(lambda x: fx.log("step", loss=x))(0.1)
+            >>> record = records[0].to_dict()
+            >>> record["event"], record["fields"], record["where"]["function"], record["lane"]
+            ('step', {'loss': 0.1}, '<lambda>', ())
+        """
+        return self.dict_with(python_value)
+
+    def dict_with(self, shown: Callable[[Any], Any]) -> dict[str, Any]:
+        """The same, with `shown` of what the user gave."""
+        where = self.where
+        return {
+            "effect": self.effect,
+            **self._site.content.to_json(self),
+            "fields": shown(self.fields),
+            "args": shown(self.args),
+            "where": {"file": where.file, "line": where.line, "function": where.function},
+            "time": self.time,
+            "device": self.device,
+            "process": self.process,
+            "thread": self.thread,
+            "token": self.token,
+            "lane": self.lane,
+            **({} if self.grid is None else {"grid": self.grid}),
+            **({} if self.ordered else {"ordered": False}),
+            **({"after_error": True} if self.after_error else {}),
+            **({"processes": processes} if (processes := self.processes) else {}),
+        }
+
     def __repr__(self) -> str:
         try:
             shown = repr(self.text)
@@ -165,12 +208,14 @@ def shown_index(record: Record) -> str:
     return f"[{', '.join(f'{part.start}:{part.stop}' for part in record.index or ())}]"
 
 
-def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any) -> Iterator[Record]:
+def records_of(
+    site: Site, token: tuple[int, ...], device: int, payload: Any, time: float | None = None
+) -> Iterator[Record]:
     """One record for each lane that has the effect, in order; one without lanes."""
     values = site.read(payload) if site.lanes else payload  # once for all lanes
-    grid = site.grid_of(payload)
+    grid, time = site.grid_of(payload), now() if time is None else time
     for lane in site.lanes_of(payload):
-        yield Record(site, token, device, lane, values, grid)
+        yield Record(site, token, device, lane, values, grid, time)
 
 
 def count_lanes(site: Site, payload: Any) -> int:
@@ -187,6 +232,7 @@ class Records(Sequence[Record]):
         self._count = count  # headers in `data`; a record with lanes is one
         self._find_site = find_site
         self._one: tuple[Site, tuple[int, ...], int, Any] | None = None
+        self._time = now()
 
     @classmethod
     def of_one(cls, site: Site, token: tuple[int, ...], device: int, payload: Any) -> Records:
@@ -276,7 +322,7 @@ class Records(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         for part in self.parts():
-            yield from records_of(*part)
+            yield from records_of(*part, self._time)
 
     def __len__(self) -> int:
         site = self.only_site

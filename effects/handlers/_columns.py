@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects._model.operand import Static
+from effects._model.python_value import is_number
 from effects._model.record import Record, Records
 from effects._model.site import Site
 
@@ -131,10 +132,6 @@ def _concatenate(columns: list[np.ndarray]) -> np.ndarray:
         return np.concatenate(columns)
     except TypeError:  # two types of which neither holds the other, such as bfloat16 and float16
         return np.concatenate([native(column) for column in columns])
-
-
-def is_number(dtype: np.dtype) -> bool:
-    return dtype.kind in "biufc" or bool(jnp.issubdtype(dtype, np.number))
 
 
 def native(column: np.ndarray) -> np.ndarray:

@@ -15,13 +15,24 @@ MSG_LOST = (
 class LineFile:
     """Lines are with the operating system when they have been written. Several threads may write."""
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], append: bool = False):
         self._path = os.fsdecode(path)
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._file = open(path, "ab" if append else "wb", buffering=0)  # noqa: SIM115 - closed by `close`
+        if append:
+            self._end_half_line()
         self.head: list[bytes] = []  # lines that come before the next that are written
         self._lock = threading.Lock()  # of who writes: the lines of one call stay together, and each is whole
         self._lost = 0
         self._error: OSError | None = None  # the first
+
+    def _end_half_line(self) -> None:
+        """A process that was killed may have left half a line, after which the next would not be one."""
+        if not self._file.seekable() or not self._file.tell():
+            return
+        with open(self._path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                self._file.write(b"\n")
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Writes so many as there is room for, and counts the others.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from typing import Any
 
+from effects._model.line import parts_of_line
 from effects._model.record import Record
 
 
@@ -31,14 +30,7 @@ class ConsoleHandler:
     def handle(self, record: Record) -> None:
         from rich.text import Text
 
-        name = record.effect if record.level is None else logging.getLevelName(record.level)
+        name, text, where = parts_of_line(record)
         style = "" if record.level is None else f"logging.level.{name.lower()}"
-        where = record.where
-        lane = f" lane={record.lane}" if record.lane else ""
-        grid = f" grid={record.grid}" if record.grid else ""
-        line = Text.assemble(
-            (f"{name:<8}", style),
-            " " + record.text.replace("\n", " ") + lane + grid + " ",
-            (f"{os.path.basename(where.file)}:{where.line}", "dim"),
-        )
+        line = Text.assemble((f"{name:<8}", style), f" {text} ", (where, "dim"))
         self._console.print(line, soft_wrap=True, highlight=False)

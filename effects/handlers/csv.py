@@ -15,20 +15,30 @@ from effects.handlers._batches import each
 from effects.handlers._lines import LineFile
 from effects.handlers._values import csv_cell, encode, plain
 
+MSG_OTHER_COLUMNS = (
+    "`fx.CsvHandler` was to add lines to {path!r}, whose first line is {columns}. Lines are added to a table that it "
+    "has written, with the columns {first}, those of fields, and `fields`. Give it another file, or leave out "
+    "`append=True`."
+)
+
 
 class CsvHandler:
     """Writes the records of logs as a table: a line of commas for each, below a line of names.
 
-    The columns are `event`, `level`, `device`, `lane`, the fields of the first record, and `fields`: there are, as a
-    JSON object, those fields of later records that the first has not. Fields that a record has not are empty, as is
+    The columns are `event`, `level`, `time` (seconds since the epoch, when the record was replayed), `device`, `lane`,
+    the fields of the first record, and `fields`: there are, as a JSON object, those fields of later records that the
+    first has not. Fields that a record has not are empty, as is
     None. Numbers and strings are as Python writes them, bytes as hexadecimal digits, and everything else (arrays that
     have dimensions, pytrees) is JSON as `JsonLinesHandler` writes it. Records of other effects are not written.
 
     Args:
-        path: The file. A file that exists is replaced.
+        path: The file. One that exists is replaced.
+        append: Whether lines are added to a file that exists instead, as when a run is resumed. Its first line says
+            which columns there are.
 
     Raises:
         OSError: if the file cannot be written.
+        ValueError: if lines are to be added to a file whose first line has other columns than such a table.
 
     Example:
         >>> import effects as fx, pathlib, tempfile
@@ -36,14 +46,15 @@ class CsvHandler:
         >>> added = fx.add_handler(fx.CsvHandler(path), effects="log")
         >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
         >>> fx.remove_handler(added)
-        >>> print(path.read_text(), end="")
-        event,level,device,lane,loss,fields
-        step,20,0,[],0.5,
+        >>> print(path.read_text(), end="")  # doctest: +ELLIPSIS
+        event,level,time,device,lane,loss,fields
+        step,20,...,0,[],0.5,
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
-        self._file = LineFile(path)
-        self._fields: list[str] | None = None  # those of the first record
+    def __init__(self, path: str | os.PathLike[str], *, append: bool = False):
+        # The fields that have columns: those of the first record, or of the file's.
+        self._fields = _fields_of(path) if append and os.path.isfile(path) else None
+        self._file = LineFile(path, append)
         self._lock = threading.Lock()  # of who finds that there are none yet
 
     def handle(self, record: Record) -> None:
@@ -63,7 +74,7 @@ class CsvHandler:
         names = self._names(fields)
         own = [csv_cell(fields.get(name)) for name in names]
         other = {name: plain(value) for name, value in fields.items() if name not in names}
-        first = [record.event, record.level, record.device, json.dumps(record.lane)]
+        first = [record.event, record.level, record.time, record.device, json.dumps(record.lane)]
         lines.append(_line([*first, *own, encode(other) if other else ""]))
 
     def _names(self, fields: Mapping[str, Any]) -> list[str]:
@@ -71,12 +82,27 @@ class CsvHandler:
         if self._fields is None:
             with self._lock:
                 if self._fields is None:
-                    self._file.head = [_line(["event", "level", "device", "lane", *fields, "fields"])]
+                    self._file.head = [_line([*_FIRST, *fields, _OTHER])]
                     self._fields = list(fields)  # from now on other threads write
         return self._fields
 
     def close(self) -> None:
         self._file.close()
+
+
+_FIRST, _OTHER = ["event", "level", "time", "device", "lane"], "fields"
+"""The columns ahead of the fields, and the one behind them."""
+
+
+def _fields_of(path: str | os.PathLike[str]) -> list[str] | None:
+    """The fields that have columns in a table that is there. None if nothing is."""
+    with open(path, encoding="utf-8", newline="") as file:
+        columns = next(csv.reader(file), None)
+    if columns is None:
+        return None
+    if columns[: len(_FIRST)] != _FIRST or columns[-1] != _OTHER:
+        raise ValueError(MSG_OTHER_COLUMNS.format(path=os.fsdecode(path), columns=columns, first=", ".join(_FIRST)))
+    return columns[len(_FIRST) : -1]
 
 
 def _line(cells: list[Any]) -> bytes:

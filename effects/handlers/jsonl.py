@@ -12,21 +12,23 @@ from effects.handlers._values import encode, json_object
 
 
 class JsonLinesHandler:
-    """Writes each record as a JSON object on a line of its own, in order. A file that exists is replaced.
+    """Writes each record as a JSON object on a line of its own, in order.
 
     An object has `effect`, `fields`, `args`, `where` (`file`, `line`, `function`), `device`, `process`, `thread`,
-    `token` (the four numbers of its place in program order) and `lane`; of a log also `event` and `level`, of a print
+    `token` (the four numbers of its place in program order), `lane` and `time` (seconds since the epoch, when it was
+    replayed); of a log also `event` and `level`, of a print
     `fmt` and `text`, of a callback `text`; if it is unordered, `ordered`; if it was not
     carried out, `after_error`; if it is of a whole value of a program over several devices, `processes` (whose devices
     these are). Where there are several processes each has a log of its own,
     whose objects also have `run`, which no other run has, and `process_count`: `effects merge` makes one of them all.
-    Arrays are nested lists, and numbers of every type keep their value. What
+    Arrays are nested lists, and numbers the shortest that their type reads as the same. What
     JSON has no word for is: `"NaN"`, `"Infinity"`, `"-Infinity"`; a complex number `[real, imaginary]`; bytes as
     hexadecimal digits. Pytrees are objects and lists; of a class that JAX was told of, an object of its leaves by path,
     such as `"layer.w"`.
 
     Args:
-        path: The file.
+        path: The file. One that exists is replaced.
+        append: Whether lines are added to a file that exists instead, as when a run is resumed.
         fsync: Whether each batch is on the disk before the next is taken, so that a machine that stops loses none.
             Otherwise it is with the operating system, and only a process that stops loses none.
 
@@ -44,8 +46,8 @@ class JsonLinesHandler:
         ('step', 20, {'loss': 0.5})
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False):
-        self._file = LineFile(path)
+    def __init__(self, path: str | os.PathLike[str], *, append: bool = False, fsync: bool = False):
+        self._file = LineFile(path, append)
         self._fsync = fsync
 
     def handle(self, record: Record) -> None:

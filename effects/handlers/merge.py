@@ -67,8 +67,8 @@ MSG_LOGS_DIFFER = (
 _START = -1
 """In place of an epoch: before everything of a thread; in place of a thread: before everything."""
 
-_OF_PROCESS = ("process", "processes", "process_count", "run")
-"""What a record says of its process."""
+_OF_PROCESS = ("process", "processes", "process_count", "run", "time")
+"""What a record says of its process, and of when that has replayed it."""
 
 _OF_RUN = ("process_count", "run")
 _AS_ONE = {"process": 0, "processes": [0]}

@@ -30,7 +30,7 @@ WRONG_FORMATS = {
     "unused": (lambda x: fx.print("hi", x), "does not use: number 1.*Add {} to the format"),
     "unused name": (lambda x: fx.print("{}", x, k=x), "does not use: `k`.*Add {k} to the format"),
     "f-string": (lambda x: fx.print(f"{x}"), "holds the text of a traced value.*Write `fx.print"),
-    "specification": (lambda x: fx.print("{:.3f}", x), "unsupported format string"),
+    "specification": (lambda x: fx.print("{:d}", x), "Unknown format code 'd'"),
     "unknown specification": (lambda x: fx.print("{:q}", x[0]), "Unknown format code"),
     "syntax": (lambda x: fx.print("{", x), "Single '{'"),
     "attribute": (lambda x: fx.print("{0.nothing}", x), "has no attribute 'nothing'"),

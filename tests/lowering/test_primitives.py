@@ -79,6 +79,7 @@ def _primitives_with_jaxprs():
     tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values(), ad.primitive_jvps, ad.primitive_transposes,
               pe.custom_staging_rules, pe.partial_eval_jaxpr_custom_rules, core.custom_typechecks]  # fmt: skip
     found = {}
+    gc.unfreeze()  # what has been there since the run began is hidden otherwise
     for primitive in [p for p in gc.get_objects() if isinstance(p, Primitive)]:
         functions = [table[primitive] for table in tables if isinstance(table, dict) and primitive in table]
         functions = [getattr(f, "rule", f) for f in functions]

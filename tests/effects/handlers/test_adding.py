@@ -355,3 +355,42 @@ def test_handler_that_removes_itself_is_closed_when_it_has_returned():
     f(jnp.int32(0))
     fx.effects_barrier(timeout=60)
     assert handler.seen == ["begins", "ends", "closed"]
+
+
+def test_handler_for_the_time_of_a_block():
+    """It has all that the block issued, is closed, and is gone also if the block raises, or has removed it itself."""
+    seen, closed = [], []
+
+    class Keeps:
+        def handle(self, record):
+            seen.append(int(record.fields["x"]))
+
+        def close(self):
+            closed.append(True)
+
+    program = fx.jit(_step)
+    with fx.add_handler(Keeps()):
+        program(1)
+    program(2)
+    with pytest.raises(ZeroDivisionError), fx.add_handler(Keeps()):
+        program(3)
+        1 / 0  # noqa: B018
+    with fx.add_handler(Keeps()) as added:
+        fx.remove_handler(added)
+    program(4)
+    fx.effects_barrier(timeout=120)
+    assert (seen, closed) == ([1, 3], [True] * 3)
+
+
+def test_handler_is_removed_by_itself():
+    """The one that was added last, if it was added several times."""
+    seen = []
+    handler = seen.append
+    fx.add_handler(handler, effects="log")
+    fx.add_handler(handler)
+    fx.remove_handler(handler)
+    fx.jit(lambda x: (fx.log("step", x=x), fx.callback(_take, None, x)))(1)
+    fx.remove_handler(handler)
+    assert [record.effect for record in seen] == ["log"]
+    with pytest.raises(ValueError, match="is no handler that is there"):
+        fx.remove_handler(handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 
 import jax
 import jax.numpy as jnp
@@ -141,6 +142,7 @@ def test_csv_has_a_line_for_each_log(handled, tmp_path):
     with fx.capture(suppress=True):
         handled(fx.CsvHandler(path), program, 1)
     first, second = read_csv(path)
+    assert float(first.pop("time")) <= float(second.pop("time")) <= time.time()
     assert {**first} == {
         "event": "step", "level": "20", "device": "0", "lane": "[]", "i": "1", "half": "0.5", "a": '[1.5, "NaN"]',
         "s": 'comma, "quote"\nline', "n": "", "fields": "",
@@ -158,6 +160,21 @@ def test_csv_of_lanes_in_order(handled, tmp_path):
     handled(fx.CsvHandler(path), program, jnp.arange(2))
     rows = [(row["lane"], row["i"], row["x"]) for row in read_csv(path)]
     assert rows == [("[0]", "0", "0"), ("[1]", "0", "1"), ("[0]", "1", "0"), ("[1]", "1", "1")]
+
+
+def test_csv_lines_are_added_to_a_table_that_is_there(handled, tmp_path):
+    """With its columns, whatever fields come. A file that is no such table is left alone."""
+    path = tmp_path / "run.csv"
+    step = fx.jit(lambda x: fx.log("step", i=x, half=x / 2))
+    handled(fx.CsvHandler(path, append=True), step, 1)
+    handled(fx.CsvHandler(path, append=True), step, 3)
+    handled(fx.CsvHandler(path, append=True), fx.jit(lambda x: fx.log("end", other=x)), 4)
+    rows = [(row["event"], row["i"], row["half"], row["fields"]) for row in read_csv(path)]
+    assert rows == [("step", "1", "0.5", ""), ("step", "3", "1.5", ""), ("end", "", "", '{"other": 4}')]
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"was to add lines to .*run.csv', whose first line is \['a', 'b'\]"):
+        fx.CsvHandler(path, append=True)
+    assert path.read_text() == "a,b\n1,2\n"
 
 
 # Paths

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +24,12 @@ def test_json_lines_have_all_that_a_record_has(handled, tmp_path, capsys):
         fx.log("step", level=logging.WARNING, loss=x, name_="a")
         fx.callback(_take, None, x)
 
-    path = tmp_path / "run.jsonl"
+    path, began = tmp_path / "run.jsonl", time.time()
     handled(fx.JsonLinesHandler(path), fx.jit(program), 0.5)
     printed, logged, called = read_lines(path)
+    times = [record.pop("time") for record in (printed, logged, called)]
+    in_order = [began, *times, time.time()]
+    assert in_order == sorted(in_order)
     line = program.__code__.co_firstlineno
     common = {"device": 0, "process": 0, "thread": logged["thread"], "lane": []}
     stream, epoch = logged["token"][:2]
@@ -155,3 +160,48 @@ def test_json_lines_of_the_others_when_one_cannot_be_written(handled, tmp_path):
         fx.effects_barrier(timeout=120)
     fx.remove_handler(token)
     assert [record["event"] for record in read_lines(path)] == ["before", "after"]
+
+
+def test_numbers_have_the_digits_of_their_type(handled, tmp_path):
+    """A number of 32 bits is written as it is shown, and is the same when it is read as one."""
+    x = jnp.array([20.74652, 1 / 3, 1e-30, 16777216])
+    path = tmp_path / "run.jsonl"
+    fields = {"x": x, "s": x[0], "half": x[:2].astype(jnp.float16), "z": x[:1] * 1j}
+    handled(fx.JsonLinesHandler(path), fx.jit(lambda fields: fx.log("step", **fields)), fields)
+    written = '"half": [20.75, 0.3333], "s": 20.74652, "x": [20.74652, 0.33333334, 1e-30, 16777216.0]'
+    assert written in path.read_text()
+    (record,) = read_lines(path)
+    assert np.array(record["fields"]["x"], np.float32).tolist() == x.tolist()
+    assert record["fields"]["z"] == [[0.0, 20.74652]]
+
+
+def test_lines_are_added_to_a_file_that_is_there(handled, tmp_path):
+    """Behind what another process has left, of which half a line is no part of the next."""
+    path, program = tmp_path / "run.jsonl", fx.jit(lambda x: fx.log("step", x=x))
+    handled(fx.JsonLinesHandler(path, append=True), program, 1)  # it need not be there
+    handled(fx.JsonLinesHandler(path, append=True), program, 2)
+    assert [record["fields"]["x"] for record in read_lines(path)] == [1, 2]
+    path.write_text('{"half":')
+    handled(fx.JsonLinesHandler(path, append=True), program, 3)
+    half, line = path.read_text().splitlines()
+    assert half == '{"half":' and json.loads(line)["fields"] == {"x": 3}
+
+
+def test_record_as_a_dictionary():
+    """Values of Python's own, whatever the user gave."""
+
+    def program(x):
+        fx.print("{:.1f}", x)
+        fx.log("step", x=x, whole=x.astype(int), many=jnp.stack([x, x]), nan=x * jnp.nan, tree={"a": (x, None)}, b=b"b")
+
+    with fx.capture(suppress=True) as records:
+        fx.jit(jax.vmap(program))(jnp.array([0.1]))
+    printed, logged = [record.to_dict() for record in records]
+    assert (printed["effect"], printed["fmt"], printed["text"], printed["args"]) == ("print", "{:.1f}", "0.1", [0.1])
+    fields = logged["fields"]
+    assert str(fields.pop("nan")) == "nan"
+    assert fields == {"x": 0.1, "whole": 0, "many": [0.1, 0.1], "tree": {"a": [0.1, None]}, "b": b"b"}
+    assert [type(fields["x"]), type(fields["whole"])] == [float, int]
+    assert (logged["event"], logged["level"], logged["lane"], logged["device"]) == ("step", 20, (0,), 0)
+    assert logged["where"] == {"file": __file__, "line": records[1].line, "function": records[1].where.function}
+    assert logged["time"] == records[1].time >= printed["time"]

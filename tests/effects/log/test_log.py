@@ -253,6 +253,17 @@ def test_a_level_of_the_users_own(logged):
     assert (record.levelno, record.levelname) == (25, "Level 25")
 
 
+def test_numbers_are_shown_in_the_digits_of_their_type(logged):
+    (record,) = logged(fx.jit(lambda x: fx.log("step", x=x, y=[x, 0.1])), jnp.float32(0.1))
+    assert record.getMessage().startswith("step x=0.1 y=[array(0.1, dtype=float32)")
+
+
+@pytest.mark.parametrize("level", ["warning", "WARNING", np.int64(30)])
+def test_level_by_name(logged, level):
+    (record,) = logged(fx.jit(lambda: fx.log("step", level=level)))
+    assert (record.levelno, record.effects_record.level) == (30, 30)
+
+
 # Bad input
 
 
@@ -263,9 +274,9 @@ def test_event_that_is_no_string(event):
         jax.make_jaxpr(lambda: fx.log(event))()
 
 
-@pytest.mark.parametrize("level", ["INFO", None, 20.0, True])
+@pytest.mark.parametrize("level", ["loud", None, 20.0, True])
 def test_level_that_is_no_number(level):
-    """A level that is not a whole number is refused while tracing."""
+    """A level that is neither a whole number nor the name of one is refused while tracing."""
     with pytest.raises(TypeError, match=r"was given the level .*\. A level is a whole number.*logging.WARNING"):
         jax.make_jaxpr(lambda: fx.log("step", level=level))()
 
