@@ -56,6 +56,8 @@ from effects.dispatch.calling.inspect import InspectedOperation as InspectedOper
 from effects.dispatch.calling.inspect import Inspection as Inspection
 from effects.dispatch.calling.inspect import inspect as inspect
 from effects.dispatch.calling.jit import jit as jit
+from effects.dispatch.calling.library_jits import filter_jit as filter_jit
+from effects.dispatch.calling.library_jits import nnx_jit as nnx_jit
 from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
 from effects.dispatch.draining.cells import follow_cells as _follow_cells
 from effects.dispatch.draining.observe import add_handler as add_handler
@@ -113,10 +115,12 @@ __all__ = [
     "effects_barrier",
     "error_if",
     "export",
+    "filter_jit",
     "include_dir",
     "inspect",
     "jit",
     "log",
+    "nnx_jit",
     "pallas_call",
     "patches",
     "ppermute_start",

@@ -13,6 +13,7 @@ import jax
 
 from effects._api import jax_callbacks
 from effects._jax import api_boundary, patches
+from effects.dispatch.calling.compiled_by_libraries import with_program_of_ours
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.stages import Lowered, Traced
 from effects.dispatch.calling.threaded import jit_threaded, runtime_token_for, trace
@@ -27,7 +28,8 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `io_callback`, take part as if they were ours.
 
     Args:
-        fun: The function. Without it, a decorator is returned.
+        fun: The function. Without it, a decorator is returned. It may have been compiled already, by `jax.jit`,
+            `equinox.filter_jit` or `flax.nnx.jit`: it keeps the options that it has, and is called as before.
         **options: As for `jax.jit`: `static_argnums`, `donate_argnames`, `in_shardings`, ...
 
     Returns:
@@ -46,6 +48,8 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """
     if fun is None:
         return functools.partial(jit, **options)
+    if (taken := with_program_of_ours(fun, options, jit)) is not None:
+        return taken
     return JitFunction(fun, options)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from effects import _jax
 from effects._api import jax_callbacks
 from effects._wire import TOKEN_LENGTH, ProgramTraits, domain_number
+from effects.dispatch.calling.compiled_by_libraries import warning_of_lost_updates
 from effects.dispatch.calling.options import jit_with_tokens
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, gate_p, record_p
@@ -68,7 +69,8 @@ def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options
         runtime.streams.begin_trace(by_hand)
         if by_hand:  # JAX does that to find where a NaN came from: effects happen as they do without jit
             return find_fun()(*args, **kwargs), {}
-        traced = trace(jax.jit(find_fun(), **options), args, kwargs)
+        traceable = jax.jit(warning_of_lost_updates(find_fun(), args, kwargs), **options)
+        traced = trace(traceable, args, kwargs)
         return _run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
 
     _hide_token(fun, threaded)

@@ -10,7 +10,7 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._api.registry import effect_names
-from effects._jax import patches, without_our_frames
+from effects._jax import is_staged, patches, without_our_frames
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.runtime import runtime
 
@@ -21,6 +21,10 @@ MSG_TIMEOUT_VALUE = (
 MSG_SCOPE = (
     "`effects_barrier` was given the scope {scope!r}. A barrier is of this process, or of all processes of "
     "`jax.distributed`. Pass `scope='local'` or `scope='global'`."
+)
+MSG_WHILE_TRACING = (
+    "`{call}` was called while a function is traced. What the function issues happens when its program runs, and is "
+    "still to come then. Call it around the call of the jitted function."
 )
 MSG_BARRIER_TIMEOUT = (
     "The barrier waited {timeout:g} s and these have not ended: {outstanding}. A barrier returns when all that was "
@@ -48,6 +52,7 @@ def effects_barrier(
             lines, and with `scope="global"` the processes that have not come. That goes for a process that has died
             too. Without a timeout JAX notices that it has, after the `heartbeat_timeout_seconds` of
             `jax.distributed.initialize`, and ends the other processes.
+        RuntimeError: while a function is traced, whose effects are still to come.
         EffectError: what an effect raised on the host since the last barrier; several as an `ExceptionGroup`.
 
     Example:
@@ -62,6 +67,8 @@ def effects_barrier(
         timeout = float(timeout)
     if scope not in ("local", "global"):
         raise ValueError(MSG_SCOPE.format(scope=scope))
+    if is_staged():
+        raise RuntimeError(MSG_WHILE_TRACING.format(call="fx.effects_barrier"))
     names = None if effects is None else effect_names(effects)
     if runtime.is_lost:
         return  # nothing was issued here: that raises
@@ -96,6 +103,7 @@ def _waiting_for_ours(block: Callable[[Any], None]) -> Callable[[Any], None]:
         try:
             block(tokens)
         finally:
-            effects_barrier()
+            if not is_staged():
+                effects_barrier()
 
     return block_until_ready

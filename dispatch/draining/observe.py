@@ -7,8 +7,9 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._api.registry import effect_names
+from effects._jax import is_staged
 from effects._model.record import Record
-from effects.dispatch.draining.barrier import effects_barrier
+from effects.dispatch.draining.barrier import MSG_WHILE_TRACING, effects_barrier
 from effects.dispatch.draining.observers import Capture, Handler, captures
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.host.native import native
@@ -42,6 +43,8 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
         >>> [record.text for record in records]
         ['x = 1']
     """
+    if is_staged():
+        raise RuntimeError(MSG_WHILE_TRACING.format(call="fx.capture"))
     mine = Capture(suppress)
     before: list[tuple[Capture, ...]] = []
 

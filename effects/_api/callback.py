@@ -30,6 +30,11 @@ MSG_VMAP_METHOD = (
     "`fx.callback` at {where} was given the vmap_method {given!r}. It says how a function is called for many lanes. "
     "Pass one of {known}."
 )
+MSG_ORDER_OF_JAX = (
+    "`fx.callback` at {where} was given an array as what `{name}` returns, and no argument for it. The results are "
+    "described first, and arguments come behind them, as in `io_callback`. Write `fx.callback({name}, None, x)` for a "
+    "function without results."
+)
 MSG_RESULT_TYPE = (
     "`fx.callback` at {where} was given {got!r} among the results of `{name}`. A result is described by an object with "
     "a shape and a dtype of numbers or booleans. Pass, say, `jax.ShapeDtypeStruct((3,), 'float32')`, or None for a "
@@ -114,6 +119,8 @@ def callback(
     function = HostFunction.of(fn)
     if per_shard and result_shape_dtypes is not None:
         raise ValueError(MSG_PER_SHARD_RESULTS.format(name=function.name, where=where))
+    if isinstance(result_shape_dtypes, (jax.Array, np.ndarray)) and not args and not kwargs:
+        raise TypeError(MSG_ORDER_OF_JAX.format(where=where, name=function.name))
     results, tree = None, None
     if result_shape_dtypes is not None:
         shapes, tree = jax.tree.flatten(result_shape_dtypes)

@@ -10,7 +10,7 @@ from typing import Any
 
 from effects import _jax
 from effects._api.registry import register_effect
-from effects._model.arguments import take_arguments
+from effects._model.arguments import MSG_TRACER_IN_TEXT, holds_tracer, take_arguments
 from effects._model.content import Content, Report, described_by
 from effects._model.effect import PROGRAM, Effect
 from effects._model.line import line_of, write_lines
@@ -171,6 +171,8 @@ def log(
     where = where_called()
     if not isinstance(event, str) or not event:
         raise TypeError(MSG_LOG_EVENT.format(where=where, event=event))
+    if holds_tracer(event):
+        raise TypeError(MSG_TRACER_IN_TEXT.format(call="fx.log", where=where, text=event, path="its event"))
     if isinstance(level, bool) or not isinstance(level, int):
         raise TypeError(MSG_LOG_LEVEL.format(where=where, level=level))
     if taken := sorted(RESERVED & set(fields)):

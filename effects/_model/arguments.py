@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,18 @@ MSG_ARGUMENT = (
     "`{call}` at {where} was given {value} of type {type} as {path}. Arguments are pytrees of arrays, and strings, "
     "numbers and None are taken as they are. Pass {remedy}."
 )
+
+
+MSG_TRACER_IN_TEXT = (
+    "`{call}` at {where} was given {text!r} as {path}, which holds the text of a traced value. An f-string is filled "
+    "while tracing, when values are not known yet. Pass the value itself, as an argument of its own."
+)
+
+
+def holds_tracer(text: str) -> bool:
+    """Whether a text has what JAX shows of a value that is not known yet: the name of a tracer, and what it holds."""
+    names = re.findall(r"\b(\w+Tracer)[<(]", text)
+    return "Traced<" in text or bool(names and not _jax.tracer_names().isdisjoint(names))
 
 
 @functools.cache
@@ -52,6 +65,9 @@ def take_arguments(
     leaves: list[Operand | Static] = []
     for path, leaf in paths:
         if isinstance(leaf, (str, bytes, int, float, complex, np.generic)):
+            if isinstance(leaf, str) and holds_tracer(leaf):
+                name = _name_of(path)
+                raise TypeError(MSG_TRACER_IN_TEXT.format(call=call, where=where, text=leaf, path=name))
             leaves.append(Static(leaf))
             continue
         if _jax.is_reference(leaf):
@@ -80,10 +96,6 @@ def take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand
 
 
 def _bad_argument(leaf: Any, path: Any, call: str, where: Where, remedy: str) -> TypeError:
-    (which, key), rest = (path[0].idx, path[1]), path[2:]
-    name = f"argument {key.idx + 1}" if which == 0 else f"argument {key.key!r}"
-    if rest:
-        name += f", at {jax.tree_util.keystr(rest)}"
     try:
         value = repr(leaf)
     except Exception:
@@ -92,6 +104,13 @@ def _bad_argument(leaf: Any, path: Any, call: str, where: Where, remedy: str) ->
         value = value[:77] + "..."
     return TypeError(
         MSG_ARGUMENT.format(
-            call=call, where=where, value=value, type=f"`{type(leaf).__name__}`", path=name, remedy=remedy
+            call=call, where=where, value=value, type=f"`{type(leaf).__name__}`", path=_name_of(path), remedy=remedy
         )
     )
+
+
+def _name_of(path: Any) -> str:
+    """What messages call the leaf at this path of `(args, kwargs)`."""
+    (which, key), rest = (path[0].idx, path[1]), path[2:]
+    name = f"argument {key.idx + 1}" if which == 0 else f"argument {key.key!r}"
+    return f"{name}, at {jax.tree_util.keystr(rest)}" if rest else name

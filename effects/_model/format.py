@@ -14,7 +14,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.arguments import flat_arguments
+from effects._model.arguments import flat_arguments, holds_tracer
 from effects._model.operand import Operand, Static, dtype_name
 from effects._model.site import Site
 from effects._model.where import Where
@@ -36,12 +36,6 @@ MSG_TRACER_IN_FMT = (
     "The format of `{call}` at {where} holds the text of a traced value: {fmt!r}. An f-string is filled while tracing, "
     "when values are not known yet. Write `{call}('{{}}', x)` instead of `{call}(f'{{x}}')`."
 )
-
-
-def _holds_tracer(fmt: str) -> bool:
-    """Whether a format has what JAX shows of a value that is not known yet: the name of a tracer, and what it holds."""
-    names = re.findall(r"\b(\w+Tracer)[<(]", fmt)
-    return "Traced<" in fmt or bool(names and not _jax.tracer_names().isdisjoint(names))
 
 
 class _Fields(string.Formatter):
@@ -92,7 +86,7 @@ def check_format(
     """
     if not isinstance(fmt, str):
         raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
-    if _holds_tracer(fmt):
+    if holds_tracer(fmt):
         raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
     if _is_filled(fmt, site_leaves, tree):
         return ()
@@ -133,7 +127,10 @@ _FILLED_BY_RECORDS = ("fx.print", "fx.check", "fx.error_if")
 
 def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.FormatError:
     if isinstance(error, KeyError):
-        why, remedy = f"there is no argument {error}", f"Pass `{error.args[0]}=...`, or remove the field."
+        name = str(error.args[0])
+        why, remedy = f"there is no argument {error}", f"Pass `{name}=...`, or remove the field."
+        if not name.isidentifier():
+            remedy = "Write `{{` and `}}` for braces that are text."
     elif isinstance(error, IndexError) and "out of range for positional" in str(error):
         why, remedy = str(error), "Pass the missing argument, or remove the field."
     else:

@@ -70,9 +70,10 @@ _START = -1
 _OF_PROCESS = ("process", "processes", "process_count", "run", "time")
 """What a record says of its process, and of when that has replayed it."""
 
-_OF_RUN = ("process_count", "run")
+_OF_RUN = ("process_count", "run", "time")
 _AS_ONE = {"process": 0, "processes": [0]}
-"""A merged log is that of one process with all the devices: it leaves out the former, and says the latter."""
+"""A merged log is that of one process with all the devices: it leaves out the former, and says the latter. Each process
+has a time of its own for what they have in common."""
 
 Place = tuple[Any, ...]
 

@@ -165,6 +165,7 @@ def test_merged_log_is_that_of_one_process(folder, one, two, four):
         assert _merge(folder / f"merged-{count}.jsonl", reversed(_logs(folder, count))) == whole
     written = [json.loads(line) for line in _logs(folder, 1)[0].read_text().splitlines()]
     kept = [json.loads(line) for line in whole.splitlines()]
+    assert all(record.pop("time") for record in written)  # each process has its own
     by_itself = [record for record in written if record["thread"] < 1 << 23]  # else of a program that a callback called
     assert [record for record in kept if record["thread"] is not None] == by_itself
     assert [record["text" if "text" in record else "event"] for record in kept] == [

@@ -32,6 +32,7 @@ WRONG_FORMATS = {
     "f-string": (lambda x: fx.print(f"{x}"), "holds the text of a traced value.*Write `fx.print"),
     "specification": (lambda x: fx.print("{:d}", x), "Unknown format code 'd'"),
     "unknown specification": (lambda x: fx.print("{:q}", x[0]), "Unknown format code"),
+    "braces": (lambda x: fx.print('{"loss": {}}', x), "Write `{{` and `}}` for braces that are text"),
     "syntax": (lambda x: fx.print("{", x), "Single '{'"),
     "attribute": (lambda x: fx.print("{0.nothing}", x), "has no attribute 'nothing'"),
     "conversion": (lambda x: fx.print("{!z}", x), "conversion"),
@@ -54,6 +55,60 @@ def test_f_string_is_found_under_transformations():
     for transform in (jax.jit, jax.grad, jax.vmap, lambda f: jax.jit(jax.grad(f))):
         with pytest.raises(fx.FormatError, match="traced value"):
             transform(lambda x: (fx.print(f"x = {x}"), x)[1])(jnp.ones(2) if transform is jax.vmap else 1.0)
+
+
+TEXTS_OF_TRACERS = {
+    "print": (lambda x: fx.print("{}", f"x = {x}"), "`fx.print` at .* as argument 1, which holds the text of"),
+    "log": (lambda x: fx.log("step", loss=f"{x}"), "`fx.log` at .* as argument 'loss', which holds the text of"),
+    "event": (lambda x: fx.log(f"loss {x}"), "`fx.log` at .* as its event, which holds the text of"),
+    "callback": (lambda x: fx.callback(print, None, [f"{x}"]), "as argument 1, at \\[0\\], which holds the text of"),
+    "check": (lambda x: fx.check(x.sum() > 0, "{a}", a=f"{x}"), "as argument 'a', which holds the text of"),
+    "error_if": (lambda x: fx.error_if(x, x > 0, "{}", f"{x}"), "as argument 1, which holds the text of"),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS_OF_TRACERS)
+def test_f_string_in_arguments_is_found(name):
+    """A traced value that has become text would be shown as such; the message says so at the user's line."""
+    program, text = TEXTS_OF_TRACERS[name]
+    with pytest.raises(TypeError, match=text) as caught:
+        jax.make_jaxpr(program)(X)
+    assert f"{__file__}:{inspect.getsourcelines(program)[1]}" in str(caught.value)
+
+
+def test_callback_in_jaxs_order_of_arguments():
+    """`jax.debug.callback` takes a function and its arguments; ours takes the results' types in between."""
+    with pytest.raises(
+        TypeError, match=r"Write `fx.callback\(len, None, x\)` for a function without results"
+    ) as caught:
+        fx.jit(lambda x: fx.callback(len, x))(X)
+    assert _here(-1) in str(caught.value)
+    like = fx.jit(lambda x: fx.callback(lambda x: x + 1, x, x))  # an array may say what a result is like
+    assert like(X).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("call", [lambda: fx.effects_barrier(), lambda: fx.capture().__enter__()])
+@pytest.mark.parametrize("transform", [fx.jit, jax.jit, lambda f: fx.jit(jax.vmap(f))])
+def test_barrier_and_capture_while_tracing(call, transform):
+    """Nothing of the function has happened by then."""
+
+    def program(x):
+        fx.print("{}", x)
+        call()
+        return x
+
+    with pytest.raises(RuntimeError, match="was called while a function is traced. .* Call it around the call"):
+        transform(program)(X)
+    jax.jit(lambda x: (jax.effects_barrier(), x)[1])(X)  # JAX's own waits for nothing
+
+
+def test_barrier_under_transformations_outside_of_jit(lines):
+    """Effects happen there at once, so that a barrier has something to wait for."""
+    assert lines(lambda: jax.vmap(lambda x: (fx.print("{}", x), fx.effects_barrier(), x)[2])(X)) == [
+        "0.0",
+        "1.0",
+        "2.0",
+    ]
 
 
 @pytest.mark.parametrize(

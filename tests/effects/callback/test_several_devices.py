@@ -18,6 +18,11 @@ from tests.internals import watchdog
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 
 
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch):
+    monkeypatch.setattr(watchdog, "_PATIENCE", 0.3)
+
+
 _matmul = jax.jit(lambda a: (a @ a).sum())
 
 

@@ -2,84 +2,89 @@
 
 from __future__ import annotations
 
-import textwrap
+import logging
 
+import jax.numpy as jnp
 import pytest
 
+import effects as fx
 from tests.helpers import run_python
 
-PROGRAM = """
-import logging, sys
-import effects as fx
+LOGGER = logging.getLogger("effects")
 
-{before}
+
+@pytest.fixture
+def shown(lines, monkeypatch):
+    """`shown(handlers=())` calls `step`, and returns the lines that it shows while logging has these handlers only.
+
+    It takes away those of pytest, which is done anew whenever a test begins.
+    """
+
+    def call(*handlers):
+        with monkeypatch.context() as patch:
+            patch.setattr(LOGGER, "propagate", False)
+            patch.setattr(LOGGER, "handlers", [*handlers])
+            return lines(step, jnp.float32(1))
+
+    return call
+
 
 @fx.jit
 def step(x):
-    fx.print("x = {{}}", x)
+    fx.print("x = {}", x)
     fx.log("seen", level="debug", x=x)
     fx.log("step", loss=x / 4, kind="a")
     fx.log("high", level=logging.WARNING)
 
-{call}
-fx.effects_barrier()
-"""
-LINES = ["x = 1.0", "INFO     step loss=0.25 kind=a", "WARNING  high"]
+
+FIRST = step.__wrapped__.__code__.co_firstlineno + 1
+PRINT = "x = 1.0"
+STEP = f"INFO     step loss=0.25 kind=a test_without_configuration.py:{FIRST + 3}"
+HIGH = f"WARNING  high test_without_configuration.py:{FIRST + 4}"
 
 
-def run(before="", call="step(1.0)"):
-    done = run_python(PROGRAM.format(before=textwrap.dedent(before), call=call))
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines(), done.stderr.splitlines()
-
-
-def without_places(lines):
-    return [line.rpartition(" <string>:")[0] or line for line in lines]
-
-
-def test_events_are_lines_of_the_output():
+def test_events_are_lines_of_the_output(shown):
     """With level, fields and the user's line, in order with prints; those below `INFO` are left out."""
-    out, err = run()
-    assert (without_places(out), err) == (LINES, [])
-    assert out[1].endswith(" <string>:11")
+    assert shown() == [PRINT, STEP, HIGH]
+
+
+def test_levels_leave_lines_out(shown, monkeypatch):
+    monkeypatch.setattr(LOGGER, "disabled", True)
+    assert shown() == [PRINT]
+    monkeypatch.setattr(LOGGER, "disabled", False)
+    monkeypatch.setattr(LOGGER.manager, "disable", logging.INFO)
+    assert shown() == [PRINT, HIGH]
+    monkeypatch.setattr(LOGGER.manager, "disable", 0)
+    monkeypatch.setattr(LOGGER, "level", logging.WARNING)
+    assert shown() == [PRINT, HIGH]
 
 
 @pytest.mark.parametrize(
-    ("before", "expected"),
-    [
-        ("logging.getLogger('effects').setLevel('WARNING')", [LINES[0], LINES[2]]),
-        ("logging.getLogger('effects').disabled = True", LINES[:1]),
-        ("logging.disable(logging.INFO)", [LINES[0], LINES[2]]),
-        ("import absl.logging", LINES),
-        ("fx.add_handler(fx.ListHandler())", LINES[:1]),
-        ("fx.add_handler(fx.ListHandler(), effects='print')", LINES),
-    ],
+    ("effects", "expected"), [(None, [PRINT]), ("log", [PRINT]), ("print", [PRINT, STEP, HIGH])], ids=str
 )
-def test_what_leaves_lines_out(before, expected):
-    """Levels do, and handlers that take events; a handler of absl's, which libraries install, does not."""
-    out, err = run(before)
-    assert (without_places(out), err) == (expected, [])
+def test_handler_that_takes_events_has_them_instead(effects, expected, shown):
+    with fx.add_handler(fx.ListHandler(), effects=effects):
+        assert shown() == expected
 
 
-def test_configured_logging_is_followed():
-    out, err = run("logging.basicConfig(format='%(levelname)s|%(message)s')")
-    assert (out, err) == (LINES[:1], ["WARNING|high"])
+def test_handler_of_a_library_does_not_count(shown):
+    """absl has one for all loggers when it is imported; one of the user's has the events."""
+    import absl.logging
+
+    assert shown(absl.logging.get_absl_handler()) == [PRINT, STEP, HIGH]
+    seen = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: seen.append(record.getMessage())
+    assert shown(handler) == [PRINT]
+    assert seen == ["step loss=0.25 kind=a", "high"]
 
 
-def test_console_handler_shows_each_event_once():
-    out, _ = run("fx.add_handler(fx.ConsoleHandler(), effects='log')")
-    assert [line.split()[0] for line in out] == ["x", "DEBUG", "INFO", "WARNING"]
+def test_capture_keeps_them_from_the_output(shown):
+    with fx.capture(suppress=True) as records:
+        assert shown() == []
+    assert len(records) == 4
 
 
-def test_capture_keeps_them_from_the_output():
-    out, _ = run(call="with fx.capture(suppress=True) as records: step(1.0)\nprint(len(records))")
-    assert out == ["4"]
-
-
-def test_redirected_output_has_them():
-    out, _ = run(
-        "import contextlib, io",
-        "with contextlib.redirect_stdout(io.StringIO()) as out: step(1.0)\n"
-        "fx.effects_barrier()\nprint('out', out.getvalue())",
-    )
-    assert out[0] == "out x = 1.0" and out[1].startswith(LINES[1])
+def test_in_a_process_of_its_own():
+    done = run_python("import effects as fx\nfx.jit(lambda x: fx.log('step', x=x))(1)")
+    assert (done.stdout, done.stderr) == ("INFO     step x=1 <string>:2\n", "")

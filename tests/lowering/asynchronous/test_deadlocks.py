@@ -23,6 +23,7 @@ FREED = "over several devices|does not begin"
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch):
+    monkeypatch.setattr(watchdog, "_PATIENCE", 0.3)
     monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 0.5)
     monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 0.7)  # with few processors, the dispatch itself may wait
 
