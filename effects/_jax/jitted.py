@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax._src.sharding_impls import UNSPECIFIED
 
-PjitFunction = type(jax.jit(lambda: None))
+PjitFunction: Any = type(jax.jit(lambda: None))
 
 _NUMBERS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
 _SHARDINGS = ("in_shardings", "out_shardings")

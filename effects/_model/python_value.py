@@ -39,7 +39,7 @@ def shortest(array: np.ndarray) -> np.ndarray:
     dtype = array.dtype
     if dtype.kind == "c" and dtype.itemsize < 16:
         wide = np.empty(array.shape, np.complex128)
-        wide.real, wide.imag = shortest(array.real), shortest(array.imag)
+        wide.real, wide.imag = shortest(np.real(array)), shortest(np.imag(array))
         return wide
     if dtype.kind == "f" and dtype.itemsize < 8:
         return np.array(array.astype(str)).astype(np.float64)
