@@ -10,13 +10,17 @@ import sys
 from collections.abc import Callable, Sequence
 
 import effects as fx
+from effects import _errors as errors
 from effects._demo import demo
 from effects._doctor import doctor
 from effects.handlers.merge import LogError, merge, text_of
+from effects.handlers.partial import End
 
 MSG_MERGE_OUTPUT = (
     "The merged log cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
 )
+
+END = "{path} ends with {last}. What is behind the common part is left out: {left_out}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +64,22 @@ def _merge_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("logs", nargs="+", metavar="log", help="a file that fx.JsonLinesHandler has written")
     parser.add_argument("-o", "--output", metavar="file", help="where the merged log goes; by default to the terminal")
     parser.add_argument("--text", action="store_true", help="write the records' texts only")
+    parser.add_argument(
+        "--partial", action="store_true", help="of a run that crashed: what all processes came to, and where each ends"
+    )
 
 
 def _merge(options: argparse.Namespace) -> int:
     """Merges the logs of a run's processes, or says why they do not belong together."""
+    ends: list[End] = []
     try:
-        records = merge(options.logs)
+        records = merge(options.logs, partial=options.partial, ends=ends)
     except LogError as error:
         print(error, file=sys.stderr)
         return 1
+    for end in ends:
+        left_out = errors.counted(end.left_out, "record")
+        print(END.format(path=end.path, last=end.last, left_out=left_out), file=sys.stderr)
     encode = text_of if options.text else json.JSONEncoder().encode
     lines = (encode(record) + "\n" for record in records)
     if options.output is None:

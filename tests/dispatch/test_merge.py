@@ -89,6 +89,54 @@ def test_a_log_that_was_split_comes_together(threads, owners, data, tmp_path_fac
     assert [record["text"] for record in merged] == [record["text"] for record in whole]
 
 
+@settings(deadline=None)
+@given(threads=_whole_logs(), owners=st.permutations([0, 1, 2, 2]).map(lambda p: p[:3]), data=st.data())
+def test_logs_of_a_crash_have_a_common_part(threads, owners, data, tmp_path_factory):
+    """Cut off anywhere: of each thread and domain the beginning is merged, as far as all processes have come."""
+    folder = tmp_path_factory.mktemp("crash")
+    whole = [record for thread in threads for record in thread]
+    paths, kept = [], []
+    for process in range(3):
+        own = [r for r in whole if "processes" in r or owners[r["device"]] == process]
+        own = [{**r, "processes": [0, 1, 2]} if "processes" in r else r for r in own]
+        kept.append(own[: data.draw(st.integers(0, len(own)))])
+        text = "".join(json.dumps(record) + "\n" for record in _of_run(kept[-1], process, 3))
+        if len(own) > len(kept[-1]):  # the half of a line, perhaps
+            text += json.dumps(own[len(kept[-1])])[: data.draw(st.integers(0, 20))]
+        paths.append(folder / f"{process}.jsonl")
+        paths[-1].write_text(text)
+    if not all(kept):
+        return
+    ends = []
+    merged = [record["text"] for record in merge(paths, partial=True, ends=ends)]
+    assert len(merged) == len(set(merged))
+    order = [record["text"] for record in whole]
+    assert merged == [text for text in order if text in set(merged)]  # in program order
+    parts = {(r["thread"], r["token"][0] & 0xFF) for r in whole}
+    for part in parts:
+        of_part = [r for r in whole if (r["thread"], r["token"][0] & 0xFF) == part]
+        have = [{r["text"] for r in log} for log in kept]
+        shared = [r for r in of_part if "processes" in r]
+        common = [r["text"] for r in shared if all(r["text"] in texts for texts in have)]
+        assert [r["text"] for r in shared if r["text"] in merged] == common
+    assert [end.path for end in ends] == list(map(str, paths))
+    assert all(end.left_out >= 0 for end in ends)
+
+
+def test_partial_merge_says_where_each_log_ends(tmp_path, capsys):
+    """A process that was killed first decides how far the merged log goes."""
+    paths = _two_logs(tmp_path, lambda logs: logs[1].pop())
+    with paths[1].open("a") as file:
+        file.write('{"effect": "pr')
+    assert _cli.main(["merge", *map(str, paths)]) == 1
+    assert "is cut off" in capsys.readouterr().err
+    assert _cli.main(["merge", "--partial", "--text", *map(str, paths)]) == 0
+    out, err = capsys.readouterr()
+    assert out == "a\nb\n"
+    assert f"{paths[0]} ends with line 3 (print '{{}}' at f.py:1, dispatch 0 of thread 1). " in err
+    assert "left out: 1 record." in err and "left out: 0 records." in err
+
+
 def _two_logs(tmp_path, *both, **more):
     logs = [[_record((256, 0, 0, i), text, processes=[0, 1]) for i, text in enumerate("abc")] for _ in range(2)]
     for change in both:
@@ -344,4 +392,4 @@ def test_logs_have_gaps(tmp_path):
     fx.remove_handler(handler)
     log = list(map(json.loads, path.read_text().splitlines()))
     assert [record["token"][3] for record in log] == [0, 0, 2, 2]
-    assert merge([path]) == log
+    assert merge([path]) == [{name: value for name, value in record.items() if name != "time"} for record in log]
