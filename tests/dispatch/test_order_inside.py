@@ -92,19 +92,6 @@ def test_error_that_cannot_be_shown_stops_nothing(lines):
     assert lines(program, 1) == ["line 0"]
 
 
-def test_barrier_inside_a_call_waits_for_what_came_before(lines):
-    """A barrier in a function that is being traced waits for earlier programs, not for the call that it is in."""
-    program = count_lines("line")
-
-    @fx.jit
-    def outer(x):
-        fx.effects_barrier(timeout=60)
-        print("traced")
-        fx.print("outer {}", x)
-
-    assert lines(lambda: (program(2), outer(1))) == ["line 0", "line 1", "traced", "outer 1"]
-
-
 def test_sync_waits_at_the_outermost_call_only(lines):
     """With `sync`, a call inside of a callback of another program returns without waiting for that program."""
     inner = fx.jit(lambda x: (fx.print("inner {}", x), x)[1])

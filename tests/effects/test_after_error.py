@@ -71,8 +71,9 @@ def test_failure_stops_no_other_program(capsys):
     """What the same thread calls before and after is carried out."""
     bad, good = _loop(_fails_at(1), 2), _loop(_fails_at(9), 2)
     good()
-    bad()
-    good()
+    with fx.config.override(errors="barrier"):
+        bad()
+        good()
     assert _error().not_carried_out == {}
     assert capsys.readouterr().out.splitlines() == ["turn 0", "turn 1"] * 3
 
@@ -199,7 +200,7 @@ def test_line_that_cannot_be_encoded_takes_no_other_with_it():
         fx.log("event")
 
     good = fx.jit(lambda x: fx.print("good {}", x))
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), fx.config.override(errors="barrier"):
         good(1)
         bad(2)
         good(3)

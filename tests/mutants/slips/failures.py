@@ -37,7 +37,7 @@ SLIPS = (
         "if self._is_own(key, {thread}, taker) and (taken := self._take(key)):",
         "if taken := self._take(key):",
         "A call raises what programs of other threads failed with.",
-        (f"{EARLIER}::test_call_does_not_raise_what_other_threads_called",),
+        (f"{EARLIER}::test_threads_raise_their_own",),
     ),
     Slip(
         "failures.call_raises_all",

@@ -3,13 +3,22 @@
 from tests.mutants.slip import Slip
 
 FILE = "effects/handlers/merge.py"
+READING = "effects/handlers/_process_logs.py"
 TEST = "tests/dispatch/test_merge.py"
 SPLIT = f"{TEST}::test_a_log_that_was_split_comes_together"
 
 SLIPS = (
     Slip(
+        "merge.common_part",
+        "effects/handlers/partial.py",
+        "limits[of] = min(",
+        "limits[of] = max(",
+        "Of a run that crashed that is merged to which some process has come.",
+        (f"{TEST}::test_partial_merge_says_where_each_log_ends",),
+    ),
+    Slip(
         "merge.device_before_index",
-        FILE,
+        READING,
         "token = thread, epoch, domain, phase, index, device",
         "token = thread, epoch, domain, phase, device, index",
         "Records of a region come device by device, and not by their index.",
@@ -17,7 +26,7 @@ SLIPS = (
     ),
     Slip(
         "merge.phase",
-        FILE,
+        READING,
         "token = thread, epoch, domain, phase, index, device",
         "token = thread, epoch, domain, index, phase, device",
         "Records of regions come among those around them by their index alone.",
@@ -25,7 +34,7 @@ SLIPS = (
     ),
     Slip(
         "merge.lane",
-        FILE,
+        READING,
         'tuple(record["lane"]))',
         'tuple(record["lane"][::-1]))',
         "Nested lanes come in the order of the inner ones.",
@@ -68,7 +77,7 @@ SLIPS = (
     ),
     Slip(
         "merge.kinds",
-        FILE,
+        READING,
         'line.kind = "device" if in_region(phase) else "whole" if is_whole else "process"',
         'line.kind = "whole" if is_whole else "process"',
         "Records of regions are taken for what each process did by itself.",
