@@ -19,9 +19,9 @@ def log_failure(failure: BaseException) -> None:
 
     The record has the attributes of `EffectError`, as far as they are known.
     """
-    where = getattr(failure, "where", "")
-    file, _, line = where.rpartition(":")
-    known = {name: getattr(failure, name, default) for name, default in _KNOWN.items()}
+    of = failure if isinstance(failure, errors.EffectError) else errors.EffectError()
+    file, _, line = of.where.rpartition(":")
+    known = {name: getattr(of, name) for name in ("where", "function", "effect", "device", "lane", "token")}
     place = [f"{name} {'.'.join(map(str, known[name]))}" for name in ("lane", "token") if known[name]]
     text = f"{failure} ({', '.join(place)})" if place else str(failure)
     cause = failure.__cause__
@@ -36,16 +36,14 @@ def log_failure(failure: BaseException) -> None:
         failure.add_note(f"It could not be logged: {errors.shown(error)}.")
 
 
-_KNOWN: dict[str, Any] = {"where": "", "function": "", "effect": "", "device": -1, "lane": (), "token": ()}
-
-
 def first_of_each_line(failures: Iterable[BaseException]) -> list[BaseException]:
     """The first of those that effects at one line failed with, by the type of the cause. It says how many these are."""
     first: dict[Any, BaseException] = {}
     count: Counter[Any] = Counter()
     for failure in failures:
-        known = getattr(failure, "where", "")
-        kind = (known, failure.function, type(failure), type(failure.__cause__)) if known else id(failure)
+        kind: Any = id(failure)
+        if isinstance(failure, errors.EffectError) and failure.where:
+            kind = failure.where, failure.function, type(failure), type(failure.__cause__)
         first.setdefault(kind, failure)
         count[kind] += 1
     for kind, failure in first.items():

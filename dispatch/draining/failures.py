@@ -117,7 +117,7 @@ class Failures:
         """Whether the program has had a failure, or one at the same line of the same function was logged which no
         caller has been given. From here on it has."""
         lines = self._logged.setdefault(owner, set())
-        line = getattr(failure, "function", ""), getattr(failure, "where", "")
+        line = (failure.function, failure.where) if isinstance(failure, errors.EffectError) else ("", "")
         logged = program.logged or line in lines
         program.logged = True
         lines.add(line)

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import faulthandler
 import json
+import logging
 import random
 import sys
 from typing import Any
@@ -32,6 +33,7 @@ def make_operations(control: bool, devices: int) -> Any:
 def run(control: bool, devices: int, count: int, seed: int) -> None:
     """Interrupts so many times. Writes, as one line of JSON after each round, how far it is."""
     report = sys.stdout
+    logging.getLogger("effects").addHandler(logging.NullHandler())  # what fails is counted
     # An interrupt while JAX collects garbage is lost, as in plain JAX. No Python, lest that be interrupted too.
     sys.unraisablehook = collections.deque(maxlen=0).append
     operations = make_operations(control, devices)
