@@ -10,7 +10,7 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._api.registry import effect_names
-from effects._jax import is_staged, patches, without_our_frames
+from effects._jax import is_being_traced, patches, without_our_frames
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.runtime import runtime
 
@@ -67,7 +67,7 @@ def effects_barrier(
         timeout = float(timeout)
     if scope not in ("local", "global"):
         raise ValueError(MSG_SCOPE.format(scope=scope))
-    if is_staged():
+    if is_being_traced():
         raise RuntimeError(MSG_WHILE_TRACING.format(call="fx.effects_barrier"))
     names = None if effects is None else effect_names(effects)
     if runtime.is_lost:
@@ -103,7 +103,7 @@ def _waiting_for_ours(block: Callable[[Any], None]) -> Callable[[Any], None]:
         try:
             block(tokens)
         finally:
-            if not is_staged():
+            if not is_being_traced():
                 effects_barrier()
 
     return block_until_ready

@@ -7,7 +7,7 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._api.registry import effect_names
-from effects._jax import is_staged
+from effects._jax import is_being_traced
 from effects._model.record import Record
 from effects.dispatch.draining.barrier import MSG_WHILE_TRACING, effects_barrier
 from effects.dispatch.draining.observers import Capture, Handler, captures
@@ -43,7 +43,7 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
         >>> [record.text for record in records]
         ['x = 1']
     """
-    if is_staged():
+    if is_being_traced():
         raise RuntimeError(MSG_WHILE_TRACING.format(call="fx.capture"))
     mine = Capture(suppress)
     before: list[tuple[Capture, ...]] = []

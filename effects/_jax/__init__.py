@@ -193,6 +193,7 @@ from effects._jax.traces import call_beside_fast_paths as call_beside_fast_paths
 from effects._jax.traces import check_symbolic_scopes as check_symbolic_scopes
 from effects._jax.traces import count_fast_paths as count_fast_paths
 from effects._jax.traces import forget_fast_paths as forget_fast_paths
+from effects._jax.traces import is_being_traced as is_being_traced
 from effects._jax.traces import is_staged as is_staged
 from effects._jax.traces import launches_take_threads as launches_take_threads
 from effects._jax.traces import outside_of_traces as outside_of_traces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,15 @@ def is_staged() -> bool:
     while trace is not None and not isinstance(trace, pe.DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
     return trace is not None
+
+
+def is_being_traced() -> bool:
+    """Whether the caller stands in a function that is staged. An interrupt may have left JAX's trace behind: then no
+    function of JAX's that traces is being called."""
+    frame = sys._getframe() if is_staged() else None
+    while frame is not None and frame.f_code.co_filename != pe.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 _trace, _axis_env = core.trace_state_strong_ref, core.axis_env_state
