@@ -7,7 +7,9 @@ from types import MappingProxyType
 
 
 class EffectError(RuntimeError):
-    """An effect could not be carried out on the host. Raised at a barrier; what went wrong is its `__cause__`.
+    """An effect could not be carried out on the host. What went wrong is its `__cause__`.
+
+    The call of the program raises it, if that waits for the effect; else the thread's next call or barrier does.
 
     Attributes:
         where: The user's line, as `file:line`; empty if it is not known.

@@ -1,5 +1,5 @@
-"""What is said of failures without raising them: each is logged when it happens, since a program may go on for long
-before a caller is given it, and at the end of the process those are shown that no caller was given."""
+"""Reporting failures without raising them. A program may go on for long before a call or a barrier raises its failure, so
+the failure is logged when it happens; at the end of the process those are chosen that nothing has raised."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def callback(
     Arrays reach the function as NumPy arrays, which are its own to keep and read-only; the device may have changed its
     copy meanwhile. The function may use JAX, print, log and call `fx.jit` functions: their effects come in its place.
     It runs in the `contextvars` that were in force when the program was called. What it raises is raised as
-    `EffectError`: from the call of the program if that waits for results, else at the next `effects_barrier`.
+    `EffectError`: from the call of the program if that waits for results, else by the thread's next call or barrier.
 
     Args:
         fn: The function. Called once for each time that the program gets here, and once for each lane of a `vmap`.

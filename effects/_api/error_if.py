@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import jax
@@ -132,9 +132,4 @@ def error_if(x: Any, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> 
         ended = end(*operands)
     else:
         ended = jax.lax.cond(is_wrong, end, lambda *_: _jax.as_per_device(jnp.int32(0)), *operands)
-    return jax.tree.unflatten(structure, _after_end(ended, leaves))
-
-
-def _after_end(ended: Any, leaves: Sequence[Any]) -> list[Any]:
-    """The arrays, when it is known that the program has not ended."""
-    return after([ended], [jnp.asarray(leaf) for leaf in leaves])
+    return jax.tree.unflatten(structure, after([ended], [jnp.asarray(leaf) for leaf in leaves]))

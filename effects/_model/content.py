@@ -23,7 +23,7 @@ MSG_UNKNOWN_CONTENT = (
 
 
 Report = Callable[[BaseException], None]
-"""Takes what a barrier raises."""
+"""Takes what the next call or barrier raises."""
 
 
 class Content(Protocol):
@@ -146,7 +146,7 @@ class Content(Protocol):
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         """What becomes of records beside what handlers and captures make of them: the lanes of one effect, in order.
         Runs in a thread of the drain, in program order. `write` takes text for the output of the program's call, and
-        `report` what the next barrier raises, though the effect was carried out and those after it are."""
+        `report` what the next call or barrier raises, though the effect was carried out and those after it are."""
 
 
 _C = TypeVar("_C", bound=type[Content])

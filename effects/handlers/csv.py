@@ -16,7 +16,7 @@ from effects.handlers._lines import LineFile
 from effects.handlers._values import csv_cell, encode, plain
 
 MSG_OTHER_COLUMNS = (
-    "`fx.CsvHandler` was to add lines to {path!r}, whose first line is {columns}. Lines are added to a table that it "
+    "`fx.CsvHandler` was asked to add lines to {path!r}, whose first line is {columns}. Lines are added to a table that it "
     "has written, with the columns {first}, those of fields, and `fields`. Give it another file, or leave out "
     "`append=True`."
 )
@@ -27,9 +27,9 @@ class CsvHandler:
 
     The columns are `event`, `level`, `time` (seconds since the epoch, when the record was replayed), `device`, `lane`,
     the fields of the first record, and `fields`: there are, as a JSON object, those fields of later records that the
-    first has not. Fields that a record has not are empty, as is
-    None. Numbers and strings are as Python writes them, bytes as hexadecimal digits, and everything else (arrays that
-    have dimensions, pytrees) is JSON as `JsonLinesHandler` writes it. Records of other effects are not written.
+    first has not. Fields that a record has not are empty, as is None. Numbers and strings are as Python writes them,
+    bytes as hexadecimal digits, and everything else (arrays that have dimensions, pytrees) is JSON as
+    `JsonLinesHandler` writes it. Records of other effects are not written.
 
     Args:
         path: The file. One that exists is replaced.
@@ -38,7 +38,7 @@ class CsvHandler:
 
     Raises:
         OSError: if the file cannot be written.
-        ValueError: if lines are to be added to a file whose first line has other columns than such a table.
+        ValueError: with `append=True`, if the file exists and its first line is not that of such a table.
 
     Example:
         >>> import effects as fx, pathlib, tempfile

@@ -172,7 +172,7 @@ def test_csv_lines_are_added_to_a_table_that_is_there(handled, tmp_path):
     rows = [(row["event"], row["i"], row["half"], row["fields"]) for row in read_csv(path)]
     assert rows == [("step", "1", "0.5", ""), ("step", "3", "1.5", ""), ("end", "", "", '{"other": 4}')]
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"was to add lines to .*run.csv', whose first line is \['a', 'b'\]"):
+    with pytest.raises(ValueError, match=r"was asked to add lines to .*run.csv', whose first line is \['a', 'b'\]"):
         fx.CsvHandler(path, append=True)
     assert path.read_text() == "a,b\n1,2\n"
 
