@@ -1,5 +1,5 @@
-"""Reporting failures without raising them. A program may go on for long before a call or a barrier raises its failure, so
-the failure is logged when it happens; at the end of the process those are chosen that nothing has raised."""
+"""Reporting failures without raising them. A program may go on for long before a call or a barrier raises its failure,
+so the failure is logged when it happens; at the end of the process those are chosen that nothing has raised."""
 
 from __future__ import annotations
 

@@ -295,7 +295,8 @@ class Replay:
                 handler.take(records, self._report)
 
     def _report(self, failure: BaseException) -> None:
-        """Keeps what the next call or barrier raises though the effects of the program go on, whatever `after_error` says."""
+        """Keeps what the next call or barrier raises though the effects of the program go on, whatever `after_error`
+        says."""
         if isinstance(failure, errors.EffectError):
             failure.function = failure.function or self._call[0].name
         self._failures.add(self._key, failure, stops=False)
@@ -305,7 +306,8 @@ class Replay:
         return self._observers.captures if self._key[0] == UNTRACKED_THREAD else captures.get()
 
     def warn(self, text: str) -> None:
-        """Warns the user. Where warnings are errors, the next call or barrier raises it, and the program's effects go on."""
+        """Warns the user. Where warnings are errors, the next call or barrier raises it, and the program's effects go
+        on."""
         try:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         except RuntimeWarning:

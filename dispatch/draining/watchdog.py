@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from effects._jax import array_of, devices_of
+from effects._jax import PjitFunction, array_of, devices_of
 from effects._model.site import Site
 from effects._model.where import Where
 from effects.dispatch.draining.failures import ProgramKey
@@ -63,8 +63,6 @@ _ROOT = Path(__file__).parents[2]
 _OURS = tuple(str(_ROOT / package) + os.sep for package in ("dispatch", "lowering"))
 _WAITING = (*_OURS, *(str(Path(module).parent) + os.sep for module in (jax.__file__, np.__file__)))
 """Where code lies that may wait for arrays."""
-
-_JITTED = type(jax.jit(lambda: None))
 
 
 class Running(NamedTuple):
@@ -215,7 +213,7 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
         frame = frame.f_back
     names = _names(innermost.f_code, innermost.f_lasti, innermost.f_lineno)
     called = list(_values_of(names, innermost))
-    dispatches = any(each is jax.jit or isinstance(each, _JITTED) for each in called)
+    dispatches = any(each is jax.jit or isinstance(each, PjitFunction) for each in called)
     if arrays and dispatches:  # only so many programs are queued
         return wait(arrays, True)
     if "block_until_ready" in names and (awaited := _unready(jax.live_arrays())):

@@ -16,8 +16,8 @@ from effects.handlers._lines import LineFile
 from effects.handlers._values import csv_cell, encode, plain
 
 MSG_OTHER_COLUMNS = (
-    "`fx.CsvHandler` was asked to add lines to {path!r}, whose first line is {columns}. Lines are added to a table that it "
-    "has written, with the columns {first}, those of fields, and `fields`. Give it another file, or leave out "
+    "`fx.CsvHandler` was asked to add lines to {path!r}, whose first line is {columns}. Lines are added to a table "
+    "that it has written, with the columns {first}, those of fields, and `fields`. Give it another file, or leave out "
     "`append=True`."
 )
 

@@ -12,6 +12,29 @@ from jupyter_client.connect import write_connection_file
 
 from tests.helpers import ROOT
 
+FIRST = """
+import logging, os, signal, threading
+logging.disable()
+import jax, jax.numpy as jnp
+import effects as fx
+
+@fx.jit
+def show(x):
+    fx.print("x = {}", x)
+
+@fx.jit
+def slow(x, n):
+    m = jax.lax.fori_loop(0, n, lambda _, m: jnp.tanh(m @ m), jnp.full((200, 200), x))
+    fx.print("slow {}", m[0, 0])
+    fx.print("of {}", x)
+
+def fail(x):
+    raise ValueError(x)
+
+fails = fx.jit(lambda x: fx.callback(fail, None, x))
+"""
+"""The first cell of the tests' notebooks."""
+
 
 class Notebook:
     """A kernel in a process of its own, whose cells are sent as a notebook sends them."""

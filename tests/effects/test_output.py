@@ -12,7 +12,7 @@ import jax
 import pytest
 
 import effects as fx
-from tests.effects.notebook import Notebook
+from tests.effects.notebook import FIRST, Notebook
 from tests.helpers import ROOT, run_python
 from tests.internals import may_wait
 
@@ -127,26 +127,8 @@ def test_reader_that_has_gone_away_is_an_error(barrier):
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
     notebook = Notebook(tmp_path_factory.mktemp("kernel"), EFFECTS_CELLS="go_on")
-    first = """
-import threading
-import jax, jax.numpy as jnp
-import effects as fx
-
-@fx.jit
-def show(x):
-    fx.print("x = {}", x)
-
-@fx.jit
-def slow(x, n):
-    m = jax.lax.fori_loop(0, n, lambda _, m: jnp.tanh(m @ m), jnp.full((200, 200), x))
-    fx.print("slow {}", m[0, 0])
-    fx.print("of {}", x)
-
-def fail(x):
-    raise ValueError(x)
-"""
     try:
-        assert notebook.run(first) == ["", ""]
+        assert notebook.run(FIRST) == ["", ""]
         yield notebook
     finally:
         notebook.close()
@@ -188,7 +170,7 @@ def test_cells_have_what_their_callbacks_print(notebook):
 
 def test_cell_with_the_barrier_has_the_error(notebook):
     """An effect that fails does so at the barrier, and the kernel goes on."""
-    call = "import logging; logging.disable()\nfx.jit(lambda x: fx.callback(fail, None, x))(1)"
+    call = "fx.jit(lambda x: fx.callback(fail, None, x))(1)"
     assert notebook.run(call) == ["", "EffectError"]
     assert notebook.run("show(1)") == ["x = 1\n", ""]
 
