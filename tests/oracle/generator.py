@@ -201,7 +201,8 @@ class Generator(Leaves):
         variable = self.variable("l")
         inner = place.inside_vmap(variable)
         xs, base = tuple(self.draw.integer(0, 9) for _ in range(self.draw.choice((2, 3, 1)))), self.atom(place)
-        return Vmap(variable, xs, base, self.block(inner, effect=True), self.expression(inner), self.register())
+        body, result, target = self.block(inner, effect=True), self.expression(inner), self.register()
+        return Vmap(variable, xs, base, body, result, target, apart=place.backward)
 
     def in_flight(self, place: Place) -> Statement:
         turns = self.draw.choice((None, None, 0, 1, 2, 3))

@@ -65,6 +65,7 @@ class Vmap:
     body: Block_
     result: Expression
     target: str
+    apart: bool = False  # whether each lane has an `x` of its own: JAX adds up the slopes of lanes that share one
 
     def kinds(self) -> tuple[str, ...]:
         return ("vmap",)
@@ -79,7 +80,8 @@ class Vmap:
     def jax(self, scope: Scope, state: State) -> State:
         def lane(x: Any) -> Any:
             here = scope.bind(**{self.variable: x})
-            after = run_body(self.body, here, state)
+            own = lax.add(state[-1], lax.convert_element_type(lax.mul(x, np.int32(0)), np.float32))
+            after = run_body(self.body, here, (*state[:-1], own) if self.apart else state)
             return self.result.jax(here, after), after[-1]
 
         ys, x = jax.vmap(lane)(shifted(self.xs, self.base.jax(scope, state)))
