@@ -18,6 +18,7 @@ from effects._jax import (
     hide_frames,
     jax_tokens,
     kernel_options,
+    leave_traces,
     runs_now,
     with_kernel_options,
 )
@@ -71,7 +72,6 @@ class Dispatcher:
                         _wait_for_begun(stream, caller, args, kwargs)
                     number = stream.open(caller, dispatching)
                     if awaits:
-                        runtime.failures.calls.add((stream.thread, number))
                         stream.entering[number] = threaded, count_fast_paths(threaded)
                     if stream.is_nested and streams.is_first_call_under_way():
                         threaded = call_beside_fast_paths(threaded)  # that call may wait for the function that calls us
@@ -95,12 +95,12 @@ class Dispatcher:
                 raise
             finally:
                 if awaits:
-                    runtime.failures.calls.discard((stream.thread, number))
                     stream.entering.pop(number, None)
             if config.sync and not dispatching:
                 effects_barrier()
             return outs
-        except Exception as error:
+        except BaseException as error:
+            leave_traces()
             hide_frames(error)
             raise
 

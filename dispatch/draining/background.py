@@ -18,27 +18,40 @@ _T = TypeVar("_T")
 
 
 class Background:
-    """Work that a thread of its own has begun. One thread may wait for its end."""
+    """Work for a thread of its own. The thread that wants it done may be interrupted anywhere."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.result: Any = None
         self.error: BaseException | None = None
+        self.has_ended = False
         self._work = work
+        self._unclaimed = threading.Lock()
         self._unfinished = threading.Lock()
         self._unfinished.acquire()
-        _thread.start_new_thread(self._run, ())
+
+    def start(self) -> None:
+        """Has the work done, once: an interrupt may hide that this was called before."""
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError:  # the interpreter ends
+            self._run()
 
     def _run(self) -> None:
+        if not self._unclaimed.acquire(blocking=False):
+            return
         try:
             self.result = self._work()
         except BaseException as error:
             self.error = error
         finally:
+            self.has_ended = True
             self._unfinished.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the work has ended, within so many seconds. Called once."""
-        return self._unfinished.acquire(timeout=-1 if timeout is None else timeout)
+        """Whether the work has ended, within so many seconds."""
+        if not self.has_ended and self._unfinished.acquire(timeout=-1 if timeout is None else timeout):
+            self._unfinished.release()  # a signal's handler may wait for it too
+        return self.has_ended
 
 
 def in_main_thread() -> bool:
@@ -46,15 +59,38 @@ def in_main_thread() -> bool:
     return threading.get_ident() == threading.main_thread().ident
 
 
+_left: list[Background] = []
+"""What the main thread wants done and may have been interrupted before, while or after it was done."""
+
+
 def uninterrupted(work: Callable[[], _T]) -> _T:
     """The result of something that is done whole. The calling thread may be interrupted while it waits for that."""
     if not in_main_thread():
         return work()
+    finish_interrupted()
     background = Background(work)
+    _left.append(background)
+    background.start()
     background.wait()
+    _forget(background)
     if background.error is not None:
         raise background.error
     return background.result
+
+
+def finish_interrupted() -> None:
+    """Waits for what the main thread was interrupted in. Other threads look at what is shared whenever they come."""
+    while _left and in_main_thread():
+        background = _left[0]
+        if not background.has_ended:
+            background.start()
+            background.wait()
+        _forget(background)
+
+
+def _forget(background: Background) -> None:
+    if background in _left:  # a signal's handler may have waited for it and forgotten it
+        _left.remove(background)
 
 
 class Workers:

@@ -10,8 +10,9 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._api.registry import effect_names
-from effects._jax import is_being_traced, patches, without_our_frames
+from effects._jax import for_users, is_being_traced, patches
 from effects._wire import UNTRACKED_THREAD
+from effects.dispatch.draining.background import finish_interrupted
 from effects.dispatch.draining.runtime import runtime
 
 MSG_TIMEOUT_VALUE = (
@@ -32,7 +33,7 @@ MSG_BARRIER_TIMEOUT = (
 )
 
 
-@without_our_frames
+@for_users
 def effects_barrier(
     *, timeout: float | None = None, effects: Any = None, all_threads: bool = False, scope: str = "local"
 ) -> None:
@@ -72,6 +73,7 @@ def effects_barrier(
     names = None if effects is None else effect_names(effects)
     if runtime.is_lost:
         return  # nothing was issued here: that raises
+    finish_interrupted()
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else monotonic() + timeout
     meeting = runtime.meetings.next() if scope == "global" else None
     streams = runtime.streams

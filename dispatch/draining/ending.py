@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from effects.dispatch.draining.background import finish_interrupted
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.draining.left_out import shown_list
 from effects.dispatch.draining.waiting import Waiting
@@ -30,6 +31,7 @@ INTERRUPTED = 130
 def end_drain(waiting: Waiting, drain: Drain) -> bool:
     """Shows all effects and ends the drain. Returns whether the user has interrupted that."""
     try:
+        finish_interrupted()
         if outstanding := waiting.for_all(_QUIET):
             _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=shown_list(outstanding)))
             waiting.for_all()

@@ -67,7 +67,6 @@ class Failures:
         self._streams = streams
         self._lock = threading.Lock()
         self.programs: dict[ProgramKey, _OfProgram] = {}  # by program, in the order of their first failure
-        self.calls: set[ProgramKey] = set()  # programs whose calls have not returned, and raise what ends them
         # Programs that a failure has stopped, or ended, and of which more records may come. They keep their failures
         # until then, so that what is handed out says all.
         self.unended: set[ProgramKey] = set()
@@ -305,6 +304,11 @@ class Failures:
         stream = self._streams.get(key[0])
         return stream is not None and key[1] in stream.calls
 
+    def _raises_at_call(self, key: ProgramKey) -> bool:
+        """Whether the call of this program has not returned, and raises what ends it."""
+        stream = self._streams.get(key[0])
+        return stream is not None and key[1] in stream.entering
+
     def _take(self, key: ProgramKey) -> list[BaseException]:
         self.unended.discard(key)
         program = self.programs.pop(key)
@@ -312,7 +316,7 @@ class Failures:
         self._bytes -= program.bytes
         owner = key[0], program.thread
         self._kept[owner] -= len(taken)
-        if program.awaited is not None and key in self.calls:
+        if program.awaited is not None and self._raises_at_call(key):
             self.programs[key] = dataclasses.replace(program, kept=[], more=0, bytes=0)
         elif program.awaited is not None:
             taken = [program.awaited, *taken]

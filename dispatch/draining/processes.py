@@ -51,6 +51,7 @@ class Meeting:
         # In a thread of its own, since the service's client does not see an interrupt, nor our deadline if another
         # process came first with a later one.
         waiting = Background(lambda: self._wait(deadline))
+        waiting.start()
         answers = waiting.wait(None if deadline is None else max(0.0, deadline - monotonic()) + _GRACE)
         problem = waiting.result if answers else "the service that knows who has come does not answer"
         if problem is None:

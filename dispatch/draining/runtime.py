@@ -81,14 +81,14 @@ class Runtime:
 
         At the end of the process. Effects of exit handlers that come later are replayed where they are called.
         """
-        interrupted, unseen = False, [*self.failures.raising]
+        interrupted, unseen = False, list[BaseException]()
         try:
             interrupted = end_drain(self.waiting, self.drain)
         finally:
             self.drain.ended = True
             # Nothing runs in the background from here on, so what later exit handlers call waits for its effects.
             config.sync = True
-            unseen += self.failures.take(unended=True)
+            unseen += [*self.failures.raising, *self.failures.take(unended=True)]
             self.failures.keep_from_jax()
             for handler in self.observers.handlers:
                 try:

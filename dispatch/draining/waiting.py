@@ -177,8 +177,6 @@ def _wait_for_unordered(deadline: float | None) -> bool:
             _jax.block_until_token(token)
         return True
     # These tokens do not say whether they are ready: a thread finds out, which takes a moment if they are.
-    try:
-        waiting = Background(lambda: [*map(_jax.block_until_token, tokens)])
-    except RuntimeError:  # the interpreter ends, and no thread can be started any more
-        return _wait_for_unordered(None)
+    waiting = Background(lambda: [*map(_jax.block_until_token, tokens)])
+    waiting.start()
     return waiting.wait(max(_MOMENT, deadline - monotonic()))

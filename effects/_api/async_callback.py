@@ -25,7 +25,7 @@ MSG_ASYNC_CALLABLE = (
 )
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def async_callback(
     fn: Callable[..., Any],
     result_shape_dtypes: Any,

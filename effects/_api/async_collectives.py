@@ -47,7 +47,7 @@ def ppermute_start(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, s
 def ppermute_start(
     x: Any, into: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, schedule: bool = True
 ) -> Future: ...
-@_jax.without_our_frames
+@_jax.for_users
 def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> Future:
     """Starts `jax.lax.ppermute`: sends each device's arrays to another one.
 
@@ -102,7 +102,7 @@ def _axis_and_permutation(axis_name: Any, perm: Any) -> tuple[Any, Any]:
     return axis_name, perm
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def psum_start(x: Any, axis_name: Any, *, schedule: bool = True) -> Future:
     """Starts `jax.lax.psum`: each device gets the sum over all, added in their order.
 
@@ -134,7 +134,7 @@ def psum_start(x: Any, axis_name: Any, *, schedule: bool = True) -> Future:
     return _exchange(x, "psum", where, schedule, axes, size, None, send, _add, everywhere=True)
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def all_gather_start(
     x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, to: str = "varying", schedule: bool = True
 ) -> Future:
@@ -178,7 +178,7 @@ def all_gather_start(
     return _exchange(x, "all_gather", where, schedule, axes, size, None, send, join, everywhere=everywhere)
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def all_to_all_start(
     x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False, schedule: bool = True
 ) -> Future:
@@ -215,7 +215,7 @@ def all_to_all_start(
     return _exchange(x, "all_to_all", where, schedule, axes, size, None, send, _Join(concat_axis, tiled))
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def psum_scatter_start(
     x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False, schedule: bool = True
 ) -> Future:

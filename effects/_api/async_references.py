@@ -10,7 +10,7 @@ from effects._model.references import read_references
 from effects._model.where import where_called
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def copy_start(src_ref: Any, dst_ref: Any, *, schedule: bool = True) -> Future:
     """Starts a copy from one reference to another, which the done writes.
 

@@ -87,7 +87,7 @@ class Future:
         return f"<fx.Future of {self.operation.name}>"
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def async_start(fun: Callable[..., Any], /, *operands: Any, name: str | None = None, schedule: bool = True) -> Future:
     """Starts a function of arrays, whose results are there when the future is done.
 
@@ -142,7 +142,7 @@ def _take_result(leaf: Any, name: str, where: Where) -> Any:
     return array
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def async_update(future: Future, *, partial: bool = False) -> Any:
     """A point between start and done: what stands ahead of it in the program comes before what stands behind it.
 
@@ -182,7 +182,7 @@ def async_update(future: Future, *, partial: bool = False) -> Any:
     return (following, future.results(results)) if partial else following
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def async_done(future: Future) -> Any:
     """Ends an asynchronous operation, and gives its results.
 

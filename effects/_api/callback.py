@@ -56,7 +56,7 @@ CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def callback(
     fn: Callable[..., Any],
     result_shape_dtypes: Any = None,

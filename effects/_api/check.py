@@ -76,7 +76,7 @@ def _shown(name: str, numbers: tuple[int, ...]) -> str:
     return f"{name} {numbers[0] if len(numbers) == 1 else numbers}" if numbers else ""
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
     """Checks that a predicate holds when the program reaches this point. If it does not, that is an error.
 

@@ -54,7 +54,7 @@ MSG_CUSTOM_VMAP_METHOD = (
 )
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def custom_call(
     target: str,
     result_shape_dtypes: Any,

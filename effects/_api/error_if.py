@@ -73,7 +73,7 @@ class End(HostCall):
         return self.message.text(record)
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def error_if(x: Any, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> Any:
     """`x`, or the program ends here: where a predicate is true, the call of the program raises `CheckError`.
 

@@ -131,7 +131,7 @@ def _is_configured() -> bool:
     return False
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def log(
     event: str, /, *, level: int | str = logging.INFO, ordered: bool = True, per_shard: bool = False, **fields: Any
 ) -> None:

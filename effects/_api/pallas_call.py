@@ -35,7 +35,7 @@ GRID_ORDER, LOG_CAPACITY, WHEN_FULL = "effects.grid_order", "effects.log_capacit
 """Keys in a kernel's metadata. JAX hands metadata on whatever it makes of a kernel."""
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def pallas_call(
     kernel: Callable[..., None],
     out_shape: Any,

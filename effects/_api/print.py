@@ -17,7 +17,7 @@ from effects._model.where import where_called
 PRINT = register_effect(Effect("print", domain=PROGRAM))
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False, **kwargs: Any) -> None:
     """Prints a line when the program reaches this point, in program order.
 

@@ -22,7 +22,7 @@ print_grad_p.multiple_results = True
 """The identity, which is linear; what is printed is in its transpose."""
 
 
-@_jax.without_our_frames
+@_jax.for_users
 def print_grad(fmt: str, x: Any, /) -> Any:
     """The identity, which prints the cotangent of `x` in the backward pass.
 

@@ -187,9 +187,9 @@ from effects._jax.source_info import source_of as source_of
 from effects._jax.source_info import user_frame as user_frame
 from effects._jax.tracebacks import OF_CALL as OF_CALL
 from effects._jax.tracebacks import api_boundary as api_boundary
+from effects._jax.tracebacks import for_users as for_users
 from effects._jax.tracebacks import hide_frames as hide_frames
 from effects._jax.tracebacks import hide_frames_in as hide_frames_in
-from effects._jax.tracebacks import without_our_frames as without_our_frames
 from effects._jax.traces import call_beside_fast_paths as call_beside_fast_paths
 from effects._jax.traces import check_symbolic_scopes as check_symbolic_scopes
 from effects._jax.traces import count_fast_paths as count_fast_paths
@@ -197,6 +197,7 @@ from effects._jax.traces import forget_fast_paths as forget_fast_paths
 from effects._jax.traces import is_being_traced as is_being_traced
 from effects._jax.traces import is_staged as is_staged
 from effects._jax.traces import launches_take_threads as launches_take_threads
+from effects._jax.traces import leave_traces as leave_traces
 from effects._jax.traces import outside_of_traces as outside_of_traces
 from effects._jax.traces import runs_now as runs_now
 from effects._jax.traces import tracers_closed_over as tracers_closed_over

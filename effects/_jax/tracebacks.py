@@ -10,6 +10,8 @@ from typing import ParamSpec, TypeVar
 from jax._src import source_info_util, traceback_util
 from jax._src.traceback_util import api_boundary as api_boundary
 
+from effects._jax.traces import is_outside_of_traces, leave_traces
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -20,12 +22,17 @@ def hide_frames_in(folder: str) -> None:
     traceback_util.register_exclusion(folder + os.sep)
 
 
-def hide_frames(error: Exception) -> None:
+def hide_frames(error: BaseException) -> None:
     """Takes our frames from the traceback of an exception on its way to the user, as JAX takes away its own, unless the
     user wants to see them. JAX's `api_boundary` would do it too, and be another function that every call goes through.
     """
     mode = traceback_util._filtering_mode()
-    if error.__traceback__ is None or mode == "off" or traceback_util._is_under_reraiser(error):
+    if (
+        not isinstance(error, Exception)
+        or error.__traceback__ is None
+        or mode == "off"
+        or traceback_util._is_under_reraiser(error)
+    ):
         return
     if mode == "tracebackhide":
         traceback_util._add_tracebackhide_to_hidden_frames(error.__traceback__)
@@ -33,19 +40,23 @@ def hide_frames(error: Exception) -> None:
         error.with_traceback(traceback_util.filter_traceback(error.__traceback__))
 
 
-def without_our_frames(function: Callable[P, T]) -> Callable[P, T]:
-    """A function of ours that users call: what it raises shows their frames only."""
+def for_users(function: Callable[P, T]) -> Callable[P, T]:
+    """A function of ours that users call: what it raises shows their frames only, and an interrupt leaves no trace of
+    JAX's behind."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        outside = is_outside_of_traces()
         try:
             return function(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
+            if outside:
+                leave_traces()
             hide_frames(error)
             raise
 
     return call
 
 
-OF_CALL = without_our_frames(hide_frames).__code__
+OF_CALL = for_users(hide_frames).__code__
 """The code of what stands between such a function and its caller."""

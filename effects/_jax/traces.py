@@ -21,6 +21,17 @@ def runs_now() -> bool:
     return _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env and not jax_config.disable_jit.value
 
 
+def is_outside_of_traces() -> bool:
+    """Whether what is called now is computed now."""
+    return _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env
+
+
+def leave_traces() -> None:
+    """After an error in a call that began outside of traces: an interrupt may have kept JAX from leaving one, and all
+    that this thread called later would be taken for a part of it."""
+    core.trace_ctx.reset()
+
+
 def is_staged() -> bool:
     """Whether what is called now becomes part of a jaxpr, whatever transformations are between."""
     trace = core.trace_ctx.trace

@@ -98,6 +98,104 @@ def test_interrupt_at_every_step(act):
     assert done.stdout == "done True\n", done.stderr[-3000:]
 
 
+WHILE_TAKEN = """
+import signal, threading
+import effects as fx
+from effects.dispatch.draining import background
+from effects.dispatch.draining.runtime import runtime
+
+class Taken(list):
+    def extend(self, failures):
+        taken = [*failures]
+        is_taken.set()
+        assert is_awaited.wait(60)
+        super().extend(taken)
+
+class Background(background.Background):
+    def wait(self, timeout=None):
+        if is_taken.is_set():
+            is_awaited.set()
+        return super().wait(timeout)
+
+def interrupt():
+    is_taken.wait(60)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+def fail(x):
+    raise ValueError("failed")
+
+is_taken, is_awaited = threading.Event(), threading.Event()
+runtime.failures.raising, background.Background = Taken(), Background
+threading.Thread(target=interrupt).start()
+fx.jit(lambda x: fx.callback(fail, None, x))(1)
+seen = []
+for _ in range(3):
+    try:
+        fx.effects_barrier(timeout=60)
+    except (KeyboardInterrupt, fx.EffectError) as error:
+        seen.append(type(error).__name__)
+is_awaited.set()
+print(*seen)
+"""
+
+
+def test_failure_that_is_being_taken_when_the_barrier_is_interrupted_is_raised_by_the_next():
+    """An interrupt leaves work of ours behind in another thread; the next barrier waits for it."""
+    done = run_python(WHILE_TAKEN, timeout=200)
+    assert done.stdout == "KeyboardInterrupt EffectError\n", done.stderr[-3000:]
+
+
+IN_JAX = """
+import io, itertools, sys
+import jax.numpy as jnp
+import effects as fx
+
+def interrupted_at(step, act):
+    left = step
+
+    def trace(frame, event, _):
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_code.co_filename.endswith("jax/_src/core.py"):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+sys.stdout = io.StringIO()
+for step in itertools.count(1, STRIDE):
+    prints = MAKE()
+    interrupted = interrupted_at(step, lambda: prints(1.0))
+    assert float(jnp.add(1, 1)) == 2, step
+    fx.jit(lambda x: fx.print("after {}", x))(step)
+    fx.effects_barrier(timeout=60)
+    assert sys.stdout.getvalue().endswith(f"after {step}\\n"), step
+    if not interrupted:
+        break
+print("done", step > 100, file=sys.__stdout__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "stride"),
+    [("lambda: fx.jit(lambda x: fx.print('{}', x * 2))", 97), ("lambda: lambda x: fx.print('{}', x)", 1)],
+    ids=["compiles", "eager"],
+)
+def test_interrupt_leaves_no_trace_of_jax_behind(make, stride):
+    """What the thread computes after an interrupt is no part of what JAX was tracing then."""
+    done = run_python(IN_JAX.replace("MAKE", f"({make})").replace("STRIDE", str(stride)), timeout=220)
+    assert done.stdout == "done True\n", done.stderr[-3000:]
+
+
 @pytest.mark.parametrize("devices", [1, 4])
 def test_storm(devices):
     """Nothing hangs and nothing is lost in a storm of interrupts."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import effects as fx
+from tests.internals import runtime
 from tests.storm.interrupts import Attempt
 
 LINES = 3
@@ -30,11 +31,7 @@ class Failed(Exception):
 
 
 class Operations:
-    """Programs, barriers, captures and handlers, and what they must have shown since `begin`.
-
-    No effect outside of programs is among them: an interrupt may leave JAX's `Primitive.bind` without a trace, after
-    which nothing can be computed outside of programs any more.
-    """
+    """Programs, effects outside of them, barriers, captures and handlers, and what all have shown since `begin`."""
 
     def __init__(self, devices: int) -> None:
         self.out = io.StringIO()
@@ -48,7 +45,7 @@ class Operations:
             self._xs.append(jax.device_put(jnp.zeros(4 * devices), jax.NamedSharding(mesh, jax.P("x"))))
         self._kinds = [
             self._print, self._print, self._call, self._ask, self._raise, self._barrier, self._capture,
-            self._handle,
+            self._handle, self._eager,
         ]  # fmt: skip
 
     def begin(self) -> None:
@@ -72,11 +69,16 @@ class Operations:
         assert at == len(lines), lines[at : at + 9]
         lost = [number for number, returned in self._failing.items() if returned and number not in self._raised]
         assert not lost, f"what the callbacks of these operations raised was lost: {lost}"
+        entering = [number for stream in runtime.streams.all() for number in stream.entering]
+        assert not entering, f"calls that are taken for ones which have not returned: {entering}"
 
     # The kinds: each gives what is to be done, and who takes note.
 
     def _print(self, k: int, x: Any) -> tuple[Act, Note]:
         return lambda: self._prints(x, np.int32(k)), self._showing([f"{k} {i}" for i in range(LINES)])
+
+    def _eager(self, k: int, x: Any) -> tuple[Act, Note]:
+        return lambda: fx.print("{} eager", k), self._showing([f"{k} eager"])
 
     def _call(self, k: int, x: Any) -> tuple[Act, Note]:
         return lambda: self._calls(x, np.int32(k)), self._showing([f"{k} before", f"{k} called", f"{k} after 0.0"])

@@ -4,6 +4,7 @@ from tests.mutants.slip import Slip
 
 FILE = "dispatch/draining/failures.py"
 EARLIER = "tests/dispatch/test_earlier_failures.py"
+INTERRUPTS = "tests/dispatch/test_interrupts.py"
 ERRORS = "tests/effects/test_errors.py"
 
 SLIPS = (
@@ -72,10 +73,26 @@ SLIPS = (
         (f"{ERRORS}::test_each_error_is_raised_once_and_several_as_a_group",),
     ),
     Slip(
+        "failures.left_by_interrupt",
+        "dispatch/draining/barrier.py",
+        "    finish_interrupted()\n",
+        "",
+        "A barrier returns while a failure is taken for one that was interrupted.",
+        (f"{INTERRUPTS}::test_failure_that_is_being_taken_when_the_barrier_is_interrupted_is_raised_by_the_next",),
+    ),
+    Slip(
+        "failures.traces_left",
+        "effects/_jax/traces.py",
+        "    core.trace_ctx.reset()\n",
+        "    pass\n",
+        "An interrupt leaves a trace of JAX's behind, and what the thread computes then becomes a part of it.",
+        (f"{INTERRUPTS}::test_interrupt_leaves_no_trace_of_jax_behind",),
+    ),
+    Slip(
         "failures.of_the_call",
         FILE,
-        "if program.awaited is not None and key in self.calls:",
-        "if program.awaited is not None and key not in self.calls:",
+        "if program.awaited is not None and self._raises_at_call(key):",
+        "if program.awaited is not None and not self._raises_at_call(key):",
         "What ended a program whose call has returned is never raised.",
         (f"{ERRORS}::test_plain_jit_fails_with_the_text_and_says_the_whole_at_the_barrier",),
     ),
