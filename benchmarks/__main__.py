@@ -24,6 +24,7 @@ MODULES = (
     "_custom_call",
     "_asynchronous",
     "_overlap",
+    "_progress",
     "_devices",
     "_compile",
     "_memory",

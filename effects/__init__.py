@@ -32,6 +32,11 @@ from effects._api.paths import cmake_dir as cmake_dir
 from effects._api.paths import include_dir as include_dir
 from effects._api.print import print as print
 from effects._api.print_grad import print_grad as print_grad
+from effects._api.progress import Progress as Progress
+from effects._api.progress import progress as progress
+from effects._api.progress_loops import fori_loop_with_progress as fori_loop_with_progress
+from effects._api.progress_loops import scan_with_progress as scan_with_progress
+from effects._api.progress_loops import while_loop_with_progress as while_loop_with_progress
 from effects._api.registry import register_effect as register_effect
 from effects._api.registry import registered_effects as registered_effects
 from effects._api.targets import register_custom_call as register_custom_call
@@ -95,6 +100,7 @@ __all__ = [
     "MissingTokenRule",
     "NotDifferentiable",
     "NpzHandler",
+    "Progress",
     "Record",
     "add_handler",
     "all_gather_start",
@@ -116,6 +122,7 @@ __all__ = [
     "error_if",
     "export",
     "filter_jit",
+    "fori_loop_with_progress",
     "include_dir",
     "inspect",
     "jit",
@@ -126,6 +133,7 @@ __all__ = [
     "ppermute_start",
     "print",
     "print_grad",
+    "progress",
     "psum_scatter_start",
     "psum_start",
     "register_callback",
@@ -133,5 +141,7 @@ __all__ = [
     "register_effect",
     "registered_effects",
     "remove_handler",
+    "scan_with_progress",
     "stats",
+    "while_loop_with_progress",
 ]

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from effects import _errors as errors
+from effects._bars import bars
 from effects._model.kernel_log import grown
 from effects._model.record import Records
 from effects._model.site import Site
@@ -114,12 +115,8 @@ class Drain:
 
     def start(self) -> None:
         """Starts a thread that leads and one that stands by, if none runs yet."""
-        if self._threads or self.ended:
-            return
-        try:
+        if not self._threads and not self.ended:
             uninterrupted(self._start_threads)
-        except RuntimeError:  # the interpreter ends
-            self.ended = True
 
     def _start_threads(self) -> None:
         with self._start_lock:
@@ -252,6 +249,7 @@ class Drain:
     def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
         self._host_runs.end(finished)
         self._failures.drop_ended(finished)
+        bars.end(finished)
         for thread, first, count in finished:
             self._streams[thread].drop(first, count)
         native.advance(untracked_released)

@@ -17,6 +17,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
+from effects._bars import Output
 from effects._model.host_call import take_results
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
@@ -45,13 +46,6 @@ MSG_AWAITED_CALLBACK = (
     + errors.WAITED
     + " Correct what the cause below says."
 )
-MSG_OUTPUT_CLOSED = (
-    "Text of `print` could not be written: the output that was in force when the program was called is closed, and so "
-    "is the present `sys.stdout`. Printed lines go to the `sys.stdout` of the call. Call `fx.effects_barrier()` before "
-    "closing it."
-)
-
-
 _ONCE = ((),)
 """The lanes of what has none."""
 
@@ -239,7 +233,7 @@ class Replay:
         observed = self._observers.handlers or self._observers.captures
         suppressed = bool(observed) and any(capture.suppress for capture in self._captures())
         if any(self._is_shown(site, suppressed) for site in records.sites()):
-            for at, part in enumerate(records.parts()):
+            for at, part in records.shown_parts():
                 if not self._is_shown(part[0], suppressed) or (left := self._show_lanes(part)) is None:
                     continue
                 before, _ = records.split(at)
@@ -264,7 +258,7 @@ class Replay:
         lanes = self._noted(part)
         while True:
             try:
-                part[0].content.show(lanes, self._write, self._report)
+                part[0].content.show(lanes, Output(self._call[1]), self._report)
                 return None
             except BaseException as error:
                 self.fail(error, part[0])
@@ -279,12 +273,7 @@ class Replay:
             yield record
 
     def _write(self, text: str) -> None:
-        for out in (self._call[1], sys.stdout):
-            if out is None or not getattr(out, "closed", False):
-                if out is not None:
-                    out.write(text)
-                return
-        raise ValueError(MSG_OUTPUT_CLOSED)
+        Output(self._call[1])(text)
 
     def _observe(self, records: Records | list[Record], *, after_error: bool = False) -> None:
         if not after_error:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from effects import _errors as errors
 from effects._api.config import config
+from effects._bars import bars
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.draining.ending import INTERRUPTED, end_drain
 from effects.dispatch.draining.failure_log import first_of_each_line
@@ -90,6 +91,7 @@ class Runtime:
             config.sync = True
             unseen += [*self.failures.raising, *self.failures.take(unended=True)]
             self.failures.keep_from_jax()
+            bars.close()
             for handler in self.observers.handlers:
                 try:
                     handler.close()

@@ -195,6 +195,7 @@ from effects._jax.traces import check_symbolic_scopes as check_symbolic_scopes
 from effects._jax.traces import count_fast_paths as count_fast_paths
 from effects._jax.traces import forget_fast_paths as forget_fast_paths
 from effects._jax.traces import is_being_traced as is_being_traced
+from effects._jax.traces import is_outside_of_traces as is_outside_of_traces
 from effects._jax.traces import is_staged as is_staged
 from effects._jax.traces import launches_take_threads as launches_take_threads
 from effects._jax.traces import leave_traces as leave_traces

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
+    from effects._bars.output import Output
     from effects._model.host_call import HostCall
     from effects._model.operand import Operand
     from effects._model.record import Record
@@ -103,6 +104,9 @@ class Content(Protocol):
     has_parts = False
     """Whether its records consist of others. An attribute, since the drain looks at it for every callback."""
 
+    shows_newest = False
+    """Whether a record shows all that those of its site before it have shown, so that `show` may get fewer of them."""
+
     def parts(self, site: Site, payload: Any) -> Iterable[tuple[Site, Any]]:
         """Site and payload of each record that a record consists of."""
         return ((site, payload),)
@@ -143,7 +147,7 @@ class Content(Protocol):
         """Whether `show` has anything to do. `suppressed`: a capture keeps prints and logs from the output."""
         return not suppressed
 
-    def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
+    def show(self, records: Iterable[Record], write: Output, report: Report) -> None:
         """What becomes of records beside what handlers and captures make of them: the lanes of one effect, in order.
         Runs in a thread of the drain, in program order. `write` takes text for the output of the program's call, and
         `report` what the next call or barrier raises, though the effect was carried out and those after it are."""

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import nbclient
+import nbformat
 from jupyter_client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 
@@ -91,3 +93,10 @@ class Notebook:
         self._client.stop_channels()
         self._process.kill()
         self._process.wait()
+
+
+def execute(*cells):
+    """Executes a notebook as a program does. Returns the outputs below each cell."""
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(made, timeout=240, resources={"metadata": {"path": str(ROOT)}}).execute()
+    return [cell.outputs for cell in made.cells]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import nbclient
-import nbformat
 import pytest
 
-from tests.effects.notebook import FIRST, Notebook
-from tests.helpers import ROOT
+from tests.effects.notebook import FIRST, Notebook, execute
 
 SHOWS = FIRST + "show(0)"
 
@@ -55,13 +53,6 @@ def test_interrupt_ends_a_cell(notebook):
 def test_setting_lets_cells_go_on(notebook):
     cells = ["fx.config.cells = 'go_on'\ngate.clear(); hold(1)", "gate.set(); fx.config.cells = 'wait'", "show(1)"]
     assert notebook.execute(*cells) == ["", "", "x = 1\n"]
-
-
-def execute(*cells):
-    """Executes a notebook as a program does. Returns the outputs below each cell."""
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(made, timeout=240, resources={"metadata": {"path": str(ROOT)}}).execute()
-    return [cell.outputs for cell in made.cells]
 
 
 def test_executed_notebook_has_every_line():

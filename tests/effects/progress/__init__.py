@@ -1,0 +1,1 @@
+"""`fx.progress` and the loops that have it."""

@@ -1,0 +1,204 @@
+"""`fx.progress`: what it records, what it refuses, and the lines of an output that is no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import effects as fx
+
+
+def said(records):
+    return [int(record.fields["done"]) for record in records]
+
+
+def lines_of(function, *args):
+    """What is written, without times."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        function(*args)
+        fx.effects_barrier(timeout=60)
+    return re.sub(r" in [\d.]+ s(, [\d.]+ s left)?", "", out.getvalue()).splitlines()
+
+
+def loop(n, **options):
+    def count(x):
+        bar = fx.progress(n, **options)
+
+        def step(i, x):
+            bar.update(i + 1)
+            return x + 1
+
+        return jax.lax.fori_loop(0, 10, step, x)
+
+    return fx.jit(count)
+
+
+@pytest.mark.parametrize(
+    ("total", "every", "expected"),
+    [
+        (10, None, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (10, 4, [4, 8, 10]),
+        (2000, None, [10]),
+        (None, None, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (None, 3, [3, 6, 9]),
+    ],
+)
+def test_update_says_every_so_many_steps(total, every, expected):
+    """And the last one; a bar with a total says some 200 of them unless it is asked for more or fewer."""
+    with fx.capture(suppress=True) as records:
+        loop(total, every=every)(0)
+    assert said(records) == expected
+
+
+def test_bar_without_total_says_fewer_and_fewer():
+    """Some hundred between two powers of two, so that a long loop is not slowed down."""
+
+    @fx.jit
+    def count(n):
+        bar = fx.progress()
+
+        def step(i, x):
+            bar.update(i + 1)
+            return x
+
+        return jax.lax.fori_loop(0, n, step, 0)
+
+    with fx.capture(suppress=True) as records:
+        count(2048)
+    assert said(records) == [*range(1, 256), *range(256, 512, 2), *range(512, 1024, 4), *range(1024, 2048, 8), 2048]
+
+
+def test_total_may_be_computed():
+    @fx.jit
+    def count(n):
+        bar = fx.progress(n * 2, "of a computed total")
+        bar.update(n)
+
+    with fx.capture(suppress=True) as records:
+        count(5)
+    assert [record.text for record in records] == ["of a computed total: 5/10"]
+
+
+def test_update_outside_of_programs():
+    """A loop of Python's drives a bar too: it is one bar, whose steps are no programs of their own."""
+
+    def count():
+        bar = fx.progress(4, "python")
+        for i in range(4):
+            bar.update(np.int64(i + 1))
+
+    lines = lines_of(count)
+    assert (lines[0], lines[-1]) == ("python: 25% 1/4", "python: 100% 4/4")
+
+
+def test_lines_where_there_is_no_terminal():
+    """Some of the steps are shown, in their order, and always the last."""
+    lines = lines_of(loop(10, description="steps"), 0)
+    assert lines[-1] == "steps: 100% 10/10"
+    known = [f"steps: {10 * i}% {i}/10" for i in range(1, 11)]
+    assert lines == [line for line in known if line in lines]
+
+
+def test_program_that_ends_early_leaves_its_bar_as_it_is():
+    lines = lines_of(loop(20, description="early"), 0)
+    assert lines[-1] == "early: 50% 10/20"
+
+
+def test_bar_of_unknown_total_ends_with_its_program():
+    assert lines_of(loop(None, description="counts"), 0)[-1] == "counts: 10"
+
+
+def test_inner_bar_begins_anew():
+    """A bar inside of another's loop is one bar, which is set back."""
+
+    @fx.jit
+    def nested(x):
+        def outer(i, x):
+            return fx.fori_loop_with_progress(0, 5, lambda _, x: x + 1, x, description="inner")
+
+        return fx.fori_loop_with_progress(0, 3, outer, x, description="outer")
+
+    lines = lines_of(nested, 0)
+    assert {line.split(":")[0]: line for line in lines} == {"inner": "inner: 100% 5/5", "outer": "outer: 100% 3/3"}
+
+
+LANES = {"slowest": ["lanes: 2"], "each": ["lanes, lane 0: 2", "lanes, lane 1: 5"]}
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_lanes(lanes):
+    """One bar for the slowest of the lanes, or one for each."""
+
+    @fx.jit
+    @jax.vmap
+    def count(n):
+        fx.progress(None, "lanes", lanes=lanes).update(n)
+
+    assert lines_of(count, jnp.array([2, 5])) == LANES[lanes]
+
+
+def test_handlers_get_records():
+    records = []
+    added = fx.add_handler(records.append, effects="progress")
+    lines_of(loop(10, every=5, description="steps"), 0)
+    fx.remove_handler(added)
+    assert [(record.effect, record.text, record.to_dict()["fields"]) for record in records] == [
+        ("progress", "steps: 5/10", {"done": 5, "total": 10}),
+        ("progress", "steps: 10/10", {"done": 10, "total": 10}),
+    ]
+
+
+def test_exported_program_has_its_bar():
+    exported = fx.export(loop(10, description="exported"))(0)
+    program = fx.deserialize(exported.serialize())
+    assert lines_of(program.call, 0)[-1] == "exported: 100% 10/10"
+
+
+def test_bar_is_an_effect_among_others():
+    """Its steps come in program order, unless it is made without."""
+
+    @fx.jit
+    def program(x):
+        fx.print("before")
+        fx.progress(2).update(x)
+        fx.print("after")
+
+    with fx.capture(suppress=True) as records:
+        program(1)
+    assert [record.text for record in records] == ["before", "1/2", "after"]
+    assert records[1].ordered
+    with fx.capture(suppress=True) as records:
+        fx.jit(lambda x: fx.progress(2, ordered=False).update(x))(1)
+    assert not records[0].ordered
+
+
+BAD = {
+    "total": (lambda x: fx.progress(1.5), "total"),
+    "negative": (lambda x: fx.progress(-1), "total"),
+    "boolean": (lambda x: fx.progress(True), "total"),
+    "array": (lambda x: fx.progress(jnp.arange(2)), "total"),
+    "float": (lambda x: fx.progress(x * 1.5), "total"),
+    "every": (lambda x: fx.progress(3, every=0), "every"),
+    "computed every": (lambda x: fx.progress(3, every=x), "every"),
+    "description": (lambda x: fx.progress(3, 7), "description"),
+    "traced description": (lambda x: fx.progress(3, f"at {x}"), "description"),
+    "lanes": (lambda x: fx.progress(3, lanes="fastest"), "lanes"),
+    "done": (lambda x: fx.progress(3).update(x * 1.5), "done"),
+    "loop": (lambda x: fx.fori_loop_with_progress(0, 3, lambda i, x: x, x, every=-1), "every"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_are_errors_at_their_line(case):
+    """Three sentences: what was given, what it must be, what to pass."""
+    function, name = BAD[case]
+    with pytest.raises((TypeError, ValueError)) as caught:
+        fx.jit(function)(1)
+    text = str(caught.value)
+    assert name in text and "test_progress.py:" in text and " Pass" in text
