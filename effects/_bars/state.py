@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from time import monotonic
 from typing import Any, Protocol
 
@@ -60,80 +62,98 @@ class Display(Protocol):
 Owner = tuple[int, int] | None
 """The program that a bar is of: the number of the thread that called it, and of its epoch. None: no program ends it."""
 
+_Key = tuple[Owner, Hashable]
+
 
 class _Shown:
     """An output with bars."""
 
     def __init__(self, stream: Any):
         self.stream = stream
-        self.bars: dict[tuple[Owner, Hashable], Bar] = {}
+        self.bars: dict[_Key, Bar] = {}
         self.drawn = 0.0
         kind = Terminal if is_terminal(stream) else Notebook if is_notebook(stream) else Lines
         self.display: Display = kind(stream)
 
+    def draw(self) -> None:
+        self.drawn = monotonic()
+        self.display.show([*self.bars.values()])
+
+    def write(self, text: str) -> None:
+        self.display.write(text, [*self.bars.values()])
+
 
 class Bars:
-    """All bars that are shown. Threads of the drain come here, one at a time."""
+    """All bars that are shown.
+
+    Threads of the drain come here. An output may be a class of the user's, which may run programs and wait for their
+    effects when it is written to. So no thread waits for another that draws: it leaves the drawing to it.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # showing bars may write to an output that shows bars
+        self._draws = threading.Lock()
         self._shown: list[_Shown] = []
+        self._ended: list[tuple[_Shown, _Key]] = []  # bars that have not been shown for the last time yet
 
     def update(self, stream: Any, owner: Owner, key: Hashable, description: str, done: int, total: int | None) -> None:
         """How far the bar with this key is, of this program."""
-        with self._lock:
-            shown = next((each for each in self._shown if each.stream is stream), None)
-            if shown is None:
-                self._shown.append(shown := _Shown(stream))
-            bar = shown.bars.get((owner, key))
-            comes = bar is None
-            if bar is None:
-                bar = shown.bars[owner, key] = Bar(description, total)
-            bar.set(done, total)
-            if comes or bar.is_full or bar.changed - shown.drawn >= _PAUSE:
-                shown.display.show([*shown.bars.values()])
-                shown.drawn = monotonic()
-            if owner is None and bar.is_full:
-                self._leave(shown, [(owner, key)])
+        shown = next((each for each in self._shown if each.stream is stream), None)
+        if shown is None:
+            self._shown.append(shown := _Shown(stream))
+        bar = shown.bars.get((owner, key))
+        comes = bar is None
+        if bar is None:
+            bar = shown.bars[owner, key] = Bar(description, total)
+        bar.set(done, total)
+        if comes or bar.is_full or bar.changed - shown.drawn >= _PAUSE:
+            self._draw(shown.draw)
+        if owner is None and bar.is_full:
+            self._end([(shown, (owner, key))])
 
     def write(self, stream: Any, text: str) -> None:
         """Writes text ahead of the bars of an output, if it has any."""
-        if self._shown:
-            with self._lock:
-                for shown in self._shown:
-                    if shown.stream is stream:
-                        shown.display.write(text, [*shown.bars.values()])
-                        return
+        for shown in self._shown:
+            if shown.stream is stream and self._draw(functools.partial(shown.write, text)):
+                return
         stream.write(text)
 
     def end(self, epochs: Iterable[tuple[int, int, int]]) -> None:
         """These epochs (thread, first, count) have ended: nothing more comes of them."""
-        if not self._shown:
-            return
-        with self._lock:
-            for thread, first, count in epochs:
-                for shown in [*self._shown]:
-                    self._leave(
-                        shown,
-                        [
-                            (owner, key)
-                            for owner, key in shown.bars
-                            if owner is not None and owner[0] == thread and (owner[1] - first) & 0xFFFFFFFF < count
-                        ],
-                    )
+        for thread, first, count in epochs if self._shown else ():
+            for shown in self._shown[:]:
+                owners = {owner for owner, _ in [*shown.bars] if owner is not None and owner[0] == thread}
+                ended = {owner for owner in owners if (owner[1] - first) & 0xFFFFFFFF < count}
+                self._end([(shown, key) for key in [*shown.bars] if key[0] in ended])
 
     def close(self) -> None:
         """Leaves all bars as they are."""
-        with self._lock:
-            for shown in [*self._shown]:
-                self._leave(shown, [*shown.bars])
+        self._end([(shown, key) for shown in self._shown[:] for key in [*shown.bars]])
 
-    def _leave(self, shown: _Shown, keys: list[tuple[Owner, Hashable]]) -> None:
-        for key in keys:
-            bar = shown.bars.pop(key)
-            shown.display.leave(bar, [*shown.bars.values()])
-        if not shown.bars:
-            self._shown.remove(shown)
+    def _draw(self, draw: Callable[[], None]) -> bool:
+        """Draws, unless another thread does."""
+        if not self._draws.acquire(blocking=False):
+            return False
+        try:
+            draw()
+        finally:
+            self._leave_ended()
+            self._draws.release()
+        return True
+
+    def _end(self, bars: list[tuple[_Shown, _Key]]) -> None:
+        if bars:
+            self._ended += bars
+            self._draw(lambda: None)
+
+    def _leave_ended(self) -> None:
+        while self._ended:
+            shown, key = self._ended.pop(0)
+            if (bar := shown.bars.pop(key, None)) is not None:
+                # An output that is closed has no room for it. Whoever prints there is given the error.
+                with contextlib.suppress(BaseException):
+                    shown.display.leave(bar, [*shown.bars.values()])
+            if not shown.bars and shown in self._shown:
+                self._shown.remove(shown)
 
 
 bars = Bars()

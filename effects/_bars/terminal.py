@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _ERASE = "\x1b[J"
 """Erases what is behind the cursor."""
 
+_ROOM = 3
+"""Lines of the terminal that are left when there are more bars than it has lines: the first bars are drawn."""
+
 
 def is_terminal(stream: Any) -> bool:
     try:
@@ -64,7 +67,7 @@ class Terminal:
         erase = _ERASE if self._is_drawn else ""
         below = ""
         if bars:
-            drawn = self._drawn(bars).removesuffix("\n")
+            drawn = self._drawn(bars[: max(1, self._console.height - _ROOM)]).removesuffix("\n")
             below = f"\n{drawn}\x1b[{1 + drawn.count(chr(10))}A\r"
         self._is_drawn = bool(bars)
         self._stream.write(f"{erase}{text}{below}")

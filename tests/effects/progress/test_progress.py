@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -141,6 +142,48 @@ def test_lanes(lanes):
         fx.progress(None, "lanes", lanes=lanes).update(n)
 
     assert lines_of(count, jnp.array([2, 5])) == LANES[lanes]
+
+
+def test_output_that_is_closed():
+    """The bar is shown where text of `print` would go, and the drain goes on."""
+    program, gate = loop(20, description="closed"), threading.Event()
+    waits = fx.jit(lambda: fx.callback(lambda: gate.wait(60)))
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        gate.set()
+        program(0), waits()
+        fx.effects_barrier(timeout=60)
+        gate.clear()
+        waits(), program(0)
+        with contextlib.redirect_stdout(io.StringIO()) as other:
+            out.close()
+            gate.set()
+            fx.effects_barrier(timeout=60)
+    assert other.getvalue().startswith("closed: ")
+    assert lines_of(loop(10, description="next"), 0)[-1] == "next: 100% 10/10"
+
+
+class Prints(io.StringIO):
+    """An output that runs a program, which prints, when it is written to."""
+
+    def __init__(self, program):
+        super().__init__()
+        self.program, self.runs = program, True
+
+    def write(self, text):
+        if self.runs:
+            self.runs = False
+            self.program(len(text))
+            fx.effects_barrier(timeout=60)
+        return super().write(text)
+
+
+def test_output_that_runs_programs_may_show_bars():
+    """No thread waits for another that draws."""
+    out = Prints(fx.jit(lambda n: fx.print("{} characters", n)))
+    with contextlib.redirect_stdout(out):
+        loop(10, description="bar")(0)
+        fx.effects_barrier(timeout=60)
+    assert " characters\n" in out.getvalue() and "bar: 100% 10/10" in out.getvalue()
 
 
 def test_handlers_get_records():
