@@ -9,6 +9,7 @@ import contextvars
 import os
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -44,6 +45,10 @@ MSG_AWAITED_CALLBACK = (
     "The callback `{name}` at {where}, in {function}, raised {error}. "
     + errors.WAITED
     + " Correct what the cause below says."
+)
+MSG_NO_READER = (
+    "The effect `{effect}` at {where}, in {function}, wrote to a pipe that nothing reads any more, and {then}. Lines "
+    "that come later are lost, and are not reported. Keep the reader running, or write to a file."
 )
 MSG_OUTPUT_CLOSED = (
     "Text of `print` could not be written: the output that was in force when the program was called is closed, and so "
@@ -282,7 +287,12 @@ class Replay:
         for out in (self._call[1], sys.stdout):
             if out is None or not getattr(out, "closed", False):
                 if out is not None:
-                    out.write(text)
+                    try:
+                        out.write(text)
+                    except BrokenPipeError:
+                        if out not in _without_reader:
+                            _without_reader.add(out)
+                            raise
                 return
         raise ValueError(MSG_OUTPUT_CLOSED)
 
@@ -331,6 +341,8 @@ class Replay:
         name, where = (site.content.title, site.where) if site else ("", "its call")
         if isinstance(error, HostRunFailed):
             (name, where), error = error.args, error.__cause__ or error
+        if has_no_reader := message is MSG_REPLAY and isinstance(error, BrokenPipeError):
+            message = MSG_NO_READER
         failure = errors.EffectError(
             message.format(
                 effect=site.effect.name if site else "print",
@@ -345,7 +357,7 @@ class Replay:
         failure.effect = site.effect.name if site else "print"
         failure.token, device, failure.lane = self._now
         failure.device = -1 if device is None else _jax.device_place(device)
-        failure.__cause__ = error.with_traceback(_from_user(error))
+        failure.__cause__ = error.with_traceback(None if has_no_reader else _from_user(error))
         return failure
 
     def lose(self, error: BaseException, lines: list[tuple[Site, int]]) -> None:
@@ -362,6 +374,9 @@ def answer_with(reply: int, result: Any) -> None:
     else:
         native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
 
+
+_without_reader: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Outputs that have raised `BrokenPipeError`, which is reported once for each."""
 
 _OURS = str(Path(errors.__file__).parent) + os.sep
 """Where our own code lies."""
