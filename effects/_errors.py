@@ -48,7 +48,10 @@ class CustomCallError(EffectError):
 
     def __init__(self, text: str, target: str = "", where: str = "", code: str = "UNKNOWN", message: str = ""):
         super().__init__(text)
-        self.target, self.where, self.code, self.message = target, where, code, message
+        self.target: str = target
+        self.where: str = where
+        self.code: str = code
+        self.message: str = message
 
 
 class CheckError(EffectError):
@@ -72,7 +75,11 @@ class CheckError(EffectError):
         grid: tuple[int, ...] = (),
     ):
         super().__init__(text)
-        self.message, self.where, self.lane, self.device, self.grid = message, where, lane, device, grid
+        self.message: str = message
+        self.where: str = where
+        self.lane: tuple[int, ...] = lane
+        self.device: int = device
+        self.grid: tuple[int, ...] = grid
 
 
 class FormatError(ValueError):

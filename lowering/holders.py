@@ -35,7 +35,8 @@ class Extra:
         """`bind` binds the primitive, `rewrite(body, after)` makes the body, and `run(body, state, args)` evaluates it
         in place and returns `(state, results)`."""
         self._bind, self._rewrite, self._run = bind, rewrite, run
-        self.consts, self.state = tuple(consts), tuple(state)
+        self.consts: tuple[Any, ...] = tuple(consts)
+        self.state: tuple[Any, ...] = tuple(state)
 
     @property
     def values(self) -> tuple[Any, ...]:

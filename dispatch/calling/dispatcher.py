@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 
@@ -32,8 +32,11 @@ from effects.dispatch.streams.stream import Stream, several_devices
 from effects.lowering.emit.record import TOKEN_NAME
 from effects.lowering.host.native import native
 
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
 
-class Dispatcher:
+
+class Dispatcher(Generic[P, R]):
     """What calls a threaded function: supplies its runtime token and keeps its output token for the drain."""
 
     def __init__(self, name: str, without_tokens: Any, threaded: Any):
@@ -43,7 +46,7 @@ class Dispatcher:
         self._threaded = threaded  # (runtime token, *args) -> (results, {ProgramTraits: output token})
 
     # This is the path of every dispatch, hence one function and few helpers.
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if not runs_now():
             with jax_callbacks.tracing_inside():
                 return self._without_tokens(*args, **kwargs)

@@ -30,7 +30,7 @@ class Executable:
         self._made_with = traits, name, num_constants
         self._whole = whole
 
-    def create_cpp_call(self, params: Any) -> Dispatcher:
+    def create_cpp_call(self, params: Any) -> Dispatcher[..., Any]:
         """What JAX calls with the user's arguments."""
         traits, name, _ = self._made_with
         whole = self._whole or _jax.compiled_with_token(self._threaded, params, dict.fromkeys(traits, 0))
@@ -62,7 +62,7 @@ _INPUTS = ("in_avals", "_in_shardings", "_xla_in_layouts", "_dispatch_in_layouts
 _OUTPUTS = ("out_avals", "_out_shardings", "_xla_out_layouts")
 
 
-class _Call(Dispatcher):
+class _Call(Dispatcher[..., Any]):
     """The call of a compiled program."""
 
     def __init__(self, name: str, compiled: Any, params: Any):

@@ -123,7 +123,7 @@ def export(
     return do_export
 
 
-def _trace(function: JitFunction, args: Any, kwargs: Any) -> Any:
+def _trace(function: JitFunction[..., Any], args: Any, kwargs: Any) -> Any:
     _jax.check_symbolic_scopes(function._fun, args, kwargs)  # as JAX does first; later it would count the tokens, too
     return take_over(trace(function._without_tokens, args, kwargs).jaxpr)
 

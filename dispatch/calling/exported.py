@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -92,7 +92,7 @@ class Exported:
             return jax.tree.unflatten(self.out_tree, exported_program_p.bind(*flat, program=self, sites=self._sites))
 
         call.__name__ = call.__qualname__ = threaded.fun_name
-        self.call = jit(call)
+        self.call: Callable[..., Any] = jit(call)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -200,7 +200,7 @@ def deserialize(data: bytes | bytearray) -> Exported:
 
 # The call of an exported program with effects inside another.
 
-exported_program_p = _jax.Primitive("exported_program")
+exported_program_p: _jax.Primitive = _jax.Primitive("exported_program")
 exported_program_p.multiple_results = True
 
 
@@ -232,7 +232,7 @@ def _exported_program_token_rule(
     return dict(zip(tokens, after, strict=True)), outs
 
 
-exported_for_p = _jax.Primitive("exported_for")
+exported_for_p: _jax.Primitive = _jax.Primitive("exported_for")
 """token -> token: what follows was lowered for as many devices as the program was exported for."""
 exported_for_p.def_abstract_eval(lambda token, program: token)
 
@@ -247,7 +247,7 @@ def _exported_for_lowering(ctx: Any, token: Any, *, program: Exported) -> list[A
     return [token]
 
 
-exported_calls_p = _jax.Primitive("exported_calls")
+exported_calls_p: _jax.Primitive = _jax.Primitive("exported_calls")
 """token -> token: where there are no native handlers, those that exported programs call are replaced."""
 exported_calls_p.def_abstract_eval(lambda token: token)
 

@@ -7,7 +7,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 
@@ -15,11 +15,21 @@ from effects._api import jax_callbacks
 from effects._jax import api_boundary, patches
 from effects.dispatch.calling.compiled_by_libraries import with_program_of_ours
 from effects.dispatch.calling.dispatcher import Dispatcher
+from effects.dispatch.calling.options import JitOptions
 from effects.dispatch.calling.stages import Lowered, Traced
 from effects.dispatch.calling.threaded import jit_threaded, runtime_token_for, trace
 
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R", covariant=True)
+S = TypeVar("S")
 
-def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+
+@overload
+def jit(fun: Callable[P, R], /, **options: Unpack[JitOptions]) -> JitFunction[P, R]: ...
+@overload
+def jit(fun: None = None, /, **options: Unpack[JitOptions]) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
+def jit(fun: Any = None, /, **options: Any) -> Any:
     """Compiles a function with effects. Takes the options of `jax.jit`; the result has its methods.
 
     Effects appear on the host in program order: within the program, and after those of the programs that the same
@@ -53,7 +63,7 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return JitFunction(fun, options)
 
 
-class JitFunction(Dispatcher):
+class JitFunction(Dispatcher[P, R]):
     """A function that `fx.jit` compiled."""
 
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
@@ -63,6 +73,10 @@ class JitFunction(Dispatcher):
         fun = _weakly_referable(fun)
         super().__init__(name, jax.jit(fun, **options), jit_threaded(fun, options))
 
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> JitFunction[P, R]: ...
+    @overload
+    def __get__(self: JitFunction[Concatenate[S, Q], R], instance: S, owner: Any = None) -> Callable[Q, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
@@ -79,7 +93,7 @@ class JitFunction(Dispatcher):
         users = {name: value for name, value in vars(self).items() if name not in _OURS}
         return JitFunction, (self._fun, self._options), users
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> JitFunction:
+    def __deepcopy__(self, memo: dict[int, Any]) -> JitFunction[P, R]:
         _, _, users = self.__reduce__()
         copied = JitFunction(copy.deepcopy(self._fun, memo), self._options)  # devices among the options are one
         vars(copied).update(copy.deepcopy(users, memo))

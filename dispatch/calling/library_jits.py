@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, overload
 
 from effects.dispatch.calling.jit import jit
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
+
+@overload
+def filter_jit(fun: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...
+@overload
+def filter_jit(fun: None = None, /, **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def filter_jit(fun: Any = None, /, **options: Any) -> Any:
     """Compiles a function with effects as `equinox.filter_jit` does: arrays are traced, everything else is static.
 
@@ -39,6 +47,10 @@ def filter_jit(fun: Any = None, /, **options: Any) -> Any:
     return jit(equinox.filter_jit(fun, **options))
 
 
+@overload
+def nnx_jit(fun: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...
+@overload
+def nnx_jit(fun: None = None, /, **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def nnx_jit(fun: Any = None, /, **options: Any) -> Any:
     """Compiles a function with effects as `flax.nnx.jit` does: modules are given by reference, and updates are kept.
 

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypedDict
 
 import jax
 
 from effects._jax import count_fast_paths, forget_fast_paths
+
+
+class JitOptions(TypedDict, total=False):
+    """The options of `jax.jit`, for type checkers."""
+
+    in_shardings: Any
+    out_shardings: Any
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Iterable[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Iterable[str] | None
+    keep_unused: bool
+    device: Any
+    backend: str | None
+    inline: Any
+    compiler_options: dict[str, Any] | None
 
 
 def jit_with_tokens(threaded: Callable[..., Any], signature: inspect.Signature | None, options: dict[str, Any]) -> Any:

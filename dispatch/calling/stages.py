@@ -21,7 +21,7 @@ MSG_JAX_EXPORT = (
 class _Stage:
     """A stage of compilation: JAX's own object, with what differs."""
 
-    def __init__(self, function: Dispatcher, stage: Any):
+    def __init__(self, function: Dispatcher[..., Any], stage: Any):
         self._function = function
         self._stage = stage
 
@@ -32,7 +32,7 @@ class _Stage:
 class Traced(_Stage):
     """What `fx.jit(f).trace` returns."""
 
-    def __init__(self, function: Dispatcher, stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
+    def __init__(self, function: Dispatcher[..., Any], stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         super().__init__(function, stage)
         self._arguments = args, kwargs
 

@@ -23,7 +23,7 @@ class Background:
     def __init__(self, work: Callable[[], Any]) -> None:
         self.result: Any = None
         self.error: BaseException | None = None
-        self.has_ended = False
+        self.has_ended: bool = False
         self._work = work
         self._unclaimed = threading.Lock()
         self._unfinished = threading.Lock()

@@ -76,7 +76,7 @@ class Drain:
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
-        self.ended = False  # the process is about to end, and nothing runs in the background any more
+        self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
         self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead

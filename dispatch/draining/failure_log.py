@@ -25,7 +25,7 @@ def log_failure(failure: BaseException) -> None:
     place = [f"{name} {'.'.join(map(str, known[name]))}" for name in ("lane", "token") if known[name]]
     text = f"{failure} ({', '.join(place)})" if place else str(failure)
     cause = failure.__cause__
-    caused = (type(cause), cause, cause.__traceback__) if cause is not None else None
+    caused = (type(cause), cause, cause.__traceback__) if cause is not None and not _is_one_line(failure) else None
     try:
         if LOGGER.isEnabledFor(logging.ERROR):
             made = LOGGER.makeRecord(
@@ -36,11 +36,19 @@ def log_failure(failure: BaseException) -> None:
         failure.add_note(f"It could not be logged: {errors.shown(error)}.")
 
 
+def _is_one_line(failure: BaseException) -> bool:
+    """Whether the line that was logged says all of it: the reader of a pipe has gone away."""
+    cause = failure.__cause__
+    return isinstance(cause, BrokenPipeError) and cause.__traceback__ is None
+
+
 def first_of_each_line(failures: Iterable[BaseException]) -> list[BaseException]:
     """The first of those that effects at one line failed with, by the type of the cause. It says how many these are."""
     first: dict[Any, BaseException] = {}
     count: Counter[Any] = Counter()
     for failure in failures:
+        if _is_one_line(failure):
+            continue
         kind: Any = id(failure)
         if isinstance(failure, errors.EffectError) and failure.where:
             kind = failure.where, failure.function, type(failure), type(failure.__cause__)

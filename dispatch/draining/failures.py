@@ -80,7 +80,7 @@ class Failures:
         # The jitted functions and lines whose failures were logged since a caller was last given any.
         self._logged: dict[Owner, set[tuple[str, str]]] = {}
         self.frames: dict[int, list[FrameType]] = {}  # by drain thread, those whose callers may still run
-        self.untracked_ended = False  # whether a callback has ever ended a program that JAX dispatched
+        self.untracked_ended: bool = False  # whether a callback has ever ended a program that JAX dispatched
         self.raising: list[BaseException] = []  # the main thread's: taken, and not yet raised by what took them
 
     def __bool__(self) -> bool:

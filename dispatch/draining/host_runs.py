@@ -222,13 +222,15 @@ class HostRun:
 
     def __init__(self, function: HostFunction, name: str, where: Where, args: Any, caller: int) -> None:
         self._function, self._args, self._context = function, args, contextvars.copy_context()
-        self.name, self.where, self.caller = name, where, caller
+        self.name: str = name
+        self.where: Where = where
+        self.caller: int = caller
         self.stream: Stream | None = None
         self.thread: int | None = None
         self.result: Any = None
         self.error: BaseException | None = None
         self._yielded: collections.deque[Any] = collections.deque(maxlen=1)
-        self.ended = False
+        self.ended: bool = False
         self._changed = threading.Condition()
 
     def __str__(self) -> str:

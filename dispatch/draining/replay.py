@@ -46,6 +46,12 @@ MSG_AWAITED_CALLBACK = (
     + errors.WAITED
     + " Correct what the cause below says."
 )
+MSG_NO_READER = (
+    "The effect `{effect}` at {where}, in {function}, wrote to a pipe that nothing reads any more, and {then}. Lines "
+    "that come later are lost, and are not reported. Keep the reader running, or write to a file."
+)
+
+
 _ONCE = ((),)
 """The lanes of what has none."""
 
@@ -320,6 +326,8 @@ class Replay:
         name, where = (site.content.title, site.where) if site else ("", "its call")
         if isinstance(error, HostRunFailed):
             (name, where), error = error.args, error.__cause__ or error
+        if has_no_reader := message is MSG_REPLAY and isinstance(error, BrokenPipeError):
+            message = MSG_NO_READER
         failure = errors.EffectError(
             message.format(
                 effect=site.effect.name if site else "print",
@@ -334,7 +342,7 @@ class Replay:
         failure.effect = site.effect.name if site else "print"
         failure.token, device, failure.lane = self._now
         failure.device = -1 if device is None else _jax.device_place(device)
-        failure.__cause__ = error.with_traceback(_from_user(error))
+        failure.__cause__ = error.with_traceback(None if has_no_reader else _from_user(error))
         return failure
 
     def lose(self, error: BaseException, lines: list[tuple[Site, int]]) -> None:

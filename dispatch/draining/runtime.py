@@ -46,14 +46,14 @@ class Runtime:
 
     def __init__(self, sites: KnownSites) -> None:
         self.sites = sites
-        self.streams = Streams()
-        self.failures = Failures(self.streams)
-        self.observers = Observers()
-        self.settling = Settling(self.streams, self.failures)
-        self.drain = Drain(self.streams, self.failures, self.observers, self.sites, self.settling)
-        self.waiting = Waiting(self.streams, self.drain, self.settling)
-        self.meetings = Meetings(self.streams, self.drain)
-        self.is_lost = False  # in a forked child
+        self.streams: Streams = Streams()
+        self.failures: Failures = Failures(self.streams)
+        self.observers: Observers = Observers()
+        self.settling: Settling = Settling(self.streams, self.failures)
+        self.drain: Drain = Drain(self.streams, self.failures, self.observers, self.sites, self.settling)
+        self.waiting: Waiting = Waiting(self.streams, self.drain, self.settling)
+        self.meetings: Meetings = Meetings(self.streams, self.drain)
+        self.is_lost: bool = False  # in a forked child
         # A program that JAX dispatches says nothing when it is called, but it has been lowered.
         self.sites.listen(self.start)
 
@@ -109,6 +109,6 @@ class Runtime:
                 native.end_with(config.exit_code)
 
 
-runtime = Runtime(known_sites)
+runtime: Runtime = Runtime(known_sites)
 os.register_at_fork(after_in_child=runtime.after_fork)
 atexit.register(runtime.stop)  # JAX's own handlers were there before, and so come later: they let go of the devices

@@ -76,7 +76,7 @@ class Stream:
         self.unsettled: dict[int, tuple[str, ProgramTraits, Any]] = self._native.unsettled
         self.eager: dict[int, Site] = {}
         self.entering: dict[int, tuple[Any, int]] = {}
-        self.is_nested = launching is None
+        self.is_nested: bool = launching is None
         self.dispatching: list[int] = []
 
     @property
@@ -123,7 +123,7 @@ class SharedStream(Stream):
         self._this_thread = this_thread
         self._launching = launching
         super().__init__(thread, launching)
-        self.open = self._open
+        self.open: Callable[[native.Caller, list[int]], int] = self._open
 
     def _open(self, caller: native.Caller, dispatching: list[int]) -> int:
         number = self._native.open(caller, dispatching)

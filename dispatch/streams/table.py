@@ -153,7 +153,7 @@ class Streams:
 class UserThread:
     """What stands for a thread."""
 
-    has_ended = False
+    has_ended: bool = False
 
     def end(self) -> None:
         self.has_ended = True

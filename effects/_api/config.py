@@ -193,4 +193,4 @@ class Config:
         listener(self)
 
 
-config = Config(os.environ)
+config: Config = Config(os.environ)

@@ -14,7 +14,7 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._api.registry import register_effect
-from effects._bars import Output, bars
+from effects._bars import Output
 from effects._model.arguments import holds_tracer, take_arguments
 from effects._model.content import Content, Report, described_by
 from effects._model.effect import PROGRAM, Effect
@@ -75,10 +75,8 @@ class Steps(Content):
         return f"{self.description}: {steps}" if self.description else steps
 
     def show(self, records: Iterable[Record], write: Output, report: Report) -> None:
-        stream, steps = write.stream, [(record, *_steps(record)) for record in records]
-        if stream is None or not steps:
-            return
-        if self.lanes == "slowest":
+        steps = [(record, *_steps(record)) for record in records]
+        if steps and self.lanes == "slowest":
             steps = [min(steps, key=lambda each: each[1] / each[2] if each[2] else each[1])]
         for record, done, total in steps:
             lane = record.lane if self.lanes == "each" else ()
@@ -90,7 +88,7 @@ class Steps(Content):
             ]
             thread, epoch = thread_of(record.token[STREAM]), record.token[EPOCH]
             owner = (thread, epoch) if self.in_program and thread != UNTRACKED_THREAD else None
-            bars.update(stream, owner, (thread, self, lane, device), ", ".join(filter(None, shown)), done, total)
+            write.show_bar(owner, (thread, self, lane, device), ", ".join(filter(None, shown)), done, total)
 
 
 def _steps(record: Record) -> tuple[int, int | None]:
@@ -100,7 +98,17 @@ def _steps(record: Record) -> tuple[int, int | None]:
 
 
 class Progress:
-    """A bar: see `fx.progress`."""
+    """A bar, as `fx.progress` makes it.
+
+    Example:
+        >>> import effects as fx
+        >>> bar = fx.progress(2, "files")
+        >>> for done in (1, 2):
+        ...     bar.update(done)
+        >>> fx.effects_barrier()  # doctest: +ELLIPSIS
+        files: 50% 1/2 in ...
+        files: 100% 2/2 in ...
+    """
 
     def __init__(
         self,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from collections.abc import Hashable
 from typing import Any
 
-from effects._bars.state import bars
+from effects._bars.state import Owner, bars
 
 MSG_OUTPUT_CLOSED = (
     "Text of `print` could not be written: the output that was in force when the program was called is closed, and so "
@@ -25,7 +27,18 @@ class Output:
 
     def __call__(self, text: str) -> None:
         if (stream := self.stream) is not None:
-            bars.write(stream, text)
+            try:
+                bars.write(stream, text)
+            except BrokenPipeError:
+                _raise_once(stream)
+
+    def show_bar(self, owner: Owner, key: Hashable, description: str, done: int, total: int | None) -> None:
+        """How far the bar with this key is, of this program."""
+        if (stream := self.stream) is not None:
+            try:
+                bars.update(stream, owner, key, description, done, total)
+            except BrokenPipeError:
+                _raise_once(stream)
 
     @property
     def stream(self) -> Any:
@@ -34,3 +47,14 @@ class Output:
             if stream is None or not getattr(stream, "closed", False):
                 return stream
         raise ValueError(MSG_OUTPUT_CLOSED)
+
+
+_without_reader: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Outputs that have raised `BrokenPipeError`, which is reported once for each."""
+
+
+def _raise_once(stream: Any) -> None:
+    """Raises the `BrokenPipeError` that is being handled, unless it was reported for this output before."""
+    if stream not in _without_reader:
+        _without_reader.add(stream)
+        raise

@@ -84,9 +84,9 @@ class HostFunction:
         self, fn: Callable[..., Any] | None, key: str | None = None, name: str | None = None, registered: bool = False
     ):
         self._fn = fn
-        self.name = name or function_name(fn)
-        self.key = key or _local_key(fn, self.name)
-        self.registered = registered
+        self.name: str = name or function_name(fn)
+        self.key: str = key or _local_key(fn, self.name)
+        self.registered: bool = registered
 
     @classmethod
     def of(cls, fn: Callable[..., Any]) -> HostFunction:

@@ -59,12 +59,12 @@ class Record:
         self._site = site
         self._payload = payload
         self._values: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self.token = token
+        self.token: tuple[int, ...] = token
         self._ordinal = device
-        self.lane = lane
-        self.grid = grid
-        self.time = now() if time is None else time
-        self.after_error = False
+        self.lane: tuple[int, ...] = lane
+        self.grid: tuple[int, ...] | None = grid
+        self.time: float = now() if time is None else time
+        self.after_error: bool = False
 
     @property
     def effect(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -86,7 +87,7 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     return _jax.lower_as_callback(ctx, publish, operands, order)
 
 
-LOWERINGS = {
+LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     close_p: close_lowering,
     gate_p: lambda ctx, token, domain: [token],  # a GPU runs programs in the order in which it gets them
     enter_p: enter_lowering,

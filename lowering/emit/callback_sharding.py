@@ -18,7 +18,7 @@ MSG_SHARDING = (
     "them outside of `jax.shard_map`, or leave it out."
 )
 
-check_sharding_p = _jax.Primitive("check_sharding")
+check_sharding_p: _jax.Primitive = _jax.Primitive("check_sharding")
 """token -> token. Lowering it checks a sharding against the devices of the program."""
 check_sharding_p.def_abstract_eval(lambda token, site: token)
 

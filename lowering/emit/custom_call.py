@@ -27,7 +27,7 @@ from effects.lowering.emit.common import refuse_several_devices, register_site
 from effects.lowering.emit.native import emit_call, of_processes, own_devices
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
 
-threaded_call_p = _jax.Primitive("threaded_custom_call")
+threaded_call_p: _jax.Primitive = _jax.Primitive("threaded_custom_call")
 threaded_call_p.multiple_results = True
 """(*operands, token) -> (*results, token)."""
 
@@ -131,7 +131,7 @@ def _threaded_call_lowering(ctx: Any, *operands: Any, platform: str, **params: A
     return _call(ctx, platform, operands, token=token, counts=True, has_side_effect=True, **params)
 
 
-started_call_p = _jax.Primitive("started_custom_call")
+started_call_p: _jax.Primitive = _jax.Primitive("started_custom_call")
 started_call_p.multiple_results = True
 """(*operands, tokens) -> (*results, ticket, tokens): the tokens of the effect, if there is one, and of asynchronous
 operations. The results hold nothing: what the handler gives is taken when it is done."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -251,7 +251,7 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
 _NOTHING = _jax.ShapedArray((0,), np.uint8)
 
 
-LOWERINGS = {
+LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     close_p: close_lowering,
     gate_p: gate_lowering,
     enter_p: enter_lowering,

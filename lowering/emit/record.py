@@ -27,17 +27,17 @@ class Edges(NamedTuple):
 
 NO_EDGES = Edges()
 
-record_p = _jax.Primitive("record")
+record_p: _jax.Primitive = _jax.Primitive("record")
 record_p.multiple_results = True
 """(token, *operands) -> (*results, token): publishes one record, and waits for what a callback returns.
 
 Were the token first, what a call returns could be all that a loop carries, in the loop's order, and XLA takes a body
 that ends with such a call for one that changes nothing."""
 
-close_p = _jax.Primitive("close")
+close_p: _jax.Primitive = _jax.Primitive("close")
 """(*tokens) -> output token: the program has published all it will."""
 
-gate_p = _jax.Primitive("gate")
+gate_p: _jax.Primitive = _jax.Primitive("gate")
 """token -> token: what follows waits until the thread's programs before are over that call handlers in this domain."""
 
 

@@ -16,11 +16,11 @@ from effects.lowering.host.native import native
 
 
 class _ThisThread(threading.local):
-    is_nested = False
+    is_nested: bool = False
     """Whether the thread is one of the drain's, which sets this: what it dispatches is part of an effect."""
 
 
-this_thread = _ThisThread()
+this_thread: _ThisThread = _ThisThread()
 
 
 def publish(

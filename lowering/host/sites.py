@@ -89,5 +89,5 @@ class _Claim:
         raise pickle.PicklingError(MSG_SERIALIZE_CALLBACK.format(name=self._name, where=self._where))
 
 
-known_sites = KnownSites()
+known_sites: KnownSites = KnownSites()
 """Those of this process: there is one native module, which has one table of them."""

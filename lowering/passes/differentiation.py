@@ -82,7 +82,7 @@ def _anchors(divide: Callable[..., Any]) -> Callable[..., Any]:
 patches.implements("hoisting from scans")(_jax.hoisting_unless(has_effects))
 
 
-unavailable_p = _jax.Primitive("unavailable")
+unavailable_p: _jax.Primitive = _jax.Primitive("unavailable")
 unavailable_p.multiple_results = True
 """() -> the results of a callback or a custom call, of the types `avals`, in the copy of a loop that JAX re-runs for
 the tangents. The function is not called again, so there are none: this must be dead code. JAX drops it if no tangent

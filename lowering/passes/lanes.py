@@ -20,7 +20,7 @@ from effects.lowering.passes.summary import summarize
 LANES = f"{_jax.HIDDEN}lane "
 """How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""
 
-_lane_p = _jax.Primitive("lane_by_lane")
+_lane_p: _jax.Primitive = _jax.Primitive("lane_by_lane")
 _lane_p.multiple_results = True
 """(*operands) -> the results of its body."""
 

@@ -62,7 +62,7 @@ class LogOptions:
     grows: bool = True  # whether it has more room once that was too few
 
 
-logged_kernel_p = _jax.Primitive("logged_kernel")
+logged_kernel_p: _jax.Primitive = _jax.Primitive("logged_kernel")
 logged_kernel_p.multiple_results = True
 """(*operands) -> (*results, log): a kernel without effects, whose last result has what they would have recorded."""
 

@@ -48,7 +48,7 @@ MSG_ASYNC_UNTRACKED = (
     "JAX keeps the order of effects on one device only. Write `fx.jit` around the function, in place of `jax.jit`."
 )
 
-operation_p = _jax.Primitive("operation")
+operation_p: _jax.Primitive = _jax.Primitive("operation")
 operation_p.multiple_results = True
 """(token, *operands) -> (*results, token): calls one of the handlers of asynchronous operations."""
 

@@ -63,7 +63,7 @@ MSG_MESH_ELSEWHERE = (
 )
 
 
-enter_p = _jax.Primitive("enter")
+enter_p: _jax.Primitive = _jax.Primitive("enter")
 enter_p.multiple_results = True
 """(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices
 `may_diverge`, one that waits for an answer may be what the others wait for in a collective. With `has_groups`, the last
@@ -71,17 +71,17 @@ operands are the numbers of the device's replica group and of the replica in it.
 have effects of their own too: those that are not primary announce the indices that they skip. Without `has_records`
 there are asynchronous operations only."""
 
-leave_p = _jax.Primitive("leave")
+leave_p: _jax.Primitive = _jax.Primitive("leave")
 leave_p.multiple_results = True
 """(*tokens, *tokens at the entry) -> the tokens with which all devices go on."""
 
 
-rejoin_p = _jax.Primitive("rejoin")
+rejoin_p: _jax.Primitive = _jax.Primitive("rejoin")
 rejoin_p.multiple_results = True
 """(*tokens, *tokens around) -> the tokens with which replicas go on that have had effects of their own."""
 
 
-check_mesh_p = _jax.Primitive("check_mesh")
+check_mesh_p: _jax.Primitive = _jax.Primitive("check_mesh")
 """token -> token. Lowering it checks that the program runs on all devices of a region's mesh."""
 
 

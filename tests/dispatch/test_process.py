@@ -154,6 +154,7 @@ def test_doctor_says_what_is_here_and_that_it_works():
     ]
     good, bad = (run.stdout.splitlines() for run in runs)
     assert [run.returncode for run in runs] == [0, 1], runs[0].stderr
+    assert "on purpose" not in runs[0].stderr
     assert f"token-effects: {effects.__version__}" in good and f"jax: {jax.__version__}" in good
     assert any(line.startswith("devices: 3 x cpu") for line in good) and any("sync=True" in line for line in good)
     assert len([line for line in good if line.startswith("ok: ")]) == 4

@@ -14,6 +14,7 @@ from tests.helpers import run_python
 ASYNC = [importlib.import_module(f"examples.async.{name}") for name in ["rings", "references"]]  # `async` is a keyword
 MODULES = [debugging, callbacks, own_primitive, grids, matmul, transformed, hunt, *ASYNC]
 HELPERS = {"on_the_host", "repeat"}
+TRAINING = [f"examples.training.{name}" for name in ["flax_linen", "flax_nnx", "with_equinox"]]
 
 
 @pytest.mark.parametrize(
@@ -38,14 +39,14 @@ def test_every_example_is_run(module):
     assert public - HELPERS == {example.__name__ for example in module.EXAMPLES}
 
 
-@pytest.mark.parametrize("module", ASYNC, ids=lambda module: module.__name__)
-def test_asynchronous_examples_run_on_eight_devices(module):
-    """They are asserted to give what the synchronous programs give, on any number of devices."""
-    code = f"import runpy; runpy.run_module({module.__name__!r}, run_name='__main__')"
+@pytest.mark.parametrize("name", [*(module.__name__ for module in ASYNC), *TRAINING])
+def test_examples_run_on_eight_devices(name):
+    """Asynchronous ones give what the synchronous programs give, on any number of devices, and training goes on from a
+    checkpoint."""
+    code = f"import runpy; runpy.run_module({name!r}, run_name='__main__')"
     result = run_python(code, env={"XLA_FLAGS": xla_flags(8)})
     assert result.returncode == 0, result.stderr
-    printed = [inspect.getdoc(example).partition("\n\n")[2] for example in module.EXAMPLES]
-    expected = "".join(
-        f"-- {example.__name__}\n{text}\n" for example, text in zip(module.EXAMPLES, printed, strict=True)
-    )
+    examples = importlib.import_module(name).EXAMPLES
+    printed = [inspect.getdoc(example).partition("\n\n")[2] for example in examples]
+    expected = "".join(f"-- {example.__name__}\n{text}\n" for example, text in zip(examples, printed, strict=True))
     assert result.stdout == expected
