@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Sequence
 from typing import cast
 
@@ -35,26 +34,25 @@ class Piece:
     positions: Sequence[int] = ()  # of the records among all that came together, if not all are of this site
 
     @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self.columns.values())
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: column.shape[1:] for name, column in self.columns.items()}
 
 
 class Table:
-    """The records of one event as columns, in order. Several threads may add some."""
+    """The records of one event as columns, in order. `shapes` are those of one record, by column, if they are known."""
 
-    def __init__(self, event: str):
+    def __init__(self, event: str, shapes: dict[str, tuple[int, ...]] | None = None):
         self._event = event
         self._parts: list[dict[str, np.ndarray]] = []
         self._small = 0  # how many parts at the end are small
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of one record, by column
-        self._lock = threading.Lock()  # of who adds
+        self._shapes = shapes or {}
 
     def add(self, pieces: list[Piece]) -> None:
         """Adds records that came together, but for those that do not fit, which are an error."""
-        with self._lock:
-            self._add(pieces)
-
-    def _add(self, pieces: list[Piece]) -> None:
         self._shapes = self._shapes or pieces[0].shapes
         fitting = [piece for piece in pieces if piece.shapes == self._shapes]
         if fitting:
@@ -75,7 +73,12 @@ class Table:
                 )
 
     def columns(self) -> dict[str, np.ndarray]:
-        return _join(self._parts[:])
+        return _join(self._parts)
+
+    def take(self) -> dict[str, np.ndarray]:
+        """The columns, which are forgotten. Those that come later have the same shapes."""
+        columns, self._parts, self._small = self.columns(), [], 0
+        return columns
 
 
 def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
