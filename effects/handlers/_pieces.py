@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from threading import Lock, Timer
 
 MSG_LOST = (
     "{count} records are not in {path!r}: they could not be written ({error}). A handler writes a piece as a whole, "
@@ -25,10 +25,10 @@ class Pieces:
     """
 
     def __init__(self, path: str, every: float, write: Callable[[], None]):
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self._path, self._every, self._do_write = path, every, write
         self._size = 0
-        self._timer: threading.Timer | None = None
+        self._timer: Timer | None = None
         self._unseen: Exception | None = None  # what the timer's thread has come to
         self._error: Exception | None = None  # the first that a piece was lost by
         self._lost = 0
@@ -39,7 +39,7 @@ class Pieces:
         if self._size >= _LARGE or not self._every:
             self.write()
         elif self._timer is None:
-            self._timer = threading.Timer(self._every, self._on_time)
+            self._timer = Timer(self._every, self._on_time)
             self._timer.daemon = True
             self._timer.start()
         if (error := self._unseen) is not None:
@@ -67,8 +67,6 @@ class Pieces:
 
     def _on_time(self) -> None:
         with self.lock:
-            if self._timer is not threading.current_thread():
-                return  # it was cancelled too late
             try:
                 self.write()
             except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pathlib
 import signal
@@ -287,7 +288,7 @@ def test_npz_writes_what_has_waited_or_is_large(tmp_path, monkeypatch):
         def cancel(self):
             pass
 
-    monkeypatch.setattr(_pieces.threading, "Timer", Timer)
+    monkeypatch.setattr(_pieces, "Timer", Timer)
     handler = fx.NpzHandler(path, every=3)
     handler.handle_many(_records(2))
     handler.handle_many(_records(2))
@@ -330,8 +331,8 @@ def test_npz_timers_error_is_raised_by_what_comes_next(tmp_path, monkeypatch):
 class _Torn(io.FileIO):
     """A file that keeps what it was after each page that was written to it."""
 
-    def __init__(self, path):
-        super().__init__(path, "w+b")
+    def __init__(self, path, mode="w+b"):
+        super().__init__(path, mode)
         self.states = []
 
     def write(self, data):
@@ -349,23 +350,31 @@ def test_growing_zip_can_be_opened_after_each_page(tmp_path):
     file = _Torn(tmp_path / "run.zip")
     archive = _growing_zip.GrowingZip(file)
     members = []
-    for size in (0, 10, 4000, 100_000, 1, 300_000, 4096, 65_536, 5000, *random.integers(0, 9000, 30).tolist()):
+    small = [None, *random.integers(0, 9000, 30).tolist(), None]
+    for size in (0, 10, 4000, 100_000, None, 1, 300_000, 65_536, *small, 99_999, 200_000, 111_111):
+        name = f"member {len(members)}"
         inner = io.BytesIO()
-        with zipfile.ZipFile(inner, "w") as content:
-            content.writestr("data", random.bytes(size))
+        if size is None:  # so that the copy of the directory would end with a record that lies in two pages
+            inner.write(bytes((10 - (archive._end + 30 + len(name) + archive._size)) % 4096))
+        else:
+            with zipfile.ZipFile(inner, "w") as content:
+                content.writestr("data", random.bytes(size))
         file.states.clear()
-        archive.add(f"member {len(members)}", inner)
+        archive.add(name, inner)
         for state in file.states:
             with zipfile.ZipFile(io.BytesIO(state)) as read:
-                assert read.namelist() in (members, [*members, f"member {len(members)}"])
-        members.append(f"member {len(members)}")
+                assert read.namelist() in (members, [*members, name])
+        members.append(name)
         with zipfile.ZipFile(file) as read:
             assert read.testzip() is None and read.namelist() == members
     file.close()
-    for state in file.states:  # and another process goes on from there
+    for state, size in itertools.product(file.states, (50_000, 51_000, 52_000)):  # and another process goes on there
         (tmp_path / "cut.zip").write_bytes(state)
-        with open(tmp_path / "cut.zip", "r+b", buffering=0) as cut:
-            _growing_zip.GrowingZip(cut).add("last", io.BytesIO(b"x" * 5000))
+        with _Torn(tmp_path / "cut.zip", "r+b") as cut:
+            _growing_zip.GrowingZip(cut).add("last", io.BytesIO(bytes(size)))
+            for later in cut.states:
+                with zipfile.ZipFile(io.BytesIO(later)) as read:
+                    assert set(members) - {name} <= set(read.namelist()) <= {*members, "last"}
             with zipfile.ZipFile(cut) as read:
                 assert read.testzip() is None and read.namelist()[-1] == "last"
 
