@@ -74,7 +74,12 @@ from effects.handlers import ConsoleHandler as ConsoleHandler
 from effects.handlers import CsvHandler as CsvHandler
 from effects.handlers import JsonLinesHandler as JsonLinesHandler
 from effects.handlers import ListHandler as ListHandler
+from effects.handlers import LoguruHandler as LoguruHandler
 from effects.handlers import NpzHandler as NpzHandler
+from effects.handlers import ParquetHandler as ParquetHandler
+from effects.handlers import StructlogHandler as StructlogHandler
+from effects.handlers import TensorBoardHandler as TensorBoardHandler
+from effects.handlers import WandbHandler as WandbHandler
 
 _jax.hide_frames_in(__path__[0])
 _patches.apply()  # all that is changed in JAX
@@ -97,11 +102,16 @@ __all__ = [
     "Inspection",
     "JsonLinesHandler",
     "ListHandler",
+    "LoguruHandler",
     "MissingTokenRule",
     "NotDifferentiable",
     "NpzHandler",
+    "ParquetHandler",
     "Progress",
     "Record",
+    "StructlogHandler",
+    "TensorBoardHandler",
+    "WandbHandler",
     "add_handler",
     "all_gather_start",
     "all_to_all_start",

@@ -16,6 +16,8 @@ from effects.dispatch.streams.outputs import may_wait as may_wait
 from effects.dispatch.streams.table import Streams as Streams
 from effects.dispatch.streams.tokens import PlacedTokens as PlacedTokens
 from effects.handlers import _columns as _columns
+from effects.handlers import _growing_zip as _growing_zip
+from effects.handlers import _pieces as _pieces
 from effects.handlers import jsonl as jsonl
 from effects.handlers import list as list_handler
 from effects.handlers.merge import LogError as LogError

@@ -232,7 +232,7 @@ class Records(Sequence[Record]):
         self._count = count  # headers in `data`; a record with lanes is one
         self._find_site = find_site
         self._one: tuple[Site, tuple[int, ...], int, Any] | None = None
-        self._time = now()
+        self.time = now()  # of all
 
     @classmethod
     def of_one(cls, site: Site, token: tuple[int, ...], device: int, payload: Any) -> Records:
@@ -334,7 +334,7 @@ class Records(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         for part in self.parts():
-            yield from records_of(*part, self._time)
+            yield from records_of(*part, self.time)
 
     def __len__(self) -> int:
         site = self.only_site

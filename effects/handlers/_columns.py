@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Sequence
 from typing import cast
 
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from effects import _jax
 from effects._model.operand import Static
 from effects._model.python_value import is_number
 from effects._model.record import Record, Records
@@ -32,7 +32,12 @@ class Piece:
 
     site: Site
     columns: dict[str, np.ndarray]  # the fields, and `token`
+    records: Sequence[Record]
     positions: Sequence[int] = ()  # of the records among all that came together, if not all are of this site
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self.columns.values())
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -40,32 +45,27 @@ class Piece:
 
 
 class Table:
-    """The records of one event as columns, in order. Several threads may add some."""
+    """The records of one event as columns, in order. `shapes` are those of one record, by column, if they are known."""
 
-    def __init__(self, event: str):
+    def __init__(self, event: str, shapes: dict[str, tuple[int, ...]] | None = None):
         self._event = event
         self._parts: list[dict[str, np.ndarray]] = []
         self._small = 0  # how many parts at the end are small
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of one record, by column
-        self._lock = threading.Lock()  # of who adds
+        self._shapes = shapes or {}
 
     def add(self, pieces: list[Piece]) -> None:
         """Adds records that came together, but for those that do not fit, which are an error."""
-        with self._lock:
-            self._add(pieces)
-
-    def _add(self, pieces: list[Piece]) -> None:
         self._shapes = self._shapes or pieces[0].shapes
         fitting = [piece for piece in pieces if piece.shapes == self._shapes]
         if fitting:
-            part = _join([piece.columns for piece in fitting])
+            part = join([piece.columns for piece in fitting])
             if len(fitting) > 1:
                 order = np.argsort(np.concatenate([piece.positions for piece in fitting]), kind="stable")
                 part = {name: column[order] for name, column in part.items()}
             self._parts.append(part)
             self._small += 1
         if self._small == _SMALL:
-            self._parts[-_SMALL:] = [_join(self._parts[-_SMALL:])]
+            self._parts[-_SMALL:] = [join(self._parts[-_SMALL:])]
             self._small = 0
         for piece in pieces:
             if piece.shapes != self._shapes:
@@ -75,7 +75,27 @@ class Table:
                 )
 
     def columns(self) -> dict[str, np.ndarray]:
-        return _join(self._parts[:])
+        return join(self._parts)
+
+    def take(self) -> dict[str, np.ndarray]:
+        """The columns, which are forgotten. Those that come later have the same shapes."""
+        columns, self._parts, self._small = self.columns(), [], 0
+        return columns
+
+
+def places_of(piece: Piece) -> dict[str, np.ndarray]:
+    """What records say beside their fields and tokens, as columns: level, time, device and lane."""
+    records, site = piece.records, piece.site
+    if isinstance(records, Records):
+        ordinals = records.header_column("device", site)
+        time, lane = np.full(len(ordinals), records.time), np.empty((len(ordinals), 0), np.int32)
+        device = [_jax.device_place(ordinal) for ordinal in ordinals.tolist()]
+    else:
+        time = np.array([record.time for record in records])
+        lane = np.array([record.lane for record in records], np.int32)
+        device = [record.device for record in records]
+    level = np.full(len(device), site.content.labels["level"], np.int32)
+    return {"level": level, "time": time, "device": np.array(device, np.int32), "lane": lane}
 
 
 def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
@@ -84,7 +104,7 @@ def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
         site = cast(Site, records.only_site)
         columns["token"] = records.header_column("token", site)
         event = site.content.labels.get("event")
-        return {} if event is None else {event: [Piece(site, columns)]}
+        return {} if event is None else {event: [Piece(site, columns, records)]}
     of_site: dict[Site, tuple[list[int], list[Record]]] = {}
     for position, record in enumerate(records):
         if record.event is not None:
@@ -95,7 +115,7 @@ def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
     for site, (positions, some) in of_site.items():
         columns = _columns(site, some)
         columns["token"] = np.array([record.token for record in some], np.uint32)
-        pieces.setdefault(site.content.labels["event"], []).append(Piece(site, columns, positions))
+        pieces.setdefault(site.content.labels["event"], []).append(Piece(site, columns, some, positions))
     return pieces
 
 
@@ -119,7 +139,7 @@ def _columns(site: Site, records: list[Record]) -> dict[str, np.ndarray]:
     return columns
 
 
-def _join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Columns one below the other, in memory of their own."""
     return {name: _concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
 

@@ -82,18 +82,18 @@ def test_npz_keeps_what_comes_while_small_parts_are_gathered(tmp_path, monkeypat
     handler = fx.NpzHandler(tmp_path / "run.npz")
     *records, last = _records(5)
     meanwhile = Meanwhile(lambda: handler.handle(last))
-    join = _columns._join
+    join = _columns.join
 
     def join_slowly(parts: list[Any]) -> Any:
         joined = join(parts)
         if len(parts) == 4:
-            monkeypatch.setattr(_columns, "_join", join)
+            monkeypatch.setattr(_columns, "join", join)
             meanwhile.begin()
         return joined
 
     handler.handle(records[0])
-    handler._tables["step"]._lock = meanwhile
-    monkeypatch.setattr(_columns, "_join", join_slowly)
+    handler._pieces.lock = meanwhile
+    monkeypatch.setattr(_columns, "join", join_slowly)
     for record in records[1:]:
         handler.handle(record)
     meanwhile.join()

@@ -8,6 +8,7 @@ from tests.mutants.slips import (
     differentiation,
     export,
     failures,
+    handlers,
     kernels,
     masks,
     merge,
@@ -20,6 +21,6 @@ from tests.mutants.slips import (
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
-    asynchronous,
+    *(asynchronous, handlers),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)
