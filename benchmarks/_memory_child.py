@@ -17,7 +17,7 @@ def main(records: int) -> None:
     """Prints the records to /dev/null, then one line of JSON to where standard output was."""
 
     @fx.jit
-    def program(n: jax.Array) -> None:
+    def program(n: int) -> None:
         jax.lax.fori_loop(0, n, lambda i, _: fx.print("record {}", i), None)
 
     report, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives

@@ -26,7 +26,7 @@ struct Caller {
 };
 
 inline bool Has(nb::handle traits, ProgramTrait trait) {
-  return PyTuple_GET_ITEM(traits.ptr(), static_cast<Py_ssize_t>(trait)) == Py_True;
+  return NB_TUPLE_GET_ITEM(traits.ptr(), static_cast<Py_ssize_t>(trait)) == Py_True;
 }
 
 // While one lives, a thread compiles a program of a caller's.

@@ -27,11 +27,11 @@ bool SameContext(nb::handle a, nb::handle b) {
 // f(token, *args, **kwargs)
 nb::object CallWithToken(nb::handle f, nb::handle token, nb::handle args, nb::handle kwargs) {
   std::vector<PyObject *> all{nullptr, token.ptr()}; // the first place is the called function's, as vectorcall wants it
-  const Py_ssize_t count = PyTuple_GET_SIZE(args.ptr());
-  all.reserve(2 + static_cast<size_t>(count + PyDict_GET_SIZE(kwargs.ptr())));
-  for (Py_ssize_t i = 0; i < count; ++i) all.push_back(PyTuple_GET_ITEM(args.ptr(), i));
+  const Py_ssize_t count = NB_TUPLE_GET_SIZE(args.ptr());
+  all.reserve(2 + static_cast<size_t>(count + NB_DICT_GET_SIZE(kwargs.ptr())));
+  for (Py_ssize_t i = 0; i < count; ++i) all.push_back(NB_TUPLE_GET_ITEM(args.ptr(), i));
   nb::object names;
-  if (PyDict_GET_SIZE(kwargs.ptr()) != 0) {
+  if (NB_DICT_GET_SIZE(kwargs.ptr()) != 0) {
     names = nb::steal(PySequence_Tuple(kwargs.ptr()));
     PyObject *name, *value;
     for (Py_ssize_t at = 0; PyDict_Next(kwargs.ptr(), &at, &name, &value);) all.push_back(value);
@@ -46,12 +46,13 @@ nb::object CallWithToken(nb::handle f, nb::handle token, nb::handle args, nb::ha
 
 Stream::Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace)
     : thread(thread), newest_(nb::make_tuple(nb::none(), nb::none(), nb::none())), host_(nb::borrow(host)),
-      array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)), would_trace_(nb::borrow(would_trace)) {}
+      array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)), would_trace_(nb::borrow(would_trace)),
+      copy_context_(nb::module_::import_("contextvars").attr("copy_context")) {}
 
 uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
   PyObject *const output = PySys_GetObject("stdout");
   const nb::object stdout_now = output != nullptr ? nb::borrow(output) : nb::object(nb::none());
-  const nb::object context = nb::steal(PyContext_CopyCurrent());
+  const nb::object context = copy_context_();
   nb::object call = newest_;
   if (!call[1].is(stdout_now)) may_wait_ = nb::cast<bool>(host_.attr("may_wait")(stdout_now));
   if (!call[0].is(caller) || !call[1].is(stdout_now) || !SameContext(call[2], context))
@@ -117,7 +118,7 @@ nb::object Stream::keep(uint32_t number, Caller &caller, nb::handle traits, nb::
   }
   if (Has(traits, kHasCustomCalls)) {
     unsettled[nb::int_(number)] = nb::make_tuple(caller.name, traits, output_token);
-    shut_gates(number, nb::handle(PyTuple_GET_ITEM(traits.ptr(), static_cast<Py_ssize_t>(kDomainsOfHandlers))),
+    shut_gates(number, nb::handle(NB_TUPLE_GET_ITEM(traits.ptr(), static_cast<Py_ssize_t>(kDomainsOfHandlers))),
                output_token);
   }
   const bool may_fail = Has(traits, kHasCustomCalls) || (!closed && Has(traits, kAwaitsResults));
@@ -213,8 +214,8 @@ nb::object Stream::put(nb::handle threaded, nb::handle token, nb::handle args, n
 // The pool of the devices that run the program, which are those of its arguments; None if that is one device.
 nb::object Stream::find_pool(nb::handle args, nb::handle kwargs) {
   if (sharding_.is_valid()) {
-    for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(args.ptr()); i < count; ++i) {
-      const nb::handle arg = PyTuple_GET_ITEM(args.ptr(), i);
+    for (Py_ssize_t i = 0, count = NB_TUPLE_GET_SIZE(args.ptr()); i < count; ++i) {
+      const nb::handle arg = NB_TUPLE_GET_ITEM(args.ptr(), i);
       if (arg.type().is(array_type_) && arg.attr("sharding").is(sharding_)) return pool_;
     }
   }

@@ -71,6 +71,7 @@ private:
   std::optional<size_t> most_in_flight_;
   nb::object sharding_, pool_; // those of the newest program on several devices
   nb::object host_, array_type_, launching_, would_trace_;
+  nb::object copy_context_; // that of `contextvars`: the stable ABI has no function for it
 };
 
 // A call was left by an exception: fails what it opened, down to so many epochs. Here too no signal is seen, so that a
