@@ -57,7 +57,7 @@ def coloured(lines):
 
 def main():
     jax.config.update("jax_num_cpu_devices", 4)
-    console = Console(record=True, width=116, file=io.StringIO())
+    console = Console(record=True, width=128, file=io.StringIO())
     table = Table(box=None, padding=(0, 2, 1, 2), expand=True)
     for title in ("jax.jit and jax.debug.print", "fx.jit and fx.print"):
         table.add_column(title, ratio=1)

@@ -1,6 +1,6 @@
-"""Draws docs/images/performance.svg from the table in docs/performance.md: how many times slower JAX's callbacks are.
+"""Draws performance.svg from the table in docs/performance.md: how many times slower JAX's own callbacks are.
 
-python -m benchmarks.plot
+python docs/images/performance.py
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1] / "docs"
+HERE = Path(__file__).parent
 
 ROWS = {  # name in the plot -> the row of JAX's time divided by ours, or the rows of JAX's and ours over a plain run
     "dispatch with an ordered print": (
@@ -39,7 +39,7 @@ ROWS = {  # name in the plot -> the row of JAX's time divided by ours, or the ro
 
 def read_table() -> tuple[list[str], dict[str, list[float]]]:
     """The versions, and each row's figures; of a span, its middle."""
-    lines = (DOCS / "performance.md").read_text().splitlines()
+    lines = (HERE.parent / "performance.md").read_text().splitlines()
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     versions, _, *rows = table
     figures = {}
@@ -72,7 +72,7 @@ def main() -> None:
     axes.set_xlabel("JAX's own time divided by ours (2 CPU cores, AMD EPYC virtual machine)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="lower right", frameon=False)
-    figure.savefig(DOCS / "images" / "performance.svg", metadata={"Date": None})
+    figure.savefig(HERE / "performance.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
