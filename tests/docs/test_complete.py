@@ -75,12 +75,11 @@ def test_troubleshooting_quotes_messages_as_they_are():
 
 
 def _anchors(page):
-    """The headings of a page as links name them, and its own names."""
+    """The headings of a page as links name them."""
     for token in (tokens := iter(MarkdownIt().enable("table").parse(page.read_text()))):
         if token.type == "heading_open":
             text = "".join(part.content for part in next(tokens).children or [])
             yield re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-    yield from re.findall(r"^\(([\w-]+)\)=$", page.read_text(), re.MULTILINE)
 
 
 LINKS = [
