@@ -37,9 +37,17 @@ copybutton_prompt_is_regexp = True
 
 
 def setup(app):
+    app.connect("source-read", _lead_to_index)
+    app.connect("autodoc-process-signature", _leave_out_signature)
+
+
+def _lead_to_index(app, page, source):
     """The README is part of the page `index`, so links to it lead there."""
+    source[0] = source[0].replace("(../README.md", "(index.md")
 
-    def lead_to_index(app, page, source):
-        source[0] = source[0].replace("(../README.md", "(index.md")
 
-    app.connect("source-read", lead_to_index)
+def _leave_out_signature(app, what, name, thing, options, signature, returns):
+    """A class whose docstring says no arguments is not for users to make."""
+    if what == "class" and "Args:" not in (thing.__doc__ or ""):
+        return "", None
+    return None
