@@ -48,6 +48,6 @@ def _lead_to_index(app, page, source):
 
 def _leave_out_signature(app, what, name, thing, options, signature, returns):
     """A class whose docstring says no arguments is not for users to make."""
-    if what == "class" and "Args:" not in (thing.__doc__ or ""):
+    if what in ("class", "exception") and signature and "Args:" not in (thing.__doc__ or ""):
         return "", None
     return None
