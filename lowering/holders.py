@@ -40,7 +40,7 @@ class Extra:
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The constants and the state: what a body takes ahead of its own inputs."""
+        """The constants and the state, which a body takes ahead of its own inputs."""
         return self.consts + self.state
 
     def rewrite(self, body: Any, after: int = 0) -> Any:

@@ -88,7 +88,7 @@ def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False)
             gets sequences of records instead, which cost nothing until they are looked at; `close()` is called when it
             is removed, and when the process ends. Handlers run in threads of the drain, in program order; records of
             several threads' programs, and unordered ones, may come in several threads at the same time.
-        effects: Names of effects, or `Effect`s, whose records it gets; by default all.
+        effects: Names of effects, or objects of `Effect`, whose records it gets; by default all.
         after_error: Whether it also gets the records of effects that were not carried out, since one before them in
             their program had failed. Their `after_error` is true.
 

@@ -112,7 +112,7 @@ class Record:
 
     @property
     def index(self) -> tuple[slice, ...] | None:
-        """With `per_shard=True`: where the shard lies in the whole; of the first array that is sharded. Else None."""
+        """With `per_shard=True`, where the shard lies in the whole, of the first array that is sharded; else None."""
         return self._site.index
 
     @property
@@ -132,7 +132,7 @@ class Record:
 
     @property
     def device(self) -> int:
-        """The device that recorded it: its position in `jax.devices()`; -1 if all of the program's devices did."""
+        """The position in `jax.devices()` of the device that recorded it; -1 if all of the program's devices did."""
         return _jax.device_place(self._ordinal)
 
     @property

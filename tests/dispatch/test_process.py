@@ -8,7 +8,6 @@ import importlib
 import io
 import itertools
 import pkgutil
-import re
 import subprocess
 import sys
 import traceback
@@ -175,19 +174,6 @@ def test_example_prints_what_its_docstring_says():
     assert [line.strip() for line in run.stdout.splitlines() if line.strip()] == [
         line for line in expected if line in {shown.strip() for shown in run.stdout.splitlines()} and line
     ]
-
-
-def _blocks(text):
-    return re.findall(r"```(\w*)\n(.*?)```", text, re.S)
-
-
-def test_readme_first_program_prints_what_it_says():
-    """The README's first program prints exactly what stands below it."""
-    blocks = _blocks((ROOT / "README.md").read_text())
-    program = next(i for i, (language, code) in enumerate(blocks) if language == "python")
-    done = run_python(blocks[program][1])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == blocks[program + 1][1]
 
 
 def _modules():

@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import AxisType
 
 import effects as fx
-from tests.helpers import ROOT, run_python
+from tests.helpers import run_python
 
 P = jax.P
 
@@ -265,13 +265,3 @@ def test_refused():
         fx.jit(region)(x)
     with fx.config.override(native=False), pytest.raises(NotImplementedError, match="without native code"):
         fx.jit(_shows)(x)
-
-
-def test_example_of_the_readme():
-    """The README's program over two devices prints exactly what stands below it."""
-    readme = (ROOT / "README.md").read_text().partition("## Several devices")[2]
-    program, printed = re.findall(r"```\w*\n(.*?)```", readme, re.S)[:2]
-    setup = "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'\n"
-    setup += "import jax, jax.numpy as jnp, effects as fx\n"
-    done = run_python(setup + program)
-    assert done.stdout == printed, done.stderr

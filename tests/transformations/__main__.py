@@ -1,4 +1,4 @@
-"""Prints the README's tables."""
+"""Prints the tables of docs/reference/transformations.md."""
 
 from tests.transformations.table import table
 

@@ -19,7 +19,7 @@ class Construct:
     """A program with effects, as a function of `show` and a number, and what it shows.
 
     Attributes:
-        name: As it stands in the README.
+        name: As it stands in the table.
         program: The program.
         once: The effects for x = 1.
         lanes: The effects under `vmap`, for x = 1 and x = 2.
@@ -47,7 +47,7 @@ class Transformation:
     """What is done to a program of one number.
 
     Attributes:
-        name: As it stands in the README.
+        name: As it stands in the table.
         apply: Makes a function of one array.
         argument: The array. The number is 1, or the numbers are 1 and 2 in two lanes.
         lanes: Whether there are two lanes.

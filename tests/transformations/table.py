@@ -1,4 +1,4 @@
-"""The README's tables."""
+"""The tables of docs/reference/transformations.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.transformations.programs import PROGRAMS
 
 
 def table() -> str:
-    """The README's tables."""
+    """The tables of docs/reference/transformations.md."""
     rows = ["| Where the effect is | x = 1 | `vmap`, x = 1 and 2 | `grad`, x = 1 |", "| --- | --- | --- | --- |"]
     by_name = {transformation.name: transformation for transformation in TRANSFORMATIONS}
     for construct in CONSTRUCTS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import re
 
 import jax
 import jax.export
@@ -14,7 +13,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import effects as fx
 from tests.dispatch.export.common import again, double, run_with, total
-from tests.helpers import ROOT, run_python
 from tests.internals import Line, Site, effect_p, site_from, take_arguments, where_called
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")
@@ -270,14 +268,6 @@ def test_arguments_read_elsewhere_are_what_they_were(lines):
     text = fx.export(f)(1, jax.random.key(3)).serialize()
     code = "import effects as fx, jax, sys\nfx.deserialize(open(sys.argv[1], 'rb').read()).call(1, jax.random.key(3))"
     assert run_with(code, text).stdout.splitlines() == shown
-
-
-def test_readme_example_prints_what_it_says():
-    """The README's example of an exported program prints exactly what stands below it."""
-    blocks = re.findall(r"```\w*\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    program = next(i for i, code in enumerate(blocks) if "fx.deserialize" in code)
-    done = run_python(blocks[program])
-    assert done.stdout == blocks[program + 1], done.stderr
 
 
 # Several devices

@@ -1,0 +1,105 @@
+"""What the documentation must have: all public names, messages as they are, and links that lead somewhere."""
+
+import ast
+import re
+import runpy
+import types
+
+import pytest
+from markdown_it import MarkdownIt
+
+import effects as fx
+from effects import lowering, testing
+from effects.cli import COMMANDS
+from tests.docs.pages import PAGES
+from tests.helpers import ROOT
+
+REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs/reference").glob("*.md")))
+OF_LOWERING = [
+    name for name, value in vars(lowering).items() if name[0] != "_" and not isinstance(value, types.ModuleType)
+]
+
+
+def test_plot_has_the_rows_of_the_table():
+    """What the plot of the figures compares stands in their table."""
+    plot = runpy.run_path(str(ROOT / "docs/images/performance.py"))
+    _, figures = plot["read_table"]()
+    assert {row for rows in plot["ROWS"].values() for row in rows} <= figures.keys()
+
+
+def test_readme_is_short():
+    """It is read in one go; everything else is in docs/."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("effects", {*fx.__all__} - {*testing.__all__}),
+        ("effects.testing", testing.__all__),
+        ("effects.lowering", OF_LOWERING),
+    ],
+    ids=["effects", "effects.testing", "effects.lowering"],
+)
+def test_reference_has_every_public_name_once(module, names):
+    """Functions, classes and exceptions, from their docstrings."""
+    documented = re.findall(rf"^\.\. auto\w+:: {re.escape(module)}\.(\w+)$", REFERENCE, re.MULTILINE)
+    assert sorted(documented) == sorted(names)
+
+
+def test_reference_has_every_setting_and_command():
+    """Settings are in the docstring of `Config`, commands on their page."""
+    settings = re.findall(r"(\w+)=", repr(fx.config))
+    assert [name for name in settings if f"`{name}` (`EFFECTS_{name.upper()}`)" not in (fx.Config.__doc__ or "")] == []
+    page = (ROOT / "docs/reference/command-line.md").read_text()
+    assert [command.name for command in COMMANDS if f"effects {command.name}" not in page] == []
+
+
+def _texts():
+    """All texts of the packages, one below the other. Those that Python puts together are one."""
+    for package in ("effects", "lowering", "dispatch"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
+
+
+def test_troubleshooting_quotes_messages_as_they_are():
+    """A heading of the third level is a part of a message, but below the first heading of the second."""
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    messages = page[page.index("## Formats and arguments") :]
+    texts = "\n".join(_texts())
+    quoted = re.findall(r"^### (.*)$", messages, re.MULTILINE)
+    assert len(quoted) > 20
+    assert [quote for quote in quoted for part in quote.split("...") if part.strip() not in texts] == []
+
+
+def _anchors(page):
+    """The headings of a page as links name them."""
+    for token in (tokens := iter(MarkdownIt().enable("table").parse(page.read_text()))):
+        if token.type == "heading_open":
+            text = "".join(part.content for part in next(tokens).children or [])
+            yield re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+
+
+LINKS = [
+    (page, str(part.attrs.get("href") or part.attrs.get("src")))
+    for page in [*PAGES, ROOT / "CHANGELOG.md", *sorted(ROOT.glob("*/README.md"))]
+    for token in MarkdownIt().enable("table").parse(page.read_text())
+    for part in token.children or []
+    if part.type in ("link_open", "image")
+]
+
+
+def test_links_lead_somewhere():
+    """To a file of the repository, and a heading of it. Links to elsewhere are not followed."""
+    assert len(LINKS) > 50
+    broken = []
+    for page, link in LINKS:
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            broken.append((str(page.relative_to(ROOT)), link))
+    assert broken == []
