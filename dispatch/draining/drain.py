@@ -2,8 +2,8 @@
 
 Native code restores the order and formats what it can, without Python's lock. One thread leads: it takes batches and
 replays them. While it runs functions of the user's it offers the lead to a thread that stands by, so that a function
-may wait for effects, its own or those of others. The functions of one thread's programs never run at the same time;
-those of several threads' may, as the threads themselves do.
+may wait for effects, its own or those of others. The ordered functions of one thread's programs never run at the
+same time; those of several threads' may, as the threads themselves do, and those without order beside any other.
 """
 
 from __future__ import annotations

@@ -20,16 +20,22 @@ from effects._model.arguments import flat_arguments
 from effects._model.effect import Effect
 from effects._model.kernel_log import COUNTS, KernelLog, grown, need_of, order_of
 from effects._model.operand import Operand
+from effects._model.operation import Operation
 from effects._model.site import Site
 from effects._model.where import Where
 from effects.lowering.passes.kernel_log import LogWriter
 from effects.lowering.passes.lanes import LANES
-from effects.lowering.passes.summary import summarize
+from effects.lowering.passes.summary import has_effects, summarize
 
 MSG_AWAITED = (
     "The {what} `{name}` at {where} gives results to a kernel that is compiled for a device. Such a kernel cannot call "
     "the host while it runs. Simulate the kernel with `interpret=True`, or take the value out of the kernel and call "
     "it there."
+)
+MSG_OPERATION = (
+    "The asynchronous operation `{name}` at {where} is in a kernel that is compiled for a device. What is in flight is "
+    "kept on the host, which such a kernel cannot reach. Start and finish it outside of the kernel, or simulate the "
+    "kernel with `interpret=True`."
 )
 MSG_DYNAMIC_GRID = (
     "The kernel `{kernel}` at {where} has effects and a grid whose size is known only when it runs, and is compiled "
@@ -117,6 +123,7 @@ def plan_log(
     """The layout of this kernel's log. Raises where it cannot have one, with `awaited` if the kernel would wait for
     results."""
     sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
+    _refuse_operations(jaxpr)
     where = sites[0].where if (frame := _jax.user_frame()) is None else Where(*frame)
     _refuse_results(sites, awaited)
     if grid is None:
@@ -128,6 +135,16 @@ def plan_log(
         shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
         raise ValueError(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
     return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity, options.grows), width, where)
+
+
+def _refuse_operations(jaxpr: Any) -> None:
+    """Raises if a kernel starts something that its done would wait for."""
+    for eqn in jaxpr.eqns:
+        if isinstance(operation := eqn.params.get("operation"), Operation):
+            raise NotImplementedError(MSG_OPERATION.format(name=operation.name, where=operation.where))
+        for inner in _jax.jaxprs_in(eqn.params):
+            if has_effects(inner):
+                _refuse_operations(inner)
 
 
 def _refuse_results(sites: Sequence[Site], message: str) -> None:

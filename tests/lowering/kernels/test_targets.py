@@ -310,3 +310,17 @@ def test_results_are_refused():
 
     with pytest.raises(NotImplementedError, match=r"callback `sin` at .*test_targets\.py.*interpret=True"):
         lower(functools.partial(call, kernel, plt.CompilerParams()), "cuda", X)
+
+
+def test_asynchronous_operations_are_refused():
+    """What is in flight is kept on the host, in a branch of the kernel too."""
+
+    def start(x):
+        return fx.async_done(fx.async_start(jnp.sin, x))
+
+    def kernel(x, o):
+        o[...] = jax.lax.cond(x[0] > 0, start, lambda x: x, x[...])
+
+    with pytest.raises(NotImplementedError, match=r"operation `sin` at .*test_targets\.py.*interpret=True") as error:
+        lower(functools.partial(call, kernel, plt.CompilerParams()), "cuda", X)
+    assert str(error.value).count(". ") == 2
