@@ -133,8 +133,8 @@ class Progress:
             raise TypeError(MSG_DESCRIPTION.format(call=call, where=where, value=errors.shown(description)))
         if lanes not in ("slowest", "each"):
             raise ValueError(MSG_LANES.format(call=call, where=where, value=errors.shown(lanes)))
-        self.total = total
-        self.every = None if every is None else int(every)
+        self.total: Any = total
+        self.every: int | None = None if every is None else int(every)
         self._effect = PROGRESS if ordered else PROGRESS.unordered()
         self._description, self._lanes, self._bar = description, lanes, str(where)
 

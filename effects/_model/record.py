@@ -232,7 +232,7 @@ class Records(Sequence[Record]):
         self._count = count  # headers in `data`; a record with lanes is one
         self._find_site = find_site
         self._one: tuple[Site, tuple[int, ...], int, Any] | None = None
-        self.time = now()  # of all
+        self.time: float = now()  # of all
 
     @classmethod
     def of_one(cls, site: Site, token: tuple[int, ...], device: int, payload: Any) -> Records:

@@ -6,8 +6,8 @@ import importlib
 from typing import Any
 
 MSG_LIBRARY = (
-    "`fx.{handler}` needs {library}, which cannot be imported ({error}). token-effects does not install it by itself. "
-    "Run `pip install 'token-effects[{extra}]'`."
+    "`fx.{handler}` needs {library}, which cannot be imported ({error}). The libraries of handlers are installed on "
+    "request. Run `pip install 'token-effects[{extra}]'`."
 )
 
 

@@ -50,7 +50,7 @@ class WandbHandler:
     def __init__(self, run: Any = None, *, first_step: int = 0, **init: Any):
         self._wandb = library("wandb", "WandbHandler", "wandb")
         self._is_own = run is None
-        self.run = self._wandb.init(**init) if run is None else run
+        self.run: Any = self._wandb.init(**init) if run is None else run
         self._steps = Steps(first_step)
         self._events: set[str] = set()  # of which the run knows what they are plotted over
         self._lock = threading.Lock()

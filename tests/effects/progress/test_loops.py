@@ -119,6 +119,22 @@ def test_step_is_said_when_the_values_are_there():
     assert [record.text for record in records] == ["0/4", "step 0", "step 1", "2/4", "step 2", "step 3", "4/4"]
 
 
+def test_step_is_said_when_unordered_functions_have_returned():
+    """Nothing but the carried values ties the bar to the loop."""
+    seen = []
+
+    def note(i):
+        seen.append(f"step {int(i)}")
+        return np.float32(i)
+
+    def body(i, x):
+        return x + fx.callback(note, jax.ShapeDtypeStruct((), "float32"), i, ordered=False)
+
+    with fx.add_handler(lambda record: seen.append(record.text), effects="progress"):
+        run(lambda x: fx.fori_loop_with_progress(0, 4, body, x, every=2), 0.0)
+    assert seen == ["0/4", "step 0", "step 1", "2/4", "step 2", "step 3", "4/4"]
+
+
 def test_derivatives_are_those_of_jaxs_loops():
     """Backward through a scan and a loop whose bounds are known, and forward."""
 

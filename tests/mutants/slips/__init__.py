@@ -12,6 +12,7 @@ from tests.mutants.slips import (
     kernels,
     masks,
     merge,
+    progress,
     regions,
     release,
     replay,
@@ -21,6 +22,6 @@ from tests.mutants.slips import (
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
-    *(asynchronous, handlers),
+    *(asynchronous, handlers, progress),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)

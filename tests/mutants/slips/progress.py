@@ -1,0 +1,33 @@
+"""Progress bars."""
+
+from tests.mutants.slip import Slip
+
+LOOPS = "tests/effects/progress/test_loops.py"
+PROGRESS = "tests/effects/progress/test_progress.py"
+
+SLIPS = (
+    Slip(
+        "progress.ahead_of_the_loop",
+        "effects/_api/progress_loops.py",
+        "[done] = after([lax.stop_gradient(leaf) for leaf in leaves], [done])",
+        "pass",
+        "A bar says steps that have not happened yet.",
+        (f"{LOOPS}::test_step_is_said_when_unordered_functions_have_returned",),
+    ),
+    Slip(
+        "progress.newest_of_all_devices",
+        "effects/_model/record.py",
+        "{device: at for at, device in enumerate(devices)}",
+        "{0: at for at, device in enumerate(devices)}",
+        "A device's bar does not come to its end.",
+        (f"{LOOPS}::test_each_device_of_a_shard_map_has_a_bar",),
+    ),
+    Slip(
+        "progress.waits_for_the_one_that_draws",
+        "effects/_bars/state.py",
+        "if not self._draws.acquire(blocking=False):",
+        "if not self._draws.acquire(timeout=30):",
+        "An output that runs a program waits for the thread that waits for it.",
+        (f"{PROGRESS}::test_output_that_runs_programs_may_show_bars",),
+    ),
+)
