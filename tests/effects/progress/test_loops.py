@@ -177,7 +177,7 @@ def test_loops_outside_of_fx_jit():
 
 
 DEVICES = """
-import os
+import os, threading
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import jax, jax.numpy as jnp
 import effects as fx
@@ -185,15 +185,26 @@ mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 def shard(x):
     return fx.fori_loop_with_progress(0, 3, lambda i, x: x + 1, x, description="shard")
 x = jax.device_put(jnp.arange(4.0), jax.NamedSharding(mesh, jax.P("i")))
-print(fx.jit(jax.shard_map(shard, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i")))(x))
-print(fx.jit(lambda x: fx.fori_loop_with_progress(0, 3, lambda i, x: x + 1, x, description="whole"))(x))
+shards = fx.jit(jax.shard_map(shard, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i")))
+whole = fx.jit(lambda x: fx.fori_loop_with_progress(0, 3, lambda i, x: x + 1, x, description="whole"))
+gate = threading.Event()
+waits = fx.jit(lambda x: fx.callback(lambda x: gate.wait(60), None, x))
+gate.set()
+shards(x), whole(x), waits(1)
+fx.effects_barrier()
+gate.clear()
+print("again", flush=True)
+waits(1)  # all steps of the others come together
+print(shards(x))
+print(whole(x))
+gate.set()
 fx.effects_barrier()
 """
 
 
 def test_each_device_of_a_shard_map_has_a_bar():
     """And a program that XLA cuts up has one."""
-    lines = run_python(DEVICES).stdout.splitlines()
+    lines = run_python(DEVICES).stdout.split("again\n")[1].splitlines()
     assert [line for line in lines if "[" in line] == ["[3. 4. 5. 6.]"] * 2
     ends = sorted(line.split(" in ")[0] for line in lines if "100%" in line)
     assert ends == [*(f"shard, device {i}: 100% 3/3" for i in range(4)), "whole: 100% 3/3"]

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import effects as fx
+from effects._model.record import Records
+from tests.internals import wire
 
 
 def said(records):
@@ -245,3 +247,14 @@ def test_bad_arguments_are_errors_at_their_line(case):
         fx.jit(function)(1)
     text = str(caught.value)
     assert name in text and "test_progress.py:" in text and " Pass" in text
+
+
+def test_newest_of_each_device_is_shown():
+    """Of records that come together those are left out that later ones of their device have made old."""
+    with fx.capture(suppress=True) as records:
+        loop(10, every=10, description="steps")(0)
+    site = records[0]._site
+    headers = [wire.write_header(site.id, (0, 0, 0, 0), device, site.payload_size) for device in (0, 1, 0, 2, 1)]
+    data = b"".join(header + bytes(site.payload_size) for header in headers)
+    shown = [(at, device) for at, (_, _, device, _) in Records(data, 5, lambda _: site).shown_parts()]
+    assert shown == [(2, 0), (3, 2), (4, 1)]
