@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 import effects as fx
 
@@ -39,3 +41,14 @@ def read_lines(path):
 def read_csv(path):
     with open(path, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def read_npz(path):
+    """All that is in a file, pieces too: the arrays by name, whole."""
+    with np.load(path, allow_pickle=False) as arrays:
+        whole = {name: [array] for name, array in arrays.items() if not name.endswith(".npz")}
+        for number in range(len(arrays) - len(whole)):
+            with np.load(io.BytesIO(arrays[f"pieces/{number}.npz"])) as piece:
+                for name, array in piece.items():
+                    whole.setdefault(name, []).append(array)
+    return {name: np.concatenate(rows) for name, rows in whole.items()}

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import itertools
-import os
-import pathlib
-import signal
-import subprocess
-import sys
 import threading
 import zipfile
 
@@ -19,22 +12,10 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.effects.handlers.common import loop
-from tests.helpers import ROOT
+from tests.effects.handlers.common import loop, read_npz
 from tests.internals import _columns, _growing_zip, _pieces
 
 MILLION = 1_000_000
-
-
-def _read(path):
-    """All that is in a file, pieces too: the arrays by name, whole."""
-    with np.load(path, allow_pickle=False) as arrays:
-        whole = {name: [array] for name, array in arrays.items() if not name.endswith(".npz")}
-        for number in range(len(arrays) - len(whole)):
-            with np.load(io.BytesIO(arrays[f"pieces/{number}.npz"])) as piece:
-                for name, array in piece.items():
-                    whole.setdefault(name, []).append(array)
-    return {name: np.concatenate(rows) for name, rows in whole.items()}
 
 
 def _records(n, event="step", **fields):
@@ -161,7 +142,7 @@ def test_npz_has_pieces_until_it_is_closed(tmp_path):
         with np.load(path) as arrays:
             assert list(arrays) == [f"pieces/{number}.npz" for number in range(i + 1)]
     expected = {"step/i": [0, 1, 2, 2, 3, 4, 4], "end/i": [0, 1], "end/word": ["done"] * 2}
-    assert {name: array.tolist() for name, array in _read(path).items() if "token" not in name} == expected
+    assert {name: array.tolist() for name, array in read_npz(path).items() if "token" not in name} == expected
     handler.close()
     with np.load(path) as arrays:
         assert {name: array.tolist() for name, array in arrays.items() if "token" not in name} == expected
@@ -182,7 +163,7 @@ def test_npz_goes_on_where_a_file_ends(tmp_path):
         handler = fx.NpzHandler(path, append=True, every=0)
         handler.handle(records[i])
         handler._file.close()  # as if the process had been killed
-        assert _read(path)["step/i"].tolist() == [*range(i + 1)]
+        assert read_npz(path)["step/i"].tolist() == [*range(i + 1)]
     fx.NpzHandler(path, append=True).close()
     with np.load(path) as arrays:
         assert arrays["step/i"].tolist() == [*range(8)]
@@ -215,7 +196,7 @@ def test_npz_adds_to_nothing_else(tmp_path):
     with pytest.raises(ValueError, match="rows of one table"):
         handler.handle_many(_records(1, other=1))
     handler.close()
-    assert _read(path)["step/i"].tolist() == [0, 1]
+    assert read_npz(path)["step/i"].tolist() == [0, 1]
 
 
 def test_npz_joins_pieces_of_several_types(tmp_path):
@@ -248,11 +229,11 @@ def test_npz_with_many_pieces_joins_them(tmp_path, monkeypatch):
     handler = fx.NpzHandler(path, every=0)
     for i, record in enumerate(_records(40)):
         handler.handle(record)
-        assert _read(path)["step/i"].tolist() == [*range(i + 1)]
+        assert read_npz(path)["step/i"].tolist() == [*range(i + 1)]
         with zipfile.ZipFile(path) as archive:
             assert len(archive.infolist()) < 15
     handler.close()
-    assert _read(path)["step/i"].tolist() == [*range(40)]
+    assert read_npz(path)["step/i"].tolist() == [*range(40)]
 
 
 def test_npz_of_so_many_arrays_that_they_are_a_piece(tmp_path, monkeypatch):
@@ -264,7 +245,7 @@ def test_npz_of_so_many_arrays_that_they_are_a_piece(tmp_path, monkeypatch):
         handler = fx.NpzHandler(path, append=True, every=0)
         for i, record in enumerate(_records(6, **fields)):
             handler.handle(record)
-            read = _read(path)
+            read = read_npz(path)
             assert len(read) == 32 and len(read["step/x29"]) == start + i + 1
         handler.close()
     with np.load(path) as arrays:
@@ -292,19 +273,19 @@ def test_npz_writes_what_has_waited_or_is_large(tmp_path, monkeypatch):
     handler = fx.NpzHandler(path, every=3)
     handler.handle_many(_records(2))
     handler.handle_many(_records(2))
-    assert [timer.seconds for timer in timers] == [3] and _read(path) == {}
+    assert [timer.seconds for timer in timers] == [3] and read_npz(path) == {}
     threading.Thread.start(timers[0])
     timers[0].join()
-    assert _read(path)["step/i"].tolist() == [0, 1, 0, 1]
+    assert read_npz(path)["step/i"].tolist() == [0, 1, 0, 1]
     monkeypatch.setattr(_pieces, "_LARGE", 10)
     handler.handle_many(_records(1))
-    assert _read(path)["step/i"].tolist() == [0, 1, 0, 1, 0] and len(timers) == 1
+    assert read_npz(path)["step/i"].tolist() == [0, 1, 0, 1, 0] and len(timers) == 1
     monkeypatch.setattr(_pieces, "_LARGE", 1000)
     handler.handle_many(_records(2))
     handler.close()
     threading.Thread.start(timers[1])  # too late
     timers[1].join()
-    assert _read(path)["step/i"].tolist() == [0, 1, 0, 1, 0, 0, 1]
+    assert read_npz(path)["step/i"].tolist() == [0, 1, 0, 1, 0, 0, 1]
 
 
 def test_npz_timers_error_is_raised_by_what_comes_next(tmp_path, monkeypatch):
@@ -322,91 +303,4 @@ def test_npz_timers_error_is_raised_by_what_comes_next(tmp_path, monkeypatch):
         handler.handle_many(_records(3))
     with pytest.raises(OSError, match=r"2 records are not in .*run.npz': they could not be written \(disk full\)"):
         handler.close()
-    assert _read(tmp_path / "run.npz")["step/i"].tolist() == [0, 1, 2]
-
-
-# Processes that are killed
-
-
-class _Torn(io.FileIO):
-    """A file that keeps what it was after each page that was written to it."""
-
-    def __init__(self, path, mode="w+b"):
-        super().__init__(path, mode)
-        self.states = []
-
-    def write(self, data):
-        at, size = self.tell(), len(data)
-        for end in sorted({*range(-at % 4096, size, 4096), size} - {0}):
-            self.seek(at)
-            super().write(bytes(data[:end]))
-            self.states.append(pathlib.Path(self.name).read_bytes())
-        return size
-
-
-def test_growing_zip_can_be_opened_after_each_page(tmp_path):
-    """Wherever a process is killed, the members that were added before are there, and nothing that is no member."""
-    random = np.random.default_rng(0)
-    file = _Torn(tmp_path / "run.zip")
-    archive = _growing_zip.GrowingZip(file)
-    members = []
-    small = [None, *random.integers(0, 9000, 30).tolist(), None]
-    for size in (0, 10, 4000, 100_000, None, 1, 300_000, 65_536, *small, 99_999, 200_000, 111_111):
-        name = f"member {len(members)}"
-        inner = io.BytesIO()
-        if size is None:  # so that the copy of the directory would end with a record that lies in two pages
-            inner.write(bytes((10 - (archive._end + 30 + len(name) + archive._size)) % 4096))
-        else:
-            with zipfile.ZipFile(inner, "w") as content:
-                content.writestr("data", random.bytes(size))
-        file.states.clear()
-        archive.add(name, inner)
-        for state in file.states:
-            with zipfile.ZipFile(io.BytesIO(state)) as read:
-                assert read.namelist() in (members, [*members, name])
-        members.append(name)
-        with zipfile.ZipFile(file) as read:
-            assert read.testzip() is None and read.namelist() == members
-    file.close()
-    for state, size in itertools.product(file.states, (50_000, 51_000, 52_000)):  # and another process goes on there
-        (tmp_path / "cut.zip").write_bytes(state)
-        with _Torn(tmp_path / "cut.zip", "r+b") as cut:
-            _growing_zip.GrowingZip(cut).add("last", io.BytesIO(bytes(size)))
-            for later in cut.states:
-                with zipfile.ZipFile(io.BytesIO(later)) as read:
-                    assert set(members) - {name} <= set(read.namelist()) <= {*members, "last"}
-            with zipfile.ZipFile(cut) as read:
-                assert read.testzip() is None and read.namelist()[-1] == "last"
-
-
-KILLED = """
-import itertools, sys
-import jax, jax.numpy as jnp
-import effects as fx
-fx.add_handler(fx.NpzHandler({path!r}, append=True, every=0), "log")
-run = fx.jit(lambda first: jax.lax.fori_loop(0, 500, lambda i, _: fx.log("step", i=first + i, x=jnp.ones(20)), None))
-for first in itertools.count({first}, 500):
-    run(first)
-    fx.effects_barrier()
-    print(first + 500, flush=True)
-"""
-
-
-def test_npz_of_a_killed_process_has_all_complete_pieces(tmp_path):
-    """Whatever it was doing, what it had said was written is there; and another one goes on."""
-    path, written = tmp_path / "run.npz", 0
-    for lines in (1, 30, 7):
-        code = KILLED.format(path=str(path), first=written)
-        with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-            for _ in range(lines):
-                said = int(process.stdout.readline())
-            process.send_signal(signal.SIGKILL)
-        read = _read(path)
-        written = len(read["step/i"])
-        assert written >= said
-        np.testing.assert_array_equal(read["step/i"], np.arange(written))
-        assert read["step/x"].shape == (written, 20) and read["step/token"].shape == (written, 4)
-    assert os.listdir(tmp_path) == ["run.npz"]
-    fx.NpzHandler(path, append=True).close()
-    with np.load(path) as arrays:
-        np.testing.assert_array_equal(arrays["step/i"], np.arange(written))
+    assert read_npz(tmp_path / "run.npz")["step/i"].tolist() == [0, 1, 2]

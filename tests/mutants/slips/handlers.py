@@ -3,7 +3,7 @@
 from tests.mutants.slip import Slip
 
 ZIP = "effects/handlers/_growing_zip.py"
-EACH_PAGE = "tests/effects/handlers/test_npz.py::test_growing_zip_can_be_opened_after_each_page"
+EACH_PAGE = "tests/effects/handlers/test_npz_killed.py::test_growing_zip_can_be_opened_after_each_page"
 
 SLIPS = (
     Slip(
