@@ -19,8 +19,11 @@ _ROOM = 3
 
 
 def is_terminal(stream: Any) -> bool:
+    """Whether the cursor can be moved there."""
+    from rich.console import Console
+
     try:
-        return stream.isatty()
+        return stream.isatty() and not Console(file=stream).is_dumb_terminal
     except Exception:  # closed, or a class of the user's
         return False
 

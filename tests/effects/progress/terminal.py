@@ -14,12 +14,12 @@ from tests.helpers import ROOT
 SIZE = 80, 24
 
 
-def screen_of(code: str) -> list[str]:
+def screen_of(code: str, term: str = "xterm-256color") -> list[str]:
     """The lines that stand on the screen when a process that runs this code has ended."""
     screen = pyte.Screen(*SIZE)
     stream = pyte.ByteStream(screen)
     ours, its = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(SIZE[0]), "LINES": str(SIZE[1])}
+    environment = {**os.environ, "TERM": term, "COLUMNS": str(SIZE[0]), "LINES": str(SIZE[1])}
     command = [sys.executable, "-X", "faulthandler", "-c", code]
     with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=ROOT, env=environment) as process:
         os.close(its)

@@ -81,6 +81,18 @@ fx.jit(lambda x: fx.while_loop_with_progress(lambda x: x < 5, lambda x: x + 1, x
     assert bars(lines) == [("[red]while", "5/?")]
 
 
+def test_terminal_without_a_cursor_gets_lines():
+    """A shell inside of an editor, say."""
+    lines = screen_of(
+        """
+import effects as fx
+fx.jit(lambda x: fx.fori_loop_with_progress(0, 3, lambda i, x: x, x, description="bar"))(0)
+""",
+        "dumb",
+    )
+    assert lines[-1].startswith("bar: 100% 3/3 in ")
+
+
 def test_failing_program_leaves_its_bar_where_it_was():
     """The bar stays as it is, and what comes after stands below it."""
     lines = screen_of("""
