@@ -27,9 +27,7 @@ from effects._wire import EPOCH, PHASE, STREAM, UNTRACKED_THREAD, in_region, thr
 MSG_NUMBER = "`{call}` at {where} was given {name}={value}. {rule}. Pass, say, `{example}`."
 RULE_TOTAL = "A total is a whole number, zero or more, which may be computed in the program, or None: not known"
 RULE_DONE = "The number of steps that are done is a whole number, zero or more, which may be computed in the program"
-RULE_EVERY = (
-    "A bar takes what it shows after every so many steps: a positive number that is known while tracing, or None"
-)
+RULE_EVERY = "A bar shows one of every so many steps: a positive whole number that is known while tracing, or None"
 MSG_LANES = (
     "`{call}` at {where} was given lanes={value}. Under `vmap` one bar shows the slowest lane, or each lane has its "
     "own. Pass `lanes='slowest'` or `lanes='each'`."
@@ -140,7 +138,7 @@ class Progress:
 
     @_jax.for_users
     def update(self, done: Any) -> None:
-        """Says that so many steps are done. It is made for every iteration of a loop, and shows some of them.
+        """Says that so many steps are done. Call it in every iteration of a loop: the program shows some of them.
 
         Args:
             done: How many steps are done since the beginning; it may be computed in the program.

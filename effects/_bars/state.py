@@ -104,6 +104,8 @@ class Bars:
         comes = bar is None
         if bar is None:
             bar = shown.bars[owner, key] = Bar(description, total)
+        if shown not in self._shown:  # another thread has just left its last bar
+            self._shown.append(shown)
         bar.set(done, total)
         if comes or bar.is_full or bar.changed - shown.drawn >= _PAUSE:
             self._draw(shown.draw)
@@ -136,24 +138,39 @@ class Bars:
         try:
             draw()
         finally:
-            self._leave_ended()
             self._draws.release()
+            self._leave_ended()
         return True
 
     def _end(self, bars: list[tuple[_Shown, _Key]]) -> None:
         if bars:
             self._ended += bars
-            self._draw(lambda: None)
+            self._leave_ended()
 
     def _leave_ended(self) -> None:
-        while self._ended:
-            shown, key = self._ended.pop(0)
-            if (bar := shown.bars.pop(key, None)) is not None:
-                # An output that is closed has no room for it. Whoever prints there is given the error.
-                with contextlib.suppress(BaseException):
-                    shown.display.leave(bar, [*shown.bars.values()])
-            if not shown.bars and shown in self._shown:
-                self._shown.remove(shown)
+        """Shows bars that have ended for the last time, unless another thread draws, which then does it. If a thread
+        looked for such bars before it gives the lock back, one could stay:
+
+            1. Thread A draws, and finds no bar that has ended.
+            2. Thread B adds one, and finds that A has the lock.
+            3. A gives the lock back.
+
+        So a thread looks for them behind that: either it sees what B has added, or B gets the lock.
+        """
+        while self._ended and self._draws.acquire(blocking=False):
+            try:
+                while self._ended:
+                    self._leave(*self._ended.pop(0))
+            finally:
+                self._draws.release()
+
+    def _leave(self, shown: _Shown, key: _Key) -> None:
+        if (bar := shown.bars.pop(key, None)) is not None:
+            # An output that is closed has no room for it. Whoever prints there is given the error.
+            with contextlib.suppress(BaseException):
+                shown.display.leave(bar, [*shown.bars.values()])
+        if not shown.bars and shown in self._shown:
+            self._shown.remove(shown)
 
 
 bars = Bars()

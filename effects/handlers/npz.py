@@ -72,7 +72,7 @@ class NpzHandler:
         if os.path.exists(self._path):
             if not os.path.isfile(self._path) and not os.path.isdir(self._path):
                 raise OSError(MSG_NO_FILE.format(path=os.fsdecode(path)))
-            open(self._path, "ab").close()  # what is wrong with the path is said by its own name
+            open(self._path, "ab").close()  # an error names the path, and not that of a piece
         self._tables: dict[str, Table] = {}  # by event: what is not written yet
         self._pieces = Pieces(self._path, every, self._write_piece)
         if append and os.path.isfile(self._path) and os.path.getsize(self._path):

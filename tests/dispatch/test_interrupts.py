@@ -7,6 +7,32 @@ import pytest
 from tests.helpers import run_python
 from tests.storm.__main__ import main
 
+INTERRUPTED_AT = """
+import sys
+
+def interrupted_at(step, act):
+    left = step
+
+    def trace(frame, event, _):
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode" and is_about(frame):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        act()
+    except KeyboardInterrupt as error:
+        return error
+    finally:
+        sys.settrace(None)
+    return None
+"""
+"""Interrupts what `act` does at one step of those frames that `is_about` picks. Returns the interrupt, if it came."""
+
 AT_EVERY_STEP = """
 import faulthandler, io, itertools, sys
 faulthandler.dump_traceback_later(200, exit=True)
@@ -30,30 +56,9 @@ def failing_barrier(k):
     except fx.EffectError as error:
         told.append(error)
 
-def step_of_ours(frame):
+def is_about(frame):
     name = frame.f_code.co_filename
     return name.endswith(("threading.py", "contextlib.py")) or "/dispatch/" in name
-
-def interrupted_at(step, act):
-    left = step
-
-    def trace(frame, event, _):
-        nonlocal left
-        frame.f_trace_opcodes = True
-        if event == "opcode" and step_of_ours(frame):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        act()
-    except KeyboardInterrupt as error:
-        return error
-    finally:
-        sys.settrace(None)
-    return None
 
 def behind(error):
     while error is not None:
@@ -94,7 +99,7 @@ print("done", step > 50)
 @pytest.mark.parametrize("act", ["barrier", "failing_barrier"])
 def test_interrupt_at_every_step(act):
     """A wait that is interrupted at any step of ours leaves nothing locked and loses no line and no failure."""
-    done = run_python(f"ACT = {act!r}\n{AT_EVERY_STEP}", timeout=220)
+    done = run_python(f"{INTERRUPTED_AT}ACT = {act!r}\n{AT_EVERY_STEP}", timeout=220)
     assert done.stdout == "done True\n", done.stderr[-3000:]
 
 
@@ -150,26 +155,8 @@ import io, itertools, sys
 import jax.numpy as jnp
 import effects as fx
 
-def interrupted_at(step, act):
-    left = step
-
-    def trace(frame, event, _):
-        nonlocal left
-        frame.f_trace_opcodes = True
-        if event == "opcode" and frame.f_code.co_filename.endswith("jax/_src/core.py"):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        act()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
+def is_about(frame):
+    return frame.f_code.co_filename.endswith("jax/_src/core.py")
 
 sys.stdout = io.StringIO()
 for step in itertools.count(1, STRIDE):
@@ -192,7 +179,7 @@ print("done", step > 100, file=sys.__stdout__)
 )
 def test_interrupt_leaves_no_trace_of_jax_behind(make, stride):
     """What the thread computes after an interrupt is no part of what JAX was tracing then."""
-    done = run_python(IN_JAX.replace("MAKE", f"({make})").replace("STRIDE", str(stride)), timeout=220)
+    done = run_python(INTERRUPTED_AT + IN_JAX.replace("MAKE", f"({make})").replace("STRIDE", str(stride)), timeout=220)
     assert done.stdout == "done True\n", done.stderr[-3000:]
 
 

@@ -171,7 +171,7 @@ OF_JAX_LINES = [
 
 
 def test_check_effects_of_jax_agree_with_lines_written_by_hand() -> None:
-    """JAX's own effects come once, in the lanes that are there, in program order though nobody asked for it."""
+    """JAX's own effects come once, in the lanes that are there, in program order without a request for it."""
     assert interpret(OF_JAX, (1, 0, 0))[1] == OF_JAX_LINES
     assert check([Run(OF_JAX, (1, 0, 0))]).lines == OF_JAX_LINES
 

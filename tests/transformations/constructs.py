@@ -196,13 +196,13 @@ CONSTRUCTS = [
     Construct(
         "`while_loop`, in its condition too", while_test, "t1 b1 t2 b2 t3", "t1 t2 b1 b2 t2 t3 b2 t3", refused=_REVERSE
     ),
-    Construct("`while_loop`, lanes alike", _while_fixed, "b1 b2", "b1 b2 b2 b3", refused=_REVERSE),
+    Construct("`while_loop`, lanes agree", _while_fixed, "b1 b2", "b1 b2 b2 b3", refused=_REVERSE),
     Construct("`fori_loop`", _fori, "f1 f2", "f1 f2 f2 f3"),
     Construct("`fori_loop`, lanes differ", _fori_dynamic, "f0", "f0 f0 f1", refused=_REVERSE),
     Construct("loops in loops, lanes differ", _loops, "i0 o1 i0 o1", "i0 i0 i1 o1 o2 i0 i0 i1 o1 o2", refused=_REVERSE),
     Construct("`cond`, lanes differ", _cond, "f1", "f1 t2"),
     Construct("`cond`, one branch only", _cond_one, "", "t2", only=_BASIC),
-    Construct("`cond`, lanes alike", _cond_all, "t1", "t1 t2"),
+    Construct("`cond`, lanes agree", _cond_all, "t1", "t1 t2"),
     Construct("`switch`, lanes differ", _switch, "b1", "b1 c2 d3"),
     Construct("`cond` in `jit` in `checkpoint` in `scan`", _nested, "n1", "n1 n2 n2"),
     Construct("`checkpoint`", _checkpoint, "c1", "c1 c2"),
