@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import effects as fx
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 X = jnp.arange(3.0)
 
@@ -200,7 +200,7 @@ for call in [fx.jit(slots), fx.jit(slots), jax.vmap(fx.jit(slots)), fx.jit(slots
 with jax.disable_jit():
     print(fx.jit(slots)(1))
 """
-    done = run_python(code)
+    done = run_forked(code)
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 

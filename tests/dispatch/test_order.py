@@ -12,7 +12,7 @@ import pytest
 
 import effects as fx
 from tests.dispatch.programs import count_lines
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 
 def test_programs_on_different_devices_print_in_call_order(lines, gates):
@@ -366,7 +366,7 @@ def test_full_ring_waits_and_loses_nothing(lines):
 
 def test_process_order_begins_with_a_program_without_effects():
     """A first program without effects blocks nothing."""
-    done = run_python(
+    done = run_forked(
         "import effects as fx\nfx.config.order = 'process'\nfx.jit(lambda x: x + 1)(1)\n"
         "fx.jit(lambda x: fx.print('{}', x))(1)\nfx.effects_barrier(timeout=60)"
     )
@@ -375,7 +375,7 @@ def test_process_order_begins_with_a_program_without_effects():
 
 def test_programs_without_effects_leave_nothing_behind():
     """A process that calls only programs without effects keeps nothing of them."""
-    done = run_python(
+    done = run_forked(
         "import effects as fx\nfrom tests.internals import runtime\nf = fx.jit(lambda x: x + 1)\n"
         "for i in range(5000): f(i)\nfx.effects_barrier(timeout=60)\nprint(len(runtime.streams.current().calls))"
     )

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import io
 import linecache
-import multiprocessing
 import os
 import socket
 import subprocess
@@ -17,18 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import forks
 from tests.docs.pages import Block
 from tests.helpers import ROOT
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["effects", "equinox", "optax", "flax.nnx", "flax.linen", "jax.experimental.pallas"])
 
 
 def run(blocks: Sequence[Block], folder: Path, timeout: float) -> list[str]:
     """What each block shows, up to the one that ends the session."""
-    ours, theirs = _processes.Pipe(duplex=False)
-    process = _processes.Process(target=_run, args=(blocks, str(folder), theirs))
-    process.start()
+    ours, theirs = forks.context.Pipe(duplex=False)
+    process = forks.start(_run, blocks, str(folder), theirs)
     theirs.close()
     try:
         shown = ours.recv() if ours.poll(timeout) else [f"did not end within {timeout} s"]

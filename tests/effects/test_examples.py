@@ -9,7 +9,7 @@ import effects as fx
 from examples import callbacks, debugging, own_primitive
 from examples.kernels import grids, hunt, matmul, transformed
 from tests.environment import xla_flags
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 ASYNC = [importlib.import_module(f"examples.async.{name}") for name in ["rings", "references"]]  # `async` is a keyword
 MODULES = [debugging, callbacks, own_primitive, grids, matmul, transformed, hunt, *ASYNC]
@@ -44,7 +44,7 @@ def test_examples_run_on_eight_devices(name):
     """Asynchronous ones give what the synchronous programs give, on any number of devices, and training goes on from a
     checkpoint."""
     code = f"import runpy; runpy.run_module({name!r}, run_name='__main__')"
-    result = run_python(code, env={"XLA_FLAGS": xla_flags(8)})
+    result = run_forked(code, env={"XLA_FLAGS": xla_flags(8)})
     assert result.returncode == 0, result.stderr
     examples = importlib.import_module(name).EXAMPLES
     printed = [inspect.getdoc(example).partition("\n\n")[2] for example in examples]

@@ -17,7 +17,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
-from tests.helpers import output_of, run_python
+from tests.forks import run_forked
+from tests.helpers import output_of
 from tests.internals import jax_callbacks, site_from
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
@@ -209,7 +210,7 @@ def test_pure_callback_is_left_to_jax(lines):
 
 def test_pure_callback_beside_full_rings():
     """Rings that are full while pure callbacks run empty all the same."""
-    done = run_python(
+    done = run_forked(
         """
         import jax, numpy as np, effects as fx
         F32 = jax.ShapeDtypeStruct((), "float32")

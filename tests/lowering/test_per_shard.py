@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import AxisType
 
 import effects as fx
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 P = jax.P
 
@@ -246,7 +246,7 @@ fx.jit(lambda x: fx.print("{{}}", x, per_shard=True))(x)
 """
     code = code.format(path=str(tmp_path))
     for _ in range(2):
-        done = run_python(code)
+        done = run_forked(code)
         assert done.stdout == "device 0 [0:2]: [0 1]\ndevice 1 [2:4]: [2 3]\n", done.stderr
 
 

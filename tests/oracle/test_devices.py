@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import run_python
+from tests.forks import run_forked
 from tests.oracle.devices.cases import case_number
 from tests.oracle.devices.compare import check, compare
 from tests.oracle.devices.language import DeviceCase, MeshRun, Outside
@@ -57,7 +57,7 @@ print("done")
 
 def test_random_programs_over_devices_keep_program_order() -> None:
     """In a process of its own, with eight devices; XLA ends one whose devices do not find each other."""
-    done = run_python(SAMPLE)
+    done = run_forked(SAMPLE)
     assert done.stdout.endswith("done\n"), done.stdout[-3000:] + done.stderr[-3000:]
 
 

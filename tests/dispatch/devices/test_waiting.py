@@ -13,7 +13,7 @@ import pytest
 
 import effects as fx
 from tests.dispatch.devices.meshes import by_device, mesh_over, rows_of
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 P = jax.P
 F32, I32 = jnp.float32, jnp.int32
@@ -76,7 +76,7 @@ print("done")
 
 def test_devices_that_have_an_answer_wait_for_each_other():
     """Hundreds of times: all devices are given one answer, and go on to where each waits for the others."""
-    done = run_python(WATCHED)
+    done = run_forked(WATCHED)
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
@@ -125,7 +125,7 @@ print("done")
 def test_threads_whose_programs_have_collectives(arguments, calls):
     """Devices get the programs of all threads in one order: else one would wait in a program for another that waits for
     it in the next. So too if every call is the first of its function, and some compile."""
-    done = run_python(IN_THREADS, env={"ARGUMENTS": arguments, "CALLS": calls})
+    done = run_forked(IN_THREADS, env={"ARGUMENTS": arguments, "CALLS": calls})
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
@@ -166,7 +166,7 @@ print("done")
 @pytest.mark.parametrize("threads", [1, 3])
 def test_programs_with_collectives_that_nobody_waits_for(threads):
     """XLA has as many threads here as devices. JAX before 0.12 deadlocks at the 33rd, without effects too."""
-    done = run_python(UNAWAITED, env={"THREADS": str(threads)})
+    done = run_forked(UNAWAITED, env={"THREADS": str(threads)})
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
@@ -190,7 +190,7 @@ for _ in range(2):
 
 def test_tokens_that_the_user_deletes():
     """With all other arrays of JAX's. The next programs get new ones."""
-    done = run_python(DELETED)
+    done = run_forked(DELETED)
     assert (done.stdout, done.returncode) == ("0\n1\n2\n3\n" * 100, 0), done.stderr[-2000:]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import effects as fx
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 
 @fx.register_callback("tests.total")
@@ -31,4 +31,4 @@ def run_with(code, data):
         path = os.path.join(folder, "program")
         with open(path, "wb") as file:
             file.write(data)
-        return run_python(code.replace("sys.argv[1]", repr(path)))
+        return run_forked(code.replace("sys.argv[1]", repr(path)))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.helpers import meet_barrier, run_python
+from tests.forks import run_forked
+from tests.helpers import meet_barrier
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 _matmul = jax.jit(lambda a: (a @ a).sum())
@@ -186,5 +187,5 @@ except fx.EffectError as error:
 @pytest.mark.parametrize(("levels", "threads"), [(44, 40), (12, 2)])
 def test_programs_that_have_all_threads_of_xla(levels, threads):
     """Nothing can be computed then, and an error says so, however many threads wait meanwhile."""
-    done = run_python(STARVING.replace("LEVELS", str(levels)), env={"PJRT_NPROC": str(threads)}, timeout=200)
+    done = run_forked(STARVING.replace("LEVELS", str(levels)), env={"PJRT_NPROC": str(threads)}, timeout=200)
     assert done.stdout == "True\n", done.stderr[-3000:]

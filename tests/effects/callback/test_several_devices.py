@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import effects as fx
+from tests.forks import run_forked
 from tests.helpers import meet_barrier, run_python
 from tests.internals import watchdog
 
@@ -277,7 +278,7 @@ def test_callback_that_only_starts_a_computation_over_several_devices():
         "assert [y[1] for y in started] == [2, 2]\n"
         "fx.effects_barrier()\n"
     )
-    done = run_python(code, env={**_FOUR_DEVICES, "PJRT_NPROC": "16"})  # so that dispatching waits for no thread
+    done = run_forked(code, env={**_FOUR_DEVICES, "PJRT_NPROC": "16"})  # so that dispatching waits for no thread
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -299,7 +300,7 @@ _STARVED = _OVER_FOUR_DEVICES + (
 @pytest.mark.parametrize(("threads", "patience", "said"), [(1, 0.7, "PJRT_NPROC"), (8, 8.0, "fine")])
 def test_callback_that_computes_while_programs_have_all_threads(wait, threads, patience, said):
     """A program takes one of XLA's threads for each device. If none is left, it ends with an error that says so."""
-    done = run_python(_STARVED.format(wait=wait, patience=patience), env={**_FOUR_DEVICES, "PJRT_NPROC": str(threads)})
+    done = run_forked(_STARVED.format(wait=wait, patience=patience), env={**_FOUR_DEVICES, "PJRT_NPROC": str(threads)})
     assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
 
 
@@ -396,7 +397,7 @@ def test_a_thousand_callbacks_that_use_jax(asynchronous):
         "fx.effects_barrier()\n"
         "print(float(x))\n"
     )
-    done = run_python(code)
+    done = run_forked(code)
     assert done.returncode == 0, done.stderr
     shown = done.stdout.splitlines()
     assert shown == [*(f"inner {float(i)}" for i in range(1000)), "1000.0"]

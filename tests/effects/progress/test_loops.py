@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 LENGTHS = [0, 1, 7, 12]
 
@@ -204,7 +204,7 @@ fx.effects_barrier()
 
 def test_each_device_of_a_shard_map_has_a_bar():
     """And a program that XLA cuts up has one."""
-    lines = run_python(DEVICES).stdout.split("again\n")[1].splitlines()
+    lines = run_forked(DEVICES).stdout.split("again\n")[1].splitlines()
     assert [line for line in lines if "[" in line] == ["[3. 4. 5. 6.]"] * 2
     ends = sorted(line.split(" in ")[0] for line in lines if "100%" in line)
     assert ends == [*(f"shard, device {i}: 100% 3/3" for i in range(4)), "whole: 100% 3/3"]

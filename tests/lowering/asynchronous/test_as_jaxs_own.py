@@ -11,7 +11,7 @@ from jax import lax
 
 import effects as fx
 from tests.environment import xla_flags
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 P = jax.P
 
@@ -120,5 +120,5 @@ def test_values(name):
 def test_values_on_eight_devices():
     """As many as JAX's tests ask for, with their operands."""
     code = f"from {__name__} import NAMES, check_values\nfor name in NAMES: check_values(name, 8)\nprint('same')"
-    done = run_python(code, env={"XLA_FLAGS": xla_flags(8)})
+    done = run_forked(code, env={"XLA_FLAGS": xla_flags(8)})
     assert done.stdout == "same\n", done.stderr[-3000:]

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.helpers import meet_barrier, run_python
+from tests.forks import run_forked
+from tests.helpers import meet_barrier
 from tests.internals import runtime, watchdog
 
 P = jax.P
@@ -125,7 +126,7 @@ except jax.errors.JaxRuntimeError as error:
 @pytest.mark.parametrize("ask", ["fx.callback(stuck, F32, y)", "fx.async_done(fx.async_callback(stuck, F32, y))"])
 def test_function_that_waits_for_what_its_program_returns(ask):
     """On one device, in a program of JAX's, whose call returns before its end."""
-    done = run_python(_OWN_RESULT.format(ask=ask), timeout=150)
+    done = run_forked(_OWN_RESULT.format(ask=ask), timeout=150)
     assert re.search("`stuck` at .* waits for a computation that does not begin", done.stdout), done.stderr[-3000:]
 
 

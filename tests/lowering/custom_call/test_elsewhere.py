@@ -13,7 +13,8 @@ import pytest
 from jax import lax
 
 import effects as fx
-from tests.helpers import ROOT, find_compiler, run_python
+from tests.forks import run_forked
+from tests.helpers import ROOT, find_compiler
 from tests.lowering.custom_call.common import STEP
 
 F32, I32 = jnp.float32, jnp.int32
@@ -37,8 +38,8 @@ def test_exported_program_calls_by_name(library, tmp_path):
         "print(results)\n"
     )
     register = f"fx.register_custom_call('test.add', ({library._name!r}, 'add'))"
-    assert run_python(code.format(register=register)).stdout == "x = [0. 1. 2.]\n[1.0, 2.0, 3.0]\n"
-    failed = run_python(code.format(register=""))
+    assert run_forked(code.format(register=register)).stdout == "x = [0. 1. 2.]\n[1.0, 2.0, 3.0]\n"
+    failed = run_forked(code.format(register=""))
     assert failed.returncode != 0
     assert "`test.add`" in failed.stderr and "`fx.register_custom_call`" in failed.stderr
 
@@ -83,7 +84,7 @@ def test_example(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     code = f"import runpy, sys; sys.argv = ['', {str(tmp_path / 'handlers.so')!r}]\n"
-    done = run_python(code + f"runpy.run_path({str(source / 'custom_call.py')!r})")
+    done = run_forked(code + f"runpy.run_path({str(source / 'custom_call.py')!r})")
     assert done.stdout == EXAMPLE, done.stderr[-2000:]
 
 

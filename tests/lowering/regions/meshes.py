@@ -5,7 +5,7 @@ import re
 import jax
 from jax.sharding import AxisType
 
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 P = jax.P
 
@@ -20,11 +20,10 @@ def by_device(body, mesh=None, **kwargs):
 
 def in_process_of_its_own(file, name):
     """Runs a check of a file of tests. Where devices wait for each other, XLA ends a process that does not go on."""
-    code = (
-        "import sys, pytest\n"
-        f"sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-o', 'python_functions={name}', {file!r}]))\n"
-    )
-    done = run_python(code)
+    options = ["-q", "-p", "no:cacheprovider", "-o", f"python_functions={name}"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what is imported there already
+    code = f"import sys, pytest\nsys.exit(pytest.main({[*options, file]!r}))\n"
+    done = run_forked(code)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1]), done.stdout[-3000:]
 

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 import effects as fx
-from tests.helpers import run_python
+from tests.forks import run_forked
 from tests.lowering.regions.meshes import by_device, in_process_of_its_own, mesh_of
 
 P = jax.P
@@ -44,7 +44,7 @@ print("done")
 
 def test_eight_devices_wait_for_callbacks_and_each_other():
     """Hundreds of times: who goes on after its answer waits in a collective for those that have none yet."""
-    done = run_python(WATCHED)
+    done = run_forked(WATCHED)
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
@@ -77,7 +77,7 @@ print("done")
 
 def test_eight_devices_share_an_answer_and_wait_for_each_other():
     """Hundreds of times: all have the answer of one call, and each goes on to where it waits for the others."""
-    done = run_python(OF_THE_WHOLE)
+    done = run_forked(OF_THE_WHOLE)
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
