@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from effects import _errors as errors
 from effects._api.registry import effect_names
@@ -69,18 +69,23 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
     return native.WithBlock(begin, end, undo)
 
 
-class AddedHandler(Handler):
-    """What `add_handler` returns. In a `with` block: the handler is removed at the end."""
+H = TypeVar("H")
 
-    def __enter__(self) -> AddedHandler:
-        return self
+
+class AddedHandler(Handler, Generic[H]):
+    """What `add_handler` returns. A `with` block gives the handler, and removes it at the end."""
+
+    handler: H
+
+    def __enter__(self) -> H:
+        return self.handler
 
     def __exit__(self, *exception: object) -> None:
         if self in runtime.observers.handlers:
             remove_handler(self)
 
 
-def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False) -> AddedHandler:
+def add_handler(handler: H, effects: Any = None, *, after_error: bool = False) -> AddedHandler[H]:
     """Gives records to a handler from now on, or for the time of a `with` block.
 
     Args:
@@ -93,18 +98,17 @@ def add_handler(handler: Any, effects: Any = None, *, after_error: bool = False)
             their program had failed. Their `after_error` is true.
 
     Returns:
-        What `remove_handler` takes; in a `with` block it removes the handler at the end.
+        What `remove_handler` takes. In a `with` block it gives the handler, and removes it at the end.
 
     Raises:
         TypeError: if it can neither be called nor has a method `handle`.
 
     Example:
         >>> import effects as fx
-        >>> texts = []
-        >>> with fx.add_handler(lambda record: texts.append(record.text), effects="print"):
+        >>> with fx.add_handler(fx.ListHandler(), effects="print") as kept:
         ...     fx.jit(lambda x: fx.print("x = {}", x))(1)
         x = 1
-        >>> texts
+        >>> [record.text for record in kept.records]
         ['x = 1']
     """
     takes_records = callable(getattr(handler, "handle", None)) or callable(handler)

@@ -33,7 +33,7 @@ def async_callback(
     *operands: Any,
     name: str | None = None,
     schedule: bool = True,
-) -> Future:
+) -> Future[Any]:
     """Calls a Python function at once, on another thread, while the program goes on until the future is done.
 
     Arrays reach the function as NumPy arrays, which are its own and read-only. It may use JAX, print, log and call

@@ -17,7 +17,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.asynchronous import Future
+from effects._api.asynchronous import Future, T
 from effects._model.operation import Exchanged
 from effects._model.references import Into, are_references, read_references
 from effects._model.where import Where, where_called
@@ -42,13 +42,13 @@ MSG_COLLECTIVE_TO = (
 
 
 @overload
-def ppermute_start(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, schedule: bool = True) -> Future: ...
+def ppermute_start(x: T, axis_name: Any, perm: Sequence[tuple[int, int]], *, schedule: bool = True) -> Future[T]: ...
 @overload
 def ppermute_start(
     x: Any, into: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, schedule: bool = True
-) -> Future: ...
+) -> Future[None]: ...
 @_jax.for_users
-def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> Future:
+def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> Future[Any]:
     """Starts `jax.lax.ppermute`: sends each device's arrays to another one.
 
     With references, `fx.ppermute_start(src_ref, dst_ref, axis_name, perm)`, it sends what the first holds at the start.
@@ -103,7 +103,7 @@ def _axis_and_permutation(axis_name: Any, perm: Any) -> tuple[Any, Any]:
 
 
 @_jax.for_users
-def psum_start(x: Any, axis_name: Any, *, schedule: bool = True) -> Future:
+def psum_start(x: T, axis_name: Any, *, schedule: bool = True) -> Future[T]:
     """Starts `jax.lax.psum`: each device gets the sum over all, added in their order.
 
     Args:
@@ -136,8 +136,8 @@ def psum_start(x: Any, axis_name: Any, *, schedule: bool = True) -> Future:
 
 @_jax.for_users
 def all_gather_start(
-    x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, to: str = "varying", schedule: bool = True
-) -> Future:
+    x: T, axis_name: Any, *, axis: int = 0, tiled: bool = False, to: str = "varying", schedule: bool = True
+) -> Future[T]:
     """Starts `jax.lax.all_gather`: each device gets the arrays of all.
 
     Args:
@@ -180,8 +180,8 @@ def all_gather_start(
 
 @_jax.for_users
 def all_to_all_start(
-    x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False, schedule: bool = True
-) -> Future:
+    x: T, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False, schedule: bool = True
+) -> Future[T]:
     """Starts `jax.lax.all_to_all`: each device sends one part of its arrays to each other.
 
     Args:
@@ -217,8 +217,8 @@ def all_to_all_start(
 
 @_jax.for_users
 def psum_scatter_start(
-    x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False, schedule: bool = True
-) -> Future:
+    x: T, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False, schedule: bool = True
+) -> Future[T]:
     """Starts `jax.lax.psum_scatter`: each device gets one part of the sum over all, added in their order.
 
     Args:
@@ -273,7 +273,7 @@ def _exchange(
     finish: Callable[[Any], Any] | None,
     into: Into | None = None,
     everywhere: bool = False,
-) -> Future:
+) -> Future[Any]:
     """`send` makes what the device sends of an array, and `finish` the result of what it gets. That is the same
     `everywhere` if each gets the same."""
     leaves, structure = jax.tree.flatten(x)

@@ -11,7 +11,7 @@ from effects._model.where import where_called
 
 
 @_jax.for_users
-def copy_start(src_ref: Any, dst_ref: Any, *, schedule: bool = True) -> Future:
+def copy_start(src_ref: Any, dst_ref: Any, *, schedule: bool = True) -> Future[None]:
     """Starts a copy from one reference to another, which the done writes.
 
     The source is read at the start, so that it may be written at once. The target must not be used until the copy is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +37,13 @@ MSG_NO_PARTIAL = (
 
 register_effect(ASYNC)
 
+T = TypeVar("T")
+"""What an operation comes to."""
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Future:
+class Future(Generic[T]):
     """What an asynchronous operation will come to: a start gives it, and a done takes it, once.
 
     A future can be carried by loops, and passed to functions and branches and returned by them. Its one array is a
@@ -75,7 +78,7 @@ class Future:
         structure: Any,
         finish: Any = None,
         into: Into | None = None,
-    ) -> Future:
+    ) -> Future[T]:
         operation = dataclasses.replace(operation, into_reference=into is not None)
         (ticket,) = async_start_p.bind(*operands, operation=operation)
         return cls(ticket, operation.end, structure, finish, into)
@@ -88,7 +91,7 @@ class Future:
 
 
 @_jax.for_users
-def async_start(fun: Callable[..., Any], /, *operands: Any, name: str | None = None, schedule: bool = True) -> Future:
+def async_start(fun: Callable[..., T], /, *operands: Any, name: str | None = None, schedule: bool = True) -> Future[T]:
     """Starts a function of arrays, whose results are there when the future is done.
 
     The function is computed at the start, and what stands between start and done in the program stays between them. If
@@ -122,7 +125,7 @@ def async_start(fun: Callable[..., Any], /, *operands: Any, name: str | None = N
     return start_values(fun(*operands), name or function_name(fun), where, schedule)
 
 
-def start_values(values: Any, name: str, where: Where, schedule: bool, into: Into | None = None) -> Future:
+def start_values(values: Any, name: str, where: Where, schedule: bool, into: Into | None = None) -> Future[Any]:
     """The future of values that are there already."""
     leaves, structure = jax.tree.flatten(values)
     arrays = [_take_result(leaf, name, where) for leaf in leaves]
@@ -142,8 +145,12 @@ def _take_result(leaf: Any, name: str, where: Where) -> Any:
     return array
 
 
+@overload
+def async_update(future: Future[T], *, partial: Literal[False] = False) -> Future[T]: ...
+@overload
+def async_update(future: Future[T], *, partial: Literal[True]) -> tuple[Future[T], T]: ...
 @_jax.for_users
-def async_update(future: Future, *, partial: bool = False) -> Any:
+def async_update(future: Future[T], *, partial: bool = False) -> Future[T] | tuple[Future[T], T]:
     """A point between start and done: what stands ahead of it in the program comes before what stands behind it.
 
     Args:
@@ -183,7 +190,7 @@ def async_update(future: Future, *, partial: bool = False) -> Any:
 
 
 @_jax.for_users
-def async_done(future: Future) -> Any:
+def async_done(future: Future[T]) -> T:
     """Ends an asynchronous operation, and gives its results.
 
     Args:

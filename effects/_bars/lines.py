@@ -51,9 +51,7 @@ def line_of(bar: Bar) -> str:
     if not bar.total:
         return f"{name}{bar.done} {elapsed}"
     shown = f"{name}{100 * bar.done / bar.total:.0f}% {bar.done}/{bar.total} {elapsed}"
-    if bar.is_full or not bar.done:
-        return shown
-    return f"{shown}, {_duration(bar.elapsed * (bar.total - bar.done) / bar.done)} left"
+    return shown if (left := bar.left) is None else f"{shown}, {_duration(left)} left"
 
 
 def _duration(seconds: float) -> str:

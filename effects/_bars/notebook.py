@@ -43,7 +43,7 @@ def _show_widget(bar: Bar) -> None:
     from tqdm.notebook import tqdm
 
     if bar.view is None:
-        bar.view = tqdm(total=bar.total, desc=bar.description or None)
+        bar.view = tqdm(total=bar.total, initial=bar.first, desc=bar.description or None)
     if bar.has_begun_anew:
         bar.view.reset(bar.total)
         bar.has_begun_anew = False

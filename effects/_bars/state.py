@@ -24,7 +24,8 @@ class Bar:
 
     description: str
     total: int | None
-    done: int = 0
+    done: int
+    first: int  # how far it was when it was shown first
     began: float = dataclasses.field(default_factory=monotonic)
     changed: float = dataclasses.field(default_factory=monotonic)
     has_begun_anew: bool = False  # and was not shown since then
@@ -38,11 +39,19 @@ class Bar:
     def elapsed(self) -> float:
         return self.changed - self.began
 
+    @property
+    def left(self) -> float | None:
+        """Seconds until it is full, if it goes on like that; None: not known."""
+        seen = self.done - self.first  # what it began with was done before
+        return (
+            None if self.is_full or self.total is None or not seen else self.elapsed * (self.total - self.done) / seen
+        )
+
     def set(self, done: int, total: int | None) -> None:
         """How far it is. One that is set back begins anew."""
         self.changed = monotonic()
         if done < self.done:
-            self.began, self.has_begun_anew = self.changed, True
+            self.began, self.first, self.has_begun_anew = self.changed, done, True
         self.done, self.total = done, total
 
 
@@ -103,7 +112,7 @@ class Bars:
         bar = shown.bars.get((owner, key))
         comes = bar is None
         if bar is None:
-            bar = shown.bars[owner, key] = Bar(description, total)
+            bar = shown.bars[owner, key] = Bar(description, total, done, done)
         if shown not in self._shown:  # another thread has just left its last bar
             self._shown.append(shown)
         bar.set(done, total)

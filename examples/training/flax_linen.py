@@ -1,4 +1,4 @@
-"""Data-parallel training with Flax linen: metrics in a file of JSON lines, and checkpoints from which a run goes on.
+"""Data-parallel training with Flax linen: metrics in a file of JSON lines, a bar, and checkpoints to go on from.
 
 The batch is divided among all devices, and each has all parameters. What the example prints stands in its docstring:
 `XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/training/flax_linen.py` runs it on eight devices.
@@ -65,8 +65,10 @@ def _train(folder, steps):
         state = jax.device_put(serialization.from_bytes(state, checkpoints[-1].read_bytes()), ON_ALL)
         print("going on after step", state.step)
     with fx.add_handler(fx.JsonLinesHandler(folder / "metrics.jsonl", append=True), effects="log"):
+        bar = fx.progress(steps, "train", every=10)
         for number in range(int(state.step), steps):
             state = step(state, *_batch(number))
+            bar.update(number + 1)
         fx.effects_barrier()
     return state
 
@@ -76,10 +78,13 @@ def train():
 
     checkpoint after step 5
     checkpoint after step 10
+    train: 83% 10/12 in ...
+    train: 100% 12/12 in ...
     stopped after step 12
     going on after step 10
     checkpoint after step 15
     checkpoint after step 20
+    train: 100% 20/20 in ...
     steps in the metrics: 1 to 12, 11 to 20
     the loss of the last is less than a tenth of the first: True
     the same without a stop: True

@@ -1,4 +1,4 @@
-"""Data-parallel training with Flax nnx and its own jit: metrics in memory, and checkpoints from which a run goes on.
+"""Data-parallel training with Flax nnx and its own jit: metrics in memory, a bar, and checkpoints to go on from.
 
 The batch is divided among all devices, and each has all parameters. What the example prints stands in its docstring:
 `XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/training/flax_nnx.py` runs it on eight devices.
@@ -75,10 +75,11 @@ def _train(folder, steps):
     if checkpoints := sorted(folder.glob("*.msgpack")):
         _set(model, optimizer, serialization.msgpack_restore(checkpoints[-1].read_bytes()))
         print("going on after step", optimizer.step[...])
-    metrics = fx.ListHandler()
-    with fx.add_handler(metrics, effects="log"):
+    with fx.add_handler(fx.ListHandler(), effects="log") as metrics:
+        bar = fx.progress(steps, "train", every=10)
         for number in range(int(optimizer.step[...]), steps):
             step(model, optimizer, *_batch(number))
+            bar.update(number + 1)
         fx.effects_barrier()
     return model, metrics.columns("step")
 
@@ -88,10 +89,13 @@ def train():
 
     checkpoint after step 5
     checkpoint after step 10
+    train: 83% 10/12 in ...
+    train: 100% 12/12 in ...
     stopped after step 12
     going on after step 10
     checkpoint after step 15
     checkpoint after step 20
+    train: 100% 20/20 in ...
     metrics of the steps [11 12 13 14 15 16 17 18 19 20]
     the loss of the last is less than a tenth of the first: True
     the same without a stop: True

@@ -1,4 +1,4 @@
-"""Data-parallel training with Equinox and its own jit: metrics in a table, and checkpoints from which a run goes on.
+"""Data-parallel training with Equinox and its own jit: metrics in a table, a bar, and checkpoints to go on from.
 
 The batch is divided among all devices, and each has all parameters. What the example prints stands in its docstring:
 `XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/training/with_equinox.py` runs it on eight devices.
@@ -67,8 +67,10 @@ def _train(folder, steps):
         state = eqx.filter_shard(eqx.combine(arrays, functions), ON_ALL)
         print("going on after step", state.step)
     with fx.add_handler(fx.CsvHandler(folder / "metrics.csv", append=True), effects="log"):
+        bar = fx.progress(steps, "train", every=10)
         for number in range(int(state.step), steps):
             state = step(state, *_batch(number))
+            bar.update(number + 1)
         fx.effects_barrier()
     return state
 
@@ -78,10 +80,13 @@ def train():
 
     checkpoint after step 5
     checkpoint after step 10
+    train: 83% 10/12 in ...
+    train: 100% 12/12 in ...
     stopped after step 12
     going on after step 10
     checkpoint after step 15
     checkpoint after step 20
+    train: 100% 20/20 in ...
     22 lines of metrics, the last of step 20
     the loss of the last is less than a tenth of the first: True
     the same without a stop: True

@@ -81,8 +81,10 @@ def count(x: np.ndarray[Any, Any]) -> int:
 @fx.jit
 def with_futures(x: jax.Array) -> jax.Array:
     future = fx.async_start(jnp.sin, x)
-    assert_type(future, fx.Future)
+    assert_type(future, fx.Future[jax.Array])
     future = fx.async_update(future)
+    future, so_far = fx.async_update(future, partial=True)
+    assert_type(so_far, jax.Array)
     answer = fx.async_callback(np.cos, x, x)
     y: jax.Array = fx.async_done(future) + fx.async_done(answer)
     return y

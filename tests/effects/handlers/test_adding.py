@@ -375,8 +375,9 @@ def test_handler_for_the_time_of_a_block():
     with pytest.raises(ZeroDivisionError), fx.add_handler(Keeps()):
         program(3)
         1 / 0  # noqa: B018
-    with fx.add_handler(Keeps()) as added:
-        fx.remove_handler(added)
+    with fx.add_handler(keeps := Keeps()) as given:
+        assert given is keeps
+        fx.remove_handler(given)
     program(4)
     fx.effects_barrier(timeout=120)
     assert (seen, closed) == ([1, 3], [True] * 3)
