@@ -189,3 +189,31 @@ def test_programs_that_have_all_threads_of_xla(levels, threads):
     """Nothing can be computed then, and an error says so, however many threads wait meanwhile."""
     done = run_forked(STARVING.replace("LEVELS", str(levels)), env={"PJRT_NPROC": str(threads)}, timeout=200)
     assert done.stdout == "True\n", done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("asynchronous", ["True", "False"])
+def test_a_thousand_callbacks_that_use_jax(asynchronous):
+    """A matmul, a transfer and a program with a print of its own in every callback, a thousand times: no hang."""
+    code = (
+        "import faulthandler; faulthandler.dump_traceback_later(200, exit=True)\n"
+        "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
+        f"jax.config.update('jax_cpu_enable_async_dispatch', {asynchronous})\n"
+        "F = jax.ShapeDtypeStruct((), jnp.float32)\n"
+        "matmul = jax.jit(lambda a: (a @ a).sum())\n"
+        "inner = fx.jit(lambda x: (fx.print('inner {}', x), x + 1)[1])\n"
+        "a = jnp.ones((256, 256))\n"
+        "def called(x):\n"
+        "    matmul(a)\n"
+        "    jax.device_put(x, jax.devices()[1])\n"
+        "    return np.asarray(inner(x))\n"
+        "f = fx.jit(lambda x: fx.callback(called, F, x))\n"
+        "g = fx.jit(lambda x: (fx.callback(lambda x: (called(x), None)[1], None, x), x + 1)[1])\n"
+        "x = jnp.float32(0)\n"
+        "for i in range(500): x = g(f(x))\n"
+        "fx.effects_barrier()\n"
+        "print(float(x))\n"
+    )
+    done = run_forked(code)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.splitlines()
+    assert shown == [*(f"inner {float(i)}" for i in range(1000)), "1000.0"]
