@@ -141,7 +141,7 @@ NOTE_NOT_CALLED = (
     "The call of that program had returned before. It is raised by this call of {function}, which was not made. Call "
     "`fx.effects_barrier()` to have it raised earlier."
 )
-NOTE_NEVER_WAS = "What the program would have done later never was."
+NOTE_NEVER_WAS = "The rest of the program did not run."
 NOTE_TOO_LARGE = (
     "What was raised held {size} bytes, and is not kept: so much may failures hold that no barrier has asked for yet."
 )

@@ -18,8 +18,8 @@ import jax
 from effects import _jax
 
 MSG_OPTIONS = (
-    "`fx.jit` was given {fun}, which has been compiled already, and the options {names}. What a library or `jax.jit` "
-    "has compiled keeps the options that it has. Give them there, or pass the function itself."
+    "`fx.jit` was given {fun}, which has been compiled already, and the options {names}. What a library has "
+    "compiled keeps the options that it has. Give them there, or pass the function itself."
 )
 MSG_LOST_UPDATES = (
     "`{function}` changed an nnx module that it was given by value. As with `jax.jit`, it has a copy of its arguments, "
@@ -35,8 +35,8 @@ def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., A
     library = type(fun).__module__.partition(".")[0]
     program = getattr(fun, name, None) if (name := _PROGRAMS.get(library)) else fun
     known = _jax.options_of_jit(program)
-    if known is None or (program is fun and not known[1]):
-        return None  # a jitted function without options may as well be called as it is
+    if known is None or (program is fun and (options or not known[1])):
+        return None  # what `jax.jit` has compiled is called as it is: with options of the outer jit, as JAX does
     if options:
         raise TypeError(MSG_OPTIONS.format(fun=fun, names=", ".join(f"`{name}`" for name in options)))
     inner, options = known

@@ -40,6 +40,7 @@ def jit(fun: Any = None, /, **options: Any) -> Any:
     Args:
         fun: The function. Without it, a decorator is returned. It may have been compiled already, by `jax.jit`,
             `equinox.filter_jit` or `flax.nnx.jit`: it keeps the options that it has, and is called as before.
+            Of these, only what `jax.jit` has compiled takes further options, which are those of a jit around it.
         **options: As for `jax.jit`: `static_argnums`, `donate_argnames`, `in_shardings`, ...
 
     Returns:

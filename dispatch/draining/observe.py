@@ -19,9 +19,13 @@ MSG_HANDLER = (
     "`add_handler` was given {handler}, which has no method `handle` and cannot be called. A handler takes one "
     "`Record` at a time. Pass a function of a record, or an object with `handle(record)`."
 )
+MSG_HANDLER_CLASS = (
+    "`add_handler` was given the class `{name}`. A handler is an object, which a class only makes. Write "
+    "`fx.add_handler({name}(...))`."
+)
 MSG_HANDLER_TOKEN = (
-    "`remove_handler` was given {token}, which is no handler that is there. A handler is removed once, by itself or by "
-    "what `add_handler` returned for it. Pass one of these."
+    "`remove_handler` was given {token}, which was not added, or was removed already. A handler is removed once, by "
+    "itself or by what `add_handler` returned for it. Pass one of these."
 )
 
 
@@ -112,7 +116,9 @@ def add_handler(handler: H, effects: Any = None, *, after_error: bool = False) -
         ['x = 1']
     """
     takes_records = callable(getattr(handler, "handle", None)) or callable(handler)
-    if not takes_records or isinstance(handler, type):  # a class makes handlers
+    if isinstance(handler, type):
+        raise TypeError(MSG_HANDLER_CLASS.format(name=handler.__qualname__))
+    if not takes_records:
         raise TypeError(MSG_HANDLER.format(handler=errors.shown(handler)))
     added = AddedHandler(handler, None if effects is None else effect_names(effects), bool(after_error))
     runtime.waiting.for_thread()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+import jax
 import numpy as np
 
 from effects import _errors as errors
@@ -37,14 +38,15 @@ MSG_REPLAY = (
 )
 MSG_CALLBACK = (
     "The callback `{name}` at {where}, in {function}, raised {error}. It ran in its place in the order, and {then}. "
-    "Correct what the cause below says."
+    "{remedy}"
 )
 THEN_STOPS = "the effects of its program ended there"
 THEN_GOES_ON = "the effects after it went on"
-MSG_AWAITED_CALLBACK = (
-    "The callback `{name}` at {where}, in {function}, raised {error}. "
-    + errors.WAITED
-    + " Correct what the cause below says."
+MSG_AWAITED_CALLBACK = "The callback `{name}` at {where}, in {function}, raised {error}. " + errors.WAITED + " {remedy}"
+REMEDY = "Correct what the cause below says."
+REMEDY_TRACED = (
+    "Correct what the cause below says: what it uses of the program, it must be given, as in "
+    "`fx.callback({name}, None, x)`, since a variable of the function around it holds no value when it runs."
 )
 MSG_NO_READER = (
     "The effect `{effect}` at {where}, in {function}, wrote to a pipe that nothing reads any more, and {then}. Lines "
@@ -336,6 +338,7 @@ class Replay:
                 function=f"`{self._call[0].name}`",
                 error=errors.shown(error),
                 then=THEN_STOPS if stops_after_error(self._key) else THEN_GOES_ON,
+                remedy=REMEDY_TRACED.format(name=name) if isinstance(error, jax.errors.JAXTypeError) else REMEDY,
             )
         )
         failure.where, failure.function = str(where) if site else "", self._call[0].name

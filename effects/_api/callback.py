@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -31,9 +33,9 @@ MSG_VMAP_METHOD = (
     "Pass one of {known}."
 )
 MSG_ORDER_OF_JAX = (
-    "`fx.callback` at {where} was given an array as what `{name}` returns, and no argument for it. The results are "
-    "described first, and arguments come behind them, as in `io_callback`. Write `fx.callback({name}, None, x)` for a "
-    "function without results."
+    "`fx.callback` at {where} was given an array as what `{name}` returns, and one argument too few for it. The "
+    "results are described first, and arguments come behind them, as in `io_callback`. Write "
+    "`fx.callback({name}, None, x)` for a function without results."
 )
 MSG_RESULT_TYPE = (
     "`fx.callback` at {where} was given {got!r} among the results of `{name}`. A result is described by an object with "
@@ -119,7 +121,7 @@ def callback(
     function = HostFunction.of(fn)
     if per_shard and result_shape_dtypes is not None:
         raise ValueError(MSG_PER_SHARD_RESULTS.format(name=function.name, where=where))
-    if isinstance(result_shape_dtypes, (jax.Array, np.ndarray)) and not args and not kwargs:
+    if isinstance(result_shape_dtypes, (jax.Array, np.ndarray)) and _lacks_an_argument(fn, args, kwargs):
         raise TypeError(MSG_ORDER_OF_JAX.format(where=where, name=function.name))
     results, tree = None, None
     if result_shape_dtypes is not None:
@@ -134,6 +136,23 @@ def callback(
         return None
     shown = [out.astype(result.dtype) for out, result in zip(outs, results, strict=True)]
     return jax.tree.unflatten(tree, shown)
+
+
+def _lacks_an_argument(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function cannot be called like that, and can with one argument more ahead of the others."""
+    if not args and not kwargs:
+        return True
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return False
+
+    def takes(*args: Any) -> bool:
+        with contextlib.suppress(TypeError):
+            return signature.bind(*args, **kwargs) is not None
+        return False
+
+    return not takes(*args) and takes(None, *args)
 
 
 def result_type(shape: Any, name: str, where: Where) -> Operand:

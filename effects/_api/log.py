@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Never
 
 from effects import _jax
 from effects._api.registry import register_effect
@@ -22,6 +22,10 @@ from effects._model.where import where_called
 MSG_LOG_EVENT = (
     "`fx.log` at {where} was given {event!r} as its event. An event is named by a non-empty string, and values are its "
     "fields. Write, say, `fx.log('step', loss=loss)`."
+)
+MSG_LOG_UNNAMED = (
+    "`fx.log` at {where} was given {given} behind the event, without a name. An event has fields, each with its name. "
+    "Write, say, `fx.log({event!r}, x=x)`."
 )
 MSG_LOG_LEVEL = (
     "`fx.log` at {where} was given the level {level!r}. A level is a whole number, as for `logging`, or the name that "
@@ -133,7 +137,13 @@ def _is_configured() -> bool:
 
 @_jax.for_users
 def log(
-    event: str, /, *, level: int | str = logging.INFO, ordered: bool = True, per_shard: bool = False, **fields: Any
+    event: str,
+    /,
+    *unnamed: Never,
+    level: int | str = logging.INFO,
+    ordered: bool = True,
+    per_shard: bool = False,
+    **fields: Any,
 ) -> None:
     """Logs an event with fields when the program reaches this point, in program order.
 
@@ -144,6 +154,7 @@ def log(
 
     Args:
         event: What happened.
+        *unnamed: There are none: every field has a name.
         level: How much it matters: a number as for `logging`, or the name of one, such as `"warning"`.
         ordered: Whether the event must come in program order. Unordered events come when they come.
         per_shard: Whether each shard of sharded arrays is an event of its own, on the device that has it, without
@@ -173,6 +184,9 @@ def log(
         raise TypeError(MSG_LOG_EVENT.format(where=where, event=event))
     if holds_tracer(event):
         raise TypeError(MSG_TRACER_IN_TEXT.format(call="fx.log", where=where, text=event, path="its event"))
+    if unnamed:
+        given = "a value" if len(unnamed) == 1 else f"{len(unnamed)} values"
+        raise TypeError(MSG_LOG_UNNAMED.format(where=where, event=event, given=given))
     if isinstance(level, bool) or not isinstance(level, int):
         raise TypeError(MSG_LOG_LEVEL.format(where=where, level=level))
     if taken := sorted(RESERVED & set(fields)):

@@ -26,7 +26,7 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False
 
     Args:
         fmt: A format as for `str.format`. A field `{device}` that is no argument is the device that has the effect,
-            and in a Pallas kernel `{grid}` is the index of the program in its grid.
+            `{lane}` the lane under `vmap`, and in a Pallas kernel `{grid}` is the index of the program in its grid.
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are.
             Arrays are shown as NumPy arrays, PRNG keys as their key data.
         ordered: Whether the line must come in program order. Unordered lines come when they come.

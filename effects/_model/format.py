@@ -22,7 +22,7 @@ from effects._wire import SCALARS
 
 MSG_FMT_TYPE = (
     "`{call}` at {where} was given {fmt!r} as its format. The format is a string, as for `str.format`. Write "
-    "`{call}('{{}}', x)` to print a value."
+    "`{example}`."
 )
 MSG_FORMAT = (
     "The format {fmt!r} of `{call}` at {where} cannot be filled: {why}. Formats follow `str.format`, with one argument "
@@ -30,12 +30,28 @@ MSG_FORMAT = (
 )
 MSG_UNUSED = (
     "`{call}` at {where} has arguments that its format {fmt!r} does not use: {unused}. Every argument must have its "
-    "field, since an argument without one is never seen. Add {fields} to the format, or remove the arguments."
+    "field, since an argument without one is never seen. Add {fields} to the format, as in `{example}`, or remove the "
+    "arguments."
+)
+MSG_OF_PYTHONS_PRINT = (
+    "`fx.print` at {where} was given {unused}, as Python's `print` takes it. Each call is one line of the output that "
+    "was in force when the program was called. Leave it out, and write what stands between the values into the format."
 )
 MSG_TRACER_IN_FMT = (
     "The format of `{call}` at {where} holds the text of a traced value: {fmt!r}. An f-string is filled while tracing, "
-    "when values are not known yet. Write `{call}('{{}}', x)` instead of `{call}(f'{{x}}')`."
+    "when values are not known yet. Write `{example}`."
 )
+
+_EXAMPLES = {
+    "fx.print_grad": "fx.print_grad('the cotangent is {}', x)",
+    "fx.check": "fx.check(x > 0, 'x = {}', x)",
+    "fx.error_if": "fx.error_if(x, x <= 0, 'x = {}', x)",
+}
+"""A right call, where it does not begin with the format."""
+
+
+def _example(call: str) -> str:
+    return _EXAMPLES.get(call, f"{call}('x = {{}}', x)")
 
 
 class _Fields(string.Formatter):
@@ -55,6 +71,11 @@ class _Fields(string.Formatter):
             self.computed_spec |= bool(spec) and "{" in spec
             yield literal, name, spec, conversion
 
+    def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
+        if isinstance(key, int) and key >= len(args):
+            raise _NoArgument(key + 1)
+        return super().get_value(key, args, kwargs)
+
     def format_field(self, value: Any, format_spec: str) -> str:
         return ""
 
@@ -67,6 +88,10 @@ class _Fields(string.Formatter):
         self.used = used_args
         self.unused = [i for i in range(len(args)) if i not in used_args]
         self.unused += [name for name in kwargs if name not in used_args]
+
+
+class _NoArgument(Exception):
+    """(which argument a field is for, the first being 1): there are fewer."""
 
 
 def _is_filled(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> bool:
@@ -85,9 +110,9 @@ def check_format(
     also `index`, unless there are arguments of these names.
     """
     if not isinstance(fmt, str):
-        raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt))
+        raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt, example=_example(call)))
     if holds_tracer(fmt):
-        raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt))
+        raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt, example=_example(call)))
     if _is_filled(fmt, site_leaves, tree):
         return ()
     leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
@@ -107,8 +132,16 @@ def check_format(
     if fields.unused:
         unused = [f"number {i + 1}" if isinstance(i, int) else f"`{i}`" for i in fields.unused]
         shown = ["{}" if isinstance(i, int) else f"{{{i}}}" for i in fields.unused]
+        pythons = call == "fx.print" and {*fields.unused} <= {"end", "file", "flush", "sep"}
         raise errors.FormatError(
-            MSG_UNUSED.format(call=call, where=where, fmt=fmt, unused=", ".join(unused), fields=", ".join(shown))
+            (MSG_OF_PYTHONS_PRINT if pythons else MSG_UNUSED).format(
+                call=call,
+                where=where,
+                fmt=fmt,
+                unused=", ".join(unused),
+                fields=", ".join(shown),
+                example=_example(call),
+            )
         )
     if fields.computed_spec:
         return tuple(of_record)  # what a field's specification will be is known with the values
@@ -124,6 +157,9 @@ def check_format(
 _FILLED_BY_RECORDS = ("fx.print", "fx.check", "fx.error_if")
 """Calls whose formats may have fields that are no arguments."""
 
+_FILLED_IN = {"index": "with `per_shard=True`", "grid": "in a Pallas kernel"}
+"""Where there are such fields, of those that are not everywhere."""
+
 
 def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.FormatError:
     if isinstance(error, KeyError):
@@ -131,8 +167,10 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
         why, remedy = f"there is no argument {error}", f"Pass `{name}=...`, or remove the field."
         if not name.isidentifier():
             remedy = "Write `{{` and `}}` for braces that are text."
-    elif isinstance(error, IndexError) and "out of range for positional" in str(error):
-        why, remedy = str(error), "Pass the missing argument, or remove the field."
+        elif call in _FILLED_BY_RECORDS and (place := _FILLED_IN.get(name)):
+            remedy = f"A record fills `{{{name}}}` {place}; elsewhere pass `{name}=...`, or remove the field."
+    elif isinstance(error, _NoArgument):
+        why, remedy = f"it has no argument number {error}", "Pass the missing argument, or remove the field."
     else:
         why, remedy = str(error) or repr(error), "Change the field so that it fits its argument."
     return errors.FormatError(MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
@@ -142,7 +180,8 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
 
 
 def fill(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The text of a format. A specification such as `.3f` is one for each element of an array."""
+    """The text of a format. A specification such as `.3f` is one for each element of an array, also of one in a pytree
+    of which a field shows a part."""
     if ":" in fmt:
         args = [*map(_with_elements, args)]
         kwargs = {name: _with_elements(value) for name, value in kwargs.items()}
@@ -150,7 +189,9 @@ def fill(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def _with_elements(value: Any) -> Any:
-    return value.view(_Elements) if type(value) is np.ndarray and value.ndim else value
+    if isinstance(value, (np.ndarray, np.generic, str, int, float)):
+        return value.view(_Elements) if type(value) is np.ndarray and value.ndim else value
+    return jax.tree.map(_with_elements, value) if not jax.tree_util.all_leaves([value]) else value
 
 
 class _Elements(np.ndarray):

@@ -89,6 +89,8 @@ class HostCall(Content):
 
 
 _ONE = jax.tree.structure(0)
+_SIMPLE = {str(jax.tree.structure(None)): "None", str(_ONE): "one array"}
+"""What messages call a structure."""
 
 
 def take_results(call: HostCall, where: Where, returned: Any, types: Sequence[Operand]) -> list[np.ndarray]:
@@ -102,7 +104,7 @@ def take_results(call: HostCall, where: Where, returned: Any, types: Sequence[Op
             return [_take_result(returned, types[0])]
         leaves, tree = jax.tree.flatten(returned)
         if not call.has_structure(tree):
-            raise _Unexpected(f"the structure {tree}", f"the structure {call.tree}")
+            raise _Unexpected(*(_SIMPLE.get(x, f"the structure {x}") for x in (str(tree), str(call.tree))))
         return [_take_result(leaf, result) for leaf, result in zip(leaves, types, strict=True)]
     except _Unexpected as error:
         got, expected = error.args

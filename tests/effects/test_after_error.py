@@ -143,7 +143,7 @@ def test_program_ends_where_it_waits_for_a_callback_after_a_failure():
         f(jnp.float32(1))
     assert asked == []
     assert info.value.not_carried_out == {"print": 1, "callback": 1}
-    assert "never was" in info.value.__notes__[0]
+    assert "did not run" in info.value.__notes__[0]
     fx.effects_barrier(timeout=60)
     good_program_runs()
 

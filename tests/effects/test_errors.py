@@ -103,7 +103,7 @@ def test_callback_that_raises_in_iteration_500(program, kind):
 
 
 def test_error_of_a_sync_callback_says_what_became_of_the_rest(capsys):
-    """How many effects came before it, and that the rest never was."""
+    """How many effects came before it, and that the rest did not run."""
 
     @fx.jit
     def f(x):
@@ -116,7 +116,7 @@ def test_error_of_a_sync_callback_says_what_became_of_the_rest(capsys):
     with pytest.raises(fx.EffectError) as info:
         f(jnp.float32(1))
     [note] = info.value.__notes__
-    assert note == "3 effects of the program came before it. What the program would have done later never was."
+    assert note == "3 effects of the program came before it. The rest of the program did not run."
     assert capsys.readouterr().out.splitlines() == ["before 0", "before 1", "before 2"]
     good_program_runs()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import effects as fx
@@ -51,3 +52,14 @@ def test_lane_and_device_in_messages_of_checks():
     with pytest.raises(fx.CheckError) as caught:
         program(jnp.arange(3))
     assert caught.value.message == "(2,) on 0"
+
+
+def test_elements_of_an_array_in_a_pytree(lines):
+    """A specification is one for each element, wherever the array is that a field shows."""
+    state = {"loss": jnp.array([0.125, 2.0]), "of": (jnp.float32(1.5), jnp.ones(1))}
+    assert lines(fx.jit(lambda s: fx.print("{s[loss]:.2f} {s[of][0]:.1f} {s[of][1]:.1f}", s=s)), state) == [
+        "[0.12 2.00] 1.5 [1.0]"
+    ]
+    assert lines(fx.jit(lambda s: fx.print("{x:.1f} {s}", x=1.0, s=s)), state) == [
+        f"1.0 {jax.tree.map(np.asarray, state)}"
+    ]

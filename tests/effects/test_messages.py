@@ -27,6 +27,11 @@ X = jnp.arange(3.0)
 WRONG_FORMATS = {
     "missing": (lambda x: fx.print("{} {}", x), "cannot be filled"),
     "missing name": (lambda x: fx.print("{a}"), "no argument 'a'.*Pass `a=...`"),
+    "missing number": (lambda x: fx.print("{} {}", x), "no argument number 2.*Pass the missing argument"),
+    "of a shard": (lambda x: fx.print("{index} {}", x), r"A record fills `\{index\}` with `per_shard=True`; elsewhere"),
+    "of Python's print": (lambda x: fx.print("{}", x, end=""), "was given `end`, as Python's `print` takes it"),
+    "as Python's print": (lambda x: fx.print("x =", x), "to the format, as in `fx.print\\('x = {}', x\\)`"),
+    "f-string of a check": (lambda x: fx.check(x.sum() > 0, f"{x}"), "Write `fx.check\\(x > 0, 'x = {}', x\\)`"),
     "unused": (lambda x: fx.print("hi", x), "does not use: number 1.*Add {} to the format"),
     "unused name": (lambda x: fx.print("{}", x, k=x), "does not use: `k`.*Add {k} to the format"),
     "f-string": (lambda x: fx.print(f"{x}"), "holds the text of a traced value.*Write `fx.print"),
@@ -85,6 +90,25 @@ def test_callback_in_jaxs_order_of_arguments():
     assert _here(-1) in str(caught.value)
     like = fx.jit(lambda x: fx.callback(lambda x: x + 1, x, x))  # an array may say what a result is like
     assert like(X).tolist() == [1, 2, 3]
+    with pytest.raises(TypeError, match="and one argument too few for it"):
+        fx.jit(lambda x: fx.callback(lambda x, y: None, x, x))(X)
+    with pytest.raises(fx.EffectError) as caught:
+        fx.jit(lambda x: fx.callback(lambda *_: None, x, x))(X)
+    assert "returned None, where one array was expected" in str(caught.value.__cause__)
+
+
+def test_callback_that_closes_over_a_traced_value():
+    """When it runs there is no value: what the function uses of the program, it must be given."""
+    with pytest.raises(fx.EffectError, match=r"it must be given, as in `fx.callback\(.*<lambda>, None, x\)`"):
+        fx.jit(lambda x: fx.callback(lambda: float(x), None))(1.0)
+        fx.effects_barrier(timeout=60)
+
+
+def test_event_with_an_unnamed_value():
+    with pytest.raises(
+        TypeError, match=r"a value behind the event, without a name.*Write, say, `fx.log\('loss', x=x\)`"
+    ):
+        fx.jit(lambda x: fx.log("loss", x))(1.0)
 
 
 @pytest.mark.parametrize("call", [lambda: fx.effects_barrier(), lambda: fx.capture().__enter__()])

@@ -218,7 +218,16 @@ def test_function_of_jax_jit_keeps_its_options(lines):
     assert results[0].sharding.is_equivalent_to(spec, 1)
 
 
-def test_options_for_what_is_compiled_already():
-    for compiled in jax.jit(lambda x: x, donate_argnums=0), eqx.filter_jit(lambda x: x), nnx.jit(lambda x: x):
+def test_options_around_a_function_of_jax_jit(lines):
+    """As with `jax.jit`, they are those of a jit around it: many functions of `jax.numpy` are compiled already."""
+    x = jnp.ones(4)
+    assert float(fx.jit(jnp.dot, static_argnames="precision")(x, x, precision="highest")) == 4
+    assert float(fx.jit(jnp.sum, static_argnames="axis")(x, axis=0)) == 4
+    compiled = jax.jit(lambda x, n: (fx.print("{n} {}", x[0], n=n), x * n)[1], static_argnums=1, donate_argnums=0)
+    assert lines(fx.jit(compiled, static_argnums=1), x, 3) == ["3 1.0"] and not x.is_deleted()
+
+
+def test_options_for_what_a_library_has_compiled():
+    for compiled in eqx.filter_jit(lambda x: x), nnx.jit(lambda x: x):
         with pytest.raises(TypeError, match="has been compiled already, and the options `static_argnums`"):
             fx.jit(compiled, static_argnums=0)
