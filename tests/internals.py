@@ -3,6 +3,10 @@
 from effects import _jax as _jax
 from effects import _wire, cli
 from effects._api import jax_callbacks as jax_callbacks
+from effects._bars.lines import line_of as line_of
+from effects._bars.state import Bar as Bar
+from effects._bars.state import Bars as Bars
+from effects._bars.state import bars as bars
 from effects._model.arguments import take_arguments as take_arguments
 from effects._model.line import Line as Line
 from effects._model.primitive import effect_p as effect_p

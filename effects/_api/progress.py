@@ -73,10 +73,10 @@ class Steps(Content):
         return f"{self.description}: {steps}" if self.description else steps
 
     def show(self, records: Iterable[Record], write: Output, report: Report) -> None:
-        steps = [(record, *_steps(record)) for record in records]
-        if steps and self.lanes == "slowest":
-            steps = [min(steps, key=lambda each: each[1] / each[2] if each[2] else each[1])]
-        for record, done, total in steps:
+        of_one = [*records]
+        groups = [of_one] if self.lanes == "slowest" and of_one else [[record] for record in of_one]
+        for group in groups:
+            record = group[0]
             lane = record.lane if self.lanes == "each" else ()
             device = record.device if in_region(record.token[PHASE]) else -1
             shown = [
@@ -86,7 +86,8 @@ class Steps(Content):
             ]
             thread, epoch = thread_of(record.token[STREAM]), record.token[EPOCH]
             owner = (thread, epoch) if self.in_program and thread != UNTRACKED_THREAD else None
-            write.show_bar(owner, (thread, self, lane, device), ", ".join(filter(None, shown)), done, total)
+            lanes = {record.lane: _steps(record) for record in group}
+            write.show_bar(owner, (thread, self, lane, device), ", ".join(filter(None, shown)), lanes)
 
 
 def _steps(record: Record) -> tuple[int, int | None]:
@@ -159,7 +160,7 @@ class Progress:
                 return int(done) & ((1 << max(0, int(done).bit_length() - 8)) - 1) == 0
             bits = jnp.maximum(31 - jax.lax.clz(jnp.int32(done)), 7) - 7
             return done & ((1 << bits) - 1) == 0
-        is_last = False if self.total is None else done == self.total
+        is_last = False if self.total is None or not _may_be(self.total, done) else done == self.total
         return (done % self.steps() == 0) | is_last
 
     def steps(self) -> Any:
@@ -168,7 +169,7 @@ class Progress:
             return self.every
         total: Any = self.total
         largest = max if isinstance(total, int) else jnp.maximum
-        return largest(1, -(-total // _SHOWN))
+        return largest(1, total // _SHOWN + (total % _SHOWN > 0))  # an unsigned total has no negative
 
     def record(self, done: Any, where: Where) -> None:
         """Says how far it is."""
@@ -176,6 +177,12 @@ class Progress:
         operands, leaves, tree = take_arguments((), fields, "fx.progress", where)
         content = Steps(self._description, self._lanes, self._bar, not _jax.is_outside_of_traces())
         effect_p.bind(*operands, site=Site(self._effect, content, leaves, tree, where))
+
+
+def _may_be(total: Any, done: Any) -> bool:
+    """Whether so many steps may be done, in the type that they are counted in."""
+    counted = getattr(done, "dtype", None)
+    return not isinstance(total, int) or counted is None or total <= jnp.iinfo(counted).max
 
 
 _SHOWN = 200

@@ -33,6 +33,11 @@ class _Loop:
         self.bar.record(done, self._where)
 
 
+def _as_one_program(run: Callable[..., Any], *arrays: Any) -> Any:
+    """Outside of programs a loop is a program with all of its bar, as one of JAX's loops is by itself."""
+    return (jax.jit(run) if _jax.is_outside_of_traces() else run)(*arrays)
+
+
 @_jax.for_users
 def scan_with_progress(
     f: Callable[[Any, Any], tuple[Any, Any]],
@@ -88,21 +93,24 @@ def scan_with_progress(
         loop.says((number + 1) * steps, carry)
         return carry, ys
 
-    leaves, tree = jax.tree.flatten(xs)
-    cuts = (
-        [cut(x) for x in leaves]
-        if rest
-        else [(jnp.reshape(x, (whole, steps, *jnp.shape(x)[1:])), None) for x in leaves]
-    )
-    loop.says(0, init)
-    numbers = np.arange(whole)[::-1] if reverse else np.arange(whole)
-    carry, ys = lax.scan(chunk, init, (numbers, tree.unflatten([first for first, _ in cuts])), whole, reverse)
-    ys = jax.tree.map(lambda y: y.reshape(whole * steps, *y.shape[2:]), ys)
-    if rest:
-        carry, others = lax.scan(f, carry, tree.unflatten([last for _, last in cuts]), rest, reverse, unroll)
-        loop.says(total, carry)
-        ys = jax.tree.map(lambda y, other: jnp.concatenate((other, y) if reverse else (y, other)), ys, others)
-    return carry, ys
+    def run(init: Any, xs: Any) -> tuple[Any, Any]:
+        leaves, tree = jax.tree.flatten(xs)
+        cuts = (
+            [cut(x) for x in leaves]
+            if rest
+            else [(jnp.reshape(x, (whole, steps, *jnp.shape(x)[1:])), None) for x in leaves]
+        )
+        loop.says(0, init)
+        numbers = np.arange(whole)[::-1] if reverse else np.arange(whole)
+        carry, ys = lax.scan(chunk, init, (numbers, tree.unflatten([first for first, _ in cuts])), whole, reverse)
+        ys = jax.tree.map(lambda y: y.reshape(whole * steps, *y.shape[2:]), ys)
+        if rest:
+            carry, others = lax.scan(f, carry, tree.unflatten([last for _, last in cuts]), rest, reverse, unroll)
+            loop.says(total, carry)
+            ys = jax.tree.map(lambda y, other: jnp.concatenate((other, y) if reverse else (y, other)), ys, others)
+        return carry, ys
+
+    return _as_one_program(run, init, xs)
 
 
 @_jax.for_users
@@ -143,7 +151,6 @@ def fori_loop_with_progress(
     def run(first: Any, last: Any, carry: Any) -> Any:
         return lax.fori_loop(first, last, body_fun, carry, unroll=unroll)
 
-    loop.says(0, init_val)
     if isinstance(total, _jax.Tracer):
 
         def some(at: Any) -> Any:
@@ -153,6 +160,7 @@ def fori_loop_with_progress(
             loop.says(then, carry)
             return then, carry
 
+        loop.says(0, init_val)
         return lax.while_loop(lambda at: at[0] < total, some, (jnp.zeros_like(total), init_val))[1]
     whole, rest = divmod(total, steps)
 
@@ -163,11 +171,15 @@ def fori_loop_with_progress(
         loop.says((number + 1) * steps, carry)
         return carry
 
-    carry = lax.fori_loop(0, whole, chunk, init_val)
-    if rest:
-        carry = run(upper - rest, upper, carry)
-        loop.says(total, carry)
-    return carry
+    def run_all(carry: Any) -> Any:
+        loop.says(0, carry)
+        carry = lax.fori_loop(0, whole, chunk, carry)
+        if rest:
+            carry = run(upper - rest, upper, carry)
+            loop.says(total, carry)
+        return carry
+
+    return _as_one_program(run_all, init_val)
 
 
 @_jax.for_users
@@ -200,6 +212,7 @@ def while_loop_with_progress(
         '6'
     """
     loop = _Loop("fx.while_loop_with_progress", where_called(), total, description, every, lanes)
+    init_val = jax.tree.map(jnp.asarray, init_val)  # as the condition is given them in all iterations
 
     def some(at: Any) -> Any:
         done, _, carry = at
@@ -216,6 +229,9 @@ def while_loop_with_progress(
         loop.says(done + taken, carry)
         return done + taken, goes_on, carry
 
-    loop.says(0, init_val)
-    # The condition is evaluated as often as without a bar: before the first iteration, and after each.
-    return lax.while_loop(lambda at: at[1], some, (jnp.int32(0), cond_fun(init_val), init_val))[2]
+    def run(init_val: Any) -> Any:
+        loop.says(0, init_val)
+        # The condition is evaluated as often as without a bar: before the first iteration, and after each.
+        return lax.while_loop(lambda at: at[1], some, (jnp.int32(0), cond_fun(init_val), init_val))[2]
+
+    return _as_one_program(run, init_val)

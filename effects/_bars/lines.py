@@ -50,7 +50,7 @@ def line_of(bar: Bar) -> str:
     elapsed = f"in {_duration(bar.elapsed)}"
     if not bar.total:
         return f"{name}{bar.done} {elapsed}"
-    shown = f"{name}{100 * bar.done / bar.total:.0f}% {bar.done}/{bar.total} {elapsed}"
+    shown = f"{name}{100 * bar.done // bar.total}% {bar.done}/{bar.total} {elapsed}"
     return shown if (left := bar.left) is None else f"{shown}, {_duration(left)} left"
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
-from effects._bars.state import Owner, bars
+from effects._bars.state import Owner, Steps, bars
 
 MSG_OUTPUT_CLOSED = (
     "Text of `print` could not be written: the output that was in force when the program was called is closed, and so "
@@ -32,11 +32,11 @@ class Output:
             except BrokenPipeError:
                 _raise_once(stream)
 
-    def show_bar(self, owner: Owner, key: Hashable, description: str, done: int, total: int | None) -> None:
-        """How far the bar with this key is, of this program."""
+    def show_bar(self, owner: Owner, key: Hashable, description: str, lanes: Mapping[Hashable, Steps]) -> None:
+        """How far lanes of the bar with this key are, of this program."""
         if (stream := self.stream) is not None:
             try:
-                bars.update(stream, owner, key, description, done, total)
+                bars.update(stream, owner, key, description, lanes)
             except BrokenPipeError:
                 _raise_once(stream)
 

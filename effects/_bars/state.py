@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from time import monotonic
 from typing import Any, Protocol
 
@@ -18,6 +18,10 @@ _PAUSE = 0.1
 """Seconds for which what is shown stays as it is, unless a bar comes or comes to its end."""
 
 
+Steps = tuple[int, int | None]
+"""How many steps are done, and of how many, if that is known."""
+
+
 @dataclasses.dataclass
 class Bar:
     """One bar."""
@@ -26,6 +30,7 @@ class Bar:
     total: int | None
     done: int
     first: int  # how far it was when it was shown first
+    lanes: dict[Hashable, Steps] = dataclasses.field(default_factory=dict)  # how far each is that has said it
     began: float = dataclasses.field(default_factory=monotonic)
     changed: float = dataclasses.field(default_factory=monotonic)
     has_begun_anew: bool = False  # and was not shown since then
@@ -47,12 +52,21 @@ class Bar:
             None if self.is_full or self.total is None or not seen else self.elapsed * (self.total - self.done) / seen
         )
 
-    def set(self, done: int, total: int | None) -> None:
-        """How far it is. One that is set back begins anew."""
+    def set(self, lanes: Mapping[Hashable, Steps]) -> None:
+        """How far some lanes are. The bar shows the slowest of all. One that is set back begins anew."""
         self.changed = monotonic()
-        if done < self.done:
-            self.began, self.first, self.has_begun_anew = self.changed, done, True
-        self.done, self.total = done, total
+        is_back = any(done < self.lanes[lane][0] for lane, (done, _) in lanes.items() if lane in self.lanes)
+        self.lanes = {**lanes} if is_back else {**self.lanes, **lanes}
+        self.done, self.total = slowest(self.lanes)
+        if is_back:
+            self.began, self.first, self.has_begun_anew = self.changed, self.done, True
+
+
+def slowest(lanes: Mapping[Hashable, Steps]) -> Steps:
+    """How far the lane is that has the largest part to go, or the fewest steps where totals are not known."""
+    return min(
+        lanes.values(), key=lambda steps: steps[0] if steps[1] is None else steps[0] / steps[1] if steps[1] else 1
+    )
 
 
 class Display(Protocol):
@@ -101,25 +115,31 @@ class Bars:
 
     def __init__(self) -> None:
         self._draws = threading.Lock()
+        self._changes = threading.Lock()  # which outputs have which bars; nothing of the user's is called under it
         self._shown: list[_Shown] = []
         self._ended: list[tuple[_Shown, _Key]] = []  # bars that have not been shown for the last time yet
 
-    def update(self, stream: Any, owner: Owner, key: Hashable, description: str, done: int, total: int | None) -> None:
-        """How far the bar with this key is, of this program."""
-        shown = next((each for each in self._shown if each.stream is stream), None)
-        if shown is None:
-            self._shown.append(shown := _Shown(stream))
-        bar = shown.bars.get((owner, key))
-        comes = bar is None
-        if bar is None:
-            bar = shown.bars[owner, key] = Bar(description, total, done, done)
-        if shown not in self._shown:  # another thread has just left its last bar
-            self._shown.append(shown)
-        bar.set(done, total)
+    def update(
+        self, stream: Any, owner: Owner, key: Hashable, description: str, lanes: Mapping[Hashable, Steps]
+    ) -> None:
+        """How far lanes of the bar with this key are, of this program."""
+        made = self._of(stream) or _Shown(stream)  # which asks the stream what it is
+        with self._changes:
+            if (shown := self._of(stream)) is None:  # or another thread was sooner
+                self._shown.append(shown := made)
+            bar = shown.bars.get((owner, key))
+            comes = bar is None
+            if bar is None:
+                done, total = slowest(lanes)
+                bar = shown.bars[owner, key] = Bar(description, total, done, done)
+        bar.set(lanes)
         if comes or bar.is_full or bar.changed - shown.drawn >= _PAUSE:
             self._draw(shown.draw)
         if owner is None and bar.is_full:
             self._end([(shown, (owner, key))])
+
+    def _of(self, stream: Any) -> _Shown | None:
+        return next((each for each in self._shown[:] if each.stream is stream), None)
 
     def write(self, stream: Any, text: str) -> None:
         """Writes text ahead of the bars of an output, if it has any."""
@@ -174,12 +194,15 @@ class Bars:
                 self._draws.release()
 
     def _leave(self, shown: _Shown, key: _Key) -> None:
-        if (bar := shown.bars.pop(key, None)) is not None:
+        with self._changes:
+            bar = shown.bars.pop(key, None)
+        if bar is not None:
             # An output that is closed has no room for it. Whoever prints there is given the error.
             with contextlib.suppress(BaseException):
                 shown.display.leave(bar, [*shown.bars.values()])
-        if not shown.bars and shown in self._shown:
-            self._shown.remove(shown)
+        with self._changes:
+            if not shown.bars and shown in self._shown:
+                self._shown.remove(shown)
 
 
 bars = Bars()

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 import effects as fx
-from effects._bars.lines import line_of
-from effects._bars.state import Bar
 from effects._model.record import Records
 from tests.internals import wire
 
@@ -260,13 +258,3 @@ def test_newest_of_each_device_is_shown():
     data = b"".join(header + bytes(site.payload_size) for header in headers)
     shown = [(at, device) for at, (_, _, device, _) in Records(data, 5, lambda _: site).shown_parts()]
     assert shown == [(2, 0), (3, 2), (4, 1)]
-
-
-def test_time_left_counts_what_was_shown():
-    """What was done before a bar was shown first took no time that it knows of: a run may go on from a checkpoint."""
-    bar = Bar("train", 20, done=10, first=10, began=0.0, changed=0.0)
-    assert line_of(bar) == "train: 50% 10/20 in 0.0 s"
-    bar.done, bar.changed = 12, 4.0
-    assert line_of(bar) == "train: 60% 12/20 in 4.0 s, 16.0 s left"
-    bar.done, bar.changed = 20, 20.0
-    assert line_of(bar) == "train: 100% 20/20 in 20.0 s"
