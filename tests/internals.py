@@ -24,6 +24,7 @@ from effects.handlers import _growing_zip as _growing_zip
 from effects.handlers import _pieces as _pieces
 from effects.handlers import jsonl as jsonl
 from effects.handlers import list as list_handler
+from effects.handlers._series import values_of as values_of
 from effects.handlers.merge import LogError as LogError
 from effects.handlers.merge import merge as merge
 from effects.handlers.merge import text_of as text_of

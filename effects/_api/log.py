@@ -57,6 +57,7 @@ RESERVED = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "taskName",
     "text",
     "thread",
+    "time",
     "token",
     "where",
 }

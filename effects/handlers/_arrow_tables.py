@@ -74,9 +74,11 @@ def _common(event: str, name: str, one: Any, other: Any, arrow: Any) -> Any:
 
 
 def fitted(table: Any, schema: Any, arrow: Any) -> Any:
-    """A table with these columns; what it does not have is null."""
+    """A table with these columns; what it does not have is null, and whole numbers among others are rounded to them."""
     columns = [
-        table[field.name].cast(field.type) if field.name in table.column_names else arrow.nulls(len(table), field.type)
+        table[field.name].cast(field.type, safe=not arrow.types.is_floating(field.type))
+        if field.name in table.column_names
+        else arrow.nulls(len(table), field.type)
         for field in schema
     ]
     return arrow.table(columns, schema=schema)

@@ -12,26 +12,34 @@ MSG_LOST = (
 )
 
 
+_PART = 1 << 20
+"""How many bytes are read at a time."""
+
+
 class LineFile:
     """Lines are with the operating system when they have been written. Several threads may write."""
 
-    def __init__(self, path: str | os.PathLike[str], append: bool = False):
+    def __init__(self, path: str | os.PathLike[str], append: bool = False, quote: bytes = b""):
+        """`quote`: what stands around cells, in which lines may end."""
         self._path = os.fsdecode(path)
         self._file = open(path, "ab" if append else "wb", buffering=0)  # noqa: SIM115 - closed by `close`
         if append:
-            self._end_half_line()
+            self._end_half_line(quote)
         self.head: list[bytes] = []  # lines that come before the next that are written
         self._lock = threading.Lock()  # of who writes: the lines of one call stay together, and each is whole
         self._lost = 0
         self._error: OSError | None = None  # the first
 
-    def _end_half_line(self) -> None:
+    def _end_half_line(self, quote: bytes) -> None:
         """A process that was killed may have left half a line, after which the next would not be one."""
         if not self._file.seekable() or not self._file.tell():
             return
         with open(self._path, "rb") as file:
+            quotes = sum(part.count(quote) for part in iter(lambda: file.read(_PART), b"")) if quote else 0
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
+            if quotes % 2:
+                self._file.write(quote + b"\n")
+            elif file.read(1) != b"\n":
                 self._file.write(b"\n")
 
     def write(self, lines: Sequence[bytes]) -> None:
@@ -41,10 +49,11 @@ class LineFile:
             OSError: if not all could be written.
         """
         with self._lock:
-            lines, self.head = [*self.head, *lines], []
-            self._write(lines)
+            self._write(self.head, lines)
+            self.head = []
 
-    def _write(self, lines: Sequence[bytes]) -> None:
+    def _write(self, head: Sequence[bytes], lines: Sequence[bytes]) -> None:
+        lines = [*head, *lines]
         data = b"".join(lines)
         written = 0
         try:
@@ -56,7 +65,8 @@ class LineFile:
             while count < len(lines) and whole + len(lines[count]) <= written:
                 whole += len(lines[count])
                 count += 1
-            self._lost += len(lines) - count
+            self._lost += len(lines) - max(count, len(head))
+            self.head = [*head[count:]]
             if written > whole and self._file.seekable():  # no half line
                 self._file.truncate(self._file.tell() - (written - whole))
                 self._file.seek(0, os.SEEK_END)

@@ -22,13 +22,18 @@ class Steps:
         self._counts: dict[tuple[str | None, str], int] = {}
 
     def of(self, record: Record) -> int:
-        step = np.asarray(record.fields.get("step"))
-        if step.dtype.kind in "iu" and not step.ndim:
-            return int(step)
+        if _is_step(step := record.fields.get("step")):
+            return int(np.asarray(step))
         key = record.event, place_of(record)
         count = self._counts.get(key, self._first)
         self._counts[key] = count + 1
         return count
+
+
+def _is_step(value: Any) -> bool:
+    """Whether the field `step` says which step it is: other values are those of a series."""
+    value = np.asarray(value)
+    return value.dtype.kind in "iu" and not value.ndim
 
 
 def place_of(record: Record) -> str:
@@ -38,14 +43,15 @@ def place_of(record: Record) -> str:
 
 
 def values_of(record: Record) -> Iterator[tuple[str, Any]]:
-    """The values of a log by the names of their series, such as `step/loss` or `step/state.x/lane_1`, without its field
-    `step`. Each is a number, an array of finite numbers, or text; an event without fields is a text."""
+    """The values of a log by the names of their series, such as `step/loss` or `step/state.x/lane_1`, without a field
+    `step` that says which step it is. Each is a number, an array of finite numbers, or text; an event without fields is
+    a text."""
     place = place_of(record)
     names, leaves = record._site.leaf_names, jax.tree.leaves((record.args, record.fields))
     if not names:
         yield f"{record.event}{place}", record.text
     for name, leaf in zip(names, leaves, strict=True):
-        if name != "step":
+        if name != "step" or not _is_step(leaf):
             value = _plotted(leaf)
             if value is not None:
                 yield f"{record.event}/{name}{place}", value

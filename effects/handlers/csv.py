@@ -54,7 +54,7 @@ class CsvHandler:
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False):
         # The fields that have columns: those of the first record, or of the file's.
         self._fields = _fields_of(path) if append and os.path.isfile(path) else None
-        self._file = LineFile(path, append)
+        self._file = LineFile(path, append, quote=b'"')
         self._lock = threading.Lock()  # of who finds that there are none yet
 
     def handle(self, record: Record) -> None:

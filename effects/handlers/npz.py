@@ -155,27 +155,33 @@ class NpzHandler:
         try:
             self._replace(lambda part: write_joined(parts, part))
         except OSError as error:  # say, the disk is full
-            error.add_note(f"All records are in {self._path!r}, but in pieces.")
+            if not getattr(error, "__notes__", None):
+                error.add_note(f"All records are in {self._path!r}, but in pieces.")
             raise
         self._file.close()
         self._reopen()
 
     def _replace(self, write: Callable[[str], None]) -> None:
-        """Replaces the file by what `write` writes to the path that it is given. If it fails the file is as it was."""
-        part = f"{self._path}.part"
+        """Replaces the file by what `write` writes to the path that it is given. If it fails the file is as it was; one
+        that has other names is written anew, and if that fails its content is in another file."""
+        part, is_copied = f"{self._path}.part", False
         try:
             write(part)
             if not os.path.exists(self._path):
                 os.replace(part, self._path)
             elif os.stat(self._path).st_nlink > 1:  # it has other names, which are to lead to it still
+                is_copied = True
                 shutil.copyfile(part, self._path)
                 os.unlink(part)
             else:
                 shutil.copymode(self._path, part)
                 os.replace(part, self._path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
+        except BaseException as error:
+            if is_copied:
+                error.add_note(f"All records are in {part!r}.")
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(part)
             raise
 
     def _reopen(self) -> None:

@@ -20,12 +20,12 @@ from effects.handlers._pieces import Pieces
 class ParquetHandler:
     """Writes the records of logs as tables of Parquet, one for each event: `pip install 'token-effects[parquet]'`.
 
-    `pyarrow.parquet.read_table("run/event=step")` reads the table of the event `step` from the folder `run`, and what
-    reads data sets that are partitioned as Hive's, such as DuckDB and Polars, reads all of them. A table has a column
-    for each field, a field that is a pytree one for each of its leaves, such as `state.x`, and `level`, `time`,
-    `device`, `lane` and `token` (the four numbers of a record's place in program order). Arrays are lists, and complex
-    numbers lists of two numbers. Fields that a record has not are null; where records of an event differ in a type, the
-    column has one that holds both. Records of other effects are not written.
+    `pyarrow.parquet.read_table("run/event=step")` reads the table of the event `step` from the folder `run`, and so do
+    DuckDB and Polars; the tables of several events have columns of their own. A table has a column for each field, a
+    field that is a pytree one for each of its leaves, such as `state.x`, and `level`, `time`, `device`, `lane` and
+    `token` (the four numbers of a record's place in program order). Arrays are lists, and complex numbers lists of two
+    numbers. Fields that a record has not are null; where records of an event differ in a type, the column has one that
+    holds both, and whole numbers among others are rounded. Records of other effects are not written.
 
     A table is a folder of files, each a piece that is written as a whole, so a process that is killed loses no more
     than the last piece.
@@ -52,7 +52,7 @@ class ParquetHandler:
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False, every: float = 10.0):
         self._arrow = library("pyarrow", "ParquetHandler", "parquet")
         self._parquet = library("pyarrow.parquet", "ParquetHandler", "parquet")
-        self._path = os.fsdecode(path)
+        self._path = os.path.abspath(os.fsdecode(path))  # wherever the process goes
         self._pending: dict[str, list[list[Piece]]] = {}  # by event; each list came together
         self._schemas: dict[str, Any] = {}  # by event
         self._next: dict[str, int] = {}  # by event: the number of its next file
@@ -104,12 +104,13 @@ class ParquetHandler:
             known = self._schemas.get(event, table.schema)
             schema = common_schema(event, [known, table.schema], self._arrow)
             os.makedirs(self._folder(event), exist_ok=True)
-            if schema != known:  # readers take that of the first file, and make the others' columns such
-                first = self._file(event, 0)
-                self._write_file(first, fitted(self._parquet.read_table(first, partitioning=None), schema, self._arrow))
-            self._schemas[event] = schema
             number = self._next.get(event, 0)
-            self._write_file(self._file(event, number), table)
+            if schema != known:  # all files have the same columns, which some readers ask for
+                for path in filter(os.path.exists, (self._file(event, before) for before in range(number))):
+                    before = self._parquet.read_table(path, partitioning=None)
+                    self._write_file(path, fitted(before, schema, self._arrow))
+            self._schemas[event] = schema
+            self._write_file(self._file(event, number), fitted(table, schema, self._arrow))
             self._next[event] = number + 1
         except Exception as error:
             self._pieces.lose(sum(len(piece.columns["token"]) for pieces in batches for piece in pieces), error)

@@ -142,3 +142,20 @@ def test_parquet_of_a_killed_process_has_all_complete_pieces(tmp_path):
         numbers = _numbers(tmp_path)
         assert numbers == list(range(len(numbers))) and len(numbers) >= said
         written = len(numbers)
+
+
+def test_parquet_files_of_an_event_have_the_same_columns(tmp_path, monkeypatch):
+    """Whatever came first, and wherever the process has gone since: some readers ask for that."""
+    monkeypatch.chdir(tmp_path)
+    with fx.add_handler(fx.ParquetHandler("run", every=0), effects="log") as handler:
+        for fields in {"v": 2**62 + 1}, {"v": 0.5}, {"v": 1, "extra": "text"}:
+            fx.log("step", **fields)
+            fx.effects_barrier(timeout=60)
+            handler.flush()
+            monkeypatch.chdir(tmp_path.parent)
+    folder = tmp_path / "run" / "event=step"
+    schemas = [pq.read_schema(file) for file in folder.glob("*.parquet")]
+    assert schemas == 3 * schemas[:1]
+    assert _rows(folder, "v", "extra") == [
+        {"v": float(2**62), "extra": None}, {"v": 0.5, "extra": None}, {"v": 1.0, "extra": "text"}
+    ]  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 
 import effects as fx
 from tests.effects.handlers.common import Point, loop
+from tests.internals import values_of
 
 
 @fx.jit
@@ -168,4 +169,14 @@ def test_wandb_run_of_the_users_stays_open(handled, tmp_path, offline):
     assert list(map(_logged, rows)) == [
         {"lanes/step": 5, "lanes/x/lane_0": 1}, {"lanes/step": 5, "lanes/x/lane_1": 5},
         {"lanes/step": 6, "lanes/x/lane_0": 2}, {"lanes/step": 6, "lanes/x/lane_1": 6}, {"mine": 1},
+    ]  # fmt: skip
+
+
+def test_step_that_is_no_whole_number_is_a_series():
+    """And the records are counted."""
+    with fx.capture(suppress=True) as records:
+        fx.log("train", step=5.5, loss=1.0)
+        fx.log("train", step=7, loss=1.0)
+    assert [dict(values_of(record)) for record in records] == [
+        {"train/step": 5.5, "train/loss": 1.0}, {"train/loss": 1.0}
     ]  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
+import shutil
 import stat
 
 import numpy as np
@@ -42,6 +44,24 @@ def test_npz_writes_to_a_file_with_two_names(handled, tmp_path):
     os.link(path, other)
     handled(fx.NpzHandler(path), _log(), effects="log")
     assert path.samefile(other) and _columns(other) == [0, 1, 2]
+
+
+def test_npz_with_two_names_keeps_its_records_if_it_cannot_be_written(handled, tmp_path, monkeypatch):
+    """They are in another file then, and the error says in which."""
+    path, other = tmp_path / "run.npz", tmp_path / "other.npz"
+    handler = fx.NpzHandler(path)
+    other.hardlink_to(path)
+
+    def fail(source, target):
+        with open(target, "wb"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", fail)
+    with pytest.raises(Exception) as caught:
+        handled(handler, fx.jit(lambda x: fx.log("step", x=x)), 1)
+    error = caught.value.__cause__ or caught.value
+    assert error.__notes__ == [f"All records are in '{path}.part'."]
+    assert np.load(f"{path}.part")["step/x"].tolist() == [1]
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device"])
