@@ -1,5 +1,7 @@
 """Libraries' own `jit` at the top: their calling conventions, with effects in order."""
 
+import warnings
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -225,6 +227,15 @@ def test_options_around_a_function_of_jax_jit(lines):
     assert float(fx.jit(jnp.sum, static_argnames="axis")(x, axis=0)) == 4
     compiled = jax.jit(lambda x, n: (fx.print("{n} {}", x[0], n=n), x * n)[1], static_argnums=1, donate_argnums=0)
     assert lines(fx.jit(compiled, static_argnums=1), x, 3) == ["3 1.0"] and not x.is_deleted()
+
+
+def test_function_of_pjit_for_the_mesh_of_its_call(lines):
+    """Whose partition specs say nothing without one."""
+    with warnings.catch_warnings(action="ignore"):  # JAX has deprecated it
+        from jax.experimental.pjit import pjit
+    of_context = pjit(lambda x: (fx.print("{}", x), x + 1)[1], in_shardings=(jax.P("i"),), out_shardings=jax.P("i"))
+    with warnings.catch_warnings(action="ignore"), MESH:
+        assert lines(fx.jit(of_context), jnp.arange(4)) == ["[0 1 2 3]"]
 
 
 def test_options_for_what_a_library_has_compiled():
