@@ -14,8 +14,8 @@ MSG_LOG_UNREADABLE = (
     "each process. Look at the name and the permissions of the file."
 )
 MSG_LOG_EMPTY = (
-    "The log {path} is empty. A log says with each record of which run and process it is. See why its process has "
-    "written nothing."
+    "The log {path} {why}. A log says with each record of which run and process it is. See why its process has written "
+    "nothing."
 )
 MSG_LOG_LINE = (
     "Line {line} of the log {path} {why}. Each line is a record, as `fx.JsonLinesHandler` writes it, and a process "
@@ -27,7 +27,8 @@ MSG_LOG_OF_SEVERAL = (
 )
 MSG_LOG_TWICE = (
     "Lines {known} and {line} of the log {path} have the same token. A token is a place in program order, and no two "
-    "effects of a process have the same. Merge logs as their processes have written them, each in a file of its own."
+    "effects of a run have the same. Merge logs as their processes have written them; of a file to which several runs "
+    "were added with `append=True`, the lines of each run by themselves."
 )
 
 START = -1
@@ -82,8 +83,8 @@ def read_log(path: str, *, may_be_cut_off: bool = False) -> Log:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise LogError(MSG_LOG_UNREADABLE.format(path=path, why=why)) from None
-    if texts == [""]:
-        raise LogError(MSG_LOG_EMPTY.format(path=path))
+    if len(texts) == 1 and (not texts[0] or may_be_cut_off):
+        raise LogError(MSG_LOG_EMPTY.format(path=path, why="has no whole line" if texts[0] else "is empty"))
     log = Log(path)
     for number, text in enumerate(texts[:-1], start=1):
         _add(log, number, text)

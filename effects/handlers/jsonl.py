@@ -28,7 +28,8 @@ class JsonLinesHandler:
 
     Args:
         path: The file. One that exists is replaced.
-        append: Whether lines are added to a file that exists instead, as when a run is resumed.
+        append: Whether lines are added to a file that exists instead, as when a run is resumed. `effects merge` takes
+            logs of one run.
         fsync: Whether each batch is on the disk before the next is taken, so that a machine that stops loses none.
             Otherwise it is with the operating system, and only a process that stops loses none.
 

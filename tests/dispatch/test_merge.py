@@ -135,6 +135,9 @@ def test_partial_merge_says_where_each_log_ends(tmp_path, capsys):
     assert out == "a\nb\n"
     assert f"{paths[0]} ends with line 3 (print '{{}}' at f.py:1, dispatch 0 of thread 1). " in err
     assert "left out: 1 record." in err and "left out: 0 records." in err
+    _change_text(paths[1], lambda text: text[:20])  # nothing says which process it is of
+    assert _cli.main(["merge", "--partial", *map(str, paths)]) == 1
+    assert "1.jsonl has no whole line." in capsys.readouterr().err
 
 
 def _two_logs(tmp_path, *both, **more):
