@@ -63,10 +63,14 @@ class Bar:
 
 
 def slowest(lanes: Mapping[Hashable, Steps]) -> Steps:
-    """How far the lane is that has the largest part to go, or the fewest steps where totals are not known."""
-    return min(
-        lanes.values(), key=lambda steps: steps[0] if steps[1] is None else steps[0] / steps[1] if steps[1] else 1
-    )
+    """How far the lane is that has the largest part to go, or the fewest steps where totals are not known. Of several
+    the one with the most steps."""
+
+    def part(steps: Steps) -> tuple[float, int]:
+        done, total = steps
+        return (done, 0) if total is None else (done / total if total else 1, -total)
+
+    return min(lanes.values(), key=part)
 
 
 class Display(Protocol):

@@ -321,14 +321,18 @@ class Records(Sequence[Record]):
             yield self._find_site(header.site).of_record(payload), header.token, header.device, payload
 
     def shown_parts(self) -> Iterator[tuple[int, tuple[Site, tuple[int, ...], int, Any]]]:
-        """Those of `parts()` that are shown, with their places there: all, or the newest of each device where it shows
-        all that those before it have shown."""
+        """Those of `parts()` that are shown, with their places there: all, or the newest of each device and of the same
+        lanes, where it shows all that those before it have shown."""
         site = self.only_site if self._count > 1 else None
         if site is None or not site.content.shows_newest:
             yield from enumerate(self.parts())
             return
         size, devices = HEADER.itemsize + site.payload_size, self.header_column("device", site).tolist()
-        for at in sorted({device: at for at, device in enumerate(devices)}.values()):
+        mask, length = (HEADER.itemsize + site.offsets[0], site.mask.size) if site.mask is not None else (0, 0)
+        newest = {}
+        for at, device in enumerate(devices):
+            newest[device, bytes(self._data[at * size + mask : at * size + mask + length])] = at
+        for at in sorted(newest.values()):
             [part] = Records(self._data[at * size : (at + 1) * size], 1, self._find_site).parts()
             yield at, part
 

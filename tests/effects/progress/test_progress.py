@@ -258,3 +258,21 @@ def test_newest_of_each_device_is_shown():
     data = b"".join(header + bytes(site.payload_size) for header in headers)
     shown = [(at, device) for at, (_, _, device, _) in Records(data, 5, lambda _: site).shown_parts()]
     assert shown == [(2, 0), (3, 2), (4, 1)]
+
+
+def test_newest_of_the_same_lanes_is_shown():
+    """A record of other lanes is not old: it may be the last that says how far these are."""
+
+    @fx.jit
+    @jax.vmap
+    def count(n):
+        bar = fx.progress(n)
+        jax.lax.fori_loop(0, n, lambda i, x: (bar.update(i + 1), x)[1], 0)
+
+    with fx.capture(suppress=True) as records:
+        count(jnp.array([1, 2]))
+    site = records[0]._site
+    header = wire.write_header(site.id, (0, 0, 0, 0), 0, site.payload_size)
+    lanes = [(1, 1), (1, 0), (0, 1), (1, 0)]
+    data = b"".join(header + bytes(mask) + bytes(site.payload_size - 2) for mask in lanes)
+    assert [at for at, _ in Records(data, 4, lambda _: site).shown_parts()] == [0, 2, 3]
