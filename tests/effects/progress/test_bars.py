@@ -50,6 +50,8 @@ def test_lane_that_is_set_back_begins_the_bar_anew():
     bar = Bar("", 4, 0, 0)
     bar.set({(0,): (4, 4), (1,): (2, 4)})
     assert (bar.done, bar.has_begun_anew) == (2, False)
+    bar.set({(0,): (4, 4)})  # the other one is where it was
+    assert (bar.done, bar.has_begun_anew) == (2, False)
     bar.set({(0,): (1, 4)})
     assert (bar.done, bar.first, bar.has_begun_anew) == (1, 1, True)
 

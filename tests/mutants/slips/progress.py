@@ -17,10 +17,26 @@ SLIPS = (
     Slip(
         "progress.newest_of_all_devices",
         "effects/_model/record.py",
-        "{device: at for at, device in enumerate(devices)}",
-        "{0: at for at, device in enumerate(devices)}",
+        "newest[device, bytes(",
+        "newest[0, bytes(",
         "A device's bar does not come to its end.",
         (f"{PROGRESS}::test_newest_of_each_device_is_shown",),
+    ),
+    Slip(
+        "progress.newest_of_all_lanes",
+        "effects/_model/record.py",
+        "if site.mask is not None else (0, 0)",
+        "if False else (0, 0)",
+        "The bar of the slowest lane ends below its end.",
+        (f"{PROGRESS}::test_newest_of_the_same_lanes_is_shown",),
+    ),
+    Slip(
+        "progress.slowest_of_those_that_come_together",
+        "effects/_bars/state.py",
+        "else {**self.lanes, **lanes}",
+        "else {**lanes}",
+        "A bar is full when the first of its lanes is.",
+        ("tests/effects/progress/test_bars.py::test_lane_that_is_set_back_begins_the_bar_anew",),
     ),
     Slip(
         "progress.waits_for_the_one_that_draws",
