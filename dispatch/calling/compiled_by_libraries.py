@@ -29,8 +29,6 @@ MSG_LOST_UPDATES = (
 _PROGRAMS = {"equinox": "_cached", "flax": "jitted_fn"}
 """By library: the attribute of what it has compiled that `jax.jit` returned."""
 
-_SHARDINGS = "in_shardings", "out_shardings"
-
 
 def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., Any]) -> Callable[..., Any] | None:
     """The same as what was compiled elsewhere, with a program that `jit` makes; None if `fun` was not."""
@@ -44,7 +42,7 @@ def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., A
     inner, options = known
     if program is fun:
         # Partition specs are of a mesh that `pjit` finds in the context of its call.
-        of_context = any(isinstance(x, jax.P) for x in jax.tree.leaves([options.get(name) for name in _SHARDINGS]))
+        of_context = any(isinstance(x, jax.P) for x in jax.tree.leaves(options))
         return None if of_context else jit(inner, **options)
     made = copy.copy(fun)
     if getattr(inner, "ctxtag", None) is fun:  # by which nnx knows the calls of one function

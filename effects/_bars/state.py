@@ -27,9 +27,9 @@ class Bar:
     """One bar."""
 
     description: str
-    total: int | None
-    done: int
-    first: int  # how far it was when it was shown first
+    total: int | None = None
+    done: int = 0
+    first: int = 0  # how far it was when it was shown first
     lanes: dict[Hashable, Steps] = dataclasses.field(default_factory=dict)  # how far each is that has said it
     began: float = dataclasses.field(default_factory=monotonic)
     changed: float = dataclasses.field(default_factory=monotonic)
@@ -48,18 +48,20 @@ class Bar:
     def left(self) -> float | None:
         """Seconds until it is full, if it goes on like that; None: not known."""
         seen = self.done - self.first  # what it began with was done before
-        return (
-            None if self.is_full or self.total is None or not seen else self.elapsed * (self.total - self.done) / seen
-        )
+        if self.is_full or self.total is None or not seen:
+            return None
+        return self.elapsed * (self.total - self.done) / seen
 
     def set(self, lanes: Mapping[Hashable, Steps]) -> None:
         """How far some lanes are. The bar shows the slowest of all. One that is set back begins anew."""
         self.changed = monotonic()
+        comes = not self.lanes
         is_back = any(done < self.lanes[lane][0] for lane, (done, _) in lanes.items() if lane in self.lanes)
         self.lanes = {**lanes} if is_back else {**self.lanes, **lanes}
         self.done, self.total = slowest(self.lanes)
-        if is_back:
-            self.began, self.first, self.has_begun_anew = self.changed, self.done, True
+        if comes or is_back:
+            self.began, self.first = self.changed, self.done
+        self.has_begun_anew |= is_back
 
 
 def slowest(lanes: Mapping[Hashable, Steps]) -> Steps:
@@ -131,12 +133,9 @@ class Bars:
         with self._changes:
             if (shown := self._of(stream)) is None:  # or another thread was sooner
                 self._shown.append(shown := made)
-            bar = shown.bars.get((owner, key))
-            comes = bar is None
-            if bar is None:
-                done, total = slowest(lanes)
-                bar = shown.bars[owner, key] = Bar(description, total, done, done)
-        bar.set(lanes)
+            comes = (owner, key) not in shown.bars
+            bar = shown.bars.setdefault((owner, key), Bar(description))
+            bar.set(lanes)
         if comes or bar.is_full or bar.changed - shown.drawn >= _PAUSE:
             self._draw(shown.draw)
         if owner is None and bar.is_full:

@@ -189,9 +189,7 @@ def fill(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def _with_elements(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic, str, int, float)):
-        return value.view(_Elements) if type(value) is np.ndarray and value.ndim else value
-    return jax.tree.map(_with_elements, value) if not jax.tree_util.all_leaves([value]) else value
+    return jax.tree.map(lambda x: x.view(_Elements) if type(x) is np.ndarray and x.ndim else x, value)
 
 
 class _Elements(np.ndarray):

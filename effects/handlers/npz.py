@@ -41,7 +41,8 @@ class NpzHandler:
     Until then records are added in pieces, of which the memory holds one. `np.load` opens the file at any time, also
     when the process was killed, which loses no more than the last piece. A piece is a member `pieces/N.npz`, and is a
     file of the same arrays with the next records: `np.load(io.BytesIO(arrays["pieces/0.npz"]))` reads one. What was
-    killed leaves them so, and `fx.NpzHandler(path, append=True).close()` joins them.
+    killed leaves them so, and `fx.NpzHandler(path, append=True).close()` joins them. A file that has other names, as
+    hard links, is written over when they are joined: what is killed then has left all records in `PATH.part`.
 
     Args:
         path: The file, taken as it is. A file that exists is replaced, at once by an empty one; of a link, what it
@@ -152,12 +153,7 @@ class NpzHandler:
 
     def _join(self) -> None:
         parts, _ = parts_of(self._file)
-        try:
-            self._replace(lambda part: write_joined(parts, part))
-        except OSError as error:  # say, the disk is full
-            if not getattr(error, "__notes__", None):
-                error.add_note(f"All records are in {self._path!r}, but in pieces.")
-            raise
+        self._replace(lambda part: write_joined(parts, part))
         self._file.close()
         self._reopen()
 
@@ -176,10 +172,11 @@ class NpzHandler:
             else:
                 shutil.copymode(self._path, part)
                 os.replace(part, self._path)
-        except BaseException as error:
+        except BaseException as error:  # say, the disk is full
             if is_copied:
                 error.add_note(f"All records are in {part!r}.")
             else:
+                error.add_note(f"All records are in {self._path!r}, but in pieces.")
                 with contextlib.suppress(OSError):
                     os.unlink(part)
             raise
