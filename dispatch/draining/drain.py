@@ -83,6 +83,7 @@ class Drain:
         self._watch = Watch()  # the leader's, but for what it says of all threads
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
+        self.before_start: Callable[[], None] = lambda: None
 
     def is_suspended(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way."""
@@ -121,6 +122,7 @@ class Drain:
     def _start_threads(self) -> None:
         with self._start_lock:
             if not self._threads and not self.ended:
+                self.before_start()
                 if self._start_thread():
                     self._start_thread()
                 else:

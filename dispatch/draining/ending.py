@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
+from collections.abc import Callable
 
 from effects.dispatch.draining.background import finish_interrupted
 from effects.dispatch.draining.drain import Drain
@@ -26,6 +28,28 @@ _PATIENCE = 0.2
 
 INTERRUPTED = 130
 """The code with which a process ends that Ctrl-C has ended, as shells have it."""
+
+
+def stop_before_child_ends(stop: Callable[[], None]) -> None:
+    """In a process that `multiprocessing` has started, has `stop` called when its function has returned. If the process
+    was forked, Python calls no exit handler then, or from 3.13 on those that were registered since."""
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is None or processes.parent_process() is None:
+        return
+    from multiprocessing.util import Finalize
+
+    def stop_once() -> None:
+        atexit.unregister(stop_once)
+        finalizer.cancel()
+        stop()
+
+    atexit.unregister(stop)
+    atexit.register(stop_once)
+    finalizer = Finalize(None, stop_once, exitpriority=_BEFORE_QUEUES_CLOSE)
+
+
+_BEFORE_QUEUES_CLOSE = 1000
+"""A priority of what `multiprocessing` calls at the end of a process. It closes its queues with 10."""
 
 
 def end_drain(waiting: Waiting, drain: Drain) -> bool:

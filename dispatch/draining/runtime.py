@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 from typing import Any, NoReturn
@@ -11,7 +12,7 @@ from effects import _errors as errors
 from effects._api.config import config
 from effects._bars import bars
 from effects.dispatch.draining.drain import Drain
-from effects.dispatch.draining.ending import INTERRUPTED, end_drain
+from effects.dispatch.draining.ending import INTERRUPTED, end_drain, stop_before_child_ends
 from effects.dispatch.draining.failure_log import first_of_each_line
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.observers import Observers
@@ -51,6 +52,7 @@ class Runtime:
         self.observers: Observers = Observers()
         self.settling: Settling = Settling(self.streams, self.failures)
         self.drain: Drain = Drain(self.streams, self.failures, self.observers, self.sites, self.settling)
+        self.drain.before_start = functools.partial(stop_before_child_ends, self.stop)
         self.waiting: Waiting = Waiting(self.streams, self.drain, self.settling)
         self.meetings: Meetings = Meetings(self.streams, self.drain)
         self.is_lost: bool = False  # in a forked child
@@ -72,7 +74,6 @@ class Runtime:
             return
         self.is_lost = True
         native.refuse(MSG_FORKED)
-        atexit.unregister(self.stop)
         lost: Any = _Lost()
         self.streams = self.failures = self.observers = self.drain = self.settling = lost
         self.waiting = self.meetings = lost
@@ -82,6 +83,8 @@ class Runtime:
 
         At the end of the process. Effects of exit handlers that come later are replayed where they are called.
         """
+        if self.is_lost:
+            return
         interrupted, unseen = False, list[BaseException]()
         try:
             interrupted = end_drain(self.waiting, self.drain)

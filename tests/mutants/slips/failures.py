@@ -89,6 +89,14 @@ SLIPS = (
         (f"{INTERRUPTS}::test_interrupt_leaves_no_trace_of_jax_behind",),
     ),
     Slip(
+        "failures.ends_of_children",
+        "dispatch/draining/ending.py",
+        "    if processes is None or processes.parent_process() is None:",
+        "    if processes is None or True:",
+        "A child of `multiprocessing` ends without its effects.",
+        ("tests/dispatch/test_multiprocessing.py::test_effects_of_a_child_are_shown_when_its_function_returns",),
+    ),
+    Slip(
         "failures.of_the_call",
         FILE,
         "if program.awaited is not None and self._raises_at_call(key):",
