@@ -1,12 +1,13 @@
 """Processes of their own that have imported JAX and this library, and have used neither.
 
-They are forked off a process that has imported them, and so start at once. They are for checks of what a process does,
-and not of how it starts and ends: an interpreter of its own, of `tests.helpers.run_python`, takes seconds to import
-what it needs.
+They are forked off a process that has imported them, and so start at once. They are for checks of what a process does
+until its exit handlers have run. What it imports, what is read at the import, and how it ends then is checked in an
+interpreter of its own, of `tests.helpers.run_python`, which takes seconds longer.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import functools
@@ -16,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import traceback
+import threading
 import types
 from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import effects as fx
 from tests.helpers import ROOT
 
 context = multiprocessing.get_context("forkserver")
@@ -54,11 +54,11 @@ def run_forked(
     """Runs code as `run_python` does, in a process that has imported JAX and this library already.
 
     What these read when they are imported is as it was when the tests began, whatever `env` says of it. The process
-    waits for its effects and ends at once, without what an interpreter does at its exit.
+    ends when its exit handlers have run, without taking its modules apart.
     """
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, name) for name in ("stdout", "stderr")]
-        process = start(_run, code, {**os.environ, **(env or {})}, *map(str, outputs))
+        process = start(run_code, code, {**os.environ, **(env or {})}, *map(str, outputs))
         process.join(timeout)
         if process.exitcode is None:
             process.kill()
@@ -67,9 +67,10 @@ def run_forked(
         return subprocess.CompletedProcess(code, process.exitcode, *(path.read_text() for path in outputs))
 
 
-def _run(code: str, env: dict[str, str], *outputs: str) -> None:
+def run_code(code: str, env: dict[str, str], *outputs: str) -> None:
+    """Runs code in this process and ends it. Standard output and error are added to these files."""
     for number, name in zip((1, 2), outputs, strict=True):
-        with open(name, "wb") as file:
+        with open(name, "ab") as file:
             os.dup2(file.fileno(), number)
     faulthandler.enable()
     os.environ.clear()
@@ -78,8 +79,10 @@ def _run(code: str, env: dict[str, str], *outputs: str) -> None:
     sys.argv = ["-c"]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     status = _status_of(code, main)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # of one that is None or closed
             stream.flush()
     os._exit(status)
 
@@ -87,12 +90,11 @@ def _run(code: str, env: dict[str, str], *outputs: str) -> None:
 def _status_of(code: str, main: types.ModuleType) -> int:
     try:
         exec(compile(code, "<string>", "exec"), vars(main))
-        fx.effects_barrier(all_threads=True, timeout=120)
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
         return 1
     return 0

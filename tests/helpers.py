@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import functools
 import hashlib
 import io
-import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +22,6 @@ import jax
 import pytest
 
 import effects as fx
-from tests.environment import xla_flags
 
 ROOT = Path(__file__).parents[1]
 
@@ -168,69 +163,3 @@ def build_gate() -> Path:
     """The library of native/gate.cc."""
     includes = ["-isystem", jax.ffi.include_dir()]
     return build_once(ROOT / "tests/native/gate.cc", ["-O1", "-shared", "-fPIC"], includes, [], jax.__version__)
-
-
-@dataclasses.dataclass
-class Process:
-    """One of several processes, after its end: what it reported, and what it wrote."""
-
-    returncode: int
-    report: dict[str, Any]
-    output: str
-
-
-def run_processes(code: str, count: int, *, devices: int = 1, timeout: float = 220) -> list[Process]:
-    """Runs code in several processes of one `jax.distributed`, or in one by itself, each with so many CPU devices.
-
-    What the code puts into the dictionary `report` comes back, if it gets to the end or calls `write_report()`. None is
-    left running, whatever happens.
-    """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        started: list[subprocess.Popen[str]] = []
-        reports = [Path(folder, f"{process}.json") for process in range(count)]
-        outputs = [open(Path(folder, f"{process}.txt"), "w+", errors="replace") for process in range(count)]  # noqa: SIM115
-        try:
-            for process, (report, output) in enumerate(zip(reports, outputs, strict=True)):
-                start = _PROCESS.format(port=port, count=count, process=process, report=str(report))
-                env = {**os.environ, "XLA_FLAGS": xla_flags(devices)}
-                command = [sys.executable, "-X", "faulthandler", "-c", start + code + "\nwrite_report()\n"]
-                started.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output, text=True))
-            deadline = time.monotonic() + timeout
-            for each in started:
-                with contextlib.suppress(subprocess.TimeoutExpired):  # its output says how far it got
-                    each.wait(max(0.1, deadline - time.monotonic()))
-        finally:
-            for each in started:
-                each.kill()
-                each.wait()
-            texts = []
-            for output in outputs:
-                output.seek(0)
-                texts.append(output.read())
-                output.close()
-        return [
-            Process(each.returncode, json.loads(report.read_text()) if report.exists() else {}, text)
-            for each, report, text in zip(started, reports, texts, strict=True)
-        ]
-
-
-_PROCESS = """
-import faulthandler, json
-faulthandler.dump_traceback_later(200, exit=True)
-import jax
-PROCESS, PROCESSES = {process}, {count}
-
-def start(**options):
-    if PROCESSES > 1:
-        jax.distributed.initialize("127.0.0.1:{port}", PROCESSES, PROCESS, **options)
-
-report = {{}}
-
-def write_report():
-    with open({report!r}, "w") as file:
-        json.dump(report, file)
-
-"""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 pytestmark = pytest.mark.skipif(not hasattr(sys.modules["os"], "fork"), reason="processes cannot be forked here")
 
@@ -55,7 +55,7 @@ NONE = ["pass", "fx.effects_barrier()", "jax.effects_barrier()"]
 
 def _fork(uses, started):
     """What is printed while a process forks a child for each use: by use, by the child and then by the process."""
-    done = run_python(f"STARTED, USES = {started}, {uses}\n{FORKS}")
+    done = run_forked(f"STARTED, USES = {started}, {uses}\n{FORKS}")
     shown = [part.split("\n")[:-1] for part in done.stdout.split("use\n")[1:]]
     assert done.returncode == 0 and len(shown) == len(uses), done.stdout + done.stderr[-2000:]
     return dict(zip(uses, shown, strict=True))

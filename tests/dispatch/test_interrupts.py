@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers import run_python
+from tests.forks import run_forked
 from tests.storm.__main__ import main
 
 INTERRUPTED_AT = """
@@ -99,7 +99,7 @@ print("done", step > 50)
 @pytest.mark.parametrize("act", ["barrier", "failing_barrier"])
 def test_interrupt_at_every_step(act):
     """A wait that is interrupted at any step of ours leaves nothing locked and loses no line and no failure."""
-    done = run_python(f"{INTERRUPTED_AT}ACT = {act!r}\n{AT_EVERY_STEP}", timeout=220)
+    done = run_forked(f"{INTERRUPTED_AT}ACT = {act!r}\n{AT_EVERY_STEP}", timeout=220)
     assert done.stdout == "done True\n", done.stderr[-3000:]
 
 
@@ -146,7 +146,7 @@ print(*seen)
 
 def test_failure_that_is_being_taken_when_the_barrier_is_interrupted_is_raised_by_the_next():
     """An interrupt leaves work of ours behind in another thread; the next barrier waits for it."""
-    done = run_python(WHILE_TAKEN, timeout=200)
+    done = run_forked(WHILE_TAKEN, timeout=200)
     assert done.stdout == "KeyboardInterrupt EffectError\n", done.stderr[-3000:]
 
 
@@ -158,10 +158,16 @@ import effects as fx
 def is_about(frame):
     return frame.f_code.co_filename.endswith("jax/_src/core.py")
 
+def call(prints):
+    try:
+        prints(1.0)
+    except AttributeError as error:  # JAX asks whether a size is a constant, and takes whatever is raised for a no
+        raise KeyboardInterrupt from error
+
 sys.stdout = io.StringIO()
 for step in itertools.count(1, STRIDE):
     prints = MAKE()
-    interrupted = interrupted_at(step, lambda: prints(1.0))
+    interrupted = interrupted_at(step, lambda: call(prints))
     assert float(jnp.add(1, 1)) == 2, step
     fx.jit(lambda x: fx.print("after {}", x))(step)
     fx.effects_barrier(timeout=60)
@@ -174,12 +180,12 @@ print("done", step > 100, file=sys.__stdout__)
 
 @pytest.mark.parametrize(
     ("make", "stride"),
-    [("lambda: fx.jit(lambda x: fx.print('{}', x * 2))", 97), ("lambda: lambda x: fx.print('{}', x)", 1)],
+    [("lambda: fx.jit(lambda x: fx.print('{}', x * 2))", 41), ("lambda: lambda x: fx.print('{}', x)", 1)],
     ids=["compiles", "eager"],
 )
 def test_interrupt_leaves_no_trace_of_jax_behind(make, stride):
     """What the thread computes after an interrupt is no part of what JAX was tracing then."""
-    done = run_python(INTERRUPTED_AT + IN_JAX.replace("MAKE", f"({make})").replace("STRIDE", str(stride)), timeout=220)
+    done = run_forked(INTERRUPTED_AT + IN_JAX.replace("MAKE", f"({make})").replace("STRIDE", str(stride)), timeout=220)
     assert done.stdout == "done True\n", done.stderr[-3000:]
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import effects
 from effects import dispatch, lowering
+from tests.forks import run_forked
 from tests.helpers import ROOT, run_python
 
 
@@ -74,7 +75,7 @@ def test_nothing_is_lost_at_exit():
 
 def test_nothing_is_lost_when_the_process_ends_with_an_error():
     """Neither is it when an exception ends the process."""
-    done = run_python("import jax, effects as fx\nf = fx.jit(lambda x: fx.print('x {}', x))\nf(1); raise SystemExit(3)")
+    done = run_forked("import jax, effects as fx\nf = fx.jit(lambda x: fx.print('x {}', x))\nf(1); raise SystemExit(3)")
     assert done.returncode == 3 and done.stdout == "x 1\n", done.stderr
 
 
@@ -93,7 +94,7 @@ def test_error_nobody_saw_is_told_at_exit():
 
 def test_memory_of_a_long_program_is_the_rings():
     """A program that prints ten million records holds the ring's size and no more."""
-    done = run_python(
+    done = run_forked(
         "import sys, resource, threading, jax, effects as fx\n"
         "f = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.print('line {}', i), None))\n"
         "sys.stdout = open('/dev/null', 'w')\n"
@@ -132,15 +133,17 @@ def test_sync_from_the_environment_interleaves():
     assert done.stdout.splitlines() == [line for i in range(3) for line in (f"python {i}", f"fx {i}")], done.stderr
 
 
-@pytest.mark.parametrize("command", [["-m", "effects", "demo"], ["-m", "examples.ordered_printing"]])
-def test_tour_and_example_run(command):
+@pytest.mark.parametrize(("module", "arguments"), [("effects", ["demo"]), ("examples.ordered_printing", [])])
+def test_tour_and_example_run(module, arguments):
     """The tour and the example run on a machine with nothing set, and say the same each time."""
-    runs = [
-        subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-        for _ in range(2)
-    ]
-    assert all(run.returncode == 0 for run in runs), runs[0].stderr
-    assert runs[0].stdout == runs[1].stdout and len(runs[0].stdout.splitlines()) > 5
+    command = [sys.executable, "-m", module, *arguments]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    again = run_forked(
+        f"import runpy, sys\nsys.argv[1:] = {arguments}\n"
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    assert run.returncode == again.returncode == 0, run.stderr + again.stderr
+    assert run.stdout == again.stdout and len(run.stdout.splitlines()) > 5
 
 
 def test_doctor_says_what_is_here_and_that_it_works():
@@ -166,10 +169,7 @@ def test_doctor_says_what_is_here_and_that_it_works():
 def test_example_prints_what_its_docstring_says():
     """The expected output stands in the example's docstring."""
     source = (ROOT / "examples" / "ordered_printing.py").read_text()
-    run = subprocess.run(
-        [sys.executable, "-m", "examples.ordered_printing"],
-        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    run = run_forked("import runpy\nrunpy.run_module('examples.ordered_printing', run_name='__main__')")
     expected = [line.strip() for line in source.split('"""')[1].splitlines()]
     assert [line.strip() for line in run.stdout.splitlines() if line.strip()] == [
         line for line in expected if line in {shown.strip() for shown in run.stdout.splitlines()} and line
@@ -311,5 +311,5 @@ print("done")
 @pytest.mark.parametrize("order", ["thread", "process"])
 def test_interrupts_one_after_the_other(order):
     """Calls that are interrupted, and again while they are left, keep nobody waiting and lose no other's lines."""
-    done = run_python(f"ORDER = {order!r}\n{INTERRUPTED}")
+    done = run_forked(f"ORDER = {order!r}\n{INTERRUPTED}")
     assert done.stdout.endswith("done\n"), done.stderr[-3000:]

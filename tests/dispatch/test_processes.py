@@ -6,8 +6,8 @@ import re
 import pytest
 
 import effects as fx
-from tests.helpers import run_processes
 from tests.internals import LogError, _cli, merge, text_of
+from tests.processes import run_processes
 
 PROGRAM = """
 start()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 import tomllib
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.forks import run_forked
+from tests.helpers import ROOT, run_python
 
 PLUGIN = "effects_pytest"
 LISTENER = """
@@ -26,6 +25,16 @@ def pytest_runtest_logreport(report):
 """
 
 
+_PYTEST = """
+import os, sys
+[os.environ.pop(name) for name in [*os.environ] if name.startswith("PYTEST_")]
+os.chdir({folder!r})
+sys.path.insert(0, {folder!r})
+import pytest
+raise SystemExit(int(pytest.main({arguments})))
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Report:
     """What pytest says of a phase of a test."""
@@ -36,21 +45,14 @@ class Report:
 
 
 class Suite:
-    """A suite of tests that has run in a process of its own."""
+    """A suite of tests that has run in a process of its own, with `imports` in an interpreter that imports all."""
 
-    def __init__(self, folder, files, *args, plugin=("-p", PLUGIN), path=()):
+    def __init__(self, folder, files, *args, plugin=("-p", PLUGIN), path=(), imports=False):
         for name, text in {"conftest.py": LISTENER, **files}.items():
             (folder / name).write_text(text)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", *args],
-            cwd=folder,
-            env={**inherited, "PYTHONPATH": os.pathsep.join([*map(str, path), str(ROOT)])},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        code = _PYTEST.format(folder=str(folder), arguments=[*plugin, "-p", "no:cacheprovider", *args])
+        env = {"PYTHONPATH": os.pathsep.join([*map(str, path), str(ROOT)])}
+        done = (run_python if imports else run_forked)(code, env=env, timeout=300)
         self.status, self.stdout = done.returncode, done.stdout
         self.output = done.stdout + done.stderr
         written = folder / "reports"
@@ -365,7 +367,8 @@ import sys
 def test_nothing_imported():
     assert not {"jax", "numpy", "effects"} & set(sys.modules)
 """
-    suite = Suite(tmp_path, {"test_suite.py": tests}, "-p", "no:jaxtyping")  # a plugin too, and it imports NumPy
+    no_other = ("-p", "no:jaxtyping")  # a plugin too, and it imports NumPy
+    suite = Suite(tmp_path, {"test_suite.py": tests}, *no_other, imports=True)
     assert suite.status == 0, suite.output
 
 
@@ -376,7 +379,7 @@ def test_other_modules_of_these_names_are_left_alone(tmp_path):
         "dispatch.py": "raise ImportError\n",
         "test_suite.py": "import effects\ndef test(): assert effects.shake() == 1\n",
     }
-    suite = Suite(tmp_path, files)
+    suite = Suite(tmp_path, files, imports=True)
     assert suite.status == 0, suite.output
 
 
@@ -391,5 +394,5 @@ def test_plugin_is_active_once_installed(tmp_path):
     tests = COMMON + "def test_error(): fail(1)\n"
     for plugin in [(), ("-p", PLUGIN)]:
         (folder := tmp_path / f"suite{len(plugin)}").mkdir()
-        suite = Suite(folder, {"test_suite.py": tests}, plugin=plugin, path=[installed.parent])
+        suite = Suite(folder, {"test_suite.py": tests}, plugin=plugin, path=[installed.parent], imports=True)
         assert suite.failed == {("test_error", "call")}, suite.output

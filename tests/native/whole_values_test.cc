@@ -155,8 +155,8 @@ TEST(test_failed_program_is_forgotten) {
 
 // A device that is far ahead waits for the others, and goes on when they have come.
 TEST(test_device_that_is_far_ahead_waits) {
-  const Cut cut = Numbers(static_cast<int32_t>(WholeValues::kLimit / sizeof(uint32_t) / 2));
-  WholeValues values;
+  const Cut cut = Numbers(1 << 15);
+  WholeValues values(2 * sizeof(uint32_t) << 15); // room for two
   std::atomic<int> got{0};
   const auto come = [&](size_t device) {
     const Piece half(cut, device, true);
@@ -172,9 +172,9 @@ TEST(test_device_that_is_far_ahead_waits) {
 
 // If the others do not come, it goes on all the same: they may be waiting for it.
 TEST(test_device_that_is_far_ahead_does_not_wait_for_ever) {
-  const Cut cut = Numbers(static_cast<int32_t>(WholeValues::kLimit / sizeof(uint32_t)));
+  const Cut cut = Numbers(1 << 15);
   const Piece first = Half(cut, 0);
-  WholeValues values;
+  WholeValues values(sizeof(uint32_t) << 15); // room for one
   for (uint32_t index = 0; index < 2; ++index) CHECK(!values.add(MakeToken(1, 0, 0, index), {first.shard()}, 2, true));
   CHECK_EQ(values.incomplete(), size_t{2});
 }

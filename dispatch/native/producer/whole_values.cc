@@ -77,9 +77,9 @@ std::shared_ptr<WholeValues::Whole> WholeValues::find_or_make(const Token &token
     return found == program->second.end() ? nullptr : found->second;
   };
   std::shared_ptr<Whole> whole = find();
-  if (whole == nullptr && may_wait && bytes_ + size > kLimit) {
+  if (whole == nullptr && may_wait && bytes_ + size > limit_) {
     completed_.wait_for(lock, kPatience,
-                        [&] { return bytes_ == 0 || bytes_ + size <= kLimit || (whole = find()) != nullptr; });
+                        [&] { return bytes_ == 0 || bytes_ + size <= limit_ || (whole = find()) != nullptr; });
     whole = find();
   }
   if (whole != nullptr) return whole;

@@ -42,9 +42,9 @@ struct WholePayload {
 
 class WholeValues {
 public:
-  // The bytes of records that not all devices have come to. A device that would begin one beyond them waits for the
-  // others, but not for long: they may be waiting for it.
-  static constexpr size_t kLimit = size_t{1} << 26;
+  // `limit`: the bytes of records that not all devices have come to. A device that would begin one beyond them waits for
+  // the others, but not for long: they may be waiting for it.
+  explicit WholeValues(size_t limit = size_t{1} << 26) : limit_(limit) {}
 
   // A device's thread: copies what the device has of the record at this place in the order. `devices`: how many copy
   // something. Returns the payload to the last of them, and nothing to the others. Throws std::bad_alloc.
@@ -66,6 +66,7 @@ private:
   std::shared_ptr<Whole> find_or_make(const Token &token, size_t size, uint32_t devices, bool may_wait);
   void take_away(const Token &token);
 
+  const size_t limit_;
   std::mutex mutex_; // guards all below
   std::condition_variable completed_;
   size_t bytes_ = 0;

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import effects as fx
+from tests.forks import run_forked
 from tests.helpers import meet_barrier, run_python
 
 
@@ -89,7 +90,7 @@ def test_traces_of_fresh_functions_leave_nothing():
         "print(before, after)\n"
         "assert after <= 1.1 * before, (before, after)\n"
     )
-    done = run_python(code)
+    done = run_forked(code)
     assert done.returncode == 0, done.stderr
 
 

@@ -315,7 +315,7 @@ def test_callback_of_the_first_program_of_a_process(results):
         "jax.block_until_ready(f(1.0))\n"
         "fx.effects_barrier(timeout=60)\n"
     )
-    done = run_python(code)
+    done = run_forked(code)
     assert done.returncode == 0 and done.stdout == "called\n", done.stderr
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import effects as fx
 from tests.effects.handlers.common import read_csv, read_lines
-from tests.helpers import run_python
+from tests.forks import run_forked
 from tests.internals import runtime
 
 
@@ -116,7 +116,7 @@ for make in (fx.NpzHandler, fx.JsonLinesHandler, fx.CsvHandler):
     fx.add_handler(make({str(tmp_path)!r} + "/" + make.__name__), effects="log")
 fx.jit(lambda: jax.lax.fori_loop(0, 10000, lambda i, _: fx.log("step", i=i), None))()
 """
-    done = run_python(code)
+    done = run_forked(code)
     assert done.returncode == 0 and not done.stderr, done.stderr
     with np.load(tmp_path / "NpzHandler") as arrays:
         np.testing.assert_array_equal(arrays["step/i"], np.arange(10000))

@@ -14,7 +14,7 @@ import pytest
 
 import effects as fx
 from tests.effects.handlers.common import loop
-from tests.helpers import run_python
+from tests.forks import run_forked
 
 
 def _log():
@@ -103,7 +103,7 @@ except OSError as error:
 def test_full_disk_leaves_whole_lines_and_a_count(handler, tmp_path):
     """What could not be written is counted, no line is cut off, and what comes when there is room again is written."""
     path = tmp_path / "run"
-    done = run_python(FULL.format(handler=handler, path=str(path)))
+    done = run_forked(FULL.format(handler=handler, path=str(path)))
     assert done.returncode == 0, done.stderr
     raised, lost = done.stdout.splitlines()
     assert raised == "raised OSError"
@@ -122,7 +122,7 @@ def test_full_disk_leaves_whole_lines_and_a_count(handler, tmp_path):
 def test_full_disk_leaves_the_npz_that_was_there(tmp_path):
     """A piece that cannot be written whole is not written, and the error counts the records that the file lacks."""
     path = tmp_path / "run.npz"
-    done = run_python(
+    done = run_forked(
         "import resource, jax, effects as fx\n"
         f"handler = fx.NpzHandler({str(path)!r})\n"
         "added = fx.add_handler(handler, 'log')\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers import run_processes
+from tests.processes import run_processes
 
 PROGRAM = """
 start()
