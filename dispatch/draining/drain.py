@@ -83,7 +83,7 @@ class Drain:
         self._watch = Watch()  # the leader's, but for what it says of all threads
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
-        self.before_start: Callable[[], None] = lambda: None
+        self.before_start: Callable[[], None] = lambda: None  # what is called before the first thread starts
 
     def is_suspended(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way."""
