@@ -103,7 +103,10 @@ class Dispatcher(Generic[P, R]):
                 effects_barrier()
             return outs
         except BaseException as error:
-            leave_traces()
+            try:
+                leave_traces()
+            finally:  # once more: another interrupt may have ended the first
+                leave_traces()
             hide_frames(error)
             raise
 

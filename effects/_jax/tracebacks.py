@@ -51,7 +51,10 @@ def for_users(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except BaseException as error:
             if outside:
-                leave_traces()
+                try:
+                    leave_traces()
+                finally:  # once more: another interrupt may have ended the first
+                    leave_traces()
             hide_frames(error)
             raise
 

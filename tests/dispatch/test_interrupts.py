@@ -189,6 +189,36 @@ def test_interrupt_leaves_no_trace_of_jax_behind(make, stride):
     assert done.stdout == "done True\n", done.stderr[-3000:]
 
 
+SECOND = """
+import jax
+from jax._src import core
+import effects as fx
+from effects._jax import tracebacks
+
+def interrupted():
+    tracebacks.leave_traces = leave
+    raise KeyboardInterrupt
+
+leave, tracebacks.leave_traces = tracebacks.leave_traces, interrupted
+
+@tracebacks.for_users
+def act():
+    core.trace_ctx.set_trace(None)  # as in each operation of JAX's
+    raise KeyboardInterrupt
+
+try:
+    act()
+except KeyboardInterrupt:
+    print(float(jax.lax.neg(-2.0)))
+"""
+
+
+def test_second_interrupt_leaves_no_trace_of_jax_behind():
+    """One that comes while the thread is taken out of what JAX was tracing."""
+    done = run_forked(SECOND)
+    assert done.stdout == "2.0\n", done.stderr[-3000:]
+
+
 @pytest.mark.parametrize("devices", [1, 4])
 def test_storm(devices):
     """Nothing hangs and nothing is lost in a storm of interrupts."""

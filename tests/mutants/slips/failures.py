@@ -89,6 +89,14 @@ SLIPS = (
         (f"{INTERRUPTS}::test_interrupt_leaves_no_trace_of_jax_behind",),
     ),
     Slip(
+        "failures.second_interrupt",
+        "effects/_jax/tracebacks.py",
+        "finally:  # once more: another interrupt may have ended the first\n                    leave_traces()",
+        "finally:\n                    pass",
+        "A second interrupt leaves a trace of JAX's behind.",
+        (f"{INTERRUPTS}::test_second_interrupt_leaves_no_trace_of_jax_behind",),
+    ),
+    Slip(
         "failures.ends_of_children",
         "dispatch/draining/ending.py",
         "    if processes is None or processes.parent_process() is None:",
