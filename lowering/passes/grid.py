@@ -6,6 +6,7 @@ are the index and the size along each axis, since JAX's simulation does not know
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
+from effects._model.operation import HostAwait, HostRun
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects.lowering.holders import Extra, find_holder
@@ -66,7 +68,9 @@ def _with_index(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[
         if eqn.primitive is _jax.num_programs_p:
             return [consts[rank + eqn.params["axis"]]]
         if eqn.primitive is effect_p and len(consts) > 2 * rank:
-            return _bind_effect(operands, eqn.params["site"], consts[-1])
+            return _bind_effect(eqn, operands, consts[-1])
+        if isinstance(eqn.params.get("operation"), (HostRun, HostAwait)):
+            return _bind_host_operation(eqn, operands)
         holder = find_holder(eqn.primitive)
         if holder is None or not any(summarize(inner).needs_grid for inner in _jax.jaxprs_in(eqn.params)):
             return _jax.bind(eqn, operands)
@@ -80,19 +84,36 @@ def _with_index(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[
     return _jax.interpret(jaxpr, args, apply)
 
 
-def _bind_effect(operands: Sequence[Any], site: Site, index: Any) -> Sequence[Any]:
-    """Binds an effect with the index of its program. In a kernel, a mask without lanes says whether the program has the
-    effect at all: it is that of the kernel's lane."""
+def _bind_effect(eqn: Any, operands: Sequence[Any], index: Any) -> Sequence[Any]:
+    """Binds an effect with the index of its program."""
+    site: Site = eqn.params["site"]
     if site.mask is None or site.lanes:
         operands, site = site.with_grid(operands, index)
         return effect_p.bind(*operands, site=site)
     active = operands[0]
     operands, site = site.without_idle_mask(operands)
     operands, site = site.with_grid(operands, index)
+    return _where(active, eqn, operands, site=site)
+
+
+def _bind_host_operation(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """Binds the start, an update or the done of a function of the host's."""
+    operation: HostRun | HostAwait = eqn.params["operation"]
+    if operation.site.mask is None or operation.site.lanes:
+        return _jax.bind(eqn, operands)
+    active = operands[0]
+    operands, site = operation.site.without_idle_mask(operands)
+    return _where(active, eqn, operands, operation=dataclasses.replace(operation, site=site))
+
+
+def _where(active: Any, eqn: Any, operands: Sequence[Any], **changed: Any) -> Sequence[Any]:
+    """Binds an equation, with other parameters, in programs in which a mask holds. In a kernel a mask has no lanes: it
+    is that of the kernel's lane."""
+    params = {**eqn.params, **changed}
     return jax.lax.cond(
         active,
-        lambda *operands: effect_p.bind(*operands, site=site),
-        lambda *_: [jnp.zeros(result.shape, result.stored) for result in site.results or ()],
+        lambda *operands: list(eqn.primitive.bind(*operands, **params)),
+        lambda *_: [jax.lax.full(var.aval.shape, 0, var.aval.dtype) for var in eqn.outvars],
         *operands,
     )
 
