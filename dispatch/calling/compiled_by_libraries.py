@@ -7,7 +7,6 @@ stays the library's: only what is called in between becomes a program of ours.
 from __future__ import annotations
 
 import copy
-import functools
 import sys
 import warnings
 from collections.abc import Callable
@@ -52,24 +51,18 @@ def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., A
     return made
 
 
-def warning_of_lost_updates(fun: Callable[..., Any], args: Any, kwargs: Any) -> Callable[..., Any]:
-    """The function, which when it is traced warns if it changes an nnx module among its arguments in vain."""
+def call_and_warn(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a function that is traced, and warns if it changes an nnx module among its arguments in vain."""
     nnx = sys.modules.get("flax.nnx")
-    if nnx is None or not _modules((args, kwargs), nnx.Module):
-        return fun
-
-    @functools.wraps(fun)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        modules = _modules((args, kwargs), nnx.Module)
-        before = jax.tree.leaves(modules)
-        results = fun(*args, **kwargs)
-        after = jax.tree.leaves(modules)
-        same = len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
-        if not same and not _modules(results, nnx.Module):
-            warnings.warn(MSG_LOST_UPDATES.format(function=getattr(fun, "__qualname__", fun)), stacklevel=2)
-        return results
-
-    return traced
+    if nnx is None or not (modules := _modules((args, kwargs), nnx.Module)):
+        return fun(*args, **kwargs)
+    before = jax.tree.leaves(modules)
+    results = fun(*args, **kwargs)
+    after = jax.tree.leaves(modules)
+    same = len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
+    if not same and not _modules(results, nnx.Module):
+        warnings.warn(MSG_LOST_UPDATES.format(function=getattr(fun, "__qualname__", fun)), stacklevel=3)
+    return results
 
 
 def _modules(tree: Any, kind: type) -> list[Any]:

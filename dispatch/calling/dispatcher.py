@@ -23,6 +23,7 @@ from effects._jax import (
     with_kernel_options,
 )
 from effects._wire import TOKEN_LENGTH, ProgramTraits
+from effects.dispatch.calling.programs import ELSEWHERE
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.custom_call_failures import failure_in
 from effects.dispatch.draining.logs import outgrown
@@ -31,6 +32,7 @@ from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream, several_devices
 from effects.lowering.emit.record import TOKEN_NAME
 from effects.lowering.host.native import native
+from effects.lowering.host.publish import this_thread
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -39,24 +41,43 @@ R = TypeVar("R", covariant=True)
 class Dispatcher(Generic[P, R]):
     """What calls a threaded function: supplies its runtime token and keeps its output token for the drain."""
 
-    def __init__(self, name: str, without_tokens: Any, threaded: Any):
+    def __init__(self, name: str, without_tokens: Any, threaded: Any, plain: Any = None):
+        """`threaded` and `plain`: its programs with effects and without, as of `Programs`; `plain` is None if there
+        are none without."""
         self._name = name
-        self._caller = native.Caller(name, threading.Lock())
+        self._caller, self._plain_caller = (native.Caller(name, threading.Lock()) for _ in range(2))
         self._without_tokens = without_tokens  # what it is under another trace, and without jit
-        self._threaded = threaded  # (runtime token, *args) -> (results, {ProgramTraits: output token})
+        self._threaded = threaded
+        self._plain = plain
+        self._is_plain = False  # whether the newest call was that of a program without effects
 
     # This is the path of every dispatch, hence one function and few helpers.
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._is_plain:
+            try:
+                if (outs := native.call_plain(self._plain, args, kwargs)) is not ELSEWHERE:
+                    return outs
+            except BaseException as error:
+                _clear_up(error)
+                raise
         if not runs_now():
             with jax_callbacks.tracing_inside():
                 return self._without_tokens(*args, **kwargs)
         try:
+            streams = runtime.streams
+            if self._is_plain:
+                stream = streams.for_plain()
+                if stream.unsettled or runtime.failures.programs:
+                    _raise_earlier(streams.current(), self._name)
+                plain = self._plain if not stream.is_nested else self._plain_for_nested()
+                if (outs := stream.call_plain(self._plain_caller, plain, args, kwargs)) is not ELSEWHERE:
+                    return outs
+                self._is_plain = False
             if outgrown and (words := outgrown.get(self._caller, 0)) != kernel_options().grown_to:
                 with with_kernel_options(grown_to=words):  # traced again, with more room in the logs of its kernels
                     return self(*args, **kwargs)
             if jax_tokens.current_tokens:
                 runtime.waiting.for_untracked_programs()
-            streams = runtime.streams
             if len(streams.orders) > 1:
                 runtime.waiting.settle_order()
             stream = streams.current()
@@ -99,16 +120,41 @@ class Dispatcher(Generic[P, R]):
             finally:
                 if awaits:
                     stream.entering.pop(number, None)
+            if outs is ELSEWHERE:
+                return self._call_plain_first(stream, number, args, kwargs)
             if config.sync and not dispatching:
                 effects_barrier()
             return outs
         except BaseException as error:
-            try:
-                leave_traces()
-            finally:  # once more: another interrupt may have ended the first
-                leave_traces()
-            hide_frames(error)
+            _clear_up(error)
             raise
+
+    def _plain_for_nested(self) -> Any:
+        """The program for a call inside of a callback."""
+        beside = runtime.streams.is_first_call_under_way()  # that call may wait for the function that calls us
+        return call_beside_fast_paths(self._plain) if beside else self._plain
+
+    def _call_plain_first(self, stream: Stream, number: int, args: Any, kwargs: Any) -> Any:
+        """Calls a program without effects, where it was not known that it has none."""
+        plain = self._plain if not stream.is_nested else self._plain_for_nested()
+        stream.entering[number] = plain, count_fast_paths(plain)
+        try:
+            outs = stream.call_plain(self._plain_caller, plain, args, kwargs)
+        finally:
+            del stream.entering[number]
+        failures = runtime.failures.programs
+        native.configure_plain_calls(ELSEWHERE, runs_now, failures, this_thread, several_devices())
+        self._is_plain = True
+        return outs
+
+
+def _clear_up(error: BaseException) -> None:
+    """After an error in a call that began outside of traces, on its way to the user."""
+    try:
+        leave_traces()
+    finally:  # once more: another interrupt may have ended the first
+        leave_traces()
+    hide_frames(error)
 
 
 def _explicit_token_or_raise(error: Exception, token: Any) -> Any:

@@ -16,8 +16,9 @@ from effects._jax import api_boundary, patches
 from effects.dispatch.calling.compiled_by_libraries import with_program_of_ours
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.options import JitOptions
+from effects.dispatch.calling.programs import programs_of
 from effects.dispatch.calling.stages import Lowered, Traced
-from effects.dispatch.calling.threaded import jit_threaded, runtime_token_for, trace
+from effects.dispatch.calling.threaded import runtime_token_for, trace
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -71,8 +72,9 @@ class JitFunction(Dispatcher[P, R]):
         functools.update_wrapper(self, fun)
         self._fun, self._options = fun, options
         name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
-        fun = _weakly_referable(fun)
-        super().__init__(name, jax.jit(fun, **options), jit_threaded(fun, options))
+        self._referable = fun = _weakly_referable(fun)  # programs do not keep it alive
+        programs = programs_of(fun, options)
+        super().__init__(name, programs.traced, programs.threaded, programs.plain)
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> JitFunction[P, R]: ...
@@ -103,7 +105,8 @@ class JitFunction(Dispatcher[P, R]):
     @api_boundary
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """As `jax.jit(f).lower`: the program for these arguments, tokens included, not yet compiled."""
-        return Lowered(self, self._threaded.lower(runtime_token_for(args, kwargs), *args, **kwargs))
+        token = runtime_token_for(args, kwargs)
+        return Lowered(self, self._threaded.trace(token, *args, **kwargs).lower())
 
     @api_boundary
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
@@ -120,14 +123,18 @@ class JitFunction(Dispatcher[P, R]):
         """As `jax.jit(f).clear_cache`: forgets what was compiled."""
         self._without_tokens.clear_cache()
         self._threaded.clear_cache()
+        self._plain.clear_cache()
 
     def _cache_size(self) -> int:
         """As `jax.jit(f)._cache_size`: for how many kinds of arguments calls take the fast path. On several
         devices a kind that is met late may make those before it take it anew."""
-        return self._threaded._cache_size()
+        return self._threaded._cache_size() + self._plain._cache_size()
 
 
-_OURS = frozenset(("_caller", "_fun", "_name", "_options", "_threaded", "_without_tokens"))
+_OURS = frozenset(
+    f"_{name}"
+    for name in ("caller", "fun", "is_plain", "name", "options", "plain", "plain_caller", "referable", "threaded")
+) | {"_without_tokens"}
 """The attributes that a jitted function has for itself. The others are those of the user's function, and what the user
 has set."""
 

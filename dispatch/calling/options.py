@@ -28,13 +28,19 @@ class JitOptions(TypedDict, total=False):
     compiler_options: dict[str, Any] | None
 
 
-def jit_with_tokens(threaded: Callable[..., Any], signature: inspect.Signature | None, options: dict[str, Any]) -> Any:
+def jit_with_tokens(
+    threaded: Callable[..., Any],
+    signature: inspect.Signature | None,
+    options: dict[str, Any],
+    jit: Callable[..., Any] = jax.jit,
+) -> Any:
     """Jits a function of (runtime token, *args) that returns (results, output tokens).
 
     Args:
         threaded: The function.
         signature: That of the function without tokens, if it has one.
         options: The options of `jax.jit` for the function without tokens.
+        jit: What jits it, with the options for the function with tokens.
     """
     shifted = dict(options)
     for name in ("static_argnums", "donate_argnums"):
@@ -44,10 +50,18 @@ def jit_with_tokens(threaded: Callable[..., Any], signature: inspect.Signature |
         shifted["out_shardings"] = (options["out_shardings"], None)
     given = options.get("in_shardings")
     if given is None:
-        return jax.jit(threaded, **shifted)
+        return jit(threaded, **shifted)
     if isinstance(given, (tuple, list)):
-        return jax.jit(threaded, **{**shifted, "in_shardings": (None, *given)})
-    return _OneSharding(threaded, signature, options, shifted)
+        return jit(threaded, **{**shifted, "in_shardings": (None, *given)})
+    return _OneSharding(threaded, signature, options, shifted, jit)
+
+
+def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
+    """A function's signature, if Python knows one."""
+    try:
+        return inspect.signature(fun)
+    except (ValueError, TypeError):
+        return None
 
 
 class _OneSharding:
@@ -63,10 +77,12 @@ class _OneSharding:
         signature: inspect.Signature | None,
         options: dict[str, Any],
         shifted: dict[str, Any],
+        jit: Callable[..., Any],
     ):
         self._threaded = threaded
         self._sharding = options["in_shardings"]
         self._shifted = shifted
+        self._jit = jit
         self._static = _static_positions(signature, options)
         self._jitted: dict[int, Any] = {}  # by the number of positional arguments that are not static
 
@@ -78,6 +94,9 @@ class _OneSharding:
 
     def trace(self, token: Any, /, *args: Any, **kwargs: Any) -> Any:
         return self._for(args).trace(token, *args, **kwargs)
+
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return self._for(args[1:]).takes(args, kwargs)
 
     def clear_cache(self) -> None:
         for jitted in self._jitted.values():
@@ -97,7 +116,7 @@ class _OneSharding:
         count = sum(position not in self._static for position in range(len(args)))
         if count not in self._jitted:
             shardings = (None, *[self._sharding] * count)
-            self._jitted[count] = jax.jit(self._threaded, **{**self._shifted, "in_shardings": shardings})
+            self._jitted[count] = self._jit(self._threaded, **{**self._shifted, "in_shardings": shardings})
         return self._jitted[count]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,8 +17,7 @@ import numpy as np
 from effects import _jax
 from effects._api import jax_callbacks
 from effects._wire import TOKEN_LENGTH, ProgramTraits, domain_number
-from effects.dispatch.calling.compiled_by_libraries import warning_of_lost_updates
-from effects.dispatch.calling.options import jit_with_tokens
+from effects.dispatch.calling.options import jit_with_tokens, signature_of
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, gate_p, record_p
 from effects.lowering.passes.futures import check_futures
@@ -39,41 +37,22 @@ def runtime_token_for(args: Any, kwargs: Any) -> jax.ShapeDtypeStruct:
     return RUNTIME_TOKEN.update(sharding=_jax.replicated(sharding))
 
 
-def jit_threaded(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """The jitted function of (runtime token, *args) that returns (results, {ProgramTraits: output token})."""
-    return jit_with_tokens(_threaded_function(fun, options), _signature(fun), options)
+def make_threaded(traceable: Any, jitted: Any) -> Any:
+    """The function of (runtime token, *args) that returns (results, {ProgramTraits: output token}).
 
+    `jitted`: what `jax.jit` has made of the user's function, `traceable`.
+    """
 
-_threaded_functions: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-"""User's function -> options -> threaded function. JAX compiles a function once however often it is jitted, and so must
-we: the same function and options give the same threaded function. Its values do not keep the user's function alive."""
-
-
-def _threaded_function(fun: Callable[..., Any], options: dict[str, Any]) -> Any:
-    if type(fun).__eq__ is not object.__eq__:
-        return _make_threaded(lambda: fun, fun, options)  # two that are equal need not be one
-    try:
-        key = frozenset(options.items())
-        known = _threaded_functions.setdefault(fun, {})
-    except TypeError:  # a function that cannot be referred to weakly, or options that cannot be compared
-        return _make_threaded(lambda: fun, fun, options)
-    if key not in known:
-        known[key] = _make_threaded(weakref.ref(fun), fun, options)
-    return known[key]
-
-
-def _make_threaded(find_fun: Callable[[], Any], fun: Callable[..., Any], options: dict[str, Any]) -> Any:
-    @functools.wraps(fun, updated=())
+    @functools.wraps(traceable, updated=())
     def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
         by_hand = not isinstance(token, _jax.Tracer)
         runtime.streams.begin_trace(by_hand)
         if by_hand:  # JAX does that to find where a NaN came from: effects happen as they do without jit
-            return find_fun()(*args, **kwargs), {}
-        traceable = jax.jit(warning_of_lost_updates(find_fun(), args, kwargs), **options)
-        traced = trace(traceable, args, kwargs)
+            return traceable.find_fun()(*args, **kwargs), {}
+        traced = trace(jitted, args, kwargs)
         return _run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
 
-    _hide_token(fun, threaded)
+    _hide_token(traceable, threaded)
     return threaded
 
 
@@ -83,15 +62,20 @@ def trace(traceable: Any, args: Any, kwargs: Any) -> Any:
         return traceable.trace(*args, **kwargs)
 
 
+def checked_jaxpr(traced: Any) -> Any:
+    """The jaxpr of what was traced. Its effects are all ours, and futures and references are used as they may be."""
+    check_references(traced.jaxpr)
+    jaxpr = take_over(traced.jaxpr)
+    check_futures(jaxpr)
+    return jaxpr
+
+
 def _run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[Any]], tuple[list[Any], Any]]) -> Any:
     """The results of `run(jaxpr, flat arguments)`, the first of them as the traced function returns it."""
     # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
     flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
     flat = [*_jax.tracers_closed_over(traced), *flat]
-    check_references(traced.jaxpr)
-    jaxpr = take_over(traced.jaxpr)
-    check_futures(jaxpr)
-    outs, rest = run(jaxpr, flat)
+    outs, rest = run(checked_jaxpr(traced), flat)
     return jax.tree.unflatten(traced.out_tree, outs), rest
 
 
@@ -111,7 +95,7 @@ def jit_with_all_tokens(fun: Callable[..., Any], options: dict[str, Any], keys: 
         return _run_traced(trace(traceable, args, kwargs), args, kwargs, run)
 
     _hide_token(fun, threaded)
-    return jit_with_tokens(threaded, _signature(fun), options)
+    return jit_with_tokens(threaded, signature_of(fun), options)
 
 
 def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[ProgramTraits, Any]]:
@@ -136,13 +120,6 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     return outs, {traits: close_p.bind(token)} if calls else {}
 
 
-def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(fun)
-    except (ValueError, TypeError):
-        return None
-
-
 def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
     """Gives the threaded function the name and signature of the user's, with the token ahead."""
     del threaded.__wrapped__
@@ -150,6 +127,6 @@ def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
     while isinstance(inner, functools.partial):
         inner = inner.func
         threaded.__name__ = getattr(inner, "__name__", threaded.__name__)
-    if (signature := _signature(fun)) is not None:
+    if (signature := signature_of(fun)) is not None:
         token = inspect.Parameter(TOKEN_NAME, inspect.Parameter.POSITIONAL_ONLY)
         threaded.__signature__ = signature.replace(parameters=[token, *signature.parameters.values()])

@@ -35,7 +35,7 @@ _NO_LOCK = contextlib.nullcontext()
 class Stream:
     """One thread's epochs.
 
-    `open`, `token` and `call` are the native stream's own: every call goes through them.
+    `open`, `token`, `call` and `call_plain` are the native stream's own: every call goes through them.
 
     `calls` is keyed by epoch number and holds the epochs that have not ended, each as (`Caller`, standard output,
     context). Who dispatches adds, drain threads remove. A number is not met again while it is a key, since numbers are
@@ -65,12 +65,14 @@ class Stream:
     open: Callable[[native.Caller, list[int]], int]
     token: Callable[[int], np.ndarray]
     call: Callable[..., tuple[Any, Any]]
+    call_plain: Callable[[native.Caller, Any, tuple[Any, ...], dict[str, Any]], Any]
 
     def __init__(self, thread: int, launching: Any):
         """`launching`: the lock under which programs are put on several devices; None if this stream does without."""
         self.thread = thread
         self._native = native.Stream(thread, StreamHost(thread), Array, launching, WouldTrace)
         self.open, self.token, self.call = self._native.open, self._native.token, self._native.call
+        self.call_plain = self._native.call_plain
         self.calls: dict[int, Any] = self._native.calls
         self.running: dict[int, tuple[ProgramTraits, Any]] = self._native.running
         self.unsettled: dict[int, tuple[str, ProgramTraits, Any]] = self._native.unsettled
@@ -190,26 +192,29 @@ class StreamHost:
         """How many programs with effects may run over several devices at a time; 0: any number. Asked once."""
         return 24 if launches_take_threads and jax.default_backend() == "cpu" else 0
 
-    def compile(self, lock: Any, threaded: Any, token: Any, args: Any, kwargs: Any, gave_up: bool) -> bool:
-        """Compiles the program, which JAX keeps for the call. Returns whether it is for several devices.
+    def compile(self, lock: Any, program: Any, args: tuple[Any, ...], kwargs: Any, gave_up: bool) -> bool:
+        """Compiles a program, which JAX keeps for the call. Returns whether it is for several devices.
 
         Args:
             lock: The caller's: one of its programs is compiled at a time.
-            threaded: The jitted function.
-            token: The first argument of the call; `args` and `kwargs` follow.
+            program: The jitted function. It may be one that does not take these arguments.
+            args: The arguments of the call, the token ahead if there is one; and `kwargs`.
             gave_up: Whether a call has, instead of tracing the function.
         """
-        compiled = threaded
-        if hasattr(threaded, "trace"):
-            traced = threaded.trace(token, *args, **kwargs)  # for which no other thread waits
-            if traced.jaxpr.is_high:  # it has values of JAX's experimental "hijax" types, with which only calls compile
-                return True
-            traced = with_flat_arguments(traced)
-            traced.lower()
-            with lock:  # of several threads that were there at one time, one compiles: JAX has kept one lowering
-                compiled = traced.lower().compile()
+        if hasattr(program, "takes") and not program.takes(args, kwargs):
+            return False
+        compiled = program
+        if hasattr(program, "trace"):
+            with getattr(program, "around", contextlib.nullcontext)():
+                traced = program.trace(*args, **kwargs)  # for which no other thread waits
+                if traced.jaxpr.is_high:  # it has values of JAX's experimental "hijax" types: only calls compile
+                    return True
+                traced = with_flat_arguments(traced)
+                traced.lower()
+                with lock:  # of several threads that were there at one time, one compiles: JAX has kept one lowering
+                    compiled = traced.lower().compile()
         if gave_up:
-            forget_fast_paths(threaded)  # the next call would take none where one has failed
+            forget_fast_paths(program)  # the next call would take none where one has failed
         if not isinstance(compiled, jax.stages.Compiled):
             return True  # for all we know
         return len(compiled.runtime_executable().local_devices()) > 1

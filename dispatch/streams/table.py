@@ -66,6 +66,13 @@ class Streams:
         except AttributeError:
             return self._make()
 
+    def for_plain(self) -> Stream:
+        """The stream of the calling thread if it has one; else that of all threads, since a program without effects
+        needs none of its own."""
+        if self._use_shared and not this_thread.is_nested:
+            return self._shared
+        return vars(self._local).get("stream", self._shared)
+
     def _make(self) -> Stream:
         if this_thread.is_nested:
             stream = Stream(next(self._nested_numbers), None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax._src.lib import _jax as _jaxlib
 from jax._src.sharding_impls import UNSPECIFIED
 
 PjitFunction: Any = type(jax.jit(lambda: None))
@@ -28,3 +30,33 @@ def options_of_jit(jitted: Any) -> tuple[Callable[..., Any], dict[str, Any]] | N
     if info.compiler_options_kvs:
         options["compiler_options"] = dict(info.compiler_options_kvs)
     return jitted._fun, options
+
+
+def jit_where(
+    jitted: Any,
+    key: Callable[..., Any],
+    takes: Callable[[tuple[Any, ...], dict[str, Any]], bool],
+    otherwise: Any,
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> Any:
+    """What is called as `jitted` is, with fast paths of its own, for some arguments.
+
+    Args:
+        jitted: What `jax.jit` has returned.
+        key: The fast paths are kept for it. Where jit is disabled it is called.
+        takes: Asked for arguments of a new kind: whether `jitted` is called with them.
+        otherwise: What is returned where it is not.
+        around: A context in which it is traced and compiled.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
+        if not takes(args, kwargs):
+            return otherwise, None, False
+        with around():
+            return jitted._cache_miss(*args, **kwargs)
+
+    made = jitted.__getstate__()
+    names = ("static_argnums", "static_argnames", "global_cache_key", "pytree_registry", "shard_arg_fallback", "cache")
+    made = _jaxlib.pjit(made["function_name"], key, call, *(made[name] for name in names))
+    made.takes, made.around, made.trace, made._fun = takes, around, jitted.trace, key
+    return made

@@ -17,6 +17,7 @@
 #include "buffers.h"
 #include "exit.h"
 #include "host_reply.h"
+#include "plain.h"
 #include "stream.h"
 #include "waiting.h"
 #include "wire.h"
@@ -83,7 +84,16 @@ NB_MODULE(_native, m) {
       .def("open", &Stream::open)
       .def("token", &Stream::token)
       .def("call", &Stream::call, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg() = nb::none());
+           nb::arg() = nb::none())
+      .def("call_plain", &Stream::call_plain);
+  m.def("configure_plain_calls",
+        [](nb::object elsewhere, nb::object runs_now, nb::object failures, nb::object this_thread, bool several) {
+          plain_calls().configure(std::move(elsewhere), std::move(runs_now), std::move(failures),
+                                  std::move(this_thread), several);
+        });
+  m.def("call_plain", [](nb::handle plain, nb::tuple args, nb::dict kwargs) {
+    return plain_calls().call(plain, std::move(args), std::move(kwargs));
+  });
   // Whether tracing is forbidden to the calling thread; afterwards it is not.
   m.def("take_tracing_forbidden", &TracingForbidden::take);
   m.def("abandon", &AbandonCalls);

@@ -3,11 +3,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 #include <vector>
 
 #include "../xla/runtime.h"
+#include "plain.h"
 
 namespace effects {
 namespace {
@@ -24,30 +26,27 @@ bool SameContext(nb::handle a, nb::handle b) {
   return true;
 }
 
-// f(token, *args, **kwargs)
-nb::object CallWithToken(nb::handle f, nb::handle token, nb::handle args, nb::handle kwargs) {
-  std::vector<PyObject *> all{nullptr, token.ptr()}; // the first place is the called function's, as vectorcall wants it
-  const Py_ssize_t count = NB_TUPLE_GET_SIZE(args.ptr());
-  all.reserve(2 + static_cast<size_t>(count + NB_DICT_GET_SIZE(kwargs.ptr())));
-  for (Py_ssize_t i = 0; i < count; ++i) all.push_back(NB_TUPLE_GET_ITEM(args.ptr(), i));
-  nb::object names;
-  if (NB_DICT_GET_SIZE(kwargs.ptr()) != 0) {
-    names = nb::steal(PySequence_Tuple(kwargs.ptr()));
-    PyObject *name, *value;
-    for (Py_ssize_t at = 0; PyDict_Next(kwargs.ptr(), &at, &name, &value);) all.push_back(value);
-  }
-  const size_t flags = static_cast<size_t>(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET;
-  PyObject *const returned = PyObject_Vectorcall(f.ptr(), all.data() + 1, flags, names.ptr());
-  if (returned == nullptr) throw nb::python_error();
-  return nb::steal(returned);
-}
-
 } // namespace
 
 Stream::Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace)
     : thread(thread), newest_(nb::make_tuple(nb::none(), nb::none(), nb::none())), host_(nb::borrow(host)),
       array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)), would_trace_(nb::borrow(would_trace)),
-      copy_context_(nb::module_::import_("contextvars").attr("copy_context")) {}
+      on_one_device_(nb::module_::import_("jax.sharding").attr("SingleDeviceSharding")),
+      copy_context_(nb::module_::import_("contextvars").attr("copy_context")) {
+  all().push_back(this);
+}
+
+Stream::~Stream() { all().erase(std::find(all().begin(), all().end(), this)); }
+
+std::vector<Stream *> &Stream::all() {
+  static std::vector<Stream *> &streams = *new std::vector<Stream *>; // never destroyed: streams may live until the end
+  return streams;
+}
+
+bool Stream::any_unsettled() {
+  return std::any_of(all().begin(), all().end(), [](const Stream *stream) { return nb::len(stream->unsettled) != 0; });
+}
+
 
 uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
   PyObject *const output = PySys_GetObject("stdout");
@@ -84,7 +83,7 @@ nb::tuple Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb
   const TracingForbidden no(false); // we may be inside of another call
   const nb::object returned = several && !launching_.is_none()
                                   ? launch(caller, pool != nullptr, threaded, runtime_token, args, kwargs)
-                                  : CallWithToken(threaded, runtime_token, args, kwargs);
+                                  : Call(threaded, runtime_token, args, kwargs);
   forget_closed();
   nb::object awaited = nb::none();
   const bool closed = publisher().closed.contains(thread, number);
@@ -101,6 +100,12 @@ nb::tuple Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb
   }
   nb::del(dispatching[nb::len(dispatching) - 1]);
   return nb::make_tuple(returned[0], awaited);
+}
+
+nb::object Stream::call_plain(Caller &caller, nb::handle plain, nb::tuple args, nb::dict kwargs) {
+  const TracingForbidden no(false); // as above
+  if (!several_devices() || launching_.is_none()) return Call(plain, {}, args, kwargs);
+  return launch(caller, !find_pool(args, kwargs).is_none(), plain, {}, args, kwargs);
 }
 
 // Keeps what a program has returned for as long as it may fail. The drain may have been faster:
@@ -153,7 +158,7 @@ bool Stream::several_devices() {
 //   1. Thread A holds the lock and traces a function of the user's, which waits for thread B.
 //   2. B waits for the lock.
 // So a program for several devices is compiled first, without the lock, and then put on them.
-nb::object Stream::launch(Caller &caller, bool over_several, nb::handle threaded, nb::handle token, nb::handle args,
+nb::object Stream::launch(Caller &caller, bool over_several, nb::handle program, nb::handle token, nb::handle args,
                           nb::handle kwargs) {
   const auto waits = [&] { return caller.several || over_several; };
   std::optional<Compiling> compiling;
@@ -164,7 +169,7 @@ nb::object Stream::launch(Caller &caller, bool over_several, nb::handle threaded
     if (caller.compiling == 0) { // otherwise JAX may make this thread wait for the one that compiles
       const TracingForbidden yes(true);
       try {
-        return put(threaded, token, args, kwargs);
+        return put(program, token, args, kwargs);
       } catch (nb::python_error &error) {
         if (!error.matches(would_trace_)) throw;
         gave_up = true;
@@ -174,15 +179,16 @@ nb::object Stream::launch(Caller &caller, bool over_several, nb::handle threaded
   }
   if (!caller.compiled) compiling.emplace(caller);
   if (compiling) {
-    const nb::object several = host_.attr("compile")(caller.compile_lock, threaded, token, args, kwargs, gave_up);
+    const nb::object given = token.is_valid() ? nb::make_tuple(token) + args : nb::borrow(args);
+    const nb::object several = host_.attr("compile")(caller.compile_lock, program, given, kwargs, gave_up);
     caller.several = caller.several || nb::cast<bool>(several);
     caller.compiled = true;
     compiling.reset();
   }
-  if (!waits()) return CallWithToken(threaded, token, args, kwargs);
+  if (!waits()) return Call(program, token, args, kwargs);
   std::optional<PyLockGuard> guard;
   acquire_launch_lock(guard);
-  return put(threaded, token, args, kwargs);
+  return put(program, token, args, kwargs);
 }
 
 // Whether only so many programs may run over several devices at a time.
@@ -202,11 +208,11 @@ void Stream::acquire_launch_lock(std::optional<PyLockGuard> &guard) {
 }
 
 // Puts a program on several devices.
-nb::object Stream::put(nb::handle threaded, nb::handle token, nb::handle args, nb::handle kwargs) {
-  nb::object returned = CallWithToken(threaded, token, args, kwargs);
+nb::object Stream::put(nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs) {
+  nb::object returned = Call(program, token, args, kwargs);
   PyObject *traits, *output_token;
   Py_ssize_t at = 0;
-  if (limits() && PyDict_Next(nb::object(returned[1]).ptr(), &at, &traits, &output_token))
+  if (limits() && token.is_valid() && PyDict_Next(nb::object(returned[1]).ptr(), &at, &traits, &output_token))
     in_flight().add(output_token);
   return returned;
 }
@@ -219,12 +225,24 @@ nb::object Stream::find_pool(nb::handle args, nb::handle kwargs) {
       if (arg.type().is(array_type_) && arg.attr("sharding").is(sharding_)) return pool_;
     }
   }
+  if (on_one_device(args) && NB_DICT_GET_SIZE(kwargs.ptr()) == 0) return nb::none();
   const nb::object found = host_.attr("find_pool")(args, kwargs);
   if (found.is_none()) return found;
   nb::object sharding = found[0], pool = found[1];
   std::swap(sharding_, sharding); // both, before what they were is freed
   std::swap(pool_, pool);
   return found[1];
+}
+
+// Whether these are arrays on one device each, and numbers. Where there are others, Python looks into them.
+bool Stream::on_one_device(nb::handle args) {
+  for (Py_ssize_t i = 0, count = NB_TUPLE_GET_SIZE(args.ptr()); i < count; ++i) {
+    const nb::handle arg = NB_TUPLE_GET_ITEM(args.ptr(), i);
+    const bool is_number = PyFloat_CheckExact(arg.ptr()) || PyLong_CheckExact(arg.ptr()) || PyBool_Check(arg.ptr());
+    if (!is_number && !(arg.type().is(array_type_) && nb::object(arg.attr("sharding")).type().is(on_one_device_)))
+      return false;
+  }
+  return true;
 }
 
 // What a program returned that has published its end: nothing can fail any more, and its memory is taken next.

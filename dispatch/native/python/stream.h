@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <vector>
 
 #include "caller.h"
 #include "launch.h"
@@ -26,6 +27,8 @@ public:
   // held while a program is put on several devices; None: not by this stream. `would_trace`: the type of what a call
   // raises that may not trace.
   Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace);
+  Stream(const Stream &) = delete;
+  ~Stream();
 
   const uint32_t thread;
   nb::dict calls;              // by epoch
@@ -46,17 +49,26 @@ public:
   nb::tuple call(uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::tuple args,
                  nb::dict kwargs, nb::handle given);
 
+  // Calls a program without effects, which has no epoch and no token.
+  nb::object call_plain(Caller &caller, nb::handle plain, nb::tuple args, nb::dict kwargs);
+
+  // Whether a program of any stream's has called handlers that have not been looked at.
+  static bool any_unsettled();
+
 private:
+  static std::vector<Stream *> &all(); // those that there are
+
   static constexpr int kBlockBits = 8;
 
   bool several_devices();
   bool limits();
   nb::object find_pool(nb::handle args, nb::handle kwargs);
+  bool on_one_device(nb::handle args);
 
-  nb::object launch(Caller &caller, bool over_several, nb::handle threaded, nb::handle token, nb::handle args,
+  nb::object launch(Caller &caller, bool over_several, nb::handle program, nb::handle token, nb::handle args,
                     nb::handle kwargs);
   void acquire_launch_lock(std::optional<PyLockGuard> &guard);
-  nb::object put(nb::handle threaded, nb::handle token, nb::handle args, nb::handle kwargs);
+  nb::object put(nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs);
 
   nb::object keep(uint32_t number, Caller &caller, nb::handle traits, nb::handle output_token, bool closed);
   void shut_gates(uint32_t number, nb::handle domains, nb::handle output_token);
@@ -71,7 +83,8 @@ private:
   std::optional<size_t> most_in_flight_;
   nb::object sharding_, pool_; // those of the newest program on several devices
   nb::object host_, array_type_, launching_, would_trace_;
-  nb::object copy_context_; // that of `contextvars`: the stable ABI has no function for it
+  nb::object on_one_device_; // the type of the shardings of arrays on one device
+  nb::object copy_context_;  // that of `contextvars`: the stable ABI has no function for it
 };
 
 // A call was left by an exception: fails what it opened, down to so many epochs. Here too no signal is seen, so that a
