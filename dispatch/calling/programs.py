@@ -60,10 +60,10 @@ class Programs:
         """`find_fun`: finds `fun`, which is not kept alive."""
         jax.jit(fun, **options)  # which says what is wrong with these, if anything
         traceable = Traceable(find_fun, fun)
-        self.traced = jax.jit(traceable, **options)
+        self.traced: Any = jax.jit(traceable, **options)
         threaded = make_threaded(traceable, self.traced)
-        self.threaded = jit_with_tokens(threaded, signature_of(fun), options, self._jit_threaded)
-        self.plain = _jax.jit_where(self.traced, lambda *_, **__: ELSEWHERE, self._is_plain, ELSEWHERE, tracing)
+        self.threaded: Any = jit_with_tokens(threaded, signature_of(fun), options, self._jit_threaded)
+        self.plain: Any = _jax.jit_where(self.traced, lambda *_, **__: ELSEWHERE, self._is_plain, ELSEWHERE, tracing)
 
     def _jit_threaded(self, threaded: Callable[..., Any], **options: Any) -> Any:
         def takes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -34,6 +34,23 @@ def test_effects_for_some_arguments(lines):
     assert lines(run) == [f"x {float(i)}" for i, log in enumerate(logged) if log]
 
 
+def test_effects_for_some_arguments_fail_in_their_function():
+    """A failure is that of the function's call, and ends the effects of this call, after calls without effects, too."""
+
+    @functools.partial(fx.jit, static_argnames="fails")
+    def f(x, fails=False):
+        if fails:
+            fx.callback(lambda x: 1 // 0, None, x)
+            fx.callback(ran.append, None, x)
+        return x + 1
+
+    ran = []
+    f(1), f(1), f(1, fails=True)
+    with pytest.raises(fx.EffectError, match="<locals>.f`, raised ZeroDivisionError"):
+        fx.effects_barrier()
+    assert ran == []
+
+
 def test_each_kind_is_traced_and_compiled_once(lines):
     traced = []
 

@@ -12,6 +12,7 @@ from tests.mutants.slips import (
     kernels,
     masks,
     merge,
+    plain,
     progress,
     regions,
     release,
@@ -22,6 +23,6 @@ from tests.mutants.slips import (
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
-    *(asynchronous, handlers, progress),
+    *(asynchronous, handlers, progress, plain),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)

@@ -40,8 +40,8 @@ SLIPS = (
     Slip(
         "kernels.lane_that_is_not_there",
         GRID,
-        "active = operands[0]\n",
-        "active = operands[0] | True\n",
+        "        active,\n        lambda *operands:",
+        "        active | True,\n        lambda *operands:",
         "A kernel in a branch has its effects in lanes that do not take it.",
         _in("simulated_transformations", "predicate_that_differs_between_lanes"),
     ),
