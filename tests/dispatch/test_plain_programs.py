@@ -83,8 +83,8 @@ def test_each_kind_is_traced_and_compiled_once(lines):
     assert compiled == ["jit(f)", "jit(f)"]
 
 
-def test_calls_enter_no_frame_of_jaxs():
-    """A warm call goes through no Python of JAX's: at most an array is asked where it lies."""
+def test_calls_enter_few_frames():
+    """A warm call goes through two functions of ours, and no Python of JAX's: at most an array is asked where it lies."""
     f, x = fx.jit(lambda x: x + 1), jnp.float32(1)
     f(x), f(x)
     entered = []
@@ -93,7 +93,7 @@ def test_calls_enter_no_frame_of_jaxs():
         f(x)
     finally:
         sys.setprofile(None)
-    assert not [name for name in entered if "/jax/" in name and not name.endswith("array.py")]
+    assert len([name for name in entered if not name.endswith("/jax/_src/array.py")]) <= 2, entered
 
 
 def test_earlier_failure_is_raised():

@@ -24,7 +24,7 @@ SLIPS = (
         "            return self._has_effects(args[1:], kwargs)",
         "            return True",
         "A function without effects is called with tokens.",
-        _in("calls_enter_no_frame_of_jaxs"),
+        _in("calls_enter_few_frames"),
     ),
     Slip(
         "plain.kept_alive",
@@ -57,6 +57,6 @@ SLIPS = (
         "        self._is_plain = True\n",
         "        pass\n",
         "Each call of a function without effects is taken for one that has them.",
-        _in("calls_enter_no_frame_of_jaxs"),
+        _in("calls_enter_few_frames"),
     ),
 )
