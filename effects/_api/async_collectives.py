@@ -37,7 +37,7 @@ MSG_COLLECTIVE_SIZE = (
 )
 MSG_COLLECTIVE_TO = (
     "`fx.all_gather_start` at {where} was given `to={to}`. The type of its result says that it may be another on each "
-    'device, `to="varying"`, or that it is the same on all, `to="invarying"`. Pass one of these.'
+    'device, `to="varying"`, or that it is the same on all, `to="invarying"` or `to="reduced"`. Pass one of these.'
 )
 
 
@@ -145,15 +145,15 @@ def all_gather_start(
         axis_name: The axis of the mesh, or several.
         axis: Along which axis of the result the devices' arrays lie: a new one.
         tiled: Whether they are concatenated along that axis instead.
-        to: What the type of the result says under `check_vma=True`: that it may be another on each device, "varying",
-            or that it is the same on all, "invarying".
+        to: What the type of the result says under `check_vma=True`: that it may be another on each device, "varying";
+            that it is the same on all, "invarying"; or that it is, and that its cotangents are added up, "reduced".
         schedule: As for `ppermute_start`.
 
     Returns:
         The future, for `async_done`.
 
     Raises:
-        ValueError: if `to` is neither.
+        ValueError: if `to` is none of these.
 
     Example:
         >>> import effects as fx, jax, jax.numpy as jnp
@@ -168,14 +168,14 @@ def all_gather_start(
     """
     where = where_called()
     axes, size = _axes_of(axis_name, "all_gather_start", where)
-    if to not in ("varying", "invarying"):
+    if to not in ("varying", "invarying", "reduced"):
         raise ValueError(MSG_COLLECTIVE_TO.format(where=where, to=errors.shown(to)))
-    join, everywhere = _Join(axis, tiled), to == "invarying"
+    join = _Join(axis, tiled, reduced_along=axes if to == "reduced" else ())
 
     def send(x: Any) -> Any:
         return _for_each(x, size)
 
-    return _exchange(x, "all_gather", where, schedule, axes, size, None, send, join, everywhere=everywhere)
+    return _exchange(x, "all_gather", where, schedule, axes, size, None, send, join, everywhere=to != "varying")
 
 
 @_jax.for_users
@@ -212,7 +212,7 @@ def all_to_all_start(
     def send(x: Any) -> Any:
         return _parts(x, split_axis, size, tiled, "all_to_all_start", where)
 
-    return _exchange(x, "all_to_all", where, schedule, axes, size, None, send, _Join(concat_axis, tiled))
+    return _exchange(x, "all_to_all", where, schedule, axes, size, None, send, _Join(concat_axis, tiled, ()))
 
 
 @_jax.for_users
@@ -324,11 +324,12 @@ class _Join:
 
     axis: int
     tiled: bool
+    reduced_along: tuple[str, ...]
 
     def __call__(self, parts: Any) -> Any:
         axis = self.axis % (parts.ndim - self.tiled)
-        parts = jnp.moveaxis(parts, 0, axis)
-        if not self.tiled:
-            return parts
-        shape = parts.shape
-        return parts.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+        joined = jnp.moveaxis(parts, 0, axis)
+        if self.tiled:
+            shape = joined.shape
+            joined = joined.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+        return jax.lax.pcast(joined, self.reduced_along, to="reduced")

@@ -29,14 +29,14 @@ SYNCHRONOUS = {
     "ppermute": lambda x: lax.ppermute(x, "i", _around()),
 }
 STARTS = {
-    "all_gather": lambda x: fx.all_gather_start(x, "i", tiled=True),
+    "all_gather": lambda x: fx.all_gather_start(x, "i", tiled=True, to="reduced"),
     "psum": lambda x: fx.psum_start(x, "i"),
     "psum_scatter": lambda x: fx.psum_scatter_start(x, "i", scatter_dimension=0, tiled=True),
     "all_to_all": lambda x: fx.all_to_all_start(x, "i", split_axis=0, concat_axis=0, tiled=True),
     "ppermute": lambda x: fx.ppermute_start(x, "i", _around()),
 }
 NAMES = [*STARTS]
-SPECS = {"all_gather": P(None, reduced={"i"})}  # of what a synchronous collective gives; else `P("i")`
+SPECS = {"all_gather": P(None, reduced={"i"})}  # of what a collective gives; else `P("i")`
 
 
 def _operand(name, devices, part):
@@ -72,13 +72,13 @@ def check_values(name, devices, part=128, tell_apart=False):
             return SYNCHRONOUS[name](x), a
 
         @fx.jit
-        @jax.shard_map(out_specs=(P("i"), P("i")))
+        @jax.shard_map(out_specs=(SPECS.get(name, P("i")), P("i")))
         def done_at_once(x, a):
             a = a @ a
             return fx.async_done(STARTS[name](x)), a
 
         @fx.jit
-        @jax.shard_map(out_specs=(P("i"), P("i")))
+        @jax.shard_map(out_specs=(SPECS.get(name, P("i")), P("i")))
         def overlapped(x, a):
             future = STARTS[name](x)
             a = a @ a
@@ -96,7 +96,7 @@ def check_values(name, devices, part=128, tell_apart=False):
 def _lowered(name):
     with _explicit_mesh(2):
 
-        @jax.shard_map(out_specs=P("i"))
+        @jax.shard_map(out_specs=SPECS.get(name, P("i")))
         def f(x):
             return fx.async_done(STARTS[name](x))
 

@@ -167,3 +167,37 @@ def test_a_type_that_there_is_not():
     with pytest.raises(ValueError, match="was given `to='other'`") as error:
         fx.jit(f)(X)
     assert __file__ in str(error.value)
+
+
+def test_gathered_weights_are_reduced():
+    """Of weights that are gathered and have the type "reduced" each device gets the cotangents of its part, summed over
+    all devices, as with the synchronous gather."""
+    with jax.set_mesh(jax.make_mesh((2, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)):
+        x = jnp.arange(8.0, out_sharding=P("i")).reshape(4, 2)
+        w = jax.device_put(jnp.arange(12.0).reshape(2, 6), P("i", None))
+
+        def loss(c):
+            def gather(w):
+                gathered = c.done(c.gather(w, tiled=True, to="reduced"))
+                assert jax.typeof(gathered).manual_axis_type.reduced == {"i"}
+                return gathered
+
+            whole = jax.shard_map(gather, in_specs=P("i", None), out_specs=P(None, None, reduced={"i"}))
+            return lambda x, w: (jnp.einsum("td,df->tf", x, whole(w)) ** 2).sum()
+
+        for transform in (lambda f: f, functools.partial(jax.grad, argnums=(0, 1))):
+            ours, theirs = fx.jit(transform(loss(Ours())))(x, w), jax.jit(transform(loss(Theirs())))(x, w)
+            for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+                np.testing.assert_allclose(one, other)
+                assert one.sharding == other.sharding
+
+
+def test_reduced_where_types_are_not_checked():
+    """The option changes nothing there; not every JAX takes it for the synchronous one."""
+
+    @fx.jit
+    @jax.shard_map(mesh=MESH, in_specs=P("i"), out_specs=P(), check_vma=False)
+    def f(x):
+        return fx.async_done(fx.all_gather_start(x, "i", tiled=True, to="reduced")) * 2
+
+    np.testing.assert_array_equal(f(X), X * 2)
