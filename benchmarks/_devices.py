@@ -25,6 +25,15 @@ def devices(repeats: int) -> Result:
     return Result("call", ratios, figures)
 
 
+@case("device-arrays", f"the same with an array of 4 floats on each of the {DEVICES}")
+def device_arrays(repeats: int) -> Result:
+    """What is shown is made by native code, without Python's lock."""
+    figures = _run_child(repeats)["arrays"]
+    plain, ours, jaxs = (figure.median for figure in figures.values())
+    ratios = [Ratio("fx.print / plain", ours / plain, Target(1.5)), Ratio("jax.debug.print / plain", jaxs / plain)]
+    return Result("call", ratios, figures)
+
+
 @case("alternating", "a print on one device per call: another device each time, against one device")
 def alternating(repeats: int) -> Result:
     """The order goes from device to device, which costs nothing."""

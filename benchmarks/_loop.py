@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import effects as fx
 from benchmarks._cases import Ratio, Result, Target, case
@@ -47,9 +48,9 @@ def _per_step(figures: dict[str, Figure]) -> dict[str, Figure]:
     return {name: Figure(x.median / STEPS, x.low / STEPS, x.high / STEPS) for name, x in figures.items()}
 
 
-def _until_all_is_out(contenders: _Contenders, repeats: int) -> dict[str, Figure]:
-    """Measures from the call to the last line."""
-    x = jnp.float32(0)
+def _until_all_is_out(contenders: _Contenders, repeats: int, start: Any = 0.0) -> dict[str, Figure]:
+    """Measures from the call to the last line. `start`: the value with which the loop begins."""
+    x = jnp.asarray(start, jnp.float32)
 
     def measuring(
         written: Written, run: Callable[[Any], Any], barrier: Callable[[], None] | None
@@ -80,6 +81,17 @@ def loop(repeats: int) -> Result:
     ours, jaxs = figures["fx.print"].median, figures["jax.debug.print"].median
     return Result(
         "step", [Ratio("jax.debug.print / fx.print", jaxs / ours, Target(20, at_least=True))], _per_step(figures)
+    )
+
+
+@case("arrays", f"a print of 16 floats in fori_loop({STEPS:,}), until the barrier returns and all is in a file")
+def arrays(repeats: int) -> Result:
+    """From the call to the last line. Each array is on a line of its own."""
+    with np.printoptions(linewidth=200):
+        figures = _until_all_is_out(_contenders(), repeats, np.arange(16) / 10)
+    ours, jaxs = figures["fx.print"].median, figures["jax.debug.print"].median
+    return Result(
+        "step", [Ratio("jax.debug.print / fx.print", jaxs / ours, Target(40, at_least=True))], _per_step(figures)
     )
 
 

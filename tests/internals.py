@@ -8,8 +8,14 @@ from effects._bars.state import Bar as Bar
 from effects._bars.state import Bars as Bars
 from effects._bars.state import bars as bars
 from effects._model.arguments import take_arguments as take_arguments
+from effects._model.format import fill as fill
 from effects._model.line import Line as Line
+from effects._model.native_text import Piece as Piece
+from effects._model.native_text import field_of as field_of
+from effects._model.operand import Operand as Operand
+from effects._model.operand import stored_dtype as stored_dtype
 from effects._model.primitive import effect_p as effect_p
+from effects._model.print_options import print_options as print_options
 from effects._model.site import Site as Site
 from effects._model.site import site_from as site_from
 from effects._model.where import where_called as where_called

@@ -20,6 +20,7 @@ FOLDERS = (
     "drain",
     "operations",
     "xla",
+    "text",
 )  # of the library that the module, too, is linked with
 USE_XLA = ("custom_call_test.cc", "overlay_test.cc", "started_call_test.cc")
 TESTS = sorted(NATIVE.glob("*_test.cc"))

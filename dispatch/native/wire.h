@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 18;
+inline constexpr int kInterface = 19;
 
 // Tokens
 
@@ -89,7 +89,7 @@ static_assert(sizeof(RecordHeader) == 48 && sizeof(RecordHeader) % 8 == 0, "the 
 // Each operand of a payload begins at a multiple of 8.
 inline constexpr size_t RoundUp8(size_t n) { return (n + 7) & ~size_t{7}; }
 
-// The type of a scalar operand that native code formats.
+// The type of an operand's elements, where native code formats it.
 enum class Scalar : uint8_t {
   kBool,
   kInt8,
@@ -100,9 +100,41 @@ enum class Scalar : uint8_t {
   kUint16,
   kUint32,
   kUint64,
+  kFloat16,
   kFloat32,
-  kFloat64
+  kFloat64,
+  kComplex64,
+  kComplex128,
+  kBfloat16,
+  kByte // of another type: a byte has one of 256 texts
 };
+
+inline constexpr size_t SizeOf(Scalar type) {
+  switch (type) {
+  case Scalar::kBool:
+  case Scalar::kInt8:
+  case Scalar::kUint8:
+  case Scalar::kByte:
+    return 1;
+  case Scalar::kInt16:
+  case Scalar::kUint16:
+  case Scalar::kFloat16:
+  case Scalar::kBfloat16:
+    return 2;
+  case Scalar::kInt32:
+  case Scalar::kUint32:
+  case Scalar::kFloat32:
+    return 4;
+  case Scalar::kInt64:
+  case Scalar::kUint64:
+  case Scalar::kFloat64:
+  case Scalar::kComplex64:
+    return 8;
+  case Scalar::kComplex128:
+    return 16;
+  }
+  return 0;
+}
 
 // Calls of a compiled program
 

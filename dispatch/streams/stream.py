@@ -17,7 +17,9 @@ import numpy as np
 
 from effects._api.config import config
 from effects._jax import Array, forget_fast_paths, launches_take_threads, with_flat_arguments
+from effects._model.native_text import FOLLOWS_NUMPY
 from effects._model.platform import PLATFORMS
+from effects._model.print_options import print_options
 from effects._model.site import Site
 from effects._wire import ProgramTraits
 from effects.dispatch.streams.outputs import may_wait
@@ -178,6 +180,14 @@ class StreamHost:
     def may_wait(self, output: Any) -> bool:
         """Whether writing to this output may wait for effects. Asked whenever it is another than before."""
         return may_wait(output)
+
+    def print_options(self) -> int | None:
+        """The number of NumPy's print options in this context; None where native code does not follow them. Asked
+        whenever the context is another than before."""
+        if not FOLLOWS_NUMPY:
+            return 0  # native code shows no arrays
+        options = print_options(np.get_printoptions())
+        return None if options is None else native.number_of_print_options(options)
 
     def has_gates(self, output_token: Any) -> bool:
         """Whether the handlers of a program wait for those of the one before."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 if TYPE_CHECKING:
     from effects._bars.output import Output
     from effects._model.host_call import HostCall
+    from effects._model.native_text import Piece
     from effects._model.operand import Operand
     from effects._model.record import Record
     from effects._model.site import Site
@@ -134,8 +135,8 @@ class Content(Protocol):
 
     # When its records are replayed.
 
-    def native_plan(self, site: Site) -> list[tuple[str, int | None, int, str, int]] | None:
-        """How native code shows the records without Python, see `_model/format.py`; None if it cannot."""
+    def native_plan(self, site: Site) -> list[Piece] | None:
+        """How native code shows the records without Python; None if it cannot."""
         return None
 
     @property

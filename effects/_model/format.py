@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +14,8 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._model.arguments import flat_arguments, holds_tracer
-from effects._model.operand import Operand, Static, dtype_name
-from effects._model.site import Site
+from effects._model.operand import Operand, Static
 from effects._model.where import Where
-from effects._wire import SCALARS
 
 MSG_FMT_TYPE = (
     "`{call}` at {where} was given {fmt!r} as its format. The format is a string, as for `str.format`. Write "
@@ -206,68 +203,3 @@ class _Elements(np.ndarray):
 
     def __str__(self) -> str:
         return str(self.view(np.ndarray))
-
-
-# Native formatting
-
-_SCALARS = {name: code for code, name in enumerate(SCALARS)}
-_FIXED = re.compile(r"\.(\d{1,2})([efg])")
-
-
-def native_plan(
-    fmt: str, site: Site, end: str, of_record: Collection[str] = ()
-) -> list[tuple[str, int | None, int, str, int]] | None:
-    """How native code fills the format of this site: pieces of (literal, scalar type, offset, conversion, precision).
-
-    Only what native code shows byte for byte as Python and NumPy do: scalars as they are, and floats in a fixed
-    precision, and the place in a grid. None where Python must do it. `of_record` are the fields that the record fills.
-    """
-    if site.lanes or site.num_dynamic_sizes or site.per_shard:
-        return None
-    index = {id(leaf): at for leaf, at in zip(site.operands, site.offsets, strict=True)}
-    args, kwargs = site.whole_arguments
-    pieces: list[tuple[str, int | None, int, str, int]] = []
-    literal, automatic = "", 0
-    for text, name, spec, conversion in string.Formatter().parse(fmt):
-        literal += text
-        if name is None:
-            continue
-        if name == "":
-            name, automatic = str(automatic), automatic + 1
-        if name in of_record:
-            if name != "grid" or site.grid is None or spec or conversion not in (None, "s"):
-                return None
-            first, (rank,) = index[id(site.grid)], site.grid.shape
-            for axis in range(rank):
-                at = first + axis * site.grid.stored.itemsize
-                pieces.append((literal + (", " if axis else "("), _SCALARS[dtype_name(site.grid.dtype)], at, "", 0))
-                literal = ""
-            literal += ",)" if rank == 1 else ")" if rank else "()"
-            continue
-        value = args[int(name)] if name.isdecimal() else kwargs.get(name)
-        if isinstance(value, Static):
-            value = value.value
-        if isinstance(value, (str, int, float)) and not isinstance(value, np.generic) and "{" not in (spec or ""):
-            field = "{0" + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
-            literal += field.format(value)
-            continue
-        if not isinstance(value, Operand) or value.shape or conversion not in (None, "s"):
-            return None
-        code = _SCALARS.get(dtype_name(value.dtype))
-        if code is None:
-            return None
-        if not spec and not (conversion and value.dtype.kind == "f"):
-            pieces.append((literal, code, index[id(value)], "", 0))
-        elif conversion is None and value.dtype.kind == "f" and (fixed := _FIXED.fullmatch(spec or "")):
-            if fixed[2] == "g" and fixed[1] == "0":
-                return None
-            pieces.append((literal, code, index[id(value)], fixed[2], int(fixed[1])))
-        else:
-            return None
-        literal = ""
-    pieces.append((literal + end, None, 0, "", 0))
-    try:
-        "".join(piece[0] for piece in pieces).encode()
-    except UnicodeEncodeError:  # a lone surrogate: Python's output decides what becomes of it
-        return None
-    return pieces

@@ -12,7 +12,8 @@ from typing import Any, Self
 import numpy as np
 
 from effects._model.content import Content, Report, described_by
-from effects._model.format import fill, native_plan
+from effects._model.format import fill
+from effects._model.native_text import Piece, native_plan
 from effects._model.record import Record, after_shard, shown_index
 from effects._model.site import Site
 
@@ -62,8 +63,8 @@ class Line(Content):
     def _options(self) -> dict[str, Any]:
         return dict(self.options or ())
 
-    def native_plan(self, site: Site) -> list[tuple[str, int | None, int, str, int]] | None:
-        return native_plan(self.fmt, site, "\n", self.of_record)
+    def native_plan(self, site: Site) -> list[Piece] | None:
+        return native_plan(self.fmt, site, "\n", self.of_record, None if self.options is None else self._options)
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         write_lines(records, lambda record: record.text, write)

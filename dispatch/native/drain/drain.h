@@ -33,7 +33,9 @@ public:
 
   // Host: `thread` is about to dispatch a program whose text goes to `sink` (0: Python formats it). Returns the number
   // of its epoch. Never waits for the drain. Inline: every dispatch comes by.
-  uint32_t open(uint32_t thread, uint64_t sink) { return inbox_.open(thread, sink, publisher_.dispatches); }
+  uint32_t open(uint32_t thread, uint64_t sink, const PrintOptions *options = nullptr) {
+    return inbox_.open(thread, sink, options, publisher_.dispatches);
+  }
 
   // Host: the program of this epoch failed or never ran.
   void fail(uint32_t thread, uint32_t epoch);

@@ -26,7 +26,7 @@ public:
   // A program of this thread's is about to be dispatched. Its number and that of the dispatch, which `dispatches`
   // counts, are taken in one step with the notice: the drain reads of epochs, and of dispatches, in their order.
   template <typename Dispatches>
-  uint32_t open(uint32_t thread, uint64_t sink, Dispatches &dispatches);
+  uint32_t open(uint32_t thread, uint64_t sink, const PrintOptions *options, Dispatches &dispatches);
   // The thread has ended: its epochs may be numbered from 0 again.
   void forget(uint32_t thread);
   void post(const Notice &notice);
@@ -62,14 +62,14 @@ bool Inbox::try_to_sleep(IsIdle &&is_idle) {
 
 // Inline: every dispatch comes by.
 template <typename Dispatches>
-uint32_t Inbox::open(uint32_t thread, uint64_t sink, Dispatches &dispatches) {
+uint32_t Inbox::open(uint32_t thread, uint64_t sink, const PrintOptions *options, Dispatches &dispatches) {
   bool slept;
   uint32_t epoch;
   {
     std::lock_guard lock(mutex_);
     epoch = next_epoch_[thread]++;
     const uint64_t dispatch = dispatches.fetch_add(1, std::memory_order_relaxed) + 1;
-    notices_.push_back({Notice::kOpen, {thread, epoch, sink}, dispatch});
+    notices_.push_back({Notice::kOpen, {thread, epoch, sink, false, options}, dispatch});
     slept = sleeps_;
     sleeps_ = false;
   }

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "format.h"
+#include "../text/format.h"
 
 namespace effects {
 

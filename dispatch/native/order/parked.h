@@ -12,12 +12,15 @@
 
 namespace effects {
 
+struct PrintOptions;
+
 // What the host said about an epoch when it opened it.
 struct EpochInfo {
   uint32_t thread;
   uint32_t epoch;
   uint64_t sink;
   bool failed = false;
+  const PrintOptions *options = nullptr; // those that were in force; null: NumPy's own
 };
 
 // A record's bytes: where they are, and the memory that they have for themselves, if any. Who keeps them takes it.

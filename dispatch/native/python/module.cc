@@ -18,6 +18,7 @@
 #include "exit.h"
 #include "host_reply.h"
 #include "plain.h"
+#include "plans.h"
 #include "stream.h"
 #include "waiting.h"
 #include "wire.h"
@@ -222,23 +223,13 @@ NB_MODULE(_native, m) {
   m.def("release_site", [](uint64_t site) { drain().release_site(site); });
   m.def("site_holders", [](uint64_t site) { return sites().holders(site); });
   m.def("site_description", [](uint64_t site) { return sites().description(site); });
-  m.def("set_plan", [](uint64_t site, nb::list pieces) {
-    Plan plan;
-    for (nb::handle one : pieces) {
-      auto piece = nb::cast<nb::tuple>(one);
-      Piece p;
-      p.literal = nb::cast<std::string>(piece[0]);
-      if (!piece[1].is_none()) {
-        p.has_field = true;
-        p.type = static_cast<Scalar>(nb::cast<int>(piece[1]));
-        p.offset = nb::cast<uint64_t>(piece[2]);
-        const auto conversion = nb::cast<std::string>(piece[3]);
-        p.conversion = conversion.empty() ? 0 : conversion[0];
-        p.precision = nb::cast<int>(piece[4]);
-      }
-      plan.push_back(std::move(p));
-    }
-    sites().set_plan(site, std::move(plan));
+  m.def("set_plan", [](uint64_t site, nb::list pieces) { sites().set_plan(site, ToPlan(pieces)); });
+  m.def("number_of_print_options", &ToNumberOfPrintOptions);
+  // A record as text: what the drain makes of it.
+  m.def("text", [](nb::list pieces, nb::bytes payload, uint32_t options) {
+    std::string text;
+    Format(text, ToPlan(pieces), static_cast<const std::byte *>(payload.data()), PrintOptionsOf(options));
+    return text;
   });
 
   m.def("configure", [](uint64_t ring_bytes, int when_full) {

@@ -54,14 +54,22 @@ uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
   const nb::object context = copy_context_();
   nb::object call = newest_;
   if (!call[1].is(stdout_now)) may_wait_ = nb::cast<bool>(host_.attr("may_wait")(stdout_now));
-  if (!call[0].is(caller) || !call[1].is(stdout_now) || !SameContext(call[2], context))
+  const bool same_context = !call[2].is_none() && SameContext(call[2], context);
+  if (!same_context) options_ = find_options();
+  if (!call[0].is(caller) || !call[1].is(stdout_now) || !same_context)
     newest_ = call = nb::make_tuple(caller, stdout_now, context);
   // Where writing may wait it is a function of the user's, and Python replays the records as it calls functions.
-  const uint32_t number = drain().open(thread, may_wait_ ? 0 : reinterpret_cast<uintptr_t>(call.ptr()));
+  const bool by_python = may_wait_ || options_ == nullptr;
+  const uint32_t number = drain().open(thread, by_python ? 0 : reinterpret_cast<uintptr_t>(call.ptr()), options_);
   const nb::int_ key(number);
   dispatching.append(key);
   calls[key] = call;
   return number;
+}
+
+const PrintOptions *Stream::find_options() {
+  const nb::object number = host_.attr("print_options")();
+  return number.is_none() ? nullptr : &PrintOptionsOf(nb::cast<uint32_t>(number));
 }
 
 nb::object Stream::token(uint32_t number) {

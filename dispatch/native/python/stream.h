@@ -14,6 +14,7 @@
 #include "caller.h"
 #include "launch.h"
 #include "placed_tokens.h"
+#include "../text/options.h"
 
 namespace effects {
 
@@ -60,6 +61,7 @@ private:
 
   static constexpr int kBlockBits = 8;
 
+  const PrintOptions *find_options();
   bool several_devices();
   bool limits();
   nb::object find_pool(nb::handle args, nb::handle kwargs);
@@ -76,6 +78,8 @@ private:
 
   nb::object newest_;     // the newest call
   bool may_wait_ = false; // writing to its standard output
+  // NumPy's print options in its context; null: those that native code does not follow.
+  const PrintOptions *options_ = nullptr;
   nb::list tokens_;       // of the block of epochs that is being handed out
   int64_t block_ = -1;
   std::deque<uint32_t> unclosed_; // those of `running`, the oldest first, as their thread knows

@@ -127,8 +127,13 @@ nb::dict Wire() {
                                   {"uint16", number(Scalar::kUint16)},
                                   {"uint32", number(Scalar::kUint32)},
                                   {"uint64", number(Scalar::kUint64)},
+                                  {"float16", number(Scalar::kFloat16)},
                                   {"float32", number(Scalar::kFloat32)},
-                                  {"float64", number(Scalar::kFloat64)}});
+                                  {"float64", number(Scalar::kFloat64)},
+                                  {"complex64", number(Scalar::kComplex64)},
+                                  {"complex128", number(Scalar::kComplex128)},
+                                  {"bfloat16", number(Scalar::kBfloat16)},
+                                  {"byte", number(Scalar::kByte)}});
   wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget, kAfterTarget,
                            kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget, kCustomCallAttribute,
                            kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});

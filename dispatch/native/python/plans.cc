@@ -1,0 +1,50 @@
+#include "plans.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace effects {
+
+namespace nb = nanobind;
+
+Plan ToPlan(nb::list pieces) {
+  Plan plan;
+  for (nb::handle given : pieces) {
+    Piece piece;
+    piece.literal = nb::cast<std::string>(given[0]);
+    if (!nb::object(given[1]).is_none()) {
+      piece.has_field = true;
+      piece.type = static_cast<Scalar>(nb::cast<int>(given[1]));
+      piece.offset = nb::cast<uint64_t>(given[2]);
+      const auto conversion = nb::cast<std::string>(given[3]);
+      piece.conversion = conversion.empty() ? 0 : conversion[0];
+      piece.precision = nb::cast<int>(given[4]);
+      piece.shape = nb::cast<std::vector<int64_t>>(given[5]);
+      piece.texts = nb::cast<std::vector<std::string>>(given[6]);
+      if (const nb::object options = given[7]; !options.is_none())
+        piece.options = &PrintOptionsOf(ToNumberOfPrintOptions(options));
+    }
+    plan.push_back(std::move(piece));
+  }
+  return plan;
+}
+
+uint32_t ToNumberOfPrintOptions(nb::handle options) {
+  PrintOptions all;
+  all.threshold = nb::cast<int64_t>(options[0]);
+  all.edgeitems = nb::cast<int64_t>(options[1]);
+  all.linewidth = nb::cast<int64_t>(options[2]);
+  all.precision = nb::cast<int>(options[3]);
+  all.mode = static_cast<FloatMode>(nb::cast<int>(options[4]));
+  all.suppress = nb::cast<bool>(options[5]);
+  all.sign = nb::cast<std::string>(options[6]).at(0);
+  all.nan = nb::cast<std::string>(options[7]);
+  all.inf = nb::cast<std::string>(options[8]);
+  return NumberOf(all);
+}
+
+} // namespace effects

@@ -1,0 +1,143 @@
+#include "array.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "elements.h"
+
+namespace effects {
+namespace {
+
+// Which elements of an array are shown: all, or those at its corners.
+class Corners {
+public:
+  Corners(const Piece &piece, const PrintOptions &options) : shape_(piece.shape), edge_(options.edgeitems) {
+    int64_t size = 1;
+    for (const int64_t length : shape_) size *= length;
+    is_empty_ = size == 0;
+    is_summary_ = size > options.threshold;
+  }
+
+  bool is_empty() const { return is_empty_; }
+
+  // Whether the middle of an axis is left out.
+  bool cuts(size_t axis) const { return is_summary_ && 2 * edge_ < shape_[axis]; }
+
+  // Calls f(i) for what is shown along an axis, and gap() for what is not.
+  template <typename F, typename Gap>
+  void along(size_t axis, F &&f, Gap &&gap) const {
+    const int64_t length = shape_[axis];
+    const int64_t head = cuts(axis) ? edge_ : length;
+    for (int64_t i = 0; i < head; ++i) f(i);
+    if (head == length) return;
+    gap();
+    for (int64_t i = length - edge_; i < length; ++i) f(i);
+  }
+
+  // The elements that are shown, in their order.
+  std::vector<const std::byte *> find(const std::byte *data, size_t element_size) const {
+    std::vector<const std::byte *> found;
+    find(found, data, element_size, 0);
+    return found;
+  }
+
+  size_t rank() const { return shape_.size(); }
+
+private:
+  void find(std::vector<const std::byte *> &found, const std::byte *data, size_t element_size, size_t axis) const {
+    if (axis == shape_.size()) {
+      found.push_back(data);
+      return;
+    }
+    size_t stride = element_size;
+    for (size_t inner = axis + 1; inner < shape_.size(); ++inner) stride *= static_cast<size_t>(shape_[inner]);
+    along(axis, [&](int64_t i) { find(found, data + static_cast<size_t>(i) * stride, element_size, axis + 1); }, [] {});
+  }
+
+  const std::vector<int64_t> &shape_;
+  const int64_t edge_;
+  bool is_empty_, is_summary_;
+};
+
+// Lays out words in rows, brackets and lines.
+class Layout {
+public:
+  Layout(std::string &out, const Words &words, const Corners &corners, int64_t width)
+      : out_(out), words_(words), corners_(corners), width_(width) {}
+
+  void append(size_t axis = 0) {
+    out_ += '[';
+    // Lines begin below what is in the brackets. Each bracket takes one of the characters of a line at either end.
+    const size_t indent = axis + 1;
+    if (axis + 1 == corners_.rank())
+      append_row(indent, width_ - static_cast<int64_t>(axis) - 1);
+    else
+      append_rows(axis, indent);
+    out_ += ']';
+  }
+
+private:
+  void append_rows(size_t axis, size_t indent) {
+    bool is_first = true;
+    const auto begin = [&] {
+      if (!is_first) {
+        out_.append(corners_.rank() - axis - 1, '\n');
+        out_.append(indent, ' ');
+      }
+      is_first = false;
+    };
+    corners_.along(
+        axis,
+        [&](int64_t) {
+          begin();
+          append(axis + 1);
+        },
+        [&] {
+          begin();
+          out_ += "...";
+        });
+  }
+
+  // A line holds as many words as fit, and one at least.
+  void append_row(size_t indent, int64_t width) {
+    size_t line = indent; // how long the line is
+    bool is_first = true;
+    const auto add = [&](std::string_view word) {
+      if (!is_first) {
+        out_ += ' ';
+        ++line;
+      }
+      is_first = false;
+      if (static_cast<int64_t>(line + word.size()) > width && line > indent) {
+        while (out_.back() == ' ') out_.pop_back();
+        out_ += '\n';
+        out_.append(indent, ' ');
+        line = indent;
+      }
+      out_ += word;
+      line += word.size();
+    };
+    corners_.along(corners_.rank() - 1, [&](int64_t) { add(words_[next_++]); }, [&] { add("..."); });
+  }
+
+  std::string &out_;
+  const Words &words_;
+  const Corners &corners_;
+  const int64_t width_;
+  size_t next_ = 0; // the word that comes next
+};
+
+} // namespace
+
+void FormatArray(std::string &out, const Piece &piece, const std::byte *data, const PrintOptions &options) {
+  const Corners corners(piece, options);
+  if (corners.is_empty()) {
+    out += "[]";
+    return;
+  }
+  const Words words = Show(piece, corners.find(data, SizeOf(piece.type)), options);
+  Layout(out, words, corners, options.linewidth).append();
+}
+
+} // namespace effects

@@ -1,0 +1,26 @@
+// NumPy's print options, as far as native code follows them. Where others are in force, Python formats.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace effects {
+
+enum class FloatMode : int { kFixed, kUnique, kMaxprec, kMaxprecEqual };
+
+struct PrintOptions {
+  int64_t threshold = 1000; // arrays with more elements are summarised
+  int64_t edgeitems = 3;    // at least 1
+  int64_t linewidth = 75;
+  int precision = 8; // -1: as many digits as tell a number from others
+  FloatMode mode = FloatMode::kMaxprec;
+  bool suppress = false;
+  char sign = '-';
+  std::string nan = "nan", inf = "inf"; // of one line, in ASCII
+};
+
+// The number of these options, which are kept for good. Number 0 are NumPy's own.
+uint32_t NumberOf(const PrintOptions &options);
+const PrintOptions &PrintOptionsOf(uint32_t number);
+
+} // namespace effects
