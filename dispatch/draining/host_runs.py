@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from effects import _errors as errors
 from effects._model import operation
@@ -62,7 +63,7 @@ class _Key(NamedTuple):
     epoch: int
     device: int
     number: int
-    lane: tuple[int, ...]
+    lane: int  # of the start's lanes, in C order
 
 
 class HostRuns:
@@ -90,7 +91,8 @@ class HostRuns:
 
     def _start(self, function: HostFunction, record: Record) -> None:
         args, number = record.args
-        key = _key(record, int(number))
+        lane = np.ravel_multi_index(record.lane, record._site.lanes) if record.lane else 0
+        key = _key(record, int(number), int(lane))
         run = HostRun(function, record._site.content.title, record._site.where, args, key.thread)
         with self._came:
             self._runs[key] = self._unended[id(run)] = run
@@ -124,7 +126,7 @@ class HostRuns:
 
     def _find(self, record: Record, ticket: Any, take: bool) -> HostRun:
         number = int(ticket[0]) << 12 | int(ticket[1])
-        key = _key(record, number)
+        key = _key(record, number, int(ticket[2]))
         # The start comes from the thread of one device, and the done perhaps from that of a faster one: then the start
         # is still to come.
         while True:
@@ -206,11 +208,11 @@ class HostRuns:
         self._failures.given_up.discard(thread)
 
 
-def _key(record: Record, number: int) -> _Key:
+def _key(record: Record, number: int, lane: int) -> _Key:
     thread = thread_of(record.token[STREAM])
     # Operations of programs that JAX dispatched are numbered as those of one.
     epoch = 0 if thread == UNTRACKED_THREAD else record.token[EPOCH]
-    return _Key(thread, epoch, record.device, number, record.lane)
+    return _Key(thread, epoch, record.device, number, lane)
 
 
 class HostRun:

@@ -30,6 +30,10 @@ MSG_COLLECTIVE_PERMUTATION = (
     "`fx.ppermute_start` at {where} was given the permutation {perm}. It is a list of pairs (from, to) of devices "
     "along the axis, 0 to {last}, each at most once as a sender and once as a receiver. Correct the pairs."
 )
+MSG_COLLECTIVE_DIMENSION = (
+    "`fx.{call}` at {where} was given axis {axis} for an array of {ndim} dimensions. An axis is "
+    "from {least} to {most}. Correct it."
+)
 MSG_COLLECTIVE_SIZE = (
     "`fx.{call}` at {where} was given an array of shape {shape}, to be divided along axis {axis} between {size} "
     "devices. The size of that axis must be a multiple of {size}, or without `tiled=True` equal to it. Change the "
@@ -81,7 +85,7 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
     if args and are_references(args[0]):
         x, into = read_references(x, args[0], "ppermute_start", where)
         args = args[1:]
-    axis_name, perm = _axis_and_permutation(*args, **kwargs)
+    axis_name, perm = _take_axis_and_permutation(*args, **kwargs)
     axes, size = _axes_of(axis_name, "ppermute_start", where)
     receivers = [-1] * size
     try:
@@ -98,8 +102,14 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
     return _exchange(x, "ppermute", where, schedule, axes, size, tuple(receivers), lambda x: x, None, into)
 
 
-def _axis_and_permutation(axis_name: Any, perm: Any) -> tuple[Any, Any]:
-    return axis_name, perm
+def _take_axis_and_permutation(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Raises the error of Python's for arguments of another number or name."""
+
+    def ppermute_start(axis_name: Any, perm: Any) -> tuple[Any, Any]:
+        return axis_name, perm
+
+    ppermute_start.__qualname__ = "fx.ppermute_start"
+    return ppermute_start(*args, **kwargs)
 
 
 @_jax.for_users
@@ -173,6 +183,7 @@ def all_gather_start(
     join = _Join(axis, tiled, reduced_along=axes if to == "reduced" else ())
 
     def send(x: Any) -> Any:
+        _check_axis(axis, x.ndim + (not tiled), "all_gather_start", where)
         return _for_each(x, size)
 
     return _exchange(x, "all_gather", where, schedule, axes, size, None, send, join, everywhere=to != "varying")
@@ -210,6 +221,7 @@ def all_to_all_start(
     axes, size = _axes_of(axis_name, "all_to_all_start", where)
 
     def send(x: Any) -> Any:
+        _check_axis(concat_axis, x.ndim, "all_to_all_start", where)
         return _parts(x, split_axis, size, tiled, "all_to_all_start", where)
 
     return _exchange(x, "all_to_all", where, schedule, axes, size, None, send, _Join(concat_axis, tiled, ()))
@@ -297,6 +309,14 @@ def _same_along(x: Any, axes: tuple[str, ...], everywhere: bool) -> tuple[str, .
 def _for_each(x: Any, size: int) -> Any:
     """The same for each device."""
     return jnp.broadcast_to(x, (size, *x.shape))
+
+
+def _check_axis(axis: int, ndim: int, call: str, where: Where) -> None:
+    if not -ndim <= axis < ndim:
+        message = MSG_COLLECTIVE_DIMENSION.format(
+            call=call, where=where, axis=axis, ndim=ndim, least=-ndim, most=ndim - 1
+        )
+        raise ValueError(message)
 
 
 def _parts(x: Any, axis: int, size: int, tiled: bool, call: str, where: Where) -> Any:

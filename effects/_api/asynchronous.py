@@ -84,6 +84,7 @@ class Future(Generic[T]):
         return cls(ticket, operation.end, structure, finish, into)
 
     def results(self, found: Sequence[Any]) -> Any:
+        found = self.operation.shown(found)
         return jax.tree.unflatten(self.structure, map(self.finish, found) if self.finish else found)
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
 """Asynchronous operations: what is started, and done later.
 
 An operation is what a start, its updates and its done have in common. What is in flight lies on the host, under a
-number that the program has as a *ticket*: `float32[2]`, the one array of a future. A float, since the derivative by an
-integer would vanish without a word.
+number that the program has as a *ticket*: `float32[3]`, the one array of a future. It says the number, and which lane
+it is for. Floats, since the derivative by an integer would vanish without a word.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from effects._model.where import Where
 ASYNC = Effect("async", kind="device")
 """The effect of starts, updates and dones. They are in order on the device, in a domain that counts nothing."""
 
-TICKET_LENGTH = 2
+TICKET_LENGTH = 3
 
 DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
 """The names of the functions that wait for one of the host's, which `dispatch/` registers."""
@@ -89,6 +89,10 @@ class Operation:
     @property
     def _same_along(self) -> tuple[tuple[Any, ...], ...]:
         return self.same_along or ((),) * len(self.results)
+
+    def shown(self, results: Sequence[Any]) -> Sequence[Any]:
+        """Results in the types in which they are asked for."""
+        return results
 
     @property
     def end(self) -> Operation:
@@ -239,6 +243,9 @@ class HostEnd(Operation):
 
     kind = "async_callback"
     is_linear = False
+
+    def shown(self, results: Sequence[Any]) -> Sequence[Any]:
+        return [result.astype(type_.dtype) for result, type_ in zip(results, self.types, strict=True)]
 
     def at(self, where: Where, function: str = DONE_FUNCTION) -> HostAwait:
         """`function`: the name under which the host knows what waits there."""

@@ -26,6 +26,12 @@ MSG_ASYNC_DERIVATIVE = (
 )
 
 
+MSG_ASYNC_LANES = (
+    "The future that is {ended} at {where} has a ticket of shape {shape}, and one of shape {expected} is wanted there. "
+    "What is started in each lane of a `vmap`, or in each turn of a loop, is {ended} in each. Write `jax.vmap` or "
+    "`jax.lax.map` around `{call}`, as around the start."
+)
+
 async_start_p = _jax.Primitive("async_start")
 async_start_p.multiple_results = True
 async_update_p = _jax.Primitive("async_update")
@@ -45,20 +51,30 @@ def _start_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any
     return [operation.ticket], jax_effects(ASYNC)
 
 
+def _check_ticket(ticket: Any, operation: Operation, ended: str, call: str) -> None:
+    expected = operation.ticket.shape
+    if ticket.shape != expected:
+        shown = {"ended": ended, "where": operation.where, "shape": ticket.shape, "expected": expected, "call": call}
+        raise errors.FutureError(MSG_ASYNC_LANES.format(**shown))
+
+
 @async_update_p.def_effectful_abstract_eval
 def _update_abstract_eval(*operands: Any, operation: Operation, partial: bool) -> tuple[list[Any], set[Any]]:
+    _check_ticket(operands[-1], operation, "updated", "fx.async_update")
     results = operation.results_of_lanes if partial else []
     return [operands[-1], *results], effects_of_end(operation) if partial else jax_effects(ASYNC)
 
 
 @async_done_p.def_effectful_abstract_eval
 def _done_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any], set[Any]]:
+    _check_ticket(operands[-1], operation, "done", "fx.async_done")
     return operation.results_of_lanes, effects_of_end(operation)
 
 
 def _call_by_itself(primitive: Any, *operands: Any, **params: Any) -> Any:
     """Outside of all programs an operation is a program of its own."""
-    return jax.jit(functools.partial(primitive.bind, **params))(*operands)
+    with jax.disable_jit(False):
+        return jax.jit(functools.partial(primitive.bind, **params))(*operands)
 
 
 for _primitive in (async_start_p, async_update_p, async_done_p):

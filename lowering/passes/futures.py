@@ -19,7 +19,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.operation import ASYNC, TICKET_LENGTH, Operation
+from effects._model.operation import ASYNC, TICKET_LENGTH, Kept, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects.lowering.holders import Extra, find_holder
 from effects.lowering.passes.between import is_asynchronous
@@ -82,6 +82,11 @@ MSG_LEAKED = (
     "The future of `{name}`, started at {start}, is returned from the program without being done. What is in flight "
     "belongs to one call of a program, and is gone when it ends. Return `fx.async_done(future)`."
 )
+MSG_REGION = (
+    "The future of `{name}`, started at {start} {there}, is {ended} at {at} {here}. In a `jax.shard_map` each device "
+    "starts and ends operations of its own, and outside of it the program has one for all devices. Do it where it was "
+    "started, and pass its results on."
+)
 MSG_FOREIGN = (
     "What is {ended} at {at} is no future of this program. A future is started and used up in one call of a function "
     "of `fx.jit`. Start the operation in the function, and pass its future on as it is."
@@ -113,11 +118,17 @@ class _Future:
         operation: What was started; None if all that is known is that a derivative may have zeros there.
         is_needed: Whether something is in flight for certain, which must be done.
         end: How it was used up.
+        region: The axes of the region in which it was started.
     """
 
     operation: Operation | None
     is_needed: bool = True
     end: _End | None = None
+    region: tuple[str, ...] = ()
+
+    def passed_on(self) -> _Future:
+        """The future that goes on as another one."""
+        return _Future(self.operation, self.is_needed, region=self.region)
 
     def use(self, how: str, where: str, remedy: str) -> None:
         if (end := self.end) is not None:
@@ -148,6 +159,7 @@ class _Run:
 
     def __init__(self) -> None:
         self._loops: list[str] = []  # those whose bodies are being walked
+        self._region: tuple[str, ...] = ()  # the axes of the one that is being walked
         self._apart: dict[Any, list[_Value]] = {}  # jaxprs that take and return no futures, and what they return
 
     def walk(self, jaxpr: Any, args: Sequence[_Value], own: Sequence[_Value] = ()) -> list[_Value]:
@@ -193,7 +205,8 @@ class _Run:
         if primitive is async_start_p:
             if (future := next(_futures(operands), None)) is not None:
                 raise _error(MSG_NUMBER, future, primitive=primitive, at=_jax.source_of(eqn))
-            return [_Future(params["operation"], is_needed=not params["operation"].of_derivative)]
+            operation = params["operation"]
+            return [_Future(operation, is_needed=not operation.of_derivative, region=self._region)]
         if primitive in (async_update_p, async_done_p):
             return self._end(eqn, operands)
         if primitive is _jax.cond_p:
@@ -214,16 +227,29 @@ class _Run:
         """An update or a done. The ticket is the last operand."""
         where, future = str(eqn.params["operation"].where), operands[-1]
         how = "done" if eqn.primitive is async_done_p else "updated"
-        others: list[_Value] = [None] * (len(eqn.outvars) - 1)
         if future is None:
             raise errors.FutureError(MSG_FOREIGN.format(ended=how, at=where))
         if isinstance(future, _Zeros):
-            return [None, *others] if how == "done" else [future, *others]
-        future.use(how, where, how)
-        return [None, *others] if how == "done" else [_Future(future.operation, future.is_needed), *others]
+            following: _Value = future
+        else:
+            self._check_region(future, how, where)
+            future.use(how, where, how)
+            following = future.passed_on()
+        results: list[_Value] = [None] * len(eqn.outvars)
+        return results if how == "done" else [following, *results[1:]]
+
+    def _check_region(self, future: _Future, how: str, where: str) -> None:
+        """Values that are started outside of a region are on each of its devices, which take them as they are."""
+        kept = future.operation is None or isinstance(future.operation, Kept)
+        if future.region == self._region or (kept and not future.region):
+            return
+        there, here = (_shown_region(axes) for axes in (future.region, self._region))
+        raise _error(MSG_REGION, future, there=there, here=here, ended=how, at=where)
 
     def _call(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
         """What holds jaxprs and is no branch and no loop."""
+        if eqn.primitive is _jax.shard_map_p:
+            return self._in_region(eqn, operands)
         if (holder := find_holder(eqn.primitive)) is None:
             return self._walk_in_place(eqn, eqn.params, operands)
         extra = Extra(
@@ -232,6 +258,14 @@ class _Run:
             lambda body, _, args: ((), self.walk(body, args)),
         )
         return holder(extra, *operands, **eqn.params)
+
+    def _in_region(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
+        around = self._region
+        self._region = (*around, *sorted(map(str, eqn.params["newly_manual_axes"])))
+        try:
+            return self._walk_in_place(eqn, eqn.params, operands)
+        finally:
+            self._region = around
 
     def _walk_in_place(self, eqn: Any, params: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
         bodies = list(_jax.jaxprs_in(params))
@@ -263,7 +297,8 @@ class _Run:
                 raise _error(MSG_BRANCH_RESULT, futures[0], branch=where)
             out = next((future for future in futures if future.operation is not None), None)
             is_needed = any(future.is_needed for future in futures)
-            outs.append(_Future(out.operation if out else None, is_needed) if all(cases) else None)
+            one = out or next(iter(futures), _Future(None))
+            outs.append(_Future(one.operation, is_needed, region=one.region) if all(cases) else None)
             for case, after in zip(cases, ends, strict=True):
                 if isinstance(case, _Future):
                     self._hand_on(case, args, after, where)
@@ -300,16 +335,14 @@ class _Run:
         self._loops.append(where)
         values = list(values)
         while True:
-            inner = [
-                _Future(value.operation, value.is_needed) if isinstance(value, _Future) else value for value in values
-            ]
+            inner = [value.passed_on() if isinstance(value, _Future) else value for value in values]
             results = self.walk(body, [*consts, *inner], own=inner)
             # Zeros that are carried are a number, or the future of a derivative: what the body makes of them tells.
             unlike = [at for at in range(carried) if values[at] is _ZEROS and results[at] is not _ZEROS]
             if not unlike:
                 break
             for at in unlike:
-                values[at] = None if results[at] is None else _Future(None, is_needed=False)
+                values[at] = None if results[at] is None else _Future(None, is_needed=False, region=self._region)
             for future, end in before:
                 future.end = end
         self._loops.pop()
@@ -355,6 +388,10 @@ def _compute(eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
     return [None] * len(eqn.outvars)
 
 
+def _shown_region(axes: Sequence[str]) -> str:
+    return f"in a `jax.shard_map` over {', '.join(map(repr, axes))}" if axes else "outside of any `jax.shard_map`"
+
+
 def _futures(values: Iterable[_Value]) -> Iterable[_Future]:
     return (value for value in values if isinstance(value, _Future))
 
@@ -365,7 +402,7 @@ def _joined(given: _Value, result: _Value) -> _Value:
     if not futures:
         return result if given is result else None
     operation = next((future.operation for future in futures if future.operation is not None), None)
-    return _Future(operation, any(future.is_needed for future in futures))
+    return _Future(operation, any(future.is_needed for future in futures), region=futures[0].region)
 
 
 def _is_ticket(aval: Any) -> bool:

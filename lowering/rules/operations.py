@@ -19,6 +19,7 @@ from effects import _jax
 from effects._api.config import config
 from effects._api.custom_call_primitive import custom_call_p
 from effects._model.after import after
+from effects._model.operand import stored_dtype
 from effects._model.operation import ASYNC, Called, Exchanged, HostAwait, HostRun, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects._model.platform import platforms_with, platforms_with_handlers
@@ -205,22 +206,26 @@ def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[A
 
 
 def _keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+    values = [value.astype(stored_dtype(value.dtype)) for value in values]
     by_lane = not isinstance(operation, Exchanged)
     optional = operation.of_derivative
     return _call(token, values, [operation.ticket], operation, KEEP_TARGET, by_lane=by_lane, optional=optional)
 
 
 def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
-    results, exchanged = operation.results_of_lanes, isinstance(operation, Exchanged)
+    shown, exchanged = operation.results_of_lanes, isinstance(operation, Exchanged)
+    results = [result.update(dtype=stored_dtype(result.dtype)) for result in shown]
     lanes = len(operation.lanes) if exchanged and operation.receivers is None else 0
     if lanes:  # a part from each device comes first
         results = [result.update(shape=_moved(result.shape, lanes, 0)) for result in results]
     token, outs = _call(token, operands, results, operation, TAKE_TARGET, by_lane=not exchanged)
+    outs = [out.astype(result.dtype) for out, result in zip(outs, shown, strict=True)]
     return token, [jnp.moveaxis(out, 0, lanes) for out in outs] if lanes else outs
 
 
 def _to_exchange(values: Sequence[Any], operation: Exchanged) -> list[Any]:
     """The device's place in its group, the number of its group, and what it sends, with the parts for each in front."""
+    values = [value.astype(stored_dtype(value.dtype)) for value in values]
     if operation.receivers is None:
         values = [jnp.moveaxis(value, len(operation.lanes), 0) for value in values]
     others = tuple(axis for axis in jax.sharding.get_abstract_mesh().manual_axes if axis not in operation.axes)

@@ -1,5 +1,5 @@
-// A future's only array is its ticket, two floats that hold the operation's number: a float, since the derivative of an
-// integer would vanish. Zeros are a future of zeros.
+// A future's only array is its ticket. Two floats hold the operation's number, and a third which of its lanes it is for:
+// floats, since the derivative by an integer would vanish. Zeros are a future of zeros.
 #pragma once
 
 #include <cstddef>
@@ -7,20 +7,23 @@
 
 namespace effects {
 
-inline constexpr size_t kTicketLength = 2;
-// Both floats hold their part exactly.
+inline constexpr size_t kTicketLength = 3;
+// All floats hold their part exactly.
 inline constexpr uint32_t kTicketShift = 12;
 
-// The same ticket for each of so many lanes.
+// A ticket for each of so many lanes. Loops may take them apart, and put tickets of their own together.
 inline void StoreTickets(float *at, size_t lanes, uint32_t number) {
-  for (size_t left = lanes; left != 0; --left) {
+  for (size_t lane = 0; lane < lanes; ++lane) {
     *at++ = static_cast<float>(number >> kTicketShift);
     *at++ = static_cast<float>(number & ((1u << kTicketShift) - 1));
+    *at++ = static_cast<float>(lane);
   }
 }
 
 inline uint32_t LoadTicket(const float *ticket) {
   return (static_cast<uint32_t>(ticket[0]) << kTicketShift) | static_cast<uint32_t>(ticket[1]);
 }
+
+inline uint32_t LaneOfTicket(const float *ticket) { return static_cast<uint32_t>(ticket[2]); }
 
 } // namespace effects

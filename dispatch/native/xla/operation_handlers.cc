@@ -16,7 +16,7 @@ namespace {
 
 Program ProgramOf(const Token &token) { return {ThreadOf(token), token.epoch}; }
 
-// Each lane has the same ticket. Returns nothing else: the token goes on as it is.
+// Returns a ticket for each lane, and nothing else: the token goes on as it is.
 void ReturnTickets(uint32_t number, const DeviceToken &token, ffi::RemainingRets rets) {
   auto tickets = rets.get<ffi::AnyBuffer>(0).value();
   StoreTickets(static_cast<float *>(tickets->untyped_data()), tickets->element_count() / kTicketLength, number);
@@ -113,14 +113,15 @@ ffi::Future Take(bool by_lane, int32_t device, ffi::RemainingArgs args, ffi::Rem
         const size_t size = out.size / lanes;
         of_lane.push_back({static_cast<std::byte *>(out.data) + lane * size, size});
       }
-      const uint32_t number = LoadTicket(tickets + lane * kTicketLength);
+      const float *const ticket = tickets + lane * kTicketLength;
+      const uint32_t number = LoadTicket(ticket);
       if (number == 0) {
         for (const Operations::Out &out : of_lane)
           if (out.size != 0) std::memset(out.data, 0, out.size);
         promise.CountDown(1);
         continue;
       }
-      operations().take(ProgramOf(token.token), device, number, static_cast<uint32_t>(lane), std::move(of_lane),
+      operations().take(ProgramOf(token.token), device, number, by_lane ? LaneOfTicket(ticket) : 0, std::move(of_lane),
                         [promise, program = ProgramOf(token.token)](const std::string &error) mutable {
                           if (!error.empty()) operations().fail(program, kProgramFailed);
                           promise.CountDown(1, error.empty() ? ffi::Error::Success() : ffi::Error::Internal(error));

@@ -1,5 +1,6 @@
 """Every future is used up once: what is refused, with the lines of both ends."""
 
+import functools
 import inspect
 
 import jax
@@ -95,7 +96,7 @@ def test_started_and_dropped_in_a_branch():
 def test_future_in_one_branch_and_number_in_another():
     def f(x):
         future = fx.async_start(jnp.sin, x)  # start
-        other = fx.Future(x * 2, future.operation, future.structure)
+        other = fx.Future(jnp.ones_like(future.ticket) * x[0], future.operation, future.structure)
         return done(jax.lax.cond(x[0] > 0, lambda: future, lambda: other))  # loop
 
     assert "returns a number in its place" in refusal(f)
@@ -154,7 +155,7 @@ def test_loop_that_does_not_carry_on():
         future = fx.async_start(jnp.sin, x)  # start
 
         def body(i, future):
-            return fx.Future(done(future), future.operation, future.structure)
+            return fx.Future(jnp.ones_like(future.ticket) * done(future)[0], future.operation, future.structure)
 
         return done(jax.lax.fori_loop(0, 3, body, future))  # loop
 
@@ -279,7 +280,7 @@ def test_future_of_another_program():
 
     def g(x):
         future = fx.async_start(jnp.sin, x)
-        kept.append(fx.Future(np.ones(2, np.float32), future.operation, future.structure))
+        kept.append(fx.Future(np.ones(3, np.float32), future.operation, future.structure))
         return done(future)
 
     kept = []
@@ -290,3 +291,51 @@ def test_future_of_another_program():
         return done(kept[0])  # end
 
     assert "is no future of this program" in refusal(constant)
+
+
+MESH = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def region(body, in_specs, out_specs):
+    return jax.shard_map(body, mesh=MESH, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def test_callback_started_outside_of_a_region_and_done_inside():
+    def f(x):
+        future = fx.async_callback(np.sin, x, x)  # start
+        return region(lambda x: done(future), P("i"), P("i"))(x)  # end
+
+    message = refusal(f, jnp.arange(4.0))
+    assert "outside of any `jax.shard_map`, is done at" in message
+    assert "in a `jax.shard_map` over 'i'" in message
+
+
+@pytest.mark.parametrize("started", ["values", "callback", "collective"])
+def test_started_in_a_region_and_done_outside(started):
+    begin = {
+        "values": start,
+        "callback": lambda x: fx.async_callback(np.sin, x, x),
+        "collective": lambda x: fx.psum_start(x, "i"),
+    }[started]
+
+    def f(x):
+        future = region(begin, P("i"), P())(x)
+        return done(future)  # end
+
+    message = refusal(f, jnp.arange(4.0))
+    assert "in a `jax.shard_map` over 'i', is done at" in message
+    assert "outside of any `jax.shard_map`. In a" in message
+
+
+@pytest.mark.parametrize("call", [fx.async_done, fx.async_update])
+@pytest.mark.parametrize("around", [jax.vmap, lambda f: functools.partial(jax.lax.map, f)], ids=["vmap", "map"])
+def test_one_end_for_several_starts(call, around):
+    """The futures of lanes or turns, taken for one."""
+
+    def f(x):
+        futures = around(start)(x)
+        return call(futures)  # end
+
+    message = refusal(f, jnp.ones((3, 2)))
+    assert "has a ticket of shape (3, 3), and one of shape (3,) is wanted there" in message
+    assert f"around `fx.{call.__name__}`" in message

@@ -221,7 +221,7 @@ def test_zeros_are_a_future_of_zeros():
 
     def f(x):
         future = start(x)
-        zeros = fx.Future(jnp.zeros(2), future.operation, future.structure)
+        zeros = fx.Future(jnp.zeros_like(future.ticket), future.operation, future.structure)
         return done(future) + done(zeros) + done(zeros)
 
     np.testing.assert_array_equal(fx.jit(f)(X), X)
