@@ -13,6 +13,8 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
+from effects._model.kernel_log import grown
+from effects.dispatch.calling.jit import jit
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.observe import capture
 
@@ -41,7 +43,7 @@ def check_grid_races(fun: Callable[..., Any], *args: Any, orders: int = 8) -> No
 
     Args:
         fun: A function, jitted or not, that calls kernels with `interpret=True`.
-        *args: Its arguments.
+        *args: Its arguments. Arrays in them are traced; all else the function gets as it is.
         orders: How many orders, at least 2.
 
     Raises:
@@ -86,7 +88,7 @@ class _Visit:
     order: str | int
     results: list[Any] = dataclasses.field(default_factory=list)
     records: Counter[tuple[str, ...]] = dataclasses.field(default_factory=Counter)
-    calls: dict[str, list[_Call]] = dataclasses.field(default_factory=dict)  # of kernels, by their names
+    calls: dict[tuple[str, int], list[_Call]] = dataclasses.field(default_factory=dict)  # by kernel and device
 
     def note(self, params: dict[str, Any], args: Sequence[Any], results: Sequence[Any]) -> None:
         """While a program is traced: it has this kernel."""
@@ -95,12 +97,14 @@ class _Visit:
         name, blocks = _jax.kernel_source(params), _jax.blocks_of_results(params)[: len(results)]
         prefetched = args[: _jax.num_prefetched(params)]
 
-        def seen(starts: Sequence[Any], results: Sequence[Any]) -> None:
+        def seen(device: Any, starts: Sequence[Any], results: Sequence[Any]) -> None:
             arrays = [list(map(np.asarray, values)) for values in (starts, results)]
-            self.calls.setdefault(name, []).append(_Call(grid, blocks, *arrays))
+            self.calls.setdefault((name, int(device)), []).append(_Call(grid, blocks, *arrays))
 
+        axes = tuple(jax.sharding.get_abstract_mesh().manual_axes)
+        device = jax.lax.axis_index(axes) if axes else 0  # those of a region call at the same time
         with _jax.left_to_jax():
-            jax.debug.callback(seen, _jax.starts_of_results(params, prefetched)[: len(results)], list(results))
+            jax.debug.callback(seen, device, _jax.starts_of_results(params, prefetched)[: len(results)], list(results))
 
 
 @dataclasses.dataclass
@@ -114,9 +118,29 @@ class _Call:
 
 
 def _run(fun: Callable[..., Any], args: Sequence[Any], order: str | int) -> _Visit:
+    """One run in which no record was lost: the log that restores their order grows when it was too small."""
+    while True:
+        before = sum(grown.values())
+        try:
+            return _run_once(fun, args, order)
+        except errors.EffectError:
+            if sum(grown.values()) == before:
+                raise
+
+
+def _run_once(fun: Callable[..., Any], args: Sequence[Any], order: str | int) -> _Visit:
+    leaves, structure = jax.tree.flatten(args)
+    traced = [at for at, leaf in enumerate(leaves) if isinstance(leaf, (jax.Array, np.ndarray, np.generic))]
+
+    def call(arrays: Sequence[Any]) -> Any:
+        given = list(leaves)
+        for at, array in zip(traced, arrays, strict=True):
+            given[at] = array
+        return fun(*jax.tree.unflatten(structure, given))
+
     visit = _Visit(order)
     with _jax.with_kernel_options(visit=visit), capture(suppress=True) as records:
-        visit.results = list(map(np.asarray, jax.tree.leaves(jax.jit(lambda *args: fun(*args))(*args))))
+        visit.results = list(map(np.asarray, jax.tree.leaves(jit(call)([leaves[at] for at in traced]))))
         jax.effects_barrier()
         effects_barrier()
     visit.records = Counter((str(record.where), str(record.grid), record.text) for record in records)
@@ -126,10 +150,10 @@ def _run(fun: Callable[..., Any], args: Sequence[Any], order: str | int) -> _Vis
 def _differences(first: _Visit, other: _Visit) -> list[tuple[str, ...]]:
     """(what, where, which programs) of all that is not the same."""
     rows: list[tuple[str, ...]] = []
-    for name, calls in first.calls.items():
-        for call, again in zip(calls, other.calls.get(name, []), strict=False):
+    for key, calls in first.calls.items():
+        for call, again in zip(calls, other.calls.get(key, []), strict=False):
             for number, (result, after) in enumerate(zip(call.results, again.results, strict=True)):
-                rows += _blocks_that_differ(name, call, number, result, after)
+                rows += _blocks_that_differ(key[0], call, number, result, after)
     for number, (result, after) in enumerate(zip(first.results, other.results, strict=True)):
         if not rows and not _same(result, after).all():
             rows.append((f"result {number} of the function", "", ""))

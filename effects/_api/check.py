@@ -116,7 +116,7 @@ def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
 
 def check_at(where: Where, predicate: Any, fmt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """A check that stands at this line of the user's."""
-    holds = truth_of(predicate, where, lambda x: x.all(), "fx.check", RULE, EXAMPLE)
+    holds = truth_of(predicate, where, _all, "fx.check", RULE, EXAMPLE)
     operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where)
     of_record = check_format("fx.check", fmt, leaves, tree, where)
     site = Site(CHECK, Check(fmt, of_record=of_record), leaves, tree, where)
@@ -128,6 +128,11 @@ def check_at(where: Where, predicate: Any, fmt: Any, args: tuple[Any, ...], kwar
         jax.lax.cond(holds, lambda *_: None, fail, *operands)
     elif not holds:
         fail(*operands)
+
+
+def _all(x: Any) -> Any:
+    # Compiled kernels have no reduction of booleans.
+    return x.astype(np.int32).min() != 0 if _jax.is_in_kernel() else x.all()
 
 
 def truth_of(predicate: Any, where: Where, together: Callable[[Any], Any], call: str, rule: str, example: str) -> Any:

@@ -18,6 +18,10 @@ MSG_NOT_SIMULATED = (
     "`fx.pallas_call` at {where} was given the grid order {order!r} for a kernel that is compiled for a device. There "
     "all programs of the grid run at their own time. Pass `interpret=True`, or leave `grid_order` out."
 )
+MSG_OTHER_INTERPRETER = (
+    "`fx.pallas_call` at {where} was given the grid order {order!r} for a kernel that an interpreter of JAX's for "
+    "other devices runs. It visits the grid as it likes. Pass `interpret=True`, or leave `grid_order` out."
+)
 MSG_DYNAMIC_GRID = (
     "`fx.pallas_call` at {where} was given the grid order {order!r} for a grid whose size is known only when the "
     "program runs. An order is made while the kernel is traced. Give the grid a size of plain integers, or leave "
@@ -86,11 +90,11 @@ def pallas_call(
     from jax.experimental import pallas as pl
 
     where = where_called()
-    if not (grid_order in ("program", "reverse") or (isinstance(grid_order, (int, np.integer)) and grid_order >= 0)):
+    if not (grid_order in ("program", "reverse") or (_is_number(grid_order) and int(grid_order) >= 0)):
         raise ValueError(MSG_GRID_ORDER.format(where=where, order=grid_order))
     if when_full not in ("grow", "drop_newest"):
         raise ValueError(MSG_WHEN_FULL.format(where=where, given=when_full))
-    if log_capacity is not None and (not isinstance(log_capacity, (int, np.integer)) or log_capacity < 1):
+    if log_capacity is not None and not (_is_number(log_capacity) and log_capacity >= 1):
         raise ValueError(MSG_LOG_CAPACITY.format(where=where, given=log_capacity))
     notes = {} if log_capacity is None else {LOG_CAPACITY: str(int(log_capacity))}
     notes |= {WHEN_FULL: when_full} if when_full != "grow" else {}
@@ -100,11 +104,17 @@ def pallas_call(
         return pl.pallas_call(kernel, out_shape, **options)
     if not options.get("interpret"):
         raise ValueError(MSG_NOT_SIMULATED.format(where=where, order=grid_order))
+    if options["interpret"] is not True:
+        raise ValueError(MSG_OTHER_INTERPRETER.format(where=where, order=grid_order))
     grid_spec = options.get("grid_spec")
     grid = options.get("grid", ()) if grid_spec is None else grid_spec.grid
     _check_grid(grid, grid_order, where)
     options["metadata"] = {**(options.get("metadata") or {}), GRID_ORDER: str(grid_order)}
     return pl.pallas_call(kernel, out_shape, **options)
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, (int, np.integer)) and not isinstance(given, bool)
 
 
 def _check_grid(grid: Any, order: str | int, where: Where) -> None:

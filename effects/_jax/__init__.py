@@ -134,6 +134,7 @@ from effects._jax.pallas import with_grid_order as with_grid_order
 from effects._jax.pallas import with_input as with_input
 from effects._jax.pallas import with_kernel as with_kernel
 from effects._jax.pallas import with_note as with_note
+from effects._jax.pallas import without_note as without_note
 from effects._jax.partitioner import call_partitioned as call_partitioned
 from effects._jax.partitioner import element_type as element_type
 from effects._jax.partitioner import is_tiled as is_tiled

@@ -77,6 +77,10 @@ def with_note(params: dict[str, Any], key: str) -> dict[str, Any]:
     return {**params, "metadata": frozen_dict.FrozenDict({**(params["metadata"] or {}), key: "1"})}
 
 
+def without_note(params: dict[str, Any], key: str) -> dict[str, Any]:
+    return {**params, "metadata": frozen_dict.FrozenDict({k: v for k, v in params["metadata"].items() if k != key})}
+
+
 def has_note(params: dict[str, Any], key: str) -> bool:
     return key in (params["metadata"] or {})
 
@@ -93,7 +97,7 @@ def block_starts(
         along = zip(evaluate(index_map, [*index, *prefetched]), block.block_shape, block.array_aval.shape, strict=True)
         for number, size, whole in along:
             if isinstance(size, pallas_core.Element):
-                starts.append((number, whole + sum(size.padding)))
+                starts.append((number, whole + sum(size.padding) - size.block_size + 1))  # it ends inside, too
             else:
                 starts.append((number * pallas_core.get_block_size(size), whole))
         yield block.origin, (named.func_filename or "", named.func_lineno or 0, named.func_name), starts

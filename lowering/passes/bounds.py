@@ -6,6 +6,7 @@ not the kernel's.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ def with_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a kernel that checks its accesses. One that does so already stays as it is."""
     if _jax.has_note(params, _CHECKED):
         return params
+    unchecked = params["jaxpr"]
     kernel, rank = _jax.closed_jaxpr(params["jaxpr"]), _jax.grid_rank(params)
 
     def checked(*references: Any) -> list[Any]:
@@ -33,7 +35,20 @@ def with_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
                 _check(Where(*frame), f"start of the block of `{origin}`", axis, size, start, None)
         return _with_checks(kernel, references)
 
-    return _jax.with_note(_jax.with_kernel(params, checked), _CHECKED)
+    params = _jax.with_note(_jax.with_kernel(params, checked), _CHECKED)
+    _unchecked[params["jaxpr"]] = unchecked
+    return params
+
+
+def without_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a kernel as they were before it checked its accesses; as they are, if that is not known."""
+    if (unchecked := _unchecked.get(params["jaxpr"])) is None or not _jax.has_note(params, _CHECKED):
+        return params
+    return {**_jax.without_note(params, _CHECKED), "jaxpr": unchecked}
+
+
+_unchecked: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""A kernel with checks -> the one without."""
 
 
 def _with_checks(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
@@ -63,6 +78,8 @@ def _checked(jaxpr: Any) -> Any:
 def _check(where: Where, what: str, axis: int, size: int, positions: Any, mask: Any) -> None:
     """A check that positions along an axis are inside, those aside that a mask leaves out."""
     positions = jnp.asarray(positions)
+    if not positions.size:
+        return
     if mask is not None:  # what is left out is inside
         inside = jnp.clip(positions, 0, size - 1)
         positions = jnp.where(mask, positions, inside)

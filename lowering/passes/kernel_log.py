@@ -70,7 +70,7 @@ class LogWriter:
         self.store(consts, at, jnp.int32(self.sites.index(site) + 1))
         at = at + np.int32(1)
         for operand in given:
-            for words in as_words(operand):
+            for words in as_words(operand, self.target):
                 self.store(consts, at, words)
                 at = at + np.int32(words.size)
         if len(given) == len(operands):
@@ -102,21 +102,31 @@ def _refusal(target: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[str,
     return "", ""
 
 
-def as_words(x: Any) -> list[Any]:
-    """A value as 32-bit words, by operations that all targets have: first the lowest words of all elements."""
+def as_words(x: Any, target: str) -> list[Any]:
+    """A value as 32-bit words, by operations that the target has: first the lowest words of all elements."""
     dtype = np.dtype(x.dtype)
     if dtype.kind == "c":
-        return [*as_words(x.real), *as_words(x.imag)]
+        return [*as_words(x.real, target), *as_words(x.imag, target)]
     if dtype == np.int32:
         return [x]
     if dtype.kind in "biu" and dtype.itemsize < 4:
         return [x.astype(jnp.int32)]
     if dtype.itemsize < 4:
         x = x.astype(jnp.float32)
+    if dtype.itemsize <= 4 and x.ndim == 0 and target == _jax.MOSAIC_GPU:  # which has no bits of scalars there
+        return [x.astype(jnp.int32) if dtype.kind == "u" else _bits_of_first(jnp.broadcast_to(x, _A_WARPGROUP))]
     if dtype.itemsize <= 4:
         return [jax.lax.bitcast_convert_type(x, jnp.int32)]
     x = x if dtype.kind in "iu" else jax.lax.bitcast_convert_type(x, jnp.int64)
     return [x.astype(jnp.int32), (x >> 32).astype(jnp.int32)]
+
+
+def _bits_of_first(x: Any) -> Any:
+    return jax.lax.bitcast_convert_type(x, jnp.int32)[0]
+
+
+_A_WARPGROUP = (128,)
+"""The shape of what the threads of a warpgroup hold one element each of."""
 
 
 def _evaluate(

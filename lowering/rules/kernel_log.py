@@ -66,6 +66,7 @@ class LogOptions:
 
     capacity: int | None = None  # words in each program; None: what the setting says
     grows: bool = True  # whether it has more room once that was too few
+    takes_largest: bool = False  # whether it has room for each of the kernel's effects, whatever the capacity
 
 
 logged_kernel_p: _jax.Primitive = _jax.Primitive("logged_kernel")
@@ -166,6 +167,8 @@ def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: i
     """How many words the effects of a program may take. A log grows to `most` words a program at most."""
     capacity = config.kernel_log_capacity if options.capacity is None else options.capacity
     largest = max(sites, key=need_of)
+    if options.takes_largest:
+        capacity = max(capacity, need_of(largest))
     if (need := need_of(largest)) <= capacity:
         needed = grown.get((kernel, sites), 0) if options.grows else 0
         room = 1 << (needed - 1).bit_length() if needed > capacity else 0  # a little more the next time is room enough

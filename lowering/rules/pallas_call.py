@@ -21,7 +21,7 @@ from effects._api.pallas_call import grid_order_of, log_options_of, numbers_in_o
 from effects._jax import patches
 from effects._model.effect import Effect, Order
 from effects._model.primitive import effect_p
-from effects.lowering.passes.bounds import with_bounds_checks
+from effects.lowering.passes.bounds import with_bounds_checks, without_bounds_checks
 from effects.lowering.passes.grid import needs_grid, show_grid, visit_grid
 from effects.lowering.passes.lanes import call_lanes, lanes_of, with_lane
 from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
@@ -75,12 +75,17 @@ config.listen(lambda settings: _jax.set_kernel_options(checks_bounds=settings.bo
 def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(bind)
     def checked(*args: Any, **params: Any) -> Any:
-        if _jax.kernel_options().checks_bounds and _jax.is_simulated(params):
+        # What a derivative or `vmap` makes of a kernel comes here again.
+        is_last = not any(isinstance(x, _TRANSFORMED) for x in args)
+        if is_last and _jax.kernel_options().checks_bounds and _jax.is_simulated(params):
             params = with_bounds_checks(params)
         return bind(*args, **params)
 
     checked.__module__ = __name__
     return checked
+
+
+_TRANSFORMED = (_jax.ad.JVPTracer, _jax.ad.LinearizeTracer, _jax.batching.BatchTracer)
 
 
 @patches.implements("vmap of kernels")
@@ -105,9 +110,11 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
 
 @patches.implements("derivatives of kernels")
 def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
-    """JAX takes every input of a kernel to have a tangent. The inputs that are ours have none."""
+    """JAX takes every input of a kernel to have a tangent. The inputs that are ours have none. And it knows no
+    derivative of a kernel that asks which program of the grid it is, as checks of bounds do."""
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        params = without_bounds_checks(params)
         if _has_effects(params):
             tangents = [
                 _jax.ad.instantiate_zeros(tangent) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else tangent
@@ -171,11 +178,17 @@ def _needs_log(params: dict[str, Any]) -> bool:
     )
 
 
+def _log_options(params: dict[str, Any]) -> LogOptions:
+    # A log that only restores the order of a simulated grid takes whatever the simulation would.
+    simulated = params["interpret"] is True and not _jax.kernel_options().logs_simulated
+    return LogOptions(*log_options_of(params["metadata"]), takes_largest=simulated)
+
+
 def _thread_log(
     ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[Tokens, Sequence[Any]]:
     """A kernel that cannot call the host has its effects in a log, which is published behind it."""
-    outs, records = log_kernel(args, params, LogOptions(*log_options_of(params["metadata"])))
+    outs, records = log_kernel(args, params, _log_options(params))
     for site, operands in records:
         after, _ = bind_record(ctx, tokens, operands, site)
         tokens = {**tokens, **after}
@@ -186,10 +199,12 @@ def _thread_log(
 def _lower_compiled(lowering: Callable[..., Any]) -> Callable[..., Any]:
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         if not _needs_log(params) or not _has_effects(params):
+            if params["interpret"] is not True and _has_effects(params):  # JAX's interpreters for other devices
+                params = show_grid(params)
             return lowering(ctx, *operands, **params)
 
         def call(*args: Any) -> list[Any]:
-            outs, records = log_kernel(args, params, LogOptions(*log_options_of(params["metadata"])))
+            outs, records = log_kernel(args, params, _log_options(params))
             for site, given in records:
                 effect_p.bind(*given, site=site)
             return outs

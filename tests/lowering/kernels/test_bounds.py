@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
@@ -118,6 +119,24 @@ def test_blocks():
     assert _failures(_call(kernel, _shape(7), (4,), in_specs=[PAIRS], out_specs=PAIRS), X[:7]) == []
 
 
+@pytest.mark.parametrize(
+    ("step", "padding", "failing"), [(4, (0, 0), 0), (6, (0, 0), 1), (6, (1, 1), 0), (7, (1, 1), 1)]
+)
+def test_blocks_at_elements(step, padding, failing):
+    """Such a block lies inside of its array, with its padding, to its end."""
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    windows = pl.BlockSpec((pl.Element(4, padding),), lambda i: (i * step,))
+    out = pl.BlockSpec((4,), lambda i: (i,))
+    found = _failures(_call(kernel, _shape(8), (2,), in_specs=[windows], out_specs=out), X)
+    last = 4 + sum(padding)
+    assert [message.partition(" at ")[2] for message, _ in found] == [
+        f"{step} along axis 0, which goes from 0 to {last}"
+    ] * failing
+
+
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
 def test_setting_changes(jit):
     """A function that was called before has checks from the change on, and none after the next one."""
@@ -129,3 +148,43 @@ def test_setting_changes(jit):
     for is_set in (False, True, False):
         with fx.config.override(bounds_checks=is_set):
             assert len(_failures(program, X)) == is_set
+
+
+TRANSFORMED = {
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,)),
+    "grad of a jitted one": lambda f: lambda x: jax.jvp(fx.jit(f), (x,), (x,)),
+    "vmap": lambda f: lambda x: jax.vmap(f)(jnp.stack([x, x])),
+    "vmap of jvp": lambda f: lambda x: jax.vmap(lambda x: jax.jvp(f, (x,), (x,)))(jnp.stack([x, x])),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_results_under_transformations_are_those_without_checks(name):
+    """Also where JAX knows no derivative of what a check needs."""
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2
+
+    shape, x = jax.ShapeDtypeStruct((8,), jnp.float32), X.astype(jnp.float32)
+    f = pl.pallas_call(kernel, out_shape=shape, grid=(4,), in_specs=[PAIRS], out_specs=PAIRS, interpret=True)
+    checked = fx.jit(TRANSFORMED[name](f))(x)
+    with fx.config.override(bounds_checks=False):
+        expected = fx.jit(TRANSFORMED[name](f))(x)
+    jax.tree.map(np.testing.assert_array_equal, checked, expected)
+
+
+def test_derivative_of_a_kernel_with_an_index_that_is_outside():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[pl.ds(x_ref[0].astype(jnp.int32), 2)]
+
+    program = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((2,), jnp.float32), interpret=True)
+    found = _failures(lambda x: jax.jvp(program, (x,), (x,)), jnp.ones(2))
+    assert found[0][0] == "out of bounds: read at 1 to 2 along axis 0, which goes from 0 to 1"
+
+
+def test_slice_of_no_elements():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] + x_ref[pl.ds(pl.program_id(0), 0)].sum()
+
+    program = _call(kernel, _shape(8), (4,), in_specs=[PAIRS], out_specs=PAIRS)
+    assert _failures(program, X) == []

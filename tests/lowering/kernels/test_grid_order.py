@@ -98,13 +98,15 @@ def test_effects_are_shown_in_the_order_of_the_grid(jit):
         assert np.subtract(called, min(called)).tolist() == counts
 
 
-@pytest.mark.parametrize("order", ["backwards", -1, None, 1.5])
+@pytest.mark.parametrize("order", ["backwards", -1, None, 1.5, True])
 def test_unknown_order(order):
     with pytest.raises(ValueError, match=r"grid order.*test_grid_order.py:\d+|test_grid_order.py:\d+.*grid order"):
         fx.pallas_call(_last, ONE, grid=(4, 2), interpret=True, grid_order=order)
 
 
-@pytest.mark.parametrize("options", [{"log_capacity": 0}, {"log_capacity": "many"}, {"when_full": "wait"}])
+@pytest.mark.parametrize(
+    "options", [{"log_capacity": 0}, {"log_capacity": "many"}, {"log_capacity": True}, {"when_full": "wait"}]
+)
 def test_unknown_options(options):
     with pytest.raises(ValueError, match=r"`fx.pallas_call` at .*test_grid_order.py:\d+ was given .* Pass "):
         fx.pallas_call(_last, ONE, grid=(4, 2), interpret=True, **options)
@@ -114,6 +116,9 @@ def test_orders_of_what_has_none():
     """Compiled kernels and grids of an unknown size are refused."""
     with pytest.raises(ValueError, match="compiled for a device.*interpret=True"):
         fx.pallas_call(_last, ONE, grid=(4, 2), grid_order="reverse")
+    with pytest.raises(ValueError, match="for other devices runs.*interpret=True"):
+        options = {"interpret": pltpu.InterpretParams(), "grid_order": "reverse"}
+        fx.pallas_call(_last, ONE, grid=(4, 2), **options)
     with pytest.raises(ValueError, match="known only when the program runs"):
         jax.jit(lambda n: fx.pallas_call(_last, ONE, grid=(n, 2), interpret=True, grid_order="reverse")(X))(2)
 
@@ -137,6 +142,41 @@ def test_kernels_without_races(jit, capsys):
     )
     check_grid_races(jit(jax.vmap(_pairs(_copy))), jnp.stack([X, X + 1]), orders=2)
     assert capsys.readouterr().out == ""
+
+
+def test_kernels_without_races_on_several_devices():
+    """Each device's calls are compared with its own."""
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    x, spec = jnp.arange(32), jax.P("i")
+    sharded = jax.shard_map(_pairs(_copy), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    for f in (sharded, fx.jit(sharded)):
+        check_grid_races(f, x, orders=3)
+
+
+def test_kernels_without_races_that_record_much():
+    """More than the log of a compiled kernel would take, in one effect and in many."""
+
+    def block(x_ref, o_ref):
+        fx.print("{}", x_ref[...])
+        o_ref[...] = x_ref[...]
+
+    def often(x_ref, o_ref):
+        jax.lax.fori_loop(0, 400, lambda i, _: fx.print("{} {}", i, x_ref[0]), None)
+        o_ref[...] = x_ref[...]
+
+    large = pl.pallas_call(block, jax.ShapeDtypeStruct((1024,), jnp.int32), interpret=True)
+    check_grid_races(large, jnp.arange(1024), orders=2)
+    check_grid_races(_pairs(often), X, orders=2)
+
+
+def test_arguments_that_are_no_arrays():
+    def scaled(x, how, size):
+        assert how == "twice"
+        return 2 * pl.pallas_call(
+            _copy, INT, grid=(size,), in_specs=[PAIRS], out_specs=pl.BlockSpec((2,), lambda i: (i,)), interpret=True
+        )(x["x"])
+
+    check_grid_races(scaled, {"x": X}, "twice", 4, orders=2)
 
 
 def test_programs_that_write_the_same_block():

@@ -194,3 +194,26 @@ def test_simulated(kernel):
         return jax.lax.cond(x[0, 0] > 1, once, lambda x: x, x)
 
     assert [text for text, _ in _called(jax.vmap(masked), jnp.stack([x, x + 1, x]))] == [text for text, _ in alone]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint32", "int8"])
+def test_scalars_of_every_type_are_lowered(dtype):
+    """In a loop, too, and as a sum."""
+
+    def kernel(x_ref, o_ref):
+        i = jax.lax.axis_index("i")
+        total = jnp.sum(x_ref[i])
+        fx.print("{} {}", total.astype(dtype), x_ref[i, 0].astype(dtype))
+        jax.lax.fori_loop(0, 2, lambda _, x: (fx.print("{}", x.astype(dtype)), x + 1)[1], total)
+        o_ref[i] = x_ref[i]
+
+    assert "mosaic_gpu" in lower(logged(kernel), "cuda", X)
+
+
+def test_checks_of_arrays_are_lowered():
+    def kernel(x_ref, o_ref):
+        i = jax.lax.axis_index("i")
+        fx.check(x_ref[i] > 0, "not positive")
+        o_ref[i] = x_ref[i]
+
+    assert "mosaic_gpu" in lower(logged(kernel), "cuda", X)

@@ -242,9 +242,10 @@ def test_interpreter_for_tpus():
         fx.print("after")
         return x
 
-    _, seen = seen_of(fx.jit(f), x)
-    assert seen == [
-        ("before", None, ()),
-        *[(f"{i} {j} {128.0 * i + 2 * j}", (i,), ()) for i in range(2) for j in range(2)],
-        ("after", None, ()),
-    ]
+    for jit in (fx.jit, jax.jit):
+        _, seen = seen_of(jit(f), x)
+        assert seen == [
+            ("before", None, ()),
+            *[(f"{i} {j} {128.0 * i + 2 * j}", (i,), ()) for i in range(2) for j in range(2)],
+            ("after", None, ()),
+        ]

@@ -21,7 +21,10 @@ import effects as fx
 from effects import _jax
 from effects.lowering.rules.kernel_log import log_kernel
 
-pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated"),
+    pytest.mark.filterwarnings("ignore:Using ``pl.pallas_call`` for Mosaic GPU kernels is deprecated"),
+]
 
 DEVICES = {"cuda": ("NVIDIA H100 80GB HBM3", 132, "gpu"), "tpu": ("TPU v5p", 1, "tpu")}
 
@@ -324,3 +327,14 @@ def test_asynchronous_operations_are_refused():
     with pytest.raises(NotImplementedError, match=r"operation `sin` at .*test_targets\.py.*interpret=True") as error:
         lower(functools.partial(call, kernel, plt.CompilerParams()), "cuda", X)
     assert str(error.value).count(". ") == 2
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_checks_of_arrays(target):
+    def kernel(x_ref, o_ref):
+        fx.check(x_ref[...] > 0, "not positive")
+        o_ref[...] = x_ref[...]
+
+    platform, options = TARGETS[target]
+    x = jax.ShapeDtypeStruct((4 * BLOCK,), jnp.float32)
+    assert "tensor<4x" in lower(logged(lambda x: call(kernel, options, x)), platform, x)
