@@ -129,9 +129,11 @@ def async_start(fun: Callable[..., T], /, *operands: Any, name: str | None = Non
 def start_values(values: Any, name: str, where: Where, schedule: bool, into: Into | None = None) -> Future[Any]:
     """The future of values that are there already."""
     leaves, structure = jax.tree.flatten(values)
-    arrays = [_take_result(leaf, name, where) for leaf in leaves]
+    placed = [_jax.take_placement(_take_result(leaf, name, where)) for leaf in leaves]
+    arrays, placements = [x for x, _ in placed], tuple(placement for _, placement in placed)
     results = tuple(_jax.ShapedArray(x.shape, x.dtype) for x in arrays)
-    operation = Kept(name, where, results, schedule, same_along=tuple(map(_jax.axes_of_same, arrays)))
+    same_along = tuple(map(_jax.axes_of_same, arrays))
+    operation = Kept(name, where, results, schedule, same_along=same_along, placements=placements)
     return Future.started(arrays, operation, structure, into=into)
 
 

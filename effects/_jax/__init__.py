@@ -142,6 +142,8 @@ from effects._jax.partitioner import read_sharding as read_sharding
 from effects._jax.partitioner import register_partitioner as register_partitioner
 from effects._jax.partitioner import replicated_hlo_sharding as replicated_hlo_sharding
 from effects._jax.partitioner import write_sharding as write_sharding
+from effects._jax.placement import place as place
+from effects._jax.placement import take_placement as take_placement
 from effects._jax.placing import Array as Array
 from effects._jax.placing import Placing as Placing
 from effects._jax.placing import devices_of_call as devices_of_call

@@ -7,9 +7,11 @@ from typing import Any
 from jax._src import source_info_util
 
 
-def source_of(eqn: Any) -> str:
-    """`file:line (function)` of the user's code that made an equation."""
-    return source_info_util.summarize(eqn.source_info) or "a line that JAX does not know"
+def source_of(*eqns: Any) -> str:
+    """`file:line (function)` of the user's code that made an equation, or if that is not known one of those around it,
+    the innermost first."""
+    found = (source_info_util.summarize(eqn.source_info) for eqn in eqns)
+    return next(filter(None, found), "a line that JAX does not know")
 
 
 def user_frame() -> tuple[str, int, str] | None:

@@ -135,9 +135,20 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Kept(Operation):
-    """Values that are computed at the start, and kept until it is done."""
+    """Values that are computed at the start, and kept until it is done.
+
+    Attributes:
+        placements: Where each of them is then: in which memory, and how it is sharded if its type says that.
+    """
+
+    placements: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True)
 
     kind = "async_start"
+
+    def shown(self, results: Sequence[Any]) -> Sequence[Any]:
+        if not self.placements:
+            return results
+        return [_jax.place(x, placement) for x, placement in zip(results, self.placements, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)

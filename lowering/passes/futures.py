@@ -158,6 +158,7 @@ class _Run:
     """One abstract run."""
 
     def __init__(self) -> None:
+        self._calls: list[Any] = []  # equations in whose functions the walk is
         self._loops: list[str] = []  # those whose bodies are being walked
         self._region: tuple[str, ...] = ()  # the axes of the one that is being walked
         self._apart: dict[Any, list[_Value]] = {}  # jaxprs that take and return no futures, and what they return
@@ -221,7 +222,7 @@ class _Run:
             return outs
         if any(_jax.jaxprs_in(params)) or find_holder(primitive) is not None:
             return self._call(eqn, operands)
-        return _compute(eqn, operands)
+        return _compute(eqn, operands, self._calls)
 
     def _end(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
         """An update or a done. The ticket is the last operand."""
@@ -248,6 +249,13 @@ class _Run:
 
     def _call(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
         """What holds jaxprs and is no branch and no loop."""
+        self._calls.append(eqn)
+        try:
+            return self._walk_call(eqn, operands)
+        finally:
+            self._calls.pop()
+
+    def _walk_call(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
         if eqn.primitive is _jax.shard_map_p:
             return self._in_region(eqn, operands)
         if (holder := find_holder(eqn.primitive)) is None:
@@ -274,7 +282,7 @@ class _Run:
             return self.walk(bodies[0], operands)
         for body, count in zip(bodies, inputs, strict=True):
             self.walk(body, [None] * count)
-        return _compute(eqn, operands)
+        return _compute(eqn, operands, self._calls)
 
     def _branch(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
         where = _jax.source_of(eqn)
@@ -363,7 +371,7 @@ class _Run:
                 raise _error(MSG_EACH_ITERATION, future, ended=used.how, at=used.where, loop=loop)
 
 
-def _compute(eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
+def _compute(eqn: Any, operands: Sequence[_Value], around: Sequence[Any]) -> Sequence[_Value]:
     """What is no operation's and holds no jaxprs: it makes zeros, hands tickets on, or must have none."""
     name = eqn.primitive.name
     futures = [*_futures(operands)]
@@ -372,7 +380,7 @@ def _compute(eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
     if name in _HANDS_ON and len(operands) == len(eqn.outvars):
         return operands
     if futures:
-        at = _jax.source_of(eqn)
+        at = _jax.source_of(eqn, *reversed(around))
         lanes = any(future.operation is not None and future.operation.lanes for future in futures)
         if name == "broadcast_in_dim" or (name == "select_n" and lanes):
             raise _error(MSG_LANES, futures[0], at=at)

@@ -227,7 +227,7 @@ def test_chosen_by_where():
     def f(x):
         one = fx.async_start(jnp.sin, x)
         two = fx.async_start(jnp.sin, x * 2)  # start
-        ticket = jnp.where(x[0] > 0, one.ticket, two.ticket)
+        ticket = jnp.where(x[0] > 0, one.ticket, two.ticket)  # end
         return done(fx.Future(ticket, one.operation, one.structure))
 
     assert "is chosen by a `where` at" in refusal(f)
