@@ -11,18 +11,30 @@ operation of which nothing asks.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.operation import ASYNC, TICKET_LENGTH, Kept, Operation
+from effects._model.operation import ASYNC, Kept
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects.lowering.holders import Extra, find_holder
 from effects.lowering.passes.between import is_asynchronous
+from effects.lowering.passes.future_values import (
+    MSG_NUMBER,
+    ZEROS,
+    End,
+    FutureValue,
+    Value,
+    Zeros,
+    compute,
+    future_error,
+    futures_in,
+    is_ticket,
+    is_ticket_of,
+    is_zero,
+    joined,
+)
 from effects.lowering.passes.summary import summarize
 
 MSG_NEVER_DONE = (
@@ -35,15 +47,6 @@ MSG_DROPPED_IN_LOOP = (
     "neither done in the iteration nor carried to the next. What an iteration has under way it ends, or carries on. "
     "Call `fx.async_done` in the body, or return the future as a part of what the loop carries."
 )
-MSG_USED_TWICE = (
-    "The future of `{name}`, started at {start}, is {second} at {at}, and was {first} at {before} already. A future is "
-    "used up by its update, by its done and by the loop that carries it. {remedy}"
-)
-_REMEDIES = {
-    "done": "Keep the results of the first done, or start the operation again.",
-    "updated": "Go on with the future that the update returned.",
-    "taken": "Go on with the future that came out of there.",
-}
 MSG_ONE_BRANCH = (
     "The future of `{name}`, started at {start}, is {ended} at {at} in one branch of the `cond` or `switch` at "
     "{branch}, and not in another. Behind branches a future is the same whichever was taken. Do it in every branch, or "
@@ -64,20 +67,6 @@ MSG_NOT_CARRIED_ON = (
     "What a loop carries is a future in every iteration or in none. Start an operation ahead of the loop, and return "
     "the future of one from its body."
 )
-MSG_NUMBER = (
-    "The future of `{name}`, started at {start}, is used as a number by `{primitive}` at {at}. Its ticket says what is "
-    "in flight, and nothing can be computed with it. Call `fx.async_done` first, and compute with the results."
-)
-MSG_CHOSEN = (
-    "The future of `{name}`, started at {start}, is chosen by a `where` at {at}. The futures that are not chosen would "
-    "never be done. Choose between the results of `fx.async_done`, or write a `jax.lax.cond` that does each future in "
-    "both branches."
-)
-MSG_LANES = (
-    "The future of `{name}`, started at {start}, meets a predicate that differs between the lanes of a `vmap` at {at}. "
-    "Under `vmap` such a branch or loop runs for all lanes, and one operation is in flight for all of them. Call "
-    "`fx.async_done` ahead of the branch or the loop, or loop over the lanes with `jax.lax.map`."
-)
 MSG_LEAKED = (
     "The future of `{name}`, started at {start}, is returned from the program without being done. What is in flight "
     "belongs to one call of a program, and is gone when it ends. Return `fx.async_done(future)`."
@@ -92,66 +81,13 @@ MSG_FOREIGN = (
     "of `fx.jit`. Start the operation in the function, and pass its future on as it is."
 )
 
-_HANDS_ON = frozenset(
-    {"pvary", "pcast", "copy", "name", "optimization_barrier", "sharding_constraint", "reshard"}
-    | {"reduce_precision", "stop_gradient", "transpose"}
-)
-"""Primitives whose results are their operands, each in its place. A derivative, `vmap` and a region bind them."""
-
-_KEEPS_ZEROS = frozenset({"broadcast_in_dim", "select_n", "convert_element_type", "reshape", "squeeze", "mul", "add"})
-"""Primitives that make zeros of nothing but zeros."""
-
-
-class _End(NamedTuple):
-    """How a future was used up and where, and what to do about a second use."""
-
-    how: str
-    where: str
-    remedy: str
-
-
-@dataclasses.dataclass(eq=False, slots=True)
-class _Future:
-    """A future of the abstract run. Two are the same only if they are one object.
-
-    Attributes:
-        operation: What was started; None if all that is known is that a derivative may have zeros there.
-        is_needed: Whether something is in flight for certain, which must be done.
-        end: How it was used up.
-        region: The axes of the region in which it was started.
-    """
-
-    operation: Operation | None
-    is_needed: bool = True
-    end: _End | None = None
-    region: tuple[str, ...] = ()
-
-    def passed_on(self) -> _Future:
-        """The future that goes on as another one."""
-        return _Future(self.operation, self.is_needed, region=self.region)
-
-    def use(self, how: str, where: str, remedy: str) -> None:
-        if (end := self.end) is not None:
-            shown = {"second": how, "at": where, "first": end.how, "before": end.where}
-            raise _error(MSG_USED_TWICE, self, **shown, remedy=_REMEDIES[end.remedy])
-        self.end = _End(how, where, remedy)
-
-
-class _Zeros:
-    """The ticket of a future of zeros, which may be done any number of times, or not at all."""
-
-
-_ZEROS = _Zeros()
-_Value = _Future | _Zeros | None
-"""A value of the abstract run. None is anything but a ticket."""
-
 
 def check_futures(jaxpr: Any) -> None:
     """Raises `FutureError` unless a program, a jaxpr with constants, uses each of its futures once."""
     if ASYNC in summarize(jaxpr).effects:
-        for future in _futures(_Run().walk(jaxpr, [None] * len(jaxpr.in_avals))):
+        for future in futures_in(_Run().walk(jaxpr, [None] * len(jaxpr.in_avals))):
             if future.end is None and future.is_needed:
-                raise _error(MSG_LEAKED, future)
+                raise future_error(MSG_LEAKED, future)
 
 
 class _Run:
@@ -161,53 +97,53 @@ class _Run:
         self._calls: list[Any] = []  # equations in whose functions the walk is
         self._loops: list[str] = []  # those whose bodies are being walked
         self._region: tuple[str, ...] = ()  # the axes of the one that is being walked
-        self._apart: dict[Any, list[_Value]] = {}  # jaxprs that take and return no futures, and what they return
+        self._apart: dict[Any, list[Value]] = {}  # jaxprs that take and return no futures, and what they return
 
-    def walk(self, jaxpr: Any, args: Sequence[_Value], own: Sequence[_Value] = ()) -> list[_Value]:
+    def walk(self, jaxpr: Any, args: Sequence[Value], own: Sequence[Value] = ()) -> list[Value]:
         """What a jaxpr returns. It must use up or return the futures that it starts, and `own` among its arguments."""
         apart = not any(args)
         if apart and jaxpr in self._apart:
             return self._apart[jaxpr]
         inner = jaxpr.jaxpr if _jax.is_closed(jaxpr) else jaxpr
-        known: dict[Any, _Value] = {var: arg for var, arg in zip(inner.invars, args, strict=True) if arg is not None}
+        known: dict[Any, Value] = {var: arg for var, arg in zip(inner.invars, args, strict=True) if arg is not None}
         for var, const in zip(inner.constvars, getattr(jaxpr, "consts", ()), strict=False):
-            if _is_ticket(var.aval) and _is_zero(const):
-                known[var] = _ZEROS
-        owned, foreign = [*_futures(own)], {id(arg) for arg in args}
+            if is_ticket(var.aval) and is_zero(const):
+                known[var] = ZEROS
+        owned, foreign = [*futures_in(own)], {id(arg) for arg in args}
 
-        def read(atom: Any) -> _Value:
+        def read(atom: Any) -> Value:
             if not hasattr(atom, "val"):
                 return known.get(atom)
-            return _ZEROS if _is_ticket(atom.aval) and _is_zero(atom.val) else None
+            return ZEROS if is_ticket(atom.aval) and is_zero(atom.val) else None
 
         for eqn in inner.eqns:
             operands = [read(atom) for atom in eqn.invars]
-            if not (any(operands) or (eqn.effects and is_asynchronous(eqn)) or any(map(_is_ticket_of, eqn.outvars))):
+            if not (any(operands) or (eqn.effects and is_asynchronous(eqn)) or any(map(is_ticket_of, eqn.outvars))):
                 continue
             outs = self._apply(eqn, operands)
             known.update((var, out) for var, out in zip(eqn.outvars, outs, strict=True) if out is not None)
-            owned += (out for out in _futures(outs) if id(out) not in foreign)
+            owned += (out for out in futures_in(outs) if id(out) not in foreign)
         outs = [read(atom) for atom in inner.outvars]
         self._check_ends(owned, outs)
         if apart and not any(outs):
             self._apart[jaxpr] = outs
         return outs
 
-    def _check_ends(self, owned: Sequence[_Future], outs: Sequence[_Value]) -> None:
+    def _check_ends(self, owned: Sequence[FutureValue], outs: Sequence[Value]) -> None:
         """Futures that a jaxpr has started, or was handed for good, are used up or returned."""
         for future in owned:
             if future.end is None and future.is_needed and not any(out is future for out in outs):
                 if self._loops:
-                    raise _error(MSG_DROPPED_IN_LOOP, future, loop=self._loops[-1])
-                raise _error(MSG_NEVER_DONE, future)
+                    raise future_error(MSG_DROPPED_IN_LOOP, future, loop=self._loops[-1])
+                raise future_error(MSG_NEVER_DONE, future)
 
-    def _apply(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
+    def _apply(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         primitive, params = eqn.primitive, eqn.params
         if primitive is async_start_p:
-            if (future := next(_futures(operands), None)) is not None:
-                raise _error(MSG_NUMBER, future, primitive=primitive, at=_jax.source_of(eqn))
+            if (future := next(futures_in(operands), None)) is not None:
+                raise future_error(MSG_NUMBER, future, primitive=primitive, at=_jax.source_of(eqn))
             operation = params["operation"]
-            return [_Future(operation, is_needed=not operation.of_derivative, region=self._region)]
+            return [FutureValue(operation, is_needed=not operation.of_derivative, region=self._region)]
         if primitive in (async_update_p, async_done_p):
             return self._end(eqn, operands)
         if primitive is _jax.cond_p:
@@ -222,32 +158,32 @@ class _Run:
             return outs
         if any(_jax.jaxprs_in(params)) or find_holder(primitive) is not None:
             return self._call(eqn, operands)
-        return _compute(eqn, operands, self._calls)
+        return compute(eqn, operands, self._calls)
 
-    def _end(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
+    def _end(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         """An update or a done. The ticket is the last operand."""
         where, future = str(eqn.params["operation"].where), operands[-1]
         how = "done" if eqn.primitive is async_done_p else "updated"
         if future is None:
             raise errors.FutureError(MSG_FOREIGN.format(ended=how, at=where))
-        if isinstance(future, _Zeros):
-            following: _Value = future
+        if isinstance(future, Zeros):
+            following: Value = future
         else:
             self._check_region(future, how, where)
             future.use(how, where, how)
             following = future.passed_on()
-        results: list[_Value] = [None] * len(eqn.outvars)
+        results: list[Value] = [None] * len(eqn.outvars)
         return results if how == "done" else [following, *results[1:]]
 
-    def _check_region(self, future: _Future, how: str, where: str) -> None:
+    def _check_region(self, future: FutureValue, how: str, where: str) -> None:
         """Values that are started outside of a region are on each of its devices, which take them as they are."""
         kept = future.operation is None or isinstance(future.operation, Kept)
         if future.region == self._region or (kept and not future.region):
             return
         there, here = (_shown_region(axes) for axes in (future.region, self._region))
-        raise _error(MSG_REGION, future, there=there, here=here, ended=how, at=where)
+        raise future_error(MSG_REGION, future, there=there, here=here, ended=how, at=where)
 
-    def _call(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
+    def _call(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         """What holds jaxprs and is no branch and no loop."""
         self._calls.append(eqn)
         try:
@@ -255,7 +191,7 @@ class _Run:
         finally:
             self._calls.pop()
 
-    def _walk_call(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
+    def _walk_call(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         if eqn.primitive is _jax.shard_map_p:
             return self._in_region(eqn, operands)
         if (holder := find_holder(eqn.primitive)) is None:
@@ -267,7 +203,7 @@ class _Run:
         )
         return holder(extra, *operands, **eqn.params)
 
-    def _in_region(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
+    def _in_region(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         around = self._region
         self._region = (*around, *sorted(map(str, eqn.params["newly_manual_axes"])))
         try:
@@ -275,18 +211,18 @@ class _Run:
         finally:
             self._region = around
 
-    def _walk_in_place(self, eqn: Any, params: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
+    def _walk_in_place(self, eqn: Any, params: Any, operands: Sequence[Value]) -> Sequence[Value]:
         bodies = list(_jax.jaxprs_in(params))
         inputs = [len((body.jaxpr if _jax.is_closed(body) else body).invars) for body in bodies]
         if inputs == [len(operands)]:
             return self.walk(bodies[0], operands)
         for body, count in zip(bodies, inputs, strict=True):
             self.walk(body, [None] * count)
-        return _compute(eqn, operands, self._calls)
+        return compute(eqn, operands, self._calls)
 
-    def _branch(self, eqn: Any, operands: Sequence[_Value]) -> Sequence[_Value]:
+    def _branch(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         where = _jax.source_of(eqn)
-        args = list({id(future): future for future in _futures(operands)}.values())
+        args = list({id(future): future for future in futures_in(operands)}.values())
         before = [future.end for future in args]
         results, ends = [], []
         for branch in eqn.params["branches"]:
@@ -295,29 +231,29 @@ class _Run:
             results.append(self.walk(branch, operands[1:]))
             ends.append([future.end for future in args])
         # Each branch hands on what it returns; what all of them return in the same place stays itself.
-        outs: list[_Value] = []
+        outs: list[Value] = []
         for cases in zip(*results, strict=True):
             if not any(cases) or all(case is cases[0] for case in cases):
                 outs.append(cases[0])
                 continue
-            futures = [*_futures(cases)]
+            futures = [*futures_in(cases)]
             if not all(cases) and futures:
-                raise _error(MSG_BRANCH_RESULT, futures[0], branch=where)
+                raise future_error(MSG_BRANCH_RESULT, futures[0], branch=where)
             out = next((future for future in futures if future.operation is not None), None)
             is_needed = any(future.is_needed for future in futures)
-            one = out or next(iter(futures), _Future(None))
-            outs.append(_Future(one.operation, is_needed, region=one.region) if all(cases) else None)
+            one = out or next(iter(futures), FutureValue(None))
+            outs.append(FutureValue(one.operation, is_needed, region=one.region) if all(cases) else None)
             for case, after in zip(cases, ends, strict=True):
-                if isinstance(case, _Future):
+                if isinstance(case, FutureValue):
                     self._hand_on(case, args, after, where)
         for future, after in zip(args, zip(*ends, strict=True), strict=True):
             used = [end for end in after if end is not None]
             if used and len(used) < len(after) and future.is_needed:
-                raise _error(MSG_ONE_BRANCH, future, ended=used[0].how, at=used[0].where, branch=where)
+                raise future_error(MSG_ONE_BRANCH, future, ended=used[0].how, at=used[0].where, branch=where)
             future.end = used[0] if used else None
         return outs
 
-    def _hand_on(self, future: _Future, args: Sequence[_Future], after: list[_End | None], where: str) -> None:
+    def _hand_on(self, future: FutureValue, args: Sequence[FutureValue], after: list[End | None], where: str) -> None:
         """A branch returns a future, which goes on as another. If it came in, only this branch has used it up so."""
         at = next((at for at, arg in enumerate(args) if arg is future), None)
         if at is not None:
@@ -326,108 +262,50 @@ class _Run:
         if at is not None:
             after[at] = future.end
 
-    def _ask(self, eqn: Any, consts: Sequence[_Value], carry: Sequence[_Value]) -> None:
+    def _ask(self, eqn: Any, consts: Sequence[Value], carry: Sequence[Value]) -> None:
         """A loop's condition, which uses up nothing: it is asked once more than the body runs."""
-        before = [(future, future.end) for future in _futures([*consts, *carry])]
+        before = [(future, future.end) for future in futures_in([*consts, *carry])]
         self.walk(eqn.params["cond_jaxpr"], [*consts, *carry])
         self._check_constants(before, _jax.source_of(eqn))
 
     def _loop(
-        self, eqn: Any, body: Any, consts: Sequence[_Value], values: Sequence[_Value], carried: int
-    ) -> Sequence[_Value]:
+        self, eqn: Any, body: Any, consts: Sequence[Value], values: Sequence[Value], carried: int
+    ) -> Sequence[Value]:
         """`values` are what is carried and then what has one element for each iteration."""
         where = _jax.source_of(eqn)
-        before = [(future, future.end) for future in _futures(consts)]
-        for future in _futures(values):
+        before = [(future, future.end) for future in futures_in(consts)]
+        for future in futures_in(values):
             future.use("taken by a loop", where, "taken")
         self._loops.append(where)
         values = list(values)
         while True:
-            inner = [value.passed_on() if isinstance(value, _Future) else value for value in values]
+            inner = [value.passed_on() if isinstance(value, FutureValue) else value for value in values]
             results = self.walk(body, [*consts, *inner], own=inner)
             # Zeros that are carried are a number, or the future of a derivative: what the body makes of them tells.
-            unlike = [at for at in range(carried) if values[at] is _ZEROS and results[at] is not _ZEROS]
+            unlike = [at for at in range(carried) if values[at] is ZEROS and results[at] is not ZEROS]
             if not unlike:
                 break
             for at in unlike:
-                values[at] = None if results[at] is None else _Future(None, is_needed=False, region=self._region)
+                values[at] = None if results[at] is None else FutureValue(None, is_needed=False, region=self._region)
             for future, end in before:
                 future.end = end
         self._loops.pop()
-        outs: list[_Value] = []
+        outs: list[Value] = []
         for at, result in enumerate(results):
             given = values[at] if at < carried else result
-            if (future := next(_futures([given, result]), None)) is not None and None in (given, result):
-                raise _error(MSG_NOT_CARRIED_ON, future, loop=where)
-            if isinstance(result, _Future):
+            if (future := next(futures_in([given, result]), None)) is not None and None in (given, result):
+                raise future_error(MSG_NOT_CARRIED_ON, future, loop=where)
+            if isinstance(result, FutureValue):
                 result.use("carried on by a loop", where, "taken")
-            outs.append(_joined(given, result))
+            outs.append(joined(given, result))
         self._check_constants(before, where)
         return outs
 
-    def _check_constants(self, before: Iterable[tuple[_Future, _End | None]], loop: str) -> None:
+    def _check_constants(self, before: Iterable[tuple[FutureValue, End | None]], loop: str) -> None:
         for future, end in before:
             if future.end is not end and (used := future.end) is not None:
-                raise _error(MSG_EACH_ITERATION, future, ended=used.how, at=used.where, loop=loop)
-
-
-def _compute(eqn: Any, operands: Sequence[_Value], around: Sequence[Any]) -> Sequence[_Value]:
-    """What is no operation's and holds no jaxprs: it makes zeros, hands tickets on, or must have none."""
-    name = eqn.primitive.name
-    futures = [*_futures(operands)]
-    if name == "add_any" and len(futures) < 2 and all(operands):  # the cotangents of two uses, of which one has none
-        return [futures[0] if futures else _ZEROS]
-    if name in _HANDS_ON and len(operands) == len(eqn.outvars):
-        return operands
-    if futures:
-        at = _jax.source_of(eqn, *reversed(around))
-        lanes = any(future.operation is not None and future.operation.lanes for future in futures)
-        if name == "broadcast_in_dim" or (name == "select_n" and lanes):
-            raise _error(MSG_LANES, futures[0], at=at)
-        if name == "select_n":
-            raise _error(MSG_CHOSEN, futures[0], at=at)
-        raise _error(MSG_NUMBER, futures[0], primitive=name, at=at)
-    values = eqn.invars[1:] if name == "select_n" else eqn.invars
-    if name in _KEEPS_ZEROS and all(
-        operand is _ZEROS or _is_zero(getattr(atom, "val", None))
-        for operand, atom in zip(operands[-len(values) :], values, strict=True)
-    ):
-        return [_ZEROS]
-    return [None] * len(eqn.outvars)
+                raise future_error(MSG_EACH_ITERATION, future, ended=used.how, at=used.where, loop=loop)
 
 
 def _shown_region(axes: Sequence[str]) -> str:
     return f"in a `jax.shard_map` over {', '.join(map(repr, axes))}" if axes else "outside of any `jax.shard_map`"
-
-
-def _futures(values: Iterable[_Value]) -> Iterable[_Future]:
-    return (value for value in values if isinstance(value, _Future))
-
-
-def _joined(given: _Value, result: _Value) -> _Value:
-    """What comes out of a loop."""
-    futures = [*_futures([given, result])]
-    if not futures:
-        return result if given is result else None
-    operation = next((future.operation for future in futures if future.operation is not None), None)
-    return _Future(operation, any(future.is_needed for future in futures), region=futures[0].region)
-
-
-def _is_ticket(aval: Any) -> bool:
-    """Whether a value of this type may be a ticket."""
-    shape = getattr(aval, "shape", ())
-    return bool(shape) and shape[-1] == TICKET_LENGTH and aval.dtype == np.float32
-
-
-def _is_ticket_of(var: Any) -> bool:
-    return _is_ticket(var.aval)
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, (int, float, np.ndarray, np.generic)) and not np.any(value)
-
-
-def _error(text: str, future: _Future, **shown: Any) -> errors.FutureError:
-    operation = future.operation
-    name, start = (operation.name, operation.where) if operation else ("a derivative", "a line that is not known")
-    return errors.FutureError(text.format(name=name, start=start, **shown))
