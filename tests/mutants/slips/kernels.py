@@ -232,8 +232,8 @@ SLIPS = (
     Slip(
         "kernels.check_of_a_part",
         CHECK,
-        'lambda x: x.all(), "fx.check"',
-        'lambda x: x.any(), "fx.check"',
+        "else x.all()",
+        "else x.any()",
         "A check holds if a part of its predicate does.",
         ("tests/effects/test_check.py::test_predicate_that_is_an_array",),
     ),
