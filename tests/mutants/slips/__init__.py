@@ -18,11 +18,12 @@ from tests.mutants.slips import (
     release,
     replay,
     rings,
+    text,
     token_pass,
 )
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
-    *(asynchronous, handlers, progress, plain),
+    *(asynchronous, handlers, progress, plain, text),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)
