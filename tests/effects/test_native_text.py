@@ -98,13 +98,13 @@ def arrays(draw):
         return array.astype(dtype).reshape(shape)
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
 @given(arrays(), OPTIONS)
 def test_arrays(array, options):
     check(array, **options)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(FLOATS).flatmap(lambda dtype: numbers(dtype, 12)),
     st.integers(0, 12),
@@ -135,7 +135,7 @@ def test_all_numbers_of_a_byte(dtype):
         assert text_of(numbers[i]) == f"{numbers[i, ...]}"
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from([*FLOATS, *COMPLEX]), st.complex_numbers(allow_nan=True), st.data())
 def test_numbers_without_dimensions(dtype, number, data):
     with np.errstate(all="ignore"):
