@@ -19,16 +19,16 @@ DEVICES = 4
 @case("devices", f"{DEVICES} virtual devices, a print on each per call of a `shard_map`")
 def devices(repeats: int) -> Result:
     """In a process of its own, since devices are counted when JAX starts."""
-    figures = _run_child(repeats)["together"]
-    plain, ours, jaxs = (figure.median for figure in figures.values())
-    ratios = [Ratio("fx.print / plain", ours / plain, Target(1.5)), Ratio("jax.debug.print / plain", jaxs / plain)]
-    return Result("call", ratios, figures)
+    return _against_plain(_run_child(repeats)["together"])
 
 
 @case("device-arrays", f"the same with an array of 4 floats on each of the {DEVICES}")
 def device_arrays(repeats: int) -> Result:
     """What is shown is made by native code, without Python's lock."""
-    figures = _run_child(repeats)["arrays"]
+    return _against_plain(_run_child(repeats)["arrays"])
+
+
+def _against_plain(figures: dict[str, Figure]) -> Result:
     plain, ours, jaxs = (figure.median for figure in figures.values())
     ratios = [Ratio("fx.print / plain", ours / plain, Target(1.5)), Ratio("jax.debug.print / plain", jaxs / plain)]
     return Result("call", ratios, figures)

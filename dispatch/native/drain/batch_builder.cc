@@ -69,7 +69,8 @@ void BatchBuilder::append_text(std::vector<Item> &items, const Plan &plan, uint6
   Item *item = Last(items, ItemKind::kText, info.thread);
   if (item == nullptr || item->info.sink != info.sink) item = &Begin(items, ItemKind::kText, info);
   const size_t before = item->data.size();
-  Format(item->data, plan, payload.data, info.options != nullptr ? *info.options : PrintOptionsOf(0));
+  static const PrintOptions &by_default = PrintOptionsOf(0); // found once: that takes a lock
+  Format(item->data, plan, payload.data, info.options != nullptr ? *info.options : by_default);
   std::vector<TextRun> &runs = item->runs;
   if (runs.empty() || runs.back().site != site || runs.back().epoch != info.epoch || HasArrays(plan))
     runs.push_back({site, 0, info.epoch, 0});
