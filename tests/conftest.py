@@ -11,6 +11,7 @@ import ctypes
 import gc
 import io
 import itertools
+import signal
 from pathlib import Path
 
 import jax
@@ -22,6 +23,9 @@ import effects as fx
 from tests.helpers import build_gate, build_handlers
 
 pytest_plugins = ["effects_pytest"]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: what tests start inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 TAKE_LONGEST = ("tests/native", "tests/test_native.py", "tests/oracle")  # beginnings of paths

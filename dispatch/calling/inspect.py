@@ -62,6 +62,7 @@ class InspectedOperation:
         updates: Its updates.
         dones: What ends it: more than one if it is done in several branches, or both in a loop and behind it.
         between: What the program does between the start and a done, one line for each equation.
+        steps: The starts, updates and dones, and what stands between, which is indented, in the order of the program.
         copies: What the compiled program copies there; None if that cannot be told, because it has starts in other
             places, as where a loop was unrolled or left out. `Inspection.copies` has the copies of all operations.
 
@@ -79,13 +80,12 @@ class InspectedOperation:
     updates: tuple[str, ...]
     dones: tuple[str, ...]
     between: tuple[str, ...]
+    steps: tuple[str, ...]
     copies: tuple[Copy, ...] | None
 
     def __str__(self) -> str:
-        lines = [self.start, *(f"    {line}" for line in self.between), *self.updates, *self.dones]
-        if self.copies is None:
-            return "\n".join([*lines, "copies in between: not known for this operation alone"])
-        return "\n".join([*lines, *_said(self.copies)])
+        unknown = ["copies in between: not known for this operation alone"]
+        return "\n".join([*self.steps, *(unknown if self.copies is None else _said(self.copies))])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,34 +162,38 @@ def _starts_again(flight: Flight, step: Step) -> bool:
 def _operation(
     number: int, flights: Flights, same: list[Flight], intervals: list[Interval] | None, schedule: Schedule
 ) -> InspectedOperation:
-    operation = same[0].operation
-    between: dict[int, str] = {}
+    operation, name = same[0].operation, same[0].operation.name
+    own: dict[int, str] = {}  # by position: the line of its start, or of an update or a done
     for flight in same:
-        for done in flight.dones:
-            for at in flights.between(flight, done):
-                eqn = flights.steps[at].eqn
-                if at not in flight.updates and at not in flight.dones:
-                    between.setdefault(id(eqn), _line(eqn, flights.operation_at(at)))
-
-    def parts(positions: Iterable[int], form: str) -> tuple[str, ...]:
-        eqns = {id(eqn): eqn for eqn in (flights.steps[at].eqn for at in positions)}
-        return tuple(
-            f"{form.format(results=_types(eqn.outvars), number=number)}  {_jax.source_of(eqn)}" for eqn in eqns.values()
-        )
-
-    first = flights.steps[same[0].start].eqn
-    name = operation.name
+        for at in (flight.start, *flight.updates, *flight.dones):
+            own[at] = _own_line(flights.steps[at].eqn, name, number)
+    others = {at for flight in same for done in flight.dones for at in flights.between(flight, done)}
+    lines: dict[str, dict[int, str]] = {"start": {}, "update": {}, "done": {}, "between": {}, "all": {}}
+    for at in sorted({*own, *others}):  # an equation of a loop stands where it comes first
+        eqn = flights.steps[at].eqn
+        line = own[at] if at in own else _line(eqn, flights.operation_at(at))
+        lines[_PARTS[eqn.primitive] if at in own else "between"].setdefault(id(eqn), line)
+        lines["all"].setdefault(id(eqn), line if at in own else f"    {line}")
     copies = None if intervals is None else [copy for one in intervals for copy in schedule.copies_between(one)]
     return InspectedOperation(
         name=name,
         kind=operation.end.kind,
         where=operation.where,
-        start=f"%{number} = {name}-start({_types(first.invars)})  {_jax.source_of(first)}",
-        updates=parts((at for flight in same for at in flight.updates), f"%{{number}} = {name}-update(%{{number}})"),
-        dones=parts((at for flight in same for at in flight.dones), f"{{results}} = {name}-done(%{{number}})"),
-        between=tuple(between.values()),
+        start=own[same[0].start],
+        updates=tuple(lines["update"].values()),
+        dones=tuple(lines["done"].values()),
+        between=tuple(lines["between"].values()),
+        steps=tuple(lines["all"].values()),
         copies=None if copies is None else tuple(dict.fromkeys(copies)),
     )
+
+
+def _own_line(eqn: Any, name: str, number: int) -> str:
+    part, ticket = _PARTS[eqn.primitive], f"%{number}"
+    results = [] if part == "done" else [ticket]
+    results += map(_type, eqn.outvars if part == "done" else eqn.outvars[1:])
+    operands = _types(eqn.invars) if part == "start" else ticket
+    return f"{', '.join(results)} = {name}-{part}({operands})  {_jax.source_of(eqn)}"
 
 
 def _line(eqn: Any, operation: Operation | None) -> str:
@@ -199,4 +203,8 @@ def _line(eqn: Any, operation: Operation | None) -> str:
 
 
 def _types(atoms: Iterable[Any]) -> str:
-    return ", ".join(str(atom.aval) for atom in atoms)
+    return ", ".join(map(_type, atoms))
+
+
+def _type(atom: Any) -> str:
+    return str(atom.aval)

@@ -64,9 +64,9 @@ def trace(traceable: Any, args: Any, kwargs: Any) -> Any:
 
 def checked_jaxpr(traced: Any) -> Any:
     """The jaxpr of what was traced. Its effects are all ours, and futures and references are used as they may be."""
-    check_references(traced.jaxpr)
     jaxpr = take_over(traced.jaxpr)
     check_futures(jaxpr)
+    check_references(traced.jaxpr)
     return jaxpr
 
 

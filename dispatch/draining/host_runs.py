@@ -165,8 +165,11 @@ class HostRuns:
         run = self._find(record, ticket, take=False)
         native.set_offer_urgent()
         run.wait_for_stream()
-        with self._awaiting(run):
-            return run.wait_for_partial()
+        try:
+            with self._awaiting(run):
+                return run.wait_for_partial()
+        except BaseException as error:
+            raise HostRunFailed(run.name, run.where) from error
 
     def fail(self, program: ProgramKey) -> None:
         """This program fails on one of its devices: the others get nothing of it."""

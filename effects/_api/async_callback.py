@@ -70,7 +70,7 @@ def async_callback(
     function = HostFunction.of(fn)
     name = name or function.name
     shapes, structure = jax.tree.flatten(result_shape_dtypes)
-    results = tuple(result_type(shape, name, where) for shape in shapes)
+    results = tuple(result_type(shape, name, where, "fx.async_callback") for shape in shapes)
     arrays, leaves, tree = take_arguments(operands, {}, "fx.async_callback", where)
     number = Operand((), np.dtype(np.uint32), np.dtype(np.uint32))
     tree = jax.tree.structure(((jax.tree.unflatten(tree, leaves)[0], 0), {}), is_leaf=lambda x: x in leaves)

@@ -38,12 +38,12 @@ MSG_ORDER_OF_JAX = (
     "`fx.callback({name}, None, x)` for a function without results."
 )
 MSG_RESULT_TYPE = (
-    "`fx.callback` at {where} was given {got!r} among the results of `{name}`. A result is described by an object with "
+    "`{call}` at {where} was given {got!r} among the results of `{name}`. A result is described by an object with "
     "a shape and a dtype of numbers or booleans. Pass, say, `jax.ShapeDtypeStruct((3,), 'float32')`, or None for a "
     "function without results."
 )
 MSG_RESULT_64 = (
-    "`fx.callback` at {where} was given a result of `{name}` of type {dtype}. Arrays of 64 bits exist only with "
+    "`{call}` at {where} was given a result of `{name}` of type {dtype}. Arrays of 64 bits exist only with "
     "`jax_enable_x64`, which is off. Ask for 32 bits, or set `jax.config.update('jax_enable_x64', True)`."
 )
 MSG_PER_SHARD_RESULTS = (
@@ -155,8 +155,8 @@ def _lacks_an_argument(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     return not takes(*args) and takes(None, *args)
 
 
-def result_type(shape: Any, name: str, where: Where) -> Operand:
-    """The type of one result that a function is asked for."""
+def result_type(shape: Any, name: str, where: Where, call: str = "fx.callback") -> Operand:
+    """The type of one result that a function is asked for, by the call of this name."""
     try:
         dims: tuple[Any, ...] = tuple(n if jax.export.is_symbolic_dim(n) else int(n) for n in shape.shape)
         dtype = np.dtype(shape.dtype)
@@ -164,7 +164,7 @@ def result_type(shape: Any, name: str, where: Where) -> Operand:
         if not is_number or any(isinstance(n, int) and n < 0 for n in dims):
             raise TypeError
     except Exception:
-        raise TypeError(MSG_RESULT_TYPE.format(where=where, name=name, got=shape)) from None
+        raise TypeError(MSG_RESULT_TYPE.format(call=call, where=where, name=name, got=shape)) from None
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise TypeError(MSG_RESULT_64.format(where=where, name=name, dtype=dtype))
+        raise TypeError(MSG_RESULT_64.format(call=call, where=where, name=name, dtype=dtype))
     return Operand(dims, dtype, stored_dtype(dtype))

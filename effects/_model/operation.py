@@ -36,7 +36,7 @@ DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
 """The names of the functions that wait for one of the host's, which `dispatch/` registers."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Operation:
     """What is started and done.
 
@@ -69,6 +69,23 @@ class Operation:
 
     is_linear = True
     """Whether it hands on values as they are, so that it has a derivative."""
+
+    def __repr__(self) -> str:  # what JAX says where a branch or a loop has futures of different operations
+        title = self.kind if self.name == self.kind else f"{self.kind} `{self.name}`"
+        return " ".join([title, "of", ", ".join(map(str, self.results)) or "nothing", *self._particulars()])
+
+    def _particulars(self) -> Iterable[str]:
+        """What tells it from others of its kind with the same results."""
+        if self.lanes:
+            yield f"in lanes {self.lanes}"
+        if not self.schedule:
+            yield "with schedule=False"
+        if self.into_reference:
+            yield "into references"
+        if self.of_derivative:
+            yield "of a derivative"
+        if any(self.same_along):
+            yield f"same along {self.same_along}"
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -132,8 +149,12 @@ class Operation:
         """What `transposed` is started with, of the cotangents of all results."""
         return [*cotangents]
 
+    def of_results(self) -> Operation:
+        """The operation that is started with what this one comes to, and comes to that."""
+        return self
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Kept(Operation):
     """Values that are computed at the start, and kept until it is done.
 
@@ -145,13 +166,18 @@ class Kept(Operation):
 
     kind = "async_start"
 
+    def _particulars(self) -> Iterable[str]:
+        yield from super()._particulars()
+        if any(part is not None for placement in self.placements for part in placement):
+            yield f"placed {self.placements}"
+
     def shown(self, results: Sequence[Any]) -> Sequence[Any]:
         if not self.placements:
             return results
         return [_jax.place(x, placement) for x, placement in zip(results, self.placements, strict=True)]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Called(Kept):
     """What a handler of the user's gives, which may answer later. The token pass makes it of a custom call and the
     start of its results.
@@ -171,7 +197,7 @@ class Called(Kept):
         return (self.site,)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Exchanged(Operation):
     """Values of each device of a region, sent to others.
 
@@ -180,13 +206,19 @@ class Exchanged(Operation):
         size: How many devices there are along these.
         receivers: For each device the one that gets its values, or -1; None if each value has a part for each device,
             in its leading axis, and what is received has one from each.
+        is_received: Whether what it is started with has been received already, and is not sent again.
     """
 
     axes: tuple[str, ...] = ()
     size: int = 0
     receivers: tuple[int, ...] | None = None
+    is_received: bool = False
 
     kind = "collective"
+
+    def _particulars(self) -> Iterable[str]:
+        yield from super()._particulars()
+        yield f"along {self.axes}" + ("" if self.receivers is None else f" to {self.receivers}")
 
     @property
     def senders(self) -> tuple[int, ...] | None:
@@ -215,8 +247,11 @@ class Exchanged(Operation):
         # Of a result that is the same on all devices they have one cotangent between them, which is sent back once.
         return [_jax.as_of_first(x, axes) for x, axes in zip(cotangents, self._same_along, strict=True)]
 
+    def of_results(self) -> Exchanged:
+        return dataclasses.replace(self, is_received=True)
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class HostRun(Operation):
     """A function of the user's that runs on the host while the program goes on: its start.
 
@@ -244,7 +279,7 @@ class HostRun(Operation):
         return dataclasses.replace(self, lanes=(size, *self.lanes), site=site)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class HostEnd(Operation):
     """The end of such a function: what a future knows of it."""
 
@@ -266,7 +301,7 @@ class HostEnd(Operation):
         return HostAwait(self.name, where, self.results, self.schedule, self.lanes, site=site)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class HostAwait(Operation):
     """An update or the done of such a function: a callback whose results the program waits for."""
 

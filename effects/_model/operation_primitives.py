@@ -17,7 +17,7 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._model.effect import jax_effects
-from effects._model.operation import ASYNC, HostAwait, Operation
+from effects._model.operation import ASYNC, Exchanged, HostAwait, Operation
 
 MSG_ASYNC_DERIVATIVE = (
     "A derivative was asked of the results of the asynchronous callback `{name}` at {where}. JAX cannot look into a "
@@ -25,6 +25,11 @@ MSG_ASYNC_DERIVATIVE = (
     "`jax.lax.stop_gradient`."
 )
 
+MSG_ASYNC_SECOND_DERIVATIVE = (
+    "Two derivatives that go backward, one of the other, were asked of what the collective that is updated at {where} "
+    "has come to so far. What the first one adds up has been exchanged, and cannot be sent back. Let one of them go "
+    "forward, as `jax.hessian` does, or use the result of `fx.async_done` in place of the partial one."
+)
 
 MSG_ASYNC_LANES = (
     "The future that is {ended} at {where} has a ticket of shape {shape}, and one of shape {expected} is wanted there. "
@@ -123,6 +128,8 @@ def _at(operation: Operation, found: Sequence[Any], zeros: list[Any]) -> list[An
 
 def _start_transpose(cotangents: Any, *operands: Any, operation: Operation) -> Sequence[Any]:
     (cotangent,) = cotangents
+    if isinstance(operation, Exchanged) and operation.is_received:
+        raise errors.NotDifferentiable(MSG_ASYNC_SECOND_DERIVATIVE.format(where=operation.where))
     undefined = [_jax.ad.is_undefined_primal(x) for x in operands]
     if type(cotangent) is _jax.ad.Zero:
         return [_jax.ad.Zero(x.aval) if linear else None for x, linear in zip(operands, undefined, strict=True)]
@@ -132,11 +139,18 @@ def _start_transpose(cotangents: Any, *operands: Any, operation: Operation) -> S
 
 def _update_transpose(cotangents: Any, ticket: Any, *, operation: Operation, partial: bool) -> Sequence[Any]:
     cotangent, *others = cotangents
-    if any(type(other) is not _jax.ad.Zero for other in others):
-        raise _not_differentiable(operation)
+    if all(type(other) is _jax.ad.Zero for other in others):
+        if type(cotangent) is _jax.ad.Zero:
+            return [_jax.ad.Zero(ticket.aval)]
+        return async_update_p.bind(cotangent, operation=operation.transposed(), partial=False)
+    sent = _done_transpose(others, ticket, operation=operation)
     if type(cotangent) is _jax.ad.Zero:
-        return [_jax.ad.Zero(ticket.aval)]
-    return async_update_p.bind(cotangent, operation=operation.transposed(), partial=False)
+        return sent
+    # What comes back from here, and from where it is done or asked for next.
+    transposed = operation.transposed()
+    here, later = (async_done_p.bind(back, operation=transposed) for back in (*sent, cotangent))
+    added = [jax.lax.add(x, y) for x, y in zip(here, later, strict=True)]
+    return async_start_p.bind(*added, operation=transposed.of_results())
 
 
 def _done_transpose(cotangents: Any, ticket: Any, *, operation: Operation) -> Sequence[Any]:

@@ -62,6 +62,7 @@ class FutureValue:
         operation: What was started; None if all that is known is that a derivative may have zeros there.
         is_needed: Whether something is in flight for certain, which must be done.
         end: How it was used up.
+        goes_on_from: How the future was used up that goes on as this one.
         region: The axes of the region in which it was started.
     """
 
@@ -69,10 +70,11 @@ class FutureValue:
     is_needed: bool = True
     end: End | None = None
     region: tuple[str, ...] = ()
+    goes_on_from: End | None = None
 
     def passed_on(self) -> FutureValue:
         """The future that goes on as another one."""
-        return FutureValue(self.operation, self.is_needed, region=self.region)
+        return FutureValue(self.operation, self.is_needed, region=self.region, goes_on_from=self.end)
 
     def use(self, how: str, where: str, remedy: str) -> None:
         if (end := self.end) is not None:

@@ -38,13 +38,13 @@ from effects.lowering.passes.future_values import (
 from effects.lowering.passes.summary import summarize
 
 MSG_NEVER_DONE = (
-    "The asynchronous operation `{name}` that starts at {start} is never done. What is started "
+    "The asynchronous operation `{name}` that starts at {start}{updated} is never done. What is started "
     "is done once in the same program, for its results are kept until then. Call `fx.async_done` with the future, or "
     "leave out the start."
 )
 MSG_DROPPED_IN_LOOP = (
-    "The asynchronous operation `{name}` that starts at {start} is dropped in the loop at {loop}: its future is "
-    "neither done in the iteration nor carried to the next. What an iteration has under way it ends, or carries on. "
+    "The asynchronous operation `{name}` that starts at {start}{updated} is dropped in the loop at {loop}: its future "
+    "is neither done in the iteration nor carried to the next. What an iteration has under way it ends, or carries on. "
     "Call `fx.async_done` in the body, or return the future as a part of what the loop carries."
 )
 MSG_ONE_BRANCH = (
@@ -133,9 +133,11 @@ class _Run:
         """Futures that a jaxpr has started, or was handed for good, are used up or returned."""
         for future in owned:
             if future.end is None and future.is_needed and not any(out is future for out in outs):
+                before = future.goes_on_from
+                updated = f" and is updated at {before.where}" if before and before.how == "updated" else ""
                 if self._loops:
-                    raise future_error(MSG_DROPPED_IN_LOOP, future, loop=self._loops[-1])
-                raise future_error(MSG_NEVER_DONE, future)
+                    raise future_error(MSG_DROPPED_IN_LOOP, future, updated=updated, loop=self._loops[-1])
+                raise future_error(MSG_NEVER_DONE, future, updated=updated)
 
     def _apply(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         primitive, params = eqn.primitive, eqn.params

@@ -131,7 +131,7 @@ def _bind_untracked(primitive: Any, token: Any, operands: Sequence[Any], *, oper
     if primitive is async_update_p and not params["partial"]:
         return operands
     token, outs = _take(token, operands, operation)
-    return outs if primitive is async_done_p else [*_keep(token, outs, operation)[1], *outs]
+    return outs if primitive is async_done_p else [*_keep_received(token, outs, operation)[1], *outs]
 
 
 for _primitive in (async_start_p, async_update_p, async_done_p):
@@ -199,6 +199,8 @@ def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[A
     if isinstance(operation, HostRun):
         operands, site = operation.site.without_idle_mask(operands)
         return _call(token, operands, [operation.ticket], operation, BEGIN_TARGET, site)
+    if isinstance(operation, Exchanged) and operation.is_received:
+        return _keep_received(token, operands, operation)
     if isinstance(operation, Exchanged):
         sent = _to_exchange(operands, operation)
         return _call(token, sent, [operation.ticket], operation, POST_TARGET, **_peers(operation))
@@ -212,13 +214,21 @@ def _keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any,
     return _call(token, values, [operation.ticket], operation, KEEP_TARGET, by_lane=by_lane, optional=optional)
 
 
+def _keep_received(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+    """Keeps the results of an operation as `_take` finds them."""
+    if isinstance(operation, Exchanged) and operation.receivers is None and operation.lanes:
+        values = [jnp.moveaxis(value, len(operation.lanes), 0) for value in values]
+    return _keep(token, values, operation)
+
+
 def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
     shown, exchanged = operation.results_of_lanes, isinstance(operation, Exchanged)
     results = [result.update(dtype=stored_dtype(result.dtype)) for result in shown]
     lanes = len(operation.lanes) if exchanged and operation.receivers is None else 0
     if lanes:  # a part from each device comes first
         results = [result.update(shape=_moved(result.shape, lanes, 0)) for result in results]
-    token, outs = _call(token, operands, results, operation, TAKE_TARGET, by_lane=not exchanged)
+    where = str(operation.where or "a line that is not known")  # of a derivative's there is none
+    token, outs = _call(token, operands, results, operation, TAKE_TARGET, by_lane=not exchanged, where=where)
     outs = [out.astype(result.dtype) for out, result in zip(outs, shown, strict=True)]
     return token, [jnp.moveaxis(out, 0, lanes) for out in outs] if lanes else outs
 
@@ -270,7 +280,7 @@ def _update_token_rule(
         return tokens, [ticket, *outs]
     if partial:  # what it has come to is the result, and it is started again with that
         token, outs = _take(tokens[_KEY], operands, operation)
-        token, again = _keep(token, outs, operation)
+        token, again = _keep_received(token, outs, operation)
         return {**tokens, _KEY: token}, [*again, *outs]
     (ticket,) = after([tokens[_KEY]], [ticket])
     return tokens, [ticket]

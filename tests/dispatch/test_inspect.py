@@ -96,6 +96,32 @@ def test_report():
         assert f"{__file__}:{line + i}" in part
 
 
+def test_report_has_the_order_of_the_program():
+    """Each update stands where the program has it, and one that asks for a partial result has that, too."""
+
+    @fx.jit
+    def f(x):
+        future = fx.async_start(jnp.sin, x)
+        y = x * x
+        future = fx.async_update(future)
+        z = y + 1
+        future, so_far = fx.async_update(future, partial=True)
+        return z / so_far - fx.async_done(future)
+
+    (operation,) = fx.inspect(f)(jnp.ones(3)).operations
+    assert [step.split("  /")[0] for step in operation.steps] == [
+        "%1 = sin-start(float32[3])",
+        "    mul float32[3]",
+        "%1 = sin-update(%1)",
+        "    add float32[3]",
+        "%1, float32[3] = sin-update(%1)",
+        "    div float32[3]",
+        "float32[3] = sin-done(%1)",
+    ]
+    assert str(operation).splitlines()[: len(operation.steps)] == list(operation.steps)
+    assert [*operation.updates, *operation.dones] == [operation.steps[at] for at in (2, 4, 6)]
+
+
 def test_callback_and_partial_result():
     """The function of a callback is not called, and what is asked for in between belongs to the operation."""
 

@@ -101,7 +101,6 @@ def test_a_class_that_is_defined_again_is_another_one(lines):
     """As in a notebook: a program is traced anew for a class of the same name, and shows objects of this one."""
 
     def define(text):
-        @jax.tree_util.register_dataclass
         @dataclasses.dataclass
         class Again:
             x: jax.Array
@@ -109,6 +108,8 @@ def test_a_class_that_is_defined_again_is_another_one(lines):
             def __repr__(self):
                 return text
 
+        # Not `register_dataclass`: to JAX the structures of two such classes of one name are equal.
+        jax.tree_util.register_pytree_node(Again, lambda again: ((again.x,), None), lambda _, xs: Again(*xs))
         return Again
 
     def save(again):

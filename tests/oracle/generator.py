@@ -206,19 +206,24 @@ class Generator(Leaves):
 
     def in_flight(self, place: Place) -> Statement:
         turns = self.draw.choice((None, None, 0, 1, 2, 3))
+        often = ("async_x",) * (8 if place.forward or place.backward else 2)
+        kind = self.draw.choice(("async_host", "async_values", "async_native", *often))
+        if kind == "async_x":  # each doubles a slope, which is a whole number of `float32`
+            kind, turns = ("async_x", turns and min(turns, 2)) if place.depth > 1 else ("async_values", turns)
         variable = self.variable("t")
         inner = place.inside() if turns is None else place.inside(variable)
-        kind, updates = (
-            self.draw.choice(("async_host", "async_values", "async_native")),
-            self.draw.choice((0, 0, 0, 1, 2, 3)),
-        )
+        updates = self.draw.choice((0, 0, 0, 1, 2, 3))
         operands = tuple(self.expression(place) for _ in range(self.draw.choice((1, 2, 3))))
-        return InFlight(self.label(), kind, operands, turns, variable, updates, self.block(inner), self.register())
+        label, body, target, factor = self.label(), self.block(inner), self.register(), self.draw.choice((1, -1))
+        return InFlight(label, kind, operands, turns, variable, updates, body, target, factor)
 
     def derivative(self, place: Place) -> Statement:
         form = self.draw.choice(tuple(dict.fromkeys((*BACKWARD, *FORWARD))))
-        label = self.label()
-        return Derivative(form, label, self.block(place.inside_derivative(form)), self.register())
+        label, inner = self.label(), place.inside_derivative(form)
+        body = self.block(inner)
+        if self.in_flight in self.nests and self.draw.integer(0, 2) == 2:
+            body += (self.in_flight(inner),)
+        return Derivative(form, label, body, self.register())
 
     def custom_rule(self, place: Place) -> Statement:
         if place.forward or not place.may_go_back:

@@ -49,6 +49,7 @@ EFFECTS: Mapping[str, bool] = {
     "async_host": True,
     "async_native": True,
     "async_values": True,
+    "async_x": True,
 }
 
 PRINTS = ("ordered", "unordered", "native", "native_unordered", "apart", "jax_print", "jax_print_ordered")

@@ -100,6 +100,7 @@ class Reading:
             kind: calls.get(kind.removeprefix("jax_").split("_")[0], self._write) for kind in EFFECTS
         }
         namespace |= {"lockstep": self._lockstep, "branch": self._branch, "turns": self._turns}
+        namespace |= {"set_off": self._set_off, "come_back": self._come_back}
         namespace |= {"held": self._held, "dropped": self._dropped, "scale": self._scale}
         namespace |= {"print_grad": self._print_grad, "custom_rule": self._custom_rule}
         namespace |= {"programs": self._programs, "grid": lambda: self._grid}
@@ -262,6 +263,30 @@ class Reading:
         if self._steps is not None:
             self._steps.append(lambda slope: factor * slope)
         return (factor * x + shift) % MODULUS
+
+    def _set_off(self, x: int, factor: int) -> tuple[int, list[int]]:
+        """An operation that comes to `x` times a factor: that, and the slopes of its results, which go back first."""
+        slopes: list[int] = []
+
+        def step(slope: int) -> int:
+            slope += factor * sum(slopes)
+            slopes.clear()
+            return slope
+
+        if self._steps is not None:
+            self._steps.append(step)
+        return factor * x, slopes
+
+    def _come_back(self, future: tuple[int, list[int]], x: int) -> int:
+        value, slopes = future
+
+        def step(slope: int) -> int:
+            slopes.append(slope)
+            return slope
+
+        if self._steps is not None:
+            self._steps.append(step)
+        return (x + value) % MODULUS
 
     def _print_grad(self, label: str, x: int) -> int:
         if self._steps is not None:

@@ -12,9 +12,14 @@ Bytes::Bytes(const Span &span) : block(AllocateBlock(span.size)), size(span.size
 
 namespace {
 
-constexpr char kUnknown[] = "An operation is done that was not started, or was done before. A future is done once, in "
-                            "the program that started it.";
-constexpr char kOtherSize[] = "An operation was started with results of another size.";
+constexpr char kOtherSize[] = "An operation is done that was started with results of another size. A future is done "
+                              "as what was started. Look for where its ticket is passed on as that of another one.";
+
+std::string Unknown(std::string_view where) {
+  return "The operation that is done at " + std::string(where) +
+         " was not started, or was done before. A future is done once, in the program that started it. Look for where "
+         "it is done twice.";
+}
 
 std::string CopyTo(const Operations::Out &out, const std::byte *data, size_t size) {
   if (out.size != size) return kOtherSize;
@@ -159,7 +164,7 @@ void Operations::deliver(Inbox inbox) {
 }
 
 void Operations::take(const Program &program, int32_t device, uint32_t number, uint32_t lane, std::vector<Out> outs,
-                      Done done) {
+                      Done done, std::string_view where) {
   std::optional<Operation> ended; // freed without the lock
   std::optional<Inbox> complete;
   std::string error;
@@ -169,7 +174,7 @@ void Operations::take(const Program &program, int32_t device, uint32_t number, u
     const auto it = of == programs_.end() ? decltype(of->second.open.end()){} : of->second.open.find({device, number});
     if (of == programs_.end() || it == of->second.open.end()) {
       lock.unlock();
-      return done(kUnknown);
+      return done(Unknown(where));
     }
     Operation &operation = it->second;
     if (!of->second.failed.empty()) {
@@ -209,7 +214,7 @@ void Operations::fail(const Program &program, const std::string &why) {
     std::lock_guard lock(mutex_);
     const auto it = programs_.find(program);
     if (it == programs_.end() || program.thread == kUntrackedThread) return; // the untracked ones are not one program's
-    it->second.failed = why;
+    if (it->second.failed.empty()) it->second.failed = why; // what comes later follows from it
     inboxes.swap(it->second.inboxes);
     for (auto &[key, operation] : it->second.open) {
       for (Waiting &each : operation.waiting) waiting.push_back(std::move(each.done));

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -26,7 +27,7 @@
 
 namespace effects {
 
-// Why what waits fails when another device of its program has.
+// Why what waits fails when another device of its program has, if that is all that is known.
 inline constexpr char kProgramFailed[] = "Another device of the program has failed.";
 
 struct Program {
@@ -80,8 +81,9 @@ public:
   uint32_t post(const Program &program, int32_t device, const Exchange &exchange, bool optional = false);
 
   // Ends an operation, or with lanes one lane of it: its results go to `outs`. Calls `done`, later perhaps, and in
-  // another thread then.
-  void take(const Program &program, int32_t device, uint32_t number, uint32_t lane, std::vector<Out> outs, Done done);
+  // another thread then. `where`: the line of the user's that does so.
+  void take(const Program &program, int32_t device, uint32_t number, uint32_t lane, std::vector<Out> outs, Done done,
+            std::string_view where = "a line that is not known");
 
   // How many operations the program has begun on the device that has begun the most; nothing if it has failed or ended.
   std::optional<uint32_t> started(const Program &program);

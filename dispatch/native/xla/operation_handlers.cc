@@ -1,6 +1,7 @@
 // The handlers that start asynchronous operations and end them.
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "../operations/operations.h"
@@ -92,7 +93,8 @@ ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64
 }
 
 // (token, tickets) -> (*values, token): what the operations have come to. With `by_lane` each lane has a ticket.
-ffi::Future Take(bool by_lane, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+// `where`: the line that asks.
+ffi::Future Take(bool by_lane, std::string_view where, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return GuardFuture([&] {
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
@@ -123,9 +125,10 @@ ffi::Future Take(bool by_lane, int32_t device, ffi::RemainingArgs args, ffi::Rem
       }
       operations().take(ProgramOf(token.token), device, number, by_lane ? LaneOfTicket(ticket) : 0, std::move(of_lane),
                         [promise, program = ProgramOf(token.token)](const std::string &error) mutable {
-                          if (!error.empty()) operations().fail(program, kProgramFailed);
+                          if (!error.empty()) operations().fail(program, error);
                           promise.CountDown(1, error.empty() ? ffi::Error::Success() : ffi::Error::Internal(error));
-                        });
+                        },
+                        where);
     }
     promise.CountDown(1);
     return future;
@@ -152,9 +155,13 @@ XLA_FFI_DEFINE_HANDLER(kPost, Post,
                            .Ctx<ffi::DeviceOrdinal>()
                            .RemainingArgs()
                            .RemainingRets());
-XLA_FFI_DEFINE_HANDLER(
-    kTake, Take,
-    ffi::Ffi::Bind().Attr<bool>("by_lane").Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kTake, Take,
+                       ffi::Ffi::Bind()
+                           .Attr<bool>("by_lane")
+                           .Attr<std::string_view>("where")
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .RemainingArgs()
+                           .RemainingRets());
 
 } // namespace
 

@@ -227,7 +227,7 @@ def test_errors():
         start(fail)(1.0)
     with pytest.raises(fx.EffectError, match=r"The callback `named` returned an array of float32\[3\]"):
         start(lambda x: np.zeros(3, np.float32))(1.0)
-    with pytest.raises(fx.EffectError, match="has yielded nothing"):
+    with pytest.raises(fx.EffectError, match=r"The callback `.*<lambda>` at (?s:.*) has yielded nothing"):
 
         @fx.jit
         def ask(x):

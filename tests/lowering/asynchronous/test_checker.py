@@ -46,6 +46,50 @@ def test_never_done():
     assert "is never done. What is started is done once" in message
 
 
+def test_updated_in_one_branch_and_never_done():
+    def f(x):
+        future = fx.async_start(jnp.sin, x)  # start
+        return jax.lax.cond(
+            x[0] > 0,
+            lambda future: (fx.async_update(future), x)[1],  # end
+            lambda future: x,
+            future,
+        )
+
+    assert "and is updated at" in (message := refusal(f))
+    assert "is never done" in message
+
+
+def test_copy_done_twice():
+    """The second done is the mistake, and not the first one's use of the reference."""
+
+    def f(x):
+        source, target = jax.new_ref(x), jax.new_ref(x)
+        future = fx.copy_start(source, target)  # start
+        done(future)  # first
+        done(future)  # end
+        return target[...]
+
+    assert "and was done at" in refusal(f)
+
+
+@pytest.mark.parametrize("place", ["branch", "loop"])
+def test_futures_of_other_kinds_are_told_by_what_they_are_of(place):
+    """JAX refuses these, and shows what our futures hold."""
+    shape = jax.ShapeDtypeStruct((2,), "float32")
+
+    def f(x):
+        future = fx.async_start(jnp.sin, x)
+        if place == "branch":
+            return done(jax.lax.cond(x[0] > 0, lambda _: fx.async_callback(np.sin, shape, x), lambda f: f, future))
+        return done(jax.lax.fori_loop(0, 3, lambda i, f: fx.async_callback(np.sin, shape, done(f)), future))
+
+    with pytest.raises(TypeError) as raised:
+        fx.jit(f)(X)
+    assert "Future'> with pytree metadata (async_start of float32[2], " in str(raised.value)
+    assert "Future'> with pytree metadata (async_callback of float32[2], " in str(raised.value)
+
+
 def test_done_twice():
     def f(x):
         future = fx.async_start(jnp.sin, x)  # start

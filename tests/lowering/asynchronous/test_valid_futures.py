@@ -1,5 +1,6 @@
 """Programs that use each of their futures once are accepted, whatever transformations make of them."""
 
+import inspect
 import itertools
 
 import jax
@@ -251,9 +252,12 @@ def test_unknown_ticket_is_an_error(monkeypatch, kind):
 
     if kind == "exchange":
         f = jax.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False)
-    with pytest.raises(Exception, match="was not started"):
+    with pytest.raises(Exception, match="was not started") as raised:
         jax.block_until_ready(fx.jit(f)(jnp.arange(8.0) if kind == "exchange" else X))
         meet_barrier()
+    lines, first = inspect.getsourcelines(f)
+    (at,) = (at for at, line in enumerate(lines) if "done(forged)" in line)
+    assert f"{__file__}:{first + at}" in str(raised.value)
     np.testing.assert_array_equal(fx.jit(lambda x: done(start(x)))(X), X)
     meet_barrier()
 

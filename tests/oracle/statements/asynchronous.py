@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from tests.oracle.jax_ import Scope, assign, fold, register, run_body
+from tests.oracle.jax_ import Scope, assign, fold, register, run_body, wrap
 from tests.oracle.language import MODULUS, Block_, Expression, State
 from tests.oracle.source import Source
 
@@ -21,18 +21,20 @@ class InFlight:
     """An operation, with a block between its start and its done.
 
     A function of the host's prints its operands; that line is in the place of the done. A native handler that answers
-    later does not, nor does what is computed at the start. All come to one number, which is folded into `target`. With
-    `turns` a loop carries the future: each turn runs the block, ends the operation, and starts it again.
+    later does not, nor does what is computed at the start. All come to one number, which is folded into `target`; but
+    of "async_x" it is `x` times the factor, with its derivative, and is added to `x`. With `turns` a loop carries the
+    future: each turn runs the block, ends the operation, and starts it again.
     """
 
     label: str
-    kind: str  # "async_host", "async_native", or "async_values"
+    kind: str  # "async_host", "async_native", "async_values", or "async_x"
     operands: tuple[Expression, ...]
     turns: int | None  # None: no loop
     variable: str  # of the loop
     updates: int  # how many updates there are before each done, the last with what there is so far if that is odd
     body: Block_
     target: str
+    factor: int = 1  # of "async_x"
 
     def kinds(self) -> tuple[str, ...]:
         found = [self.kind, "async_straight" if self.turns is None else "async_carried"]
@@ -42,9 +44,16 @@ class InFlight:
         future = out.fresh("future")
 
         def start() -> None:
+            if self.kind == "async_x":
+                out.line(f"{future} = set_off(x, {self.factor})")
+                return
             out.line(f"{future} = [{', '.join(operand.python() for operand in self.operands)}]")
 
         def done() -> None:
+            if self.kind == "async_x":
+                for _ in range(1 + self.updates % 2):
+                    out.line(f"x = come_back({future}, x)")
+                return
             if self.updates % 2:
                 out.line(f"{self.target} = fold([fold({future}, 0)], {self.target})  # so far")
             if self.kind == "async_host":
@@ -74,6 +83,8 @@ class InFlight:
         function.__qualname__ = function.__name__ = self.label
 
         def start(state: State, scope: Scope) -> Any:
+            if self.kind == "async_x":
+                return fx.async_start(lambda x: lax.mul(x, np.float32(self.factor)), state[-1])
             values = [lax.convert_element_type(operand.jax(scope, state), np.int32) for operand in self.operands]
             if self.kind == "async_host":
                 return fx.async_callback(function, I32, *values)
@@ -92,6 +103,9 @@ class InFlight:
                 future, so_far = fx.async_update(future, partial=True)
                 numbers.append(so_far)
             for number in (*numbers, fx.async_done(future)):
+                if self.kind == "async_x":
+                    state = (*state[:-1], wrap(lax.add(state[-1], number)))
+                    continue
                 state = assign(state, self.target, fold(jax.numpy.stack([number]), register(state, self.target)))
             return state
 
