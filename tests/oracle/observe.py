@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,9 +142,18 @@ def _observe(case: Case, runner: Runner) -> Outcome:
             ]
         finally:
             DISPATCH.set(0)
-    outcome.lines = written.getvalue().splitlines()
+    outcome.lines = _without_signed_zeros(written.getvalue().splitlines())
+    outcome.records = None if outcome.records is None else _without_signed_zeros(outcome.records)
     outcome.dropped = count_dropped() - before if drops(case) else 0
     return outcome
+
+
+def _without_signed_zeros(lines: Iterable[str]) -> list[str]:
+    """A slope of zero has a sign in JAX, and none in the reading by whole numbers."""
+    return [_ZERO.sub("0.0", line) for line in lines]
+
+
+_ZERO = re.compile(r"(?<= )-0\.0(?![0-9])")
 
 
 def _left_out(error: Any) -> int:
