@@ -9,6 +9,7 @@ from typing import Any
 from effects import _jax
 from effects._model.operation import HostRun, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
+from effects._model.primitive import effect_p
 from effects._model.where import Where
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.schedule import Copy, Interval, Schedule
@@ -198,7 +199,8 @@ def _own_line(eqn: Any, name: str, number: int) -> str:
 
 def _line(eqn: Any, operation: Operation | None) -> str:
     part = _PARTS.get(eqn.primitive)
-    name = f"{operation.name}-{part}" if operation and part else eqn.primitive.name
+    name = eqn.params["site"].effect.name if eqn.primitive is effect_p else eqn.primitive.name
+    name = f"{operation.name}-{part}" if operation and part else name
     return f"{name} {_types(eqn.outvars)}".rstrip() + f"  {_jax.source_of(eqn)}"
 
 
