@@ -168,6 +168,7 @@ from effects._jax.regions import axes_of_same as axes_of_same
 from effects._jax.regions import boolean as boolean
 from effects._jax.regions import devices_of_program as devices_of_program
 from effects._jax.regions import differs as differs
+from effects._jax.regions import inside_region as inside_region
 from effects._jax.regions import is_abstract as is_abstract
 from effects._jax.regions import is_collective as is_collective
 from effects._jax.regions import is_for_several_devices as is_for_several_devices

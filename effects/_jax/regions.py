@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -67,6 +68,15 @@ def region_axes(mesh: Any, newly_manual_axes: Any) -> tuple[dict[Any, int], dict
     by_device = frozenset(newly_manual_axes) | frozenset(mesh.manual_axes)
     own = {axis: size for axis, size in mesh.shape.items() if axis in by_device}
     return own, {axis: size for axis, size in mesh.shape.items() if axis not in by_device and size > 1}
+
+
+@contextlib.contextmanager
+def inside_region(mesh: Any, newly_manual_axes: Any, check_vma: bool) -> Iterator[None]:
+    """Whatever is traced meanwhile is part of such a region."""
+    inner = mesh.abstract_mesh.update_axis_types(dict.fromkeys(newly_manual_axes, jax.sharding.AxisType.Manual))
+    sizes = list(region_axes(mesh, newly_manual_axes)[0].items())
+    with core.extend_axis_env_nd(sizes), jax.sharding.use_abstract_mesh(inner), jax_config._check_vma(check_vma):
+        yield
 
 
 def is_abstract(mesh: Any) -> bool:

@@ -206,10 +206,11 @@ class _Run:
         return holder(extra, *operands, **eqn.params)
 
     def _in_region(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
-        around = self._region
-        self._region = (*around, *sorted(map(str, eqn.params["newly_manual_axes"])))
+        around, params = self._region, eqn.params
+        self._region = (*around, *sorted(map(str, params["newly_manual_axes"])))
         try:
-            return self._walk_in_place(eqn, eqn.params, operands)
+            with _jax.inside_region(params["mesh"], params["newly_manual_axes"], params["check_vma"]):
+                return self._walk_in_place(eqn, params, operands)
         finally:
             self._region = around
 

@@ -39,11 +39,6 @@ MSG_ASYNC_PLATFORM = (
     "program, from a start to a done in the same function, branch or body of a loop, and there are no asynchronous "
     "callbacks. Do it where it was started, or compute it where it is needed, without a future."
 )
-MSG_ASYNC_DEVICES = (
-    "The collective `{name}` at {where} was started outside of a `jax.shard_map` with all its axes. Each device sends "
-    "its part, and XLA divides the work there. Start it inside a `jax.shard_map`."
-)
-
 MSG_ASYNC_UNTRACKED = (
     "The asynchronous operation `{name}` at {where} is in a program for several devices that `fx.jit` has not made. "
     "JAX keeps the order of effects on one device only. Write `fx.jit` around the function, in place of `jax.jit`."
@@ -74,10 +69,8 @@ def _lower_operation(
     platforms = set(_jax.platforms_of(ctx))
     has_handlers = config.native and platforms <= set(platforms_with("native"))
     everywhere = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
-    if everywhere and target == POST_TARGET:
-        raise NotImplementedError(MSG_ASYNC_DEVICES.format(name=operation.name, where=operation.where))
     exchanges = isinstance(operation, Exchanged) and target == POST_TARGET
-    if exchanges and not (has_handlers and _jax.is_within_processes(ctx, operation.axes)):
+    if exchanges and (not has_handlers or everywhere or not _jax.is_within_processes(ctx, operation.axes)):
         return _jax.mlir.lower_fun(functools.partial(_exchange_and_keep, operation=operation))(ctx, *operands)
     if not has_handlers:
         if (outs := _lower_within_program(ctx, operands, target)) is not None:
@@ -245,7 +238,8 @@ def _to_exchange(values: Sequence[Any], operation: Exchanged) -> list[Any]:
 
 
 def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation: Exchanged) -> list[Any]:
-    """In place of a post that other processes would have to hear of: JAX's collective, whose result is kept.
+    """In place of a post that other processes would have to hear of, or that several devices would make as one, in a
+    region over some of the axes: JAX's collective, whose result is kept.
 
     It comes after the operations that were started ahead of it, so that all devices come to all in one order.
     """

@@ -142,13 +142,13 @@ def _observe(case: Case, runner: Runner) -> Outcome:
             ]
         finally:
             DISPATCH.set(0)
-    outcome.lines = _without_signed_zeros(written.getvalue().splitlines())
-    outcome.records = None if outcome.records is None else _without_signed_zeros(outcome.records)
+    outcome.lines = without_signed_zeros(written.getvalue().splitlines())
+    outcome.records = None if outcome.records is None else without_signed_zeros(outcome.records)
     outcome.dropped = count_dropped() - before if drops(case) else 0
     return outcome
 
 
-def _without_signed_zeros(lines: Iterable[str]) -> list[str]:
+def without_signed_zeros(lines: Iterable[str]) -> list[str]:
     """A slope of zero has a sign in JAX, and none in the reading by whole numbers."""
     return [_ZERO.sub("0.0", line) for line in lines]
 

@@ -265,7 +265,17 @@ def test_cases_reach_every_statement() -> None:
         for statement in statements(tuple(run.program for run in case.runs)):
             counts.update(statement.kinds())
     more = {"region", *REGIONS, *(f"region_{mode}" for mode in MODES)}
-    more |= {"check_vma", "no_check_vma", "region_turns", *TALKS, "whole", "whole_sharded", "shards"}
+    more |= {
+        "check_vma",
+        "no_check_vma",
+        "region_turns",
+        *TALKS,
+        *(f"{talk}_start" for talk in TALKS),
+        "talk_partial",
+        "whole",
+        "whole_sharded",
+        "shards",
+    }
     more |= {"jax_whole", "jax_whole_sharded", "jax_shards"}
     without = {"fails_sync_unordered", "check"}
     assert KINDS - without | more == set(counts)

@@ -77,3 +77,35 @@ def test_done_twice_is_an_error_on_several_devices():
     with pytest.raises((fx.FutureError, fx.EffectError), match=r"done"):
         fx.jit(program)(x)
         fx.effects_barrier(timeout=60)
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["done", "so far"])
+@pytest.mark.parametrize("name", ["psum", "ppermute", "all_gather"])
+def test_collectives_in_a_region_over_one_axis_of_two(name, partial):
+    """The devices along the other axis are as one, and so is what is under way: values and derivatives."""
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    more = ([(0, 1), (1, 0)],) if name == "ppermute" else ()
+
+    def start_and_end(x):
+        future = getattr(fx, f"{name}_start")(x, "x", *more)
+        y = jnp.sin(x)
+        so_far = 1.0
+        if partial:
+            future, so_far = fx.async_update(future, partial=True)
+        return y * fx.async_done(future).sum() * so_far
+
+    def at_once(x):
+        got = getattr(lax, name)(x, "x", *more)
+        return jnp.sin(x) * got.sum() * (got if partial else 1.0)
+
+    def loss(body):
+        def of_device(x):
+            return body(x).sum()[None]
+
+        region = jax.shard_map(of_device, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+        return lambda x: region(x).sum()
+
+    x = jnp.arange(4.0) + 1
+    for transform in (lambda f: f, jax.grad):
+        one, other = fx.jit(transform(loss(start_and_end)))(x), jax.jit(transform(loss(at_once)))(x)
+        np.testing.assert_allclose(one, other, rtol=1e-5)

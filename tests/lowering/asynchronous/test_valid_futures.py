@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
@@ -226,6 +227,24 @@ def test_zeros_are_a_future_of_zeros():
         return done(future) + done(zeros) + done(zeros)
 
     np.testing.assert_array_equal(fx.jit(f)(X), X)
+    meet_barrier()
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_run_state_in_a_region(check_vma):
+    """To look into a `run_state` is to trace it once more, in the region that it is in."""
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def f(x):
+        def body(ref):
+            future = fx.psum_start(ref[...], "i")
+            ref[...] = ref[...] * jax.lax.axis_index("i")
+            ref[...] += done(future)
+
+        return pallas.run_state(body)(x)
+
+    region = jax.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=check_vma)
+    np.testing.assert_array_equal(fx.jit(region)(jnp.arange(4.0)), [6, 7, 10, 15])
     meet_barrier()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.oracle.devices.placing import DEVICES
 from tests.oracle.devices.region import MODES, PARTS, REGIONS, Region
-from tests.oracle.devices.statements import TALKS, Talk, Whole
+from tests.oracle.devices.statements import TALKS, Talk, TalkInFlight, Whole
 from tests.oracle.generator import Generator
 from tests.oracle.place import Draw, Place
 
@@ -62,7 +62,7 @@ class DeviceGenerator(Generator):
             return [*leaves, *[self.whole] * 2] if place.regions else leaves
         if place.mode == "talk_ways":
             leaves = [leaf for leaf in leaves if leaf not in self.awaited]
-        if place.together and place.mode in ("talk_calls", "talk_ways", "both"):
+        if self.may_talk(place):
             leaves = [*leaves, *[self.talk] * 5]
         return leaves
 
@@ -71,6 +71,13 @@ class DeviceGenerator(Generator):
         return [leaf for leaf in leaves if leaf not in self.awaited] if place.mode == "talk_ways" else leaves
 
     def nests_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
+        nests = self._nests_at(place)
+        return [*nests, *[self.talk_in_flight] * 6] if self.may_talk(place) and self.in_flight in self.nests else nests
+
+    def may_talk(self, place: Any) -> bool:
+        return place.together and place.mode in ("talk_calls", "talk_ways", "both")
+
+    def _nests_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         if place.part and place.together:
             return [*self.nests, *[self.inner] * 12] if place.mode != "talk_calls" else [self.scan, self.inner]
         if place.mode == "talk_calls":  # no ways of each device's own
@@ -121,6 +128,10 @@ class DeviceGenerator(Generator):
 
     def talk(self, place: Any) -> Statement:
         return Talk(self.draw.choice(TALKS), self.expression(place), self.register())
+
+    def talk_in_flight(self, place: Any) -> Statement:
+        form, value, target = self.draw.choice(TALKS), self.expression(place), self.register()
+        return TalkInFlight(form, value, target, self.block(place.inside()), self.rarely())
 
     def whole(self, place: Any) -> Statement:
         xs = tuple(self.draw.integer(0, 9) for _ in range(DEVICES))

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import math
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,10 +20,11 @@ from tests.internals import _jax
 from tests.oracle.devices.language import DeviceCase, Item, MeshRun, Outside
 from tests.oracle.devices.placing import DEVICES, P
 from tests.oracle.devices.reading import DeviceReading
+from tests.oracle.devices.statements import TALKS
 from tests.oracle.host import Host, Runner
 from tests.oracle.jax_ import to_jax
 from tests.oracle.language import REGISTERS, Failure, Run, State
-from tests.oracle.observe import Outcome, events_as_lines, label_of_error
+from tests.oracle.observe import Outcome, events_as_lines, label_of_error, without_signed_zeros
 from tests.oracle.runners import write_line
 from tests.oracle.tokens import seen_of
 
@@ -181,8 +183,9 @@ def observe(case: DeviceCase, runner: Runner) -> Seen:
             run(0)
     if failed:
         raise failed[0]
-    found = [(record.text.split("(", 1)[0], record.device) for record in records]
-    return outcomes, written.getvalue().splitlines(), found
+    texts = without_signed_zeros(record.text.split("(", 1)[0] for record in records)
+    found = [(text, record.device) for text, record in zip(texts, records, strict=True)]
+    return outcomes, without_signed_zeros(written.getvalue().splitlines()), found
 
 
 def jax_refuses(case: DeviceCase, runner: Runner, error: Exception) -> bool:
@@ -194,9 +197,18 @@ def jax_refuses(case: DeviceCase, runner: Runner, error: Exception) -> bool:
         zeros = lambda shape: _jax.as_per_device(jnp.zeros(shape.shape, shape.dtype))  # noqa: E731
         return None if results is None else jax.tree.map(zeros, results)
 
+    synchronous = types.SimpleNamespace(
+        async_callback=callback,
+        async_start=lambda fun, *operands: fun(*operands),
+        async_update=lambda future, partial=False: (future, future) if partial else future,
+        async_done=lambda future: future,
+        custom_call=lambda target, results, *args, **kwargs: callback(None, results),
+        **{f"{talk}_start": getattr(jax.lax, talk) for talk in TALKS},
+    )
     silent = dataclasses.replace(
         runner,
         jit=jax.jit,
+        asynchronous=synchronous,
         emit=dict.fromkeys(runner.emit, nothing),
         log=nothing,
         print_grad=lambda label, x: x,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jax import lax
 
 from tests.oracle.devices.placing import P
-from tests.oracle.jax_ import Scope, assign, fold, register, shifted
-from tests.oracle.language import MODULUS, Expression, State
+from tests.oracle.jax_ import Scope, assign, fold, register, run_body, shifted
+from tests.oracle.language import MODULUS, Block_, Expression, State
 
 if TYPE_CHECKING:
     from tests.oracle.source import Source
@@ -28,27 +28,56 @@ class Talk:
         return (self.form,)
 
     def python(self, out: Source) -> None:
-        all_of_them = f"talk({self.value.python()})"
-        what = {
-            "psum": f"sum({all_of_them})",
-            "ppermute": f"{all_of_them}[neighbour()]",
-            "all_gather": f"fold({all_of_them}, 0)",
-        }[self.form]
-        out.line(f"{self.target} = ({self.target} + {what}) % {MODULUS}")
+        self.add(out, f"talk({self.value.python()})")
+
+    def add(self, out: Source, values: str) -> None:
+        """Adds what becomes of the values of all devices."""
+        what = {"psum": f"sum({values})", "ppermute": f"{values}[neighbour()]", "all_gather": f"fold({values}, 0)"}
+        out.line(f"{self.target} = ({self.target} + {what[self.form]}) % {MODULUS}")
 
     def jax(self, scope: Scope, state: State) -> State:
+        return self.added(self.call(lax, "", scope, state), state)
+
+    def call(self, collectives: Any, suffix: str, scope: Scope, state: State) -> Any:
+        """Calls the collective, or starts it."""
         axes, count = scope.names["@axes"], scope.names["@count"]
         value = self.value.jax(scope, state) + lax.axis_index(axes) * 0
-        if self.form == "psum":
-            got = lax.psum(value, axes)
-        elif self.form == "ppermute":  # to the next one
-            got = lax.ppermute(value, axes, [(device, (device + 1) % count) for device in range(count)])
-        else:
-            got = fold(lax.all_gather(value, axes), np.int32(0))
+        to_the_next = ([(device, (device + 1) % count) for device in range(count)],) * (self.form == "ppermute")
+        return getattr(collectives, f"{self.form}{suffix}")(value, axes, *to_the_next)
+
+    def added(self, got: Any, state: State) -> State:
+        got = fold(got, np.int32(0)) if self.form == "all_gather" else got
         return assign(state, self.target, lax.rem(lax.add(register(state, self.target), got), np.int32(MODULUS)))
 
 
 TALKS = ("psum", "ppermute", "all_gather")
+
+
+@dataclass(frozen=True)
+class TalkInFlight(Talk):
+    """A collective in two parts, with a block between its start and its done."""
+
+    body: Block_
+    partial: bool  # whether it is asked for what it has come to so far, which is added too
+
+    def kinds(self) -> tuple[str, ...]:
+        return (f"{self.form}_start", *["talk_partial"] * self.partial)
+
+    def python(self, out: Source) -> None:
+        values = out.fresh("values")
+        out.line(f"{values} = talk({self.value.python()})  # is under way")
+        out.body(self.body)
+        for _ in range(1 + self.partial):
+            self.add(out, values)
+
+    def jax(self, scope: Scope, state: State) -> State:
+        fx: Any = scope.runner.asynchronous
+        future = self.call(fx, "_start", scope, state)
+        state = run_body(self.body, scope, state)
+        if self.partial:
+            future, so_far = fx.async_update(future, partial=True)
+            state = self.added(so_far, state)
+        return self.added(fx.async_done(future), state)
 
 
 @dataclass(frozen=True)
