@@ -294,7 +294,12 @@ def _exchange(
     results = tuple(_jax.ShapedArray(value.shape, value.dtype) for value in values)
     same_along = tuple(_same_along(array, axes, everywhere) for array in arrays)
     operation = Exchanged(
-        name, where, results, schedule, axes=axes, size=size, receivers=receivers, same_along=same_along
+        *(name, where, results, schedule),
+        axes=axes,
+        size=size,
+        receivers=receivers,
+        same_along=same_along,
+        has_replicas=_jax.is_in_region_over_some_axes(),
     )
     return Future.started(values, operation, structure, finish, into)
 

@@ -172,6 +172,7 @@ from effects._jax.regions import inside_region as inside_region
 from effects._jax.regions import is_abstract as is_abstract
 from effects._jax.regions import is_collective as is_collective
 from effects._jax.regions import is_for_several_devices as is_for_several_devices
+from effects._jax.regions import is_in_region_over_some_axes as is_in_region_over_some_axes
 from effects._jax.regions import per_device as per_device
 from effects._jax.regions import region_axes as region_axes
 from effects._jax.regions import replicas_per_group as replicas_per_group

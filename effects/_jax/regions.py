@@ -79,6 +79,12 @@ def inside_region(mesh: Any, newly_manual_axes: Any, check_vma: bool) -> Iterato
         yield
 
 
+def is_in_region_over_some_axes() -> bool:
+    """Whether devices are replicas of each other in the region that is traced, if one is."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return bool(mesh.manual_axes) and bool(region_axes(mesh, ())[1])
+
+
 def is_abstract(mesh: Any) -> bool:
     """Whether a mesh does not say which its devices are."""
     return isinstance(mesh, jax.sharding.AbstractMesh)

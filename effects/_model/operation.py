@@ -207,12 +207,14 @@ class Exchanged(Operation):
         receivers: For each device the one that gets its values, or -1; None if each value has a part for each device,
             in its leading axis, and what is received has one from each.
         is_received: Whether what it is started with has been received already, and is not sent again.
+        has_replicas: Whether several devices would send as one, in a region over some of the axes of its mesh.
     """
 
     axes: tuple[str, ...] = ()
     size: int = 0
     receivers: tuple[int, ...] | None = None
     is_received: bool = False
+    has_replicas: bool = False
 
     kind = "collective"
 

@@ -114,10 +114,10 @@ def _sites_of(eqn: Any) -> tuple[Site, ...]:
 
 
 def is_collective(eqn: Any) -> bool:
-    """Whether devices talk to each other in this equation. Where there are several processes, starts may be those of
-    JAX's collectives."""
-    if eqn.primitive is async_start_p and isinstance(eqn.params["operation"], Exchanged):
-        return jax.process_count() > 1
+    """Whether devices talk to each other in this equation. Where there are several processes, or devices that are
+    replicas of each other, starts may be those of JAX's collectives."""
+    if eqn.primitive is async_start_p and isinstance(operation := eqn.params["operation"], Exchanged):
+        return operation.has_replicas or jax.process_count() > 1
     return _jax.is_collective(eqn)
 
 

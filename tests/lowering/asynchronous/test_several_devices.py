@@ -109,3 +109,21 @@ def test_collectives_in_a_region_over_one_axis_of_two(name, partial):
     for transform in (lambda f: f, jax.grad):
         one, other = fx.jit(transform(loss(start_and_end)))(x), jax.jit(transform(loss(at_once)))(x)
         np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_collective_comes_after_the_print_that_a_callback_waits_for():
+    """In a region over one axis of two it is JAX's own. A device that waits in there must have published its print:
+    the callback of another, for which that one waits, comes after it."""
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+
+    def region(x):
+        fx.print("ahead {}", x[0])
+        y = lax.cond(x[0] > 2, lambda x: fx.callback(lambda x: x + 1, I32, x), lambda x: x, x[0])
+        future = fx.psum_start(y, "x")
+        return fx.async_done(future)[None]
+
+    program = fx.jit(jax.shard_map(region, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"}))
+    with fx.capture():
+        for _ in range(30):
+            assert program(jnp.array([1, 5], np.int32)).tolist() == [7, 7]
+        fx.effects_barrier(timeout=120)
