@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from effects import _jax
 from effects._jax import patches
@@ -33,13 +34,18 @@ def _batch_cond(batch: _Rule) -> _Rule:
         for i, branch in enumerate(branches):
             active = index == i
             for_all, _ = _jax.batched(masked(branch), axis_data, [True] * (1 + len(operands)), True)
-            # What is not a number in another lane must not reach this one's derivative: JAX's issue 1052.
-            chosen = [_jax.select(active, x, jax.lax.stop_gradient(x)) for x in operands]
+            chosen = [_as_of_lanes(active, x) for x in operands]
             results.append(_run_branch(for_all, active, chosen, only_effects=_has_only_effects(branch)))
         outs = [_jax.select_n(index, *cases) for cases in zip(*results, strict=True)]
         return outs, [0] * len(outs)
 
     return rule
+
+
+def _as_of_lanes(active: Any, x: Any) -> Any:
+    """A value as a branch takes it for all lanes, of which some are not there: what is not a number in these must not
+    reach the derivative of the others, JAX's issue 1052. Whole numbers have none, and keep their types in a region."""
+    return _jax.select(active, x, jax.lax.stop_gradient(x)) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
 
 def _has_only_effects(branch: Any) -> bool:

@@ -66,8 +66,8 @@ SLIPS = (
     Slip(
         "masks.not_a_number",
         BATCHING,
-        "chosen = [_jax.select(active, x, jax.lax.stop_gradient(x)) for x in operands]",
-        "chosen = list(operands)",
+        "return _jax.select(active, x, jax.lax.stop_gradient(x)) if jnp.issubdtype(x.dtype, jnp.inexact) else x",
+        "return x",
         "What is not a number in another lane reaches this one's derivative.",
         (_program("`grad` of `vmap`, a NaN in the other lane"),),
     ),
