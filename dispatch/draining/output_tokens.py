@@ -45,15 +45,17 @@ def close_failed(streams: Streams) -> None:
             stream.fail(number)
 
 
-def failed_on_one_device(streams: Streams, are_exchanging: bool) -> Iterator[tuple[int, int]]:
-    """Programs over several devices that have failed on one of them and are not over on others, as (thread, epoch), if
-    devices may wait for each other: for a callback's place, or where some `are_exchanging`."""
+def failed_on_some_devices(streams: Streams, are_exchanging: bool) -> Iterator[tuple[tuple[int, int], list[int]]]:
+    """Programs over several devices that have failed on some of them and are not over on others, as (thread, epoch),
+    if devices may wait for each other: for a callback's place, or where some `are_exchanging`. And the numbers of those
+    on which they have failed."""
     for stream in streams.all():
         for number, (traits, output_token) in [*stream.running.items()]:
             if not (traits.awaits_results or are_exchanging) or output_token.is_deleted() or output_token.is_ready():
                 continue
-            if any(part.is_ready() and _failure_of_part(part) is not None for part in _parts(output_token)):
-                yield stream.thread, number
+            failed = [part for part in _parts(output_token) if part.is_ready() and _failure_of_part(part) is not None]
+            if failed:
+                yield (stream.thread, number), [part.device.id for part in failed]
 
 
 def _runs_here(output_token: Any) -> bool:

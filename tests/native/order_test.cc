@@ -251,18 +251,21 @@ TEST(test_accept_says_whether_a_record_is_wanted) {
   CheckAllEnded(play);
 }
 
-// Of records that all devices publish alike, those of the first that is heard of count; one that somebody waits for
-// comes but once, and counts from whichever device.
+// Of the records that all devices publish, the first with an index leaves, and the others with it are copies. One that
+// somebody waits for comes but once.
 TEST(test_replicated_records_leave_once) {
   Play play;
   play.open(1, 0);
   CHECK(play.record_of(1, 0, 0, kReplicated, /*device=*/1, 0));
   CHECK(play.record_of(1, 0, 0, kReplicated, /*device=*/0, 0));
-  CHECK(play.record_of(1, 0, 1, kReplicated, /*device=*/0, 0));
+  CHECK(play.record_of(1, 0, 2, kReplicated, /*device=*/0, 0));
+  CHECK(play.record_of(1, 0, 2, kReplicated, /*device=*/1, 0));
+  CHECK(play.record_of(1, 0, 3, kReplicated | kCallback, /*device=*/0, /*reply=*/9));
   CHECK_SEEN(play.take(), {"1.0.0.0"});
-  CHECK(play.record_of(1, 0, 2, kReplicated | kCallback, /*device=*/0, /*reply=*/9));
   CHECK(play.record_of(1, 0, 1, kReplicated, /*device=*/1, 0));
-  CHECK_SEEN(play.take(), {"1.0.0.1", "1.0.0.2"});
+  CHECK_SEEN(play.take(), {"1.0.0.1", "1.0.0.2", "1.0.0.3"});
+  CHECK(play.record_of(1, 0, 1, kReplicated, /*device=*/0, 0));
+  CHECK_SEEN(play.take(), {});
 }
 
 // Nothing tells copies of an unordered record apart, but that they are of another device than the one heard first.

@@ -138,6 +138,31 @@ TEST(test_end_program) {
   CHECK_SEEN(heard.take(), {"other:x"});
 }
 
+// Where one device has failed, devices that have an answer of their own still get it; those in groups do not, since the
+// one that asks for the group may be the one that failed.
+TEST(test_end_groups) {
+  Replies replies;
+  Heard heard;
+  const Token token = MakeToken(1, 0, 3, 0);
+  const std::string ended = "!The program has failed on another device.";
+  DeviceToken in_group{token};
+  in_group.has_group = true;
+  in_group.replicas.replica = 1;
+  const uint32_t alone = replies.ask(heard.waiter("alone"), token);
+  CHECK_EQ(replies.ask_replicated(in_group, 2, heard.waiter("replica")), uint32_t{0});
+  replies.end_groups(1, 3);
+  CHECK_SEEN(heard.take(), {"replica" + ended});
+  CHECK_EQ(replies.ask_replicated(in_group, 2, heard.waiter("late")), uint32_t{0});
+  CHECK_SEEN(heard.take(), {"late" + ended});
+  AnswerWith(replies, alone, {"x"});
+  AnswerWith(replies, replies.ask(heard.waiter("next"), token), {"y"});
+  CHECK_SEEN(heard.take(), {"alone:x", "next:y"});
+  replies.end_program(1, 3);
+  replies.end_groups(1, 3); // has no more to say
+  CHECK_EQ(replies.ask(heard.waiter("ended"), token), uint32_t{0});
+  CHECK_SEEN(heard.take(), {"ended" + ended});
+}
+
 TEST(test_forget_replicated) {
   Replies replies;
   Heard heard;

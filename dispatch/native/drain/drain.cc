@@ -45,6 +45,11 @@ void Drain::fail(uint32_t thread, uint32_t epoch) {
   inbox_.post({Notice::kFail, {thread, epoch, 0}, 0});
 }
 
+void Drain::lose(uint32_t thread, uint32_t epoch, int32_t device) {
+  replies_.end_groups(thread, epoch);
+  inbox_.post({Notice::kLose, {thread, epoch, 0}, static_cast<uint64_t>(device)});
+}
+
 void Drain::release_site(uint64_t site) {
   if (publisher_.refuses()) return; // a thread that is not in this process may have a lock
   sites_.release(site, publisher_.dispatches.load(std::memory_order_relaxed),
@@ -136,6 +141,9 @@ void Drain::read_inbox() {
       break;
     case Notice::kFail:
       order_.fail(notice.info.thread, notice.info.epoch);
+      break;
+    case Notice::kLose:
+      order_.lose(notice.info.thread, notice.info.epoch, static_cast<int32_t>(notice.number));
       break;
     case Notice::kForget:
       order_.forget(notice.info.thread);

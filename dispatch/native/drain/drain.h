@@ -39,6 +39,8 @@ public:
 
   // Host: the program of this epoch failed or never ran.
   void fail(uint32_t thread, uint32_t epoch);
+  // Host: it failed on this device, and goes on on others.
+  void lose(uint32_t thread, uint32_t epoch, int32_t device);
   // Host: the thread has ended and all its epochs have.
   void forget(uint32_t thread) { inbox_.forget(thread); }
   // Host: a batch's records for Python have been replayed, `untracked` of them untracked.

@@ -14,9 +14,11 @@
 namespace effects {
 
 struct Notice {
-  enum What { kOpen, kFail, kForget, kHold, kLetGo, kResume, kNest } what;
+  enum What { kOpen, kFail, kLose, kForget, kHold, kLetGo, kResume, kNest } what;
   EpochInfo info;
-  uint64_t number; // of the dispatch that is opened; how many untracked records have been replayed with what is resumed
+  // Of the dispatch that is opened; of the device that has failed; how many untracked records have been replayed with
+  // what is resumed.
+  uint64_t number;
 };
 
 class Inbox {

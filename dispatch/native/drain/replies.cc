@@ -12,7 +12,7 @@ constexpr char kEnded[] = "The program has failed on another device.";
 
 uint32_t Replies::ask(Waiter waiter, const Token &token) {
   std::unique_lock lock(mutex_);
-  if (has_ended(token)) {
+  if (has_ended(token, /*in_group=*/false)) {
     lock.unlock();
     notify({std::move(waiter)}, {{}, kEnded});
     return 0;
@@ -25,7 +25,7 @@ uint32_t Replies::ask(Waiter waiter, const Token &token) {
 
 uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, Waiter waiter) {
   std::unique_lock lock(mutex_);
-  if (token.has_group && has_ended(token.token)) {
+  if (token.has_group && has_ended(token.token, /*in_group=*/true)) {
     lock.unlock();
     notify({std::move(waiter)}, {{}, kEnded});
     return 0;
@@ -36,7 +36,7 @@ uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, Wa
 uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, const UnorderedCall &call,
                                  Waiter waiter) {
   std::unique_lock lock(mutex_);
-  if (token.has_group && has_ended(token.token)) {
+  if (token.has_group && has_ended(token.token, /*in_group=*/true)) {
     lock.unlock();
     notify({std::move(waiter)}, {{}, kEnded});
     return 0;
@@ -97,16 +97,17 @@ void Replies::answer(uint32_t number, const Answer &answer) {
   notify(waiters, answer);
 }
 
-void Replies::end_program(uint32_t thread, uint32_t epoch) {
+void Replies::end(uint32_t thread, uint32_t epoch, bool groups_only) {
   std::vector<Waiter> waiters;
   {
     std::lock_guard lock(mutex_);
-    ended_.insert({thread, epoch});
+    bool &ended_for_groups_only = ended_.try_emplace({thread, epoch}, groups_only).first->second;
+    ended_for_groups_only = ended_for_groups_only && groups_only;
     for (auto it = asked_.begin(); it != asked_.end();) {
       Asked &asked = it->second;
       const Token &token = asked.token.token;
       const bool is_whole = asked.replicas != 0 && !asked.token.has_group;
-      if (is_whole || ThreadOf(token) != thread || token.epoch != epoch) {
+      if (is_whole || (groups_only && !asked.token.has_group) || ThreadOf(token) != thread || token.epoch != epoch) {
         ++it;
         continue;
       }

@@ -60,7 +60,10 @@ public:
   void fail(uint32_t number, std::string why) { answer(number, {{}, std::move(why)}); }
 
   // This program cannot go on: its devices that wait get an error, and so do those that ask later.
-  void end_program(uint32_t thread, uint32_t epoch);
+  void end_program(uint32_t thread, uint32_t epoch) { end(thread, epoch, /*groups_only=*/false); }
+  // One device of this program has failed, and may have been the one that publishes for its group. So only devices in
+  // groups get an error.
+  void end_groups(uint32_t thread, uint32_t epoch) { end(thread, epoch, /*groups_only=*/true); }
 
   // The host knows that this program has failed: what several devices share is not kept for those that have not come.
   void forget_replicated(uint32_t thread, uint32_t epoch);
@@ -95,6 +98,7 @@ private:
   static Key KeyOf(const DeviceToken &token);
   static Key KeyOf(const DeviceToken &token, const UnorderedCall &call);
 
+  void end(uint32_t thread, uint32_t epoch, bool groups_only);
   void notify(const std::vector<Waiter> &waiters, const Answer &answer);
 
   uint32_t join(std::unique_lock<std::mutex> lock, const Key &key, const DeviceToken &token, uint32_t replicas,
@@ -104,15 +108,18 @@ private:
   Key find_unanswered(Key key, int32_t device) const;
   uint32_t next_number();
   void forget(uint32_t number);
-  bool has_ended(const Token &token) const { return ended_.count({ThreadOf(token), token.epoch}) != 0; }
+  bool has_ended(const Token &token, bool in_group) const {
+    const auto it = ended_.find({ThreadOf(token), token.epoch});
+    return it != ended_.end() && (in_group || !it->second);
+  }
 
   Threads threads_;
   std::mutex mutex_; // guards all below
   uint32_t last_ = 0;
   std::unordered_map<uint32_t, Asked> asked_; // by number
   std::map<Key, uint32_t> replicated_;        // number of what several devices ask for
-  std::set<std::pair<uint32_t, uint32_t>>
-      ended_; // thread and epoch of programs that cannot go on, until the host knows it
+  // Thread and epoch of programs that cannot go on, until the host knows it: whether that is so of groups only.
+  std::map<std::pair<uint32_t, uint32_t>, bool> ended_;
 };
 
 } // namespace effects

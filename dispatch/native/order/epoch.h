@@ -61,13 +61,16 @@ struct Epoch {
   uint64_t opened_scan = 0;
   bool ended = false;
   bool failed = false;
-  int32_t primary = -1; // the device whose replicated records count
+  int32_t primary = -1; // the device whose replicated records without an order count
   uint64_t ended_scan = 0;
   uint64_t left = 0;         // how many ordered records have left
   uint64_t heard = 0;        // how many records and markers have come
   uint64_t closed = 0;       // how many devices have
   std::vector<Token> finals; // of each domain, after its last effect
   std::map<uint32_t, Sequence> domains;
+
+  // Devices that have failed while others go on, each with the number of the scan in which the host said so.
+  std::map<int32_t, uint64_t> lost;
 
   void end(bool has_failed, uint64_t scan);
   // Whether all has left that was published before the program closed. No, if it failed.

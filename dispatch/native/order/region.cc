@@ -1,19 +1,28 @@
 #include "region.h"
 
+#include <utility>
+
 namespace effects {
 
 void Region::enter(int32_t device, uint64_t devices, uint32_t entry, bool may_diverge) {
   devices_ = devices;
   entry_ = entry;
   may_diverge_ = may_diverge;
-  stand(device);
-  ++entered_;
+  if (Standing &standing = stand(device); !std::exchange(standing.has_entered, true)) {
+    ++entered_;
+    lost_ahead_ -= standing.is_lost;
+  }
 }
 
 void Region::leave(int32_t device, uint32_t last) {
   Standing &standing = stand(device);
   standing.has_left = true;
   standing.last = last;
+}
+
+void Region::lose(int32_t device) {
+  Standing &standing = stand(device);
+  if (!std::exchange(standing.is_lost, true)) lost_ahead_ += !standing.has_entered;
 }
 
 void Region::forget(const Slot &slot) {
@@ -35,13 +44,15 @@ const Region::Slot *Region::next_parked() {
 }
 
 const Region::Slot *Region::next() {
-  if (entered_ == 0 || entered_ < devices_) return nullptr;
-  while (!slots_.empty()) {
-    const Standing &first = standing_[slots_.begin()->second];
-    if (!first.has_left || static_cast<uint32_t>(first.index) != first.last) return &*slots_.begin();
-    slots_.erase(slots_.begin());
-  }
-  return nullptr;
+  if (!all_are_here()) return nullptr;
+  while (!slots_.empty() && is_through(*slots_.begin())) slots_.erase(slots_.begin());
+  return slots_.empty() ? nullptr : &*slots_.begin();
+}
+
+bool Region::is_through(const Slot &slot) const {
+  const Standing &standing = standing_.at(slot.second);
+  if (standing.is_lost) return parked.count(slot) == 0;
+  return standing.has_left && static_cast<uint32_t>(standing.index) == standing.last;
 }
 
 Region::Slot Region::slot_of(const Token &token, int32_t device) {

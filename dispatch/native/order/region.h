@@ -28,6 +28,8 @@ public:
   void enter(int32_t device, uint64_t devices, uint32_t entry, bool may_diverge);
   // `last`: the index after the device's last effect.
   void leave(int32_t device, uint32_t last);
+  // The device has failed, here or before it came here: what it has published is parked, and it publishes no more.
+  void lose(int32_t device);
 
   // Somebody waits for the record that is parked here.
   void await(const Slot &slot) { awaited_.insert(slot); }
@@ -42,11 +44,11 @@ public:
   const Slot *next_parked();
 
   // Whether the region comes next when the next effect around it has this index.
-  bool begins_at(uint64_t index) const { return entered_ != 0 && entry_ == static_cast<uint32_t>(index); }
+  bool begins_at(uint64_t index) const { return devices_ != 0 && entry_ == static_cast<uint32_t>(index); }
 
   // The slot of the record that leaves next; null if that is not known yet, or there is none.
   const Slot *next();
-  bool is_over() { return next() == nullptr && entered_ != 0 && entered_ >= devices_; }
+  bool is_over() { return next() == nullptr && all_are_here(); }
 
   // The slot of a record of this token and device.
   Slot slot_of(const Token &token, int32_t device);
@@ -58,14 +60,21 @@ public:
 private:
   struct Standing {
     uint64_t index = 0;
+    bool has_entered = false;
     bool has_left = false;
+    bool is_lost = false;
     uint32_t last = 0;
   };
 
   Standing &stand(int32_t device);
+  // Whether nothing more comes of the device that stands in this slot.
+  bool is_through(const Slot &slot) const;
+  // Whether all devices have entered that ever will.
+  bool all_are_here() const { return devices_ != 0 && entered_ + lost_ahead_ >= devices_; }
 
-  uint64_t devices_ = 0;
+  uint64_t devices_ = 0; // how many enter; 0 until one has
   uint64_t entered_ = 0;
+  uint64_t lost_ahead_ = 0; // how many have failed before they entered
   uint32_t entry_ = 0;
   bool may_diverge_ = false;
   bool relaxed_ = false;

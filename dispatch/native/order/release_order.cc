@@ -33,6 +33,10 @@ void ReleaseOrder::fail(uint32_t thread, uint32_t number) {
   if (Epoch *epoch = find(thread, number); epoch != nullptr && !epoch->failed) epoch->end(/*has_failed=*/true, scan_);
 }
 
+void ReleaseOrder::lose(uint32_t thread, uint32_t number, int32_t device) {
+  if (Epoch *epoch = find(thread, number); epoch != nullptr) epoch->lost.try_emplace(device, scan_);
+}
+
 void ReleaseOrder::forget(uint32_t thread) {
   auto it = streams_.find(thread);
   if (it != streams_.end() && it->second.epochs.empty() && it->second.suspended == 0) streams_.erase(it);
@@ -137,16 +141,16 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
     discarded_ += !IsMarker(header.kind);
     return false;
   }
-  if ((header.flags & kReplicated) != 0 && header.reply == 0 && !IsMarker(header.kind)) {
-    // The first device that is heard of publishes on behalf of all: the others' records are the same. What is waited
-    // for comes but once.
-    if (epoch->primary < 0) epoch->primary = header.device;
-    if (epoch->primary != header.device) {
-      ++discarded_;
-      return true;
-    }
-  }
   if (header.kind == Kind::kUnordered) {
+    // The first device that is heard of publishes on behalf of all: the others' records are the same, and have no index
+    // by which that shows. What is waited for comes but once.
+    if ((header.flags & kReplicated) != 0 && header.reply == 0) {
+      if (epoch->primary < 0) epoch->primary = header.device;
+      if (epoch->primary != header.device) {
+        ++discarded_;
+        return true;
+      }
+    }
     release(header, std::move(payload), epoch->info);
     return true;
   }
@@ -273,6 +277,7 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
       again = again || scan_ <= epoch.opened_scan + 1;
       return;
     }
+    if (!epoch.lost.empty() && !leave_out_lost(epoch)) again = true;
     for (auto &[domain, sequence] : epoch.domains) flush(epoch, sequence, release);
     if (!epoch.ended || !may_leave(epoch.info.thread)) return;
     if (scan_ <= epoch.ended_scan + 1) {
@@ -289,6 +294,23 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
     stream.epochs.pop_front();
     again = again || !stream.epochs.empty();
   }
+}
+
+// What a device has published before it failed may be in a ring that the present scan has passed, as above. So it is
+// left out after one full scan more. Regions may be made afterwards, so this is done again after every scan. Returns
+// whether all are left out.
+bool ReleaseOrder::leave_out_lost(Epoch &epoch) {
+  bool all = true;
+  for (const auto &[device, lost_scan] : epoch.lost) {
+    if (scan_ <= lost_scan + 1) {
+      all = false;
+      continue;
+    }
+    for (auto &[domain, sequence] : epoch.domains)
+      for (auto &[phase, region] : sequence.regions) region.lose(device);
+    if (epoch.primary == device) epoch.primary = -1;
+  }
+  return all;
 }
 
 void ReleaseOrder::release_first(Sequence &sequence, const EpochInfo &info, Release release) {

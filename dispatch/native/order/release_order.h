@@ -47,6 +47,9 @@ public:
   // closed it all the same, before another failed.
   void fail(uint32_t thread, uint32_t number);
 
+  // One device of this program has failed, and the others go on: they do not wait for its place in the order.
+  void lose(uint32_t thread, uint32_t number, int32_t device);
+
   // Forgets a thread that has ended, once nothing of it is open.
   void forget(uint32_t thread);
 
@@ -123,6 +126,7 @@ private:
   template <typename Slots, typename Slot>
   bool park(Slots &slots, const Slot &slot, const RecordHeader &header, Payload &&payload);
 
+  bool leave_out_lost(Epoch &epoch);
   void end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again);
   void flush(Epoch &epoch, Sequence &sequence, Release release);
   void flush_over_gaps(Epoch &epoch, Sequence &sequence, Release release);

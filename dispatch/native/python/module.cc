@@ -189,6 +189,11 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     replies().end_program(thread, epoch);
   });
+  // It failed on this device, and goes on on others.
+  m.def("lose", [](uint32_t thread, uint32_t epoch, int32_t device) {
+    nb::gil_scoped_release release; // a device that gets an error may go on in this thread
+    drain().lose(thread, epoch, device);
+  });
   m.def("any_operations", [] { return operations().any(); });
   m.def("fail_operations", [](uint32_t thread, uint32_t epoch, const std::string &why) {
     nb::gil_scoped_release release;
