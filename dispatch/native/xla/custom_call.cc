@@ -147,8 +147,8 @@ XLA_FFI_Error *CallUser(const LoadedCall &call, XLA_FFI_CallFrame *frame) {
   }
 }
 
-// What the user's handler sees while it runs: the frame without what is ours, which is this call's alone meanwhile. A
-// call that starts an operation has other buffers.
+// What the user's handler sees while it runs: the frame without what is ours, which is this call's alone meanwhile, and
+// buffers that outlive it.
 class UsersFrame {
 public:
   UsersFrame(XLA_FFI_CallFrame *frame, CurrentCall *now)
@@ -157,9 +157,10 @@ public:
     change(-1);
   }
   UsersFrame(const UsersFrame &) = delete;
-  void use(StartedCall &started) {
-    frame_->args.args = started.operands();
-    frame_->rets.rets = started.results();
+  // `buffers` has those for the handler.
+  template <typename Buffers> void use(Buffers &buffers) {
+    frame_->args.args = buffers.operands();
+    frame_->rets.rets = buffers.results();
   }
   ~UsersFrame() {
     frame_->args.args = operands_;
@@ -182,6 +183,37 @@ private:
   void **const operands_;
   void **const results_;
 };
+
+} // namespace
+
+void BufferViews::take(const XLA_FFI_CallFrame &frame) {
+  num_operands_ = static_cast<size_t>(frame.args.size);
+  buffers_.clear();
+  pointers_.clear();
+  for (int64_t i = 0; i < frame.args.size; ++i) buffers_.push_back(*static_cast<XLA_FFI_Buffer *>(frame.args.args[i]));
+  for (int64_t i = 0; i < frame.rets.size; ++i) buffers_.push_back(*static_cast<XLA_FFI_Buffer *>(frame.rets.rets[i]));
+  for (XLA_FFI_Buffer &buffer : buffers_) pointers_.push_back(&buffer);
+}
+
+namespace {
+
+// Those of a call of this thread's that has been answered, for the next one.
+thread_local std::shared_ptr<BufferViews> spare_views;
+
+// Calls the handler. Until it has answered, its future keeps what it looks at.
+XLA_FFI_Error *CallWithViews(const LoadedCall &call, XLA_FFI_CallFrame *frame, CurrentCall &now) {
+  now.views = std::move(spare_views); // a call within this one has its own
+  if (now.views == nullptr) now.views = std::make_shared<BufferViews>();
+  XLA_FFI_Error *error;
+  {
+    UsersFrame users(frame, &now);
+    now.views->take(*frame);
+    users.use(*now.views);
+    error = CallUser(call, frame);
+  }
+  if (!now.answers_later) spare_views = std::move(now.views);
+  return error;
+}
 
 // Starts the operation with the handler. If it does not answer later, it has answered when it returns.
 XLA_FFI_Error *Start(const LoadedCall &call, XLA_FFI_CallFrame *frame, CurrentCall &now) {
@@ -214,16 +246,10 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
     if (XLA_FFI_Error *error = frame->api->XLA_FFI_State_Get(&state)) return error;
     const LoadedCall &call = *static_cast<const LoadedCall *>(state.state);
 
-    CurrentCall now{&call, frame->ctx, {}, nullptr};
+    CurrentCall now{&call, frame->ctx, {}, nullptr, nullptr, false};
     const int64_t from_end = 1 + call.starts; // our token for the records
     if (call.counts) now.token = LoadToken(Operand(frame, from_end));
-    XLA_FFI_Error *error;
-    if (call.starts) {
-      error = Start(call, frame, now);
-    } else {
-      const UsersFrame users(frame, &now);
-      error = CallUser(call, frame);
-    }
+    XLA_FFI_Error *const error = call.starts ? Start(call, frame, now) : CallWithViews(call, frame, now);
     if (call.counts) effects::StoreToken(now.token, Result(frame, from_end).data);
     if (error != nullptr && call.counts) // other devices of the program may wait for what this one does not send
       operations().fail({ThreadOf(now.token.token), now.token.token.epoch}, kProgramFailed);

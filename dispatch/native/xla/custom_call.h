@@ -42,12 +42,29 @@ struct LoadedCall {
 void *LoadedCallTypeId();
 void *LoadedCallTypeInfo();
 
+// What a call's buffers are, as the user's handler sees it. XLA describes the buffers of another call in the same memory
+// once the handler has returned, and a handler that answers later may still look there.
+class BufferViews {
+public:
+  // Of a frame that has nothing of ours.
+  void take(const XLA_FFI_CallFrame &frame);
+  void **operands() { return pointers_.data(); }
+  void **results() { return pointers_.data() + num_operands_; }
+
+private:
+  size_t num_operands_ = 0;
+  std::vector<XLA_FFI_Buffer> buffers_; // their dimensions belong to the loaded program
+  std::vector<void *> pointers_;
+};
+
 // The call that runs in a thread.
 struct CurrentCall {
   const LoadedCall *call;
   XLA_FFI_ExecutionContext *context;
   DeviceToken token;
   std::shared_ptr<StartedCall> started; // if it starts an asynchronous operation
+  std::shared_ptr<BufferViews> views;   // if it does not
+  bool answers_later = false;
 };
 
 // The calling thread's; null if none runs there.

@@ -30,6 +30,7 @@ struct Overlay {
   struct Whose {
     std::string target, where;
     std::shared_ptr<StartedCall> started; // the future is none of XLA's
+    std::shared_ptr<BufferViews> views;   // what the handler still looks at
   };
   std::unordered_map<XLA_FFI_Future *, Whose> futures; // that are not there yet
 
@@ -152,7 +153,7 @@ XLA_FFI_Error *FailWith(const std::string &target, const std::string &where, XLA
 namespace {
 
 XLA_FFI_Error *CreateFuture(XLA_FFI_Future_Create_Args *args) {
-  const CurrentCall *const current = current_call();
+  CurrentCall *const current = current_call();
   if (current != nullptr && current->started != nullptr) {
     // XLA does not wait for it. All that is asked of it is an address that no other has.
     args->future = reinterpret_cast<XLA_FFI_Future *>(new char);
@@ -160,8 +161,9 @@ XLA_FFI_Error *CreateFuture(XLA_FFI_Future_Create_Args *args) {
     return error;
   }
   if (current != nullptr) {
+    current->answers_later = true;
     std::lock_guard lock(overlay->mutex);
-    overlay->futures[args->future] = {current->call->target, current->call->where, current->started};
+    overlay->futures[args->future] = {current->call->target, current->call->where, current->started, current->views};
   }
   return nullptr;
 }

@@ -17,6 +17,7 @@ HANDLERS = [
     "fail_at",
     "fail_with",
     "flat",
+    "fold",
     "hold",
     "in_place",
     "later",
