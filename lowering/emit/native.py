@@ -219,8 +219,16 @@ def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
             never &= x[STREAM] == np.uint32(0xFFFFFFFF)
     for x in tokens:
         if x.size:
-            never &= jnp.ravel(x)[0] != jnp.zeros((), x.dtype)  # it may be so or not, for all that XLA knows
+            never &= _perhaps(x)
     return [jax.lax.select_n(never, x, jax.lax.full_like(x, 0)) for x in values]
+
+
+def _perhaps(x: Any) -> Any:
+    """What may be so or not, for all that XLA knows, and depends on an array."""
+    zero = jnp.zeros((), x.dtype)
+    if any(_jax.typeof(x).sharding.spec):  # no device has an element that JAX would give to all
+        return jnp.any(x != zero)
+    return jnp.ravel(x)[0] != zero
 
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:

@@ -173,6 +173,23 @@ def test_with_types_that_say_what_varies(program):
     np.testing.assert_allclose(fx.jit(ours)(X), jax.jit(theirs)(X), rtol=1e-5)
 
 
+def test_values_in_between_that_are_explicitly_sharded():
+    """What stands between a start and its done comes after the start, also where no device has a whole array."""
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=2 * (jax.sharding.AxisType.Explicit,))
+
+    def body(x):
+        future = fx.psum_start(x, "x")
+        doubled = 2 * x
+        return fx.async_done(future) + doubled
+
+    x = np.arange(16, dtype=np.float32).reshape(2, 8)
+    with jax.set_mesh(mesh):
+        sharded = jax.device_put(x, jax.NamedSharding(mesh, P("x", "y")))
+        program = jax.shard_map(body, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+        result = fx.jit(program)(sharded)
+    np.testing.assert_array_equal(result, x.sum(0) + 2 * x)
+
+
 def test_groups_along_one_axis():
     """Devices along one axis exchange among themselves, also where those along another do not come there."""
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
