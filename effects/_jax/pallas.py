@@ -89,7 +89,9 @@ def block_starts(
     params: dict[str, Any], index: Sequence[Any], prefetched: Sequence[Any]
 ) -> Iterator[tuple[str, tuple[str, int, str], list[tuple[Any, int]]]]:
     """Within a kernel, of each of its blocks: what it is of, the user's (file, line, function) that says where it
-    begins, and along each axis where that is and what it must be less than."""
+    begins, and along each axis where that is and what it must be less than. Which lane it is does not matter there."""
+    mapping, own = params["grid_mapping"], iter(index)
+    index = [jnp.int32(0) if axis in mapping.vmapped_dims else next(own) for axis in range(len(mapping.grid))]
     for block in params["grid_mapping"].block_mappings:
         index_map = closed_jaxpr(block.index_map_jaxpr)
         named = index_map.jaxpr.debug_info

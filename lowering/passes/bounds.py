@@ -7,7 +7,7 @@ not the kernel's.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -40,11 +40,21 @@ def with_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def without_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a kernel as they were before it checked its accesses; as they are, if that is not known."""
+def without_bounds_checks(params: dict[str, Any], *, for_good: bool) -> dict[str, Any]:
+    """The parameters of a kernel as they were before it checked its accesses; as they are, if that is not known. Unless
+    it is `for_good`, what is made of the kernel checks its accesses again."""
     if (unchecked := _unchecked.get(params["jaxpr"])) is None or not _jax.has_note(params, _CHECKED):
         return params
-    return {**_jax.without_note(params, _CHECKED), "jaxpr": unchecked}
+    return {**(params if for_good else _jax.without_note(params, _CHECKED)), "jaxpr": unchecked}
+
+
+def with_and_without_checks(params: dict[str, Any], change: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """The parameters of a kernel that is changed in some way. What it was before it checked its accesses is changed in
+    the same way, since a derivative goes on from there."""
+    changed = change(params)
+    if (unchecked := _unchecked.get(params["jaxpr"])) is not None:
+        _unchecked[changed["jaxpr"]] = change({**params, "jaxpr": unchecked})["jaxpr"]
+    return changed
 
 
 _unchecked: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from effects import _jax
@@ -21,7 +22,7 @@ from effects._api.pallas_call import grid_order_of, log_options_of, numbers_in_o
 from effects._jax import patches
 from effects._model.effect import Effect, Order
 from effects._model.primitive import effect_p
-from effects.lowering.passes.bounds import with_bounds_checks, without_bounds_checks
+from effects.lowering.passes.bounds import with_and_without_checks, with_bounds_checks, without_bounds_checks
 from effects.lowering.passes.grid import needs_grid, show_grid, visit_grid
 from effects.lowering.passes.lanes import call_lanes, lanes_of, with_lane
 from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
@@ -90,13 +91,22 @@ _TRANSFORMED = (_jax.ad.JVPTracer, _jax.ad.LinearizeTracer, _jax.batching.BatchT
 
 @patches.implements("vmap of kernels")
 def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel with effects runs in every lane, whether its operands differ between lanes or not."""
+    """A kernel with effects runs in every lane, whether its operands differ between lanes or not. If they do not, its
+    results do not either, unless callbacks give them."""
 
     def rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
         if not _has_effects(params) or _jax.is_axis_of_tangents(axis_data):
             return batch(axis_data, args, dims, **params)
+        outs, out_dims = each_lane(axis_data, args, dims, params)
+        if any(dim is not None for dim in dims) or summarize(params["jaxpr"]).awaits_results or not axis_data.size:
+            return outs, out_dims
+        first = [x if dim is None else _first_lane(x, dim) for x, dim in zip(outs, out_dims, strict=True)]
+        return first, [None] * len(first)
+
+    def each_lane(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> Any:
         if axis_data.explicit_mesh_axis is not None or not _jax.needs_loop_over_lanes(params, args, dims):
-            return batch(axis_data, [*args, lanes_of(axis_data)], [*dims, 0], **with_lane(params))
+            params = with_and_without_checks(params, with_lane)
+            return batch(axis_data, [*args, lanes_of(axis_data)], [*dims, 0], **params)
 
         def call(*args: Any) -> Sequence[Any]:
             return _jax.pallas_call_p.bind(*args, **params)
@@ -108,14 +118,20 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
+def _first_lane(x: Any, dim: int) -> Any:
+    return jax.lax.index_in_dim(x, 0, dim, keepdims=False)
+
+
 @patches.implements("derivatives of kernels")
 def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
     """JAX takes every input of a kernel to have a tangent. The inputs that are ours have none. And it knows no
     derivative of a kernel that asks which program of the grid it is, as checks of bounds do."""
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-        params = without_bounds_checks(params)
-        if _has_effects(params):
+        has_hidden_inputs = _has_effects(params)
+        # Checks that are made anew would know nothing of a mask.
+        params = without_bounds_checks(params, for_good=bool(_jax.named_inputs(params, _MASK)))
+        if has_hidden_inputs:
             tangents = [
                 _jax.ad.instantiate_zeros(tangent) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else tangent
                 for x, tangent in zip(primals, tangents, strict=True)
@@ -152,8 +168,14 @@ def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
 @register_mask_rule(_jax.pallas_call_p)
 def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
     """The kernel's effects happen where one more input is not zero."""
-    kernel = _jax.closed_jaxpr(params["jaxpr"])
-    params = _jax.with_input(params, _MASK, lambda mask, *references: mask_effects(kernel, mask[0, 0] != 0, references))
+
+    def masked(params: dict[str, Any]) -> dict[str, Any]:
+        kernel = _jax.closed_jaxpr(params["jaxpr"])
+        return _jax.with_input(
+            params, _MASK, lambda mask, *references: mask_effects(kernel, mask[0, 0] != 0, references)
+        )
+
+    params = with_and_without_checks(params, masked)
     return _jax.pallas_call_p.bind(*args, jnp.reshape(active, (1, 1)).astype(jnp.float32), **params)
 
 

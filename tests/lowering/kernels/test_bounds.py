@@ -182,6 +182,59 @@ def test_derivative_of_a_kernel_with_an_index_that_is_outside():
     assert found[0][0] == "out of bounds: read at 1 to 2 along axis 0, which goes from 0 to 1"
 
 
+def _read_at_a_number(x, number):
+    """A block of two elements, and to each the one of the block that has this number."""
+
+    def kernel(x_ref, number_ref, o_ref):
+        o_ref[...] = jnp.sin(x_ref[...]) + x_ref[number_ref[0].astype(jnp.int32)]
+
+    one = pl.BlockSpec((1,), lambda i: (0,))
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    options = {"in_specs": [PAIRS, one], "out_specs": PAIRS, "interpret": True}
+    return pl.pallas_call(kernel, shape, grid=(2,), **options)(x, number.reshape(1))
+
+
+def _jvp(f):
+    # JAX's rule for kernels takes every operand to have a tangent.
+    return lambda *args: jax.jvp(f, args, tuple(map(jnp.ones_like, args)))
+
+
+LANES = {
+    "vmap": jax.vmap,
+    "jvp of vmap": lambda f: _jvp(jax.vmap(f)),
+    "vmap of jvp": lambda f: jax.vmap(_jvp(f)),
+    "jvp of vmap of vmap": lambda f: lambda *args: _jvp(jax.vmap(jax.vmap(f)))(*(x[None] for x in args)),
+}
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_derivatives_of_lanes(lanes):
+    """A kernel that `vmap` has changed has a derivative, which is checked as the kernel is, in its lane."""
+    xs, inside, outside = jnp.arange(8.0).reshape(2, 4), jnp.array([0.0, 1.0]), jnp.array([0.0, 5.0])
+    program = fx.jit(LANES[lanes](_read_at_a_number))
+    checked = program(xs, inside)
+    fx.effects_barrier()
+    with fx.config.override(bounds_checks=False):
+        plain = fx.jit(LANES[lanes](_read_at_a_number))(xs, inside)
+    jax.tree.map(np.testing.assert_array_equal, checked, plain)
+    ahead = (0,) if "of vmap of" in lanes else ()
+    expected = ("out of bounds: read at 5 along axis 0, which goes from 0 to 1", (*ahead, 1, 0))
+    assert _failures(program, xs, outside)[0] == expected
+
+
+def test_derivative_of_lanes_that_take_a_branch():
+    """The derivative is not checked there: the kernel's own checks know which lanes are there, new ones would not."""
+
+    def program(xs, numbers, taken):
+        def lane(x, number, taken):
+            return jax.lax.cond(taken, lambda: _read_at_a_number(x, number), lambda: x)
+
+        return _jvp(lambda xs: jax.vmap(lane)(xs, numbers, taken))(xs)
+
+    xs, numbers, taken = jnp.arange(8.0).reshape(2, 4), jnp.array([0.0, 5.0]), jnp.array([True, False])
+    assert _failures(fx.jit(program), xs, numbers, taken) == []
+
+
 def test_slice_of_no_elements():
     def kernel(x_ref, o_ref):
         o_ref[...] = x_ref[...] + x_ref[pl.ds(pl.program_id(0), 0)].sum()

@@ -63,6 +63,13 @@ def test_vmap_of_what_does_not_differ():
     assert result.tolist() == [0, 1, 2] and seen == [("0", (lane,), ()) for lane in range(3)]
 
 
+def test_result_that_does_not_differ():
+    """So it may leave `vmap` without lanes, as the result of a kernel without effects may."""
+    program = fx.jit(jax.vmap(copying, in_axes=None, out_axes=None, axis_size=2))
+    result, seen = seen_of(program, X)
+    assert result.tolist() == X.tolist() and seen == [("0", (lane,), ()) for lane in range(2)]
+
+
 def test_vmap_of_vmap():
     program = fx.jit(jax.vmap(jax.vmap(copying)))
     assert seen_of(program, jnp.arange(16).reshape(2, 2, 4))[1] == [
