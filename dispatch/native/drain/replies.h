@@ -81,8 +81,9 @@ private:
     std::vector<std::string> results;
     std::string error;
   };
-  // What tells apart the calls that several devices share: whether it has an order, stream, epoch and group; then its index and phase, or
-  // without an order its site and traits, and which of the calls that not all devices have come to it is.
+  // What tells apart the calls that several devices share: whether it has an order, stream, epoch and group; then its
+  // index and phase, or without an order its site and traits, and which of the calls that not all devices have come to
+  // it is.
   using Key = std::tuple<bool, uint32_t, uint32_t, uint32_t, uint64_t, int64_t, uint32_t>;
 
   struct Asked {

@@ -41,8 +41,7 @@ LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string
     : handler(handler), target(target), where(where), site(static_cast<uint64_t>(site_id)),
       has_token((traits & kCustomCallHasToken) != 0), has_more((traits & kCustomCallHasMore) != 0),
       counts((traits & kCustomCallCounts) != 0), starts((traits & kCustomCallStarts) != 0),
-      kept(kept.begin(), kept.end()),
-      kind(traits & kCustomCallIsOrdered ? Kind::kOrdered : Kind::kUnordered),
+      kept(kept.begin(), kept.end()), kind(traits & kCustomCallIsOrdered ? Kind::kOrdered : Kind::kUnordered),
       flags(DevicesOf(traits) != 0 ? kReplicated : 0) {
   sites().retain(site, description);
 }
@@ -158,7 +157,8 @@ public:
   }
   UsersFrame(const UsersFrame &) = delete;
   // `buffers` has those for the handler.
-  template <typename Buffers> void use(Buffers &buffers) {
+  template <typename Buffers>
+  void use(Buffers &buffers) {
     frame_->args.args = buffers.operands();
     frame_->rets.rets = buffers.results();
   }

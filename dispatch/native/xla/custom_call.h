@@ -30,7 +30,7 @@ struct LoadedCall {
   bool counts;    // it is one of ours, in memory that we can read
   bool starts;    // an asynchronous operation, which comes to these of its results
   std::vector<int64_t> kept;
-  Kind kind;      // of the records that the handler publishes
+  Kind kind; // of the records that the handler publishes
   uint16_t flags;
 
   LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site_id, int64_t traits,
@@ -42,8 +42,8 @@ struct LoadedCall {
 void *LoadedCallTypeId();
 void *LoadedCallTypeInfo();
 
-// What a call's buffers are, as the user's handler sees it. XLA describes the buffers of another call in the same memory
-// once the handler has returned, and a handler that answers later may still look there.
+// What a call's buffers are, as the user's handler sees it. XLA describes the buffers of another call in the same
+// memory once the handler has returned, and a handler that answers later may still look there.
 class BufferViews {
 public:
   // Of a frame that has nothing of ours.

@@ -112,7 +112,7 @@ def test_exchanges_that_begin_later_fail(after_error, lines):
 
 @pytest.mark.parametrize("after_error", ["stop", "go_on"])
 def test_groups_of_replicas_do_not_wait(after_error, lines):
-    """In a region over some axes one device publishes on behalf of its group, and nothing says which: all groups end."""
+    """In a region over some axes one device publishes on behalf of its group, not known which: all groups end."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
 
     def raises(device):

@@ -103,9 +103,7 @@ SLIPS = (
         "    users.use(*now.views);\n",
         "",
         "A handler that answers later writes where another device's result belongs.",
-        (
-            "tests/lowering/custom_call/test_custom_call.py::test_handler_that_answers_later_may_keep_its_buffers",
-        ),
+        ("tests/lowering/custom_call/test_custom_call.py::test_handler_that_answers_later_may_keep_its_buffers",),
     ),
     Slip(
         "asynchronous.lane_of_a_ticket",
