@@ -107,6 +107,7 @@ from effects._jax.mesh_kernels import mesh_kernel as mesh_kernel
 from effects._jax.mesh_kernels import mpmd_map_p as mpmd_map_p
 from effects._jax.mesh_kernels import with_mesh_log as with_mesh_log
 from effects._jax.pallas import HIDDEN as HIDDEN
+from effects._jax.pallas import accesses as accesses
 from effects._jax.pallas import block_starts as block_starts
 from effects._jax.pallas import blocks_of_results as blocks_of_results
 from effects._jax.pallas import grid_of_kernel as grid_of_kernel
@@ -123,7 +124,6 @@ from effects._jax.pallas import num_prefetched as num_prefetched
 from effects._jax.pallas import num_programs_p as num_programs_p
 from effects._jax.pallas import pallas_call_p as pallas_call_p
 from effects._jax.pallas import program_id_p as program_id_p
-from effects._jax.pallas import read_access as read_access
 from effects._jax.pallas import run_scoped_p as run_scoped_p
 from effects._jax.pallas import scope_body as scope_body
 from effects._jax.pallas import scope_of as scope_of

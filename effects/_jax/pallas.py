@@ -86,10 +86,14 @@ def has_note(params: dict[str, Any], key: str) -> bool:
 
 
 def block_starts(
-    params: dict[str, Any], index: Sequence[Any], prefetched: Sequence[Any]
+    params: dict[str, Any],
+    index: Sequence[Any],
+    prefetched: Sequence[Any],
+    evaluate: Callable[[Any, Sequence[Any]], Sequence[Any]],
 ) -> Iterator[tuple[str, tuple[str, int, str], list[tuple[Any, int]]]]:
     """Within a kernel, of each of its blocks: what it is of, the user's (file, line, function) that says where it
-    begins, and along each axis where that is and what it must be less than. Which lane it is does not matter there."""
+    begins, and along each axis where that is and what it must be less than. Which lane it is does not matter there.
+    `evaluate` does so with the jaxpr of an index map."""
     mapping, own = params["grid_mapping"], iter(index)
     index = [jnp.int32(0) if axis in mapping.vmapped_dims else next(own) for axis in range(len(mapping.grid))]
     for block in params["grid_mapping"].block_mappings:
@@ -109,22 +113,26 @@ _ACCESSES = {state.get_p: "read", state.swap_p: "write", state.addupdate_p: "upd
 _MASKED_ACCESSES = {primitives.load_p: "read", primitives.swap_p: "write"}
 
 
-def read_access(eqn: Any, operands: Sequence[Any]) -> tuple[str, list[tuple[int, int, Any]], Any] | None:
-    """If an equation accesses a reference: how, at which positions, and the mask, or None; else None.
+def accesses(eqn: Any, operands: Sequence[Any]) -> Iterator[tuple[str, list[tuple[int, int, Any]], Any]]:
+    """How an equation accesses references: of each access what it does, at which positions, and the mask, or None.
 
     Positions are (axis, its size, where along it), with the axes of what is accessed. What JAX knows to be inside is
     left out.
     """
     if (kind := _ACCESSES.get(eqn.primitive)) is not None:
         transforms = jax.tree.unflatten(eqn.params["tree"], operands[1 if eqn.primitive is state.get_p else 2 :])
-        mask = None
+        yield kind, _all_positions(transforms), None
     elif (kind := _MASKED_ACCESSES.get(eqn.primitive)) is not None:
         _, transforms, *others = jax.tree.unflatten(eqn.params["args_tree"], operands)
-        mask = others[0 if eqn.primitive is primitives.load_p else 1]
-    else:
-        return None
-    found = [one for each in transforms if isinstance(each, indexing.NDIndexer) for one in _positions(each)]
-    return kind, found, mask
+        yield kind, _all_positions(transforms), others[0 if eqn.primitive is primitives.load_p else 1]
+    elif eqn.primitive.name == "dma_start":  # of a module for TPUs, which is not imported for its sake
+        source, target, *_ = eqn.params["tree"].unflatten(operands)
+        for kind, reference in (("read", source), ("write", target)):
+            yield kind, _all_positions(getattr(reference, "transforms", ())), None
+
+
+def _all_positions(transforms: Sequence[Any]) -> list[tuple[int, int, Any]]:
+    return [one for each in transforms if isinstance(each, indexing.NDIndexer) for one in _positions(each)]
 
 
 def _positions(indexer: Any) -> Iterator[tuple[int, int, Any]]:

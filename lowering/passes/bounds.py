@@ -30,7 +30,7 @@ def with_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
     def checked(*references: Any) -> list[Any]:
         position, _ = _jax.grid_position(rank)
         prefetched = references[: _jax.num_prefetched(params)]
-        for origin, frame, starts in _jax.block_starts(params, position, prefetched):
+        for origin, frame, starts in _jax.block_starts(params, position, prefetched, _with_checks):
             for axis, (start, size) in enumerate(starts):
                 _check(Where(*frame), f"start of the block of `{origin}`", axis, size, start, None)
         return _with_checks(kernel, references)
@@ -63,8 +63,7 @@ _unchecked: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 def _with_checks(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
-        if (access := _jax.read_access(eqn, operands)) is not None:
-            kind, positions, mask = access
+        for kind, positions, mask in _jax.accesses(eqn, operands):
             where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
             for axis, size, at in positions:
                 _check(where, kind, axis, size, at, mask)

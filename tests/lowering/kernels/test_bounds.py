@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton
 
 import effects as fx
@@ -233,6 +234,44 @@ def test_derivative_of_lanes_that_take_a_branch():
 
     xs, numbers, taken = jnp.arange(8.0).reshape(2, 4), jnp.array([0.0, 5.0]), jnp.array([True, False])
     assert _failures(fx.jit(program), xs, numbers, taken) == []
+
+
+def test_asynchronous_copies():
+    """Both ends of a copy of TPUs', which JAX simulates too."""
+
+    def copying(source, target):
+        def kernel(x_ref, o_ref, semaphore):
+            copy = pltpu.make_async_copy(x_ref.at[source()], o_ref.at[target()], semaphore)
+            copy.start()
+            copy.wait()
+
+        whole = pl.BlockSpec(memory_space=pl.ANY)
+        options = {"in_specs": [whole], "out_specs": whole, "scratch_shapes": [pltpu.SemaphoreType.DMA]}
+        return _call(kernel, _shape(8), (4,), **options)
+
+    def pair():
+        return pl.ds(2 * pl.program_id(0), 2)
+
+    def three():
+        return pl.ds(2 * pl.program_id(0), 3)
+
+    message = "out of bounds: {} at 6 to 8 along axis 0, which goes from 0 to 7"
+    assert _failures(copying(pair, pair), X) == []
+    failed = {*_failures(copying(three, three), X)}
+    assert failed == {(message.format("read"), (3,)), (message.format("write"), (3,))}
+
+
+def test_reads_of_index_maps():
+    def kernel(_, x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    first = pl.BlockSpec((2,), lambda i, starts: (starts[i],))
+    each = pl.BlockSpec((2,), lambda i, _: (i,))
+    spec = pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, grid=(4,), in_specs=[first], out_specs=each)
+    program = pl.pallas_call(kernel, _shape(8), grid_spec=spec, interpret=True)
+    assert _failures(program, jnp.zeros(4, jnp.int32), X) == []
+    expected = ("out of bounds: read at 3 along axis 0, which goes from 0 to 2", (3,))
+    assert _failures(program, jnp.zeros(3, jnp.int32), X) == [expected]
 
 
 def test_slice_of_no_elements():
