@@ -1,4 +1,6 @@
 // A call that starts an asynchronous operation: what the handler gets is its own, and what it gives is the operation's.
+// And what a handler that is not started still sees when it answers later.
+#include "../../dispatch/native/xla/custom_call.h"
 #include "../../dispatch/native/xla/started_call.h"
 
 #include <cstdint>
@@ -48,6 +50,19 @@ std::pair<std::vector<int32_t>, std::string> Taken(uint32_t number, size_t size)
                     [&](const std::string &text) { error.set_value(text); });
   std::string text = error.get_future().get();
   return {values, text};
+}
+
+// XLA may describe other buffers in the same place when a handler has returned that is not started, and answers later.
+TEST(test_views_of_buffers_outlive_the_call) {
+  Call call({{1, 2, 3}, {4, 5}}, 1, 0);
+  BufferViews views;
+  views.take(call.frame);
+  std::vector<int32_t> others(3, 9);
+  for (XLA_FFI_Buffer &buffer : call.buffers) buffer.data = others.data();
+  CHECK(DataOf(views.operands()[0]) == call.memory[0].data());
+  CHECK(DataOf(views.results()[0]) == call.memory[1].data());
+  views.take(call.frame); // of the next call
+  CHECK(DataOf(views.operands()[0]) == others.data() && DataOf(views.results()[0]) == others.data());
 }
 
 // XLA may use its buffers for other things when the handler has returned and has not answered yet.
