@@ -68,8 +68,8 @@ class Drain:
         self._observers = observers
         self._sites = sites
         self._settling = settling
-        self._host_runs = HostRuns(streams, failures, self._wait_for_nested)
-        self._host_runs.listen()
+        self.host_runs = HostRuns(streams, failures, self._wait_for_nested)
+        self.host_runs.listen()
         # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
         # suspended, how many untracked records are part of it, and what is left of it.
         self._runs: dict[int, tuple[int, int, list[Any]]] = {}
@@ -97,16 +97,16 @@ class Drain:
     def has_functions_of(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way, asynchronous ones included, for which these may
         wait."""
-        return self.is_suspended(thread) or any(run.caller == thread for run in self._host_runs.unended())
+        return self.is_suspended(thread) or any(run.caller == thread for run in self.host_runs.unended())
 
     def functions(self) -> list[str]:
         """What messages call the functions that run."""
         running = self._functions(self.running.copy()).values()
-        return [*(str(function) for function in running if function.run is None), *map(str, self._host_runs.unended())]
+        return [*(str(function) for function in running if function.run is None), *map(str, self.host_runs.unended())]
 
     def _functions(self, running: dict[int, Any]) -> dict[int, Running]:
         """By the identities of their drain threads."""
-        runs = {thread: self._host_runs.awaited_by(thread) for thread in running}
+        runs = {thread: self.host_runs.awaited_by(thread) for thread in running}
         own = {thread: run.stream if run else self._nested.get(thread) for thread, run in runs.items()}
         return {thread: Running(*function, own[thread], runs[thread]) for thread, function in running.items()}
 
@@ -230,9 +230,9 @@ class Drain:
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._settling.look()
-            fail_other_devices(self._streams, self._failures, self._host_runs)
+            fail_other_devices(self._streams, self._failures, self.host_runs)
             stuck = self._watch.find_stuck(self._functions(self.running.copy()))
-            free_stuck(self.running, stuck, self._failures, self._host_runs)
+            free_stuck(self.running, stuck, self._failures, self.host_runs)
             self._streams.forget_ended()
         return leads, bool(items or finished), stopped
 
@@ -249,7 +249,7 @@ class Drain:
         return at
 
     def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
-        self._host_runs.end(finished)
+        self.host_runs.end(finished)
         self._failures.drop_ended(finished)
         bars.end(finished)
         for thread, first, count in finished:
@@ -297,7 +297,7 @@ class Drain:
         if answer is not None:
             reply, result, by_device = answer
             if isinstance(result, BaseException):
-                self._host_runs.fail(program)
+                self.host_runs.fail(program)
             if by_device:
                 native.set_offer_urgent()  # the device may go on to where it waits for others, whose records come later
             answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes

@@ -6,7 +6,7 @@ import atexit
 import sys
 from collections.abc import Callable
 
-from effects.dispatch.draining.background import finish_interrupted
+from effects.dispatch.draining.background import finish_interrupted, uninterrupted
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.draining.left_out import shown_list
 from effects.dispatch.draining.waiting import Waiting
@@ -56,12 +56,14 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
     """Shows all effects and ends the drain. Returns whether the user has interrupted that."""
     try:
         finish_interrupted()
-        if outstanding := waiting.for_all(_QUIET):
-            _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=shown_list(outstanding)))
-            waiting.for_all()
-        if not drain.stop(_QUIET):
+        _wait(waiting)
+        if said := uninterrupted(drain.host_runs.end_untracked):
+            _tell(said)
+            _wait(waiting)
+        if not (drain.host_runs.wait(_QUIET) and drain.stop(_QUIET)):
             functions = shown_list(drain.functions())
             _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=functions or "what other threads' calls wait for"))
+            drain.host_runs.wait(None)
             drain.stop()
     except KeyboardInterrupt:
         try:
@@ -83,6 +85,12 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
         )
         return True
     return False
+
+
+def _wait(waiting: Waiting) -> None:
+    if outstanding := waiting.for_all(_QUIET):
+        _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=shown_list(outstanding)))
+        waiting.for_all()
 
 
 def _tell(text: str) -> None:

@@ -12,7 +12,8 @@ import contextvars
 import dataclasses
 import inspect
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from time import monotonic
 from typing import Any, NamedTuple
 
 import jax
@@ -33,8 +34,8 @@ from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
 
 MSG_NEVER_DONE = (
-    "{count} asynchronous operations of `{function}` were started and never done{where}. What is started is done once "
-    "in the same program, and their results are lost. Call `fx.async_done` with each future."
+    "{count} of {function} {were} started and never done{where}. What is started is done once in the same program, and "
+    "their results are lost. Call `fx.async_done` with each future."
 )
 MSG_UNKNOWN_RUN = (
     "An asynchronous callback is done that was not started, or was done before. A future is done once, in the program "
@@ -89,20 +90,30 @@ class HostRuns:
         register_callback(DONE_FUNCTION)(self._done)
         register_callback(UPDATE_FUNCTION)(self._update)
 
-    def _start(self, function: HostFunction, record: Record) -> None:
-        args, number = record.args
-        lane = np.ravel_multi_index(record.lane, record._site.lanes) if record.lane else 0
-        key = _key(record, int(number), int(lane))
-        run = HostRun(function, record._site.content.title, record._site.where, args, key.thread)
-        with self._came:
-            self._runs[key] = self._unended[id(run)] = run
-            self._begun.setdefault(key[:3], collections.deque(maxlen=_REMEMBERED)).append(key.number)
-            self._came.notify_all()
-        self._workers.run(lambda: self._run(run))
+    def _start(self, function: HostFunction, records: Iterable[Record]) -> None:
+        # All lanes are known in one step, before the number is: else a done that comes meanwhile, in another thread,
+        # would take a lane that is still to begin for one that was done before.
+        runs: dict[_Key, HostRun] = {}
+        try:
+            for record in records:
+                args, number = record.args
+                site = record._site
+                lane = np.ravel_multi_index(record.lane, site.lanes) if record.lane else 0
+                key = _key(record, int(number), int(lane))
+                runs[key] = HostRun(function, site.content.title, site.where, args, key.thread)
+        finally:
+            with self._came:
+                self._runs |= runs
+                self._unended |= {id(run): run for run in runs.values()}
+                if runs:
+                    self._begun.setdefault(key[:3], collections.deque(maxlen=_REMEMBERED)).append(key.number)
+                self._came.notify_all()
+            for run in runs.values():
+                self._workers.run(lambda run=run: self._run(run))
 
     def _run(self, run: HostRun) -> None:
         with self._streams.nested_here() as stream:
-            native.hold(stream.thread)
+            stream.hold(run.caller)
             run.begin(stream)
             run.run()
             del self._unended[id(run)]
@@ -110,6 +121,16 @@ class HostRuns:
     def unended(self) -> list[HostRun]:
         """Those whose function has not returned."""
         return [run for run in self._unended.copy().values() if not run.ended]
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether all functions have returned in time, but those whose programs have failed, which may never do so."""
+        deadline = None if timeout is None else monotonic() + timeout
+        for run in self.unended():
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            given_up = run.stream is not None and run.stream.thread in self._failures.given_up
+            if not given_up and not run.wait_for_end(left):
+                return False
+        return True
 
     def awaited_by(self, drain_thread: int) -> HostRun | None:
         """The one that this thread waits for."""
@@ -147,7 +168,7 @@ class HostRuns:
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
         with self._awaiting(run):
-            native.let_go(stream.thread)
+            stream.let_go()
             run.wait_for_end()
             self._settle(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
         call = record._site.content.call
@@ -191,17 +212,24 @@ class HostRuns:
                 del self._begun[begun]
         has_failed = not_done is None or program in self._failures.unended
         for run in left:
-            thread = run.wait_for_stream().thread
+            stream = run.wait_for_stream()
             if has_failed:  # what it does would have come later in the program
-                self._failures.given_up.add(thread)
+                self._failures.given_up.add(stream.thread)
                 self._workers.run(lambda run=run: self._forget(run))
-            native.let_go(thread)
+            stream.let_go()
         if not has_failed and (count := not_done + len(left)):
-            where = f", the first at {left[0].where}" if left else ""
             call = self._streams[program[0]].calls.get(program[1])
-            function = "?" if call is None else call[0].name
-            message = MSG_NEVER_DONE.format(count=count, function=function, where=where)
+            message = _never_done(count, "a program" if call is None else f"`{call[0].name}`", left)
             self._failures.add(program, errors.EffectError(message), stops=False)
+
+    def end_untracked(self) -> str:
+        """No program of JAX's runs any more: the effects of functions that these have not done may come. Returns what
+        to say of such functions."""
+        with self._lock:
+            left = [self._runs.pop(key) for key in [*self._runs] if key.thread == UNTRACKED_THREAD]
+        for run in left:
+            run.wait_for_stream().let_go()
+        return _never_done(len(left), "programs outside `fx.jit`", left) if left else ""
 
     def _forget(self, run: HostRun) -> None:
         """Waits for a function that was given up, and for what it called."""
@@ -216,6 +244,13 @@ def _key(record: Record, number: int, lane: int) -> _Key:
     # Operations of programs that JAX dispatched are numbered as those of one.
     epoch = 0 if thread == UNTRACKED_THREAD else record.token[EPOCH]
     return _Key(thread, epoch, record.device, number, lane)
+
+
+def _never_done(count: int, program: str, runs: Sequence[HostRun]) -> str:
+    """What to say of so many operations of a program, of which these run functions."""
+    where = f", the first at {runs[0].where}" if runs else ""
+    operations = errors.counted(count, "asynchronous operation")
+    return MSG_NEVER_DONE.format(count=operations, function=program, were=errors.were(count), where=where)
 
 
 class HostRun:
@@ -276,9 +311,9 @@ class HostRun:
         assert self.stream is not None
         return self.stream
 
-    def wait_for_end(self) -> None:
+    def wait_for_end(self, timeout: float | None = None) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self.ended)
+            return self._changed.wait_for(lambda: self.ended, timeout)
 
     def wait_for_partial(self) -> Any:
         with self._changed:

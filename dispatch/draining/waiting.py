@@ -8,7 +8,7 @@ from time import monotonic
 from effects import _jax
 from effects._api.registry import OF_JAX
 from effects._model.effect import Order
-from effects._wire import ProgramTraits
+from effects._wire import UNTRACKED_THREAD, ProgramTraits
 from effects.dispatch.draining.background import Background
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.draining.settling import Settling
@@ -74,6 +74,8 @@ class Waiting:
         for stream in which:
             if nested and stream not in own and self._drain.has_functions_of(stream.thread):
                 continue  # it goes on when these functions have returned, and we may be one of them
+            if stream.held_for == UNTRACKED_THREAD and stream not in own:
+                continue  # it goes on with a done, which may never come: what JAX dispatched on this thread is over
             numbers = list(stream.calls)
             # Such a call is ours or may never return: what it opened and what came after waits for it.
             all_unreturned = returned or self._drain.ended

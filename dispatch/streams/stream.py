@@ -59,6 +59,9 @@ class Stream:
 
     `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first: those of the
     calling thread, which writes it.
+
+    `held_for` is set for the stream of an asynchronous callback's function until its done: the number of the thread
+    whose program has started it. Nothing of the stream becomes visible before.
     """
 
     dispatch_lock: Any = _NO_LOCK
@@ -82,6 +85,15 @@ class Stream:
         self.entering: dict[int, tuple[Any, int]] = {}
         self.is_nested: bool = launching is None
         self.dispatching: list[int] = []
+        self.held_for: int | None = None
+
+    def hold(self, caller: int) -> None:
+        self.held_for = caller
+        native.hold(self.thread)
+
+    def let_go(self) -> None:
+        native.let_go(self.thread)
+        self.held_for = None  # last: then the stream may be forgotten
 
     @property
     def newest_calling(self) -> int:

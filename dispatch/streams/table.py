@@ -151,7 +151,7 @@ class Streams:
         """Drops the streams of threads that are gone and have nothing open. The leader of the drain calls it."""
         for thread in self._ended[:]:
             stream = self._by_thread[thread]
-            if not stream.calls and not stream.unsettled:
+            if not stream.calls and not stream.unsettled and stream.held_for is None:
                 self._ended.remove(thread)
                 del self._by_thread[thread]
                 native.forget(thread)

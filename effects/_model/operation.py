@@ -323,13 +323,13 @@ class HostAwait(Operation):
         return dataclasses.replace(self, lanes=(size, *self.lanes), site=self.site.with_lanes(size, differs))
 
 
-Start = Callable[[HostFunction, Record], None]
+Start = Callable[[HostFunction, Iterable[Record]], None]
 
 _start: list[Start] = []
 
 
 def listen(start: Start) -> None:
-    """`start(function, record)` is called for each record of a start, where it begins. One module listens."""
+    """`start(function, records)` is called for each start, with the record of each lane. One module listens."""
     _start[:] = [start]
 
 
@@ -371,5 +371,4 @@ class HostStart(Content):
         return True
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
-        for record in records:
-            _start[0](self.function, record)
+        _start[0](self.function, records)

@@ -149,3 +149,22 @@ def test_effects_that_cannot_be_shown_at_exit_are_said():
     assert done.stdout.splitlines() == ["x 1"]
     assert "1 effects that were issued while the process ended are lost" in done.stderr, done.stderr
     assert done.returncode == 1
+
+
+def test_what_was_never_done_is_shown_and_said():
+    """An asynchronous callback of a program that JAX dispatched: the process waits until its function has returned."""
+    done = run_python(
+        f"{INTERRUPTS}\n"
+        "def shown(x):\n"
+        "    while not is_ending(): os.sched_yield()\n"
+        "    fx.print('shown {}', x)\n"
+        "    return x\n"
+        "F32 = jax.ShapeDtypeStruct((), jnp.float32)\n"
+        "jax.jit(lambda x: (fx.async_callback(shown, F32, x), fx.print('started'))[1])(1.0)\n"
+        "fx.effects_barrier()"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "started\nshown 1.0\n"
+    assert (
+        "1 asynchronous operation of programs outside `fx.jit` was started and never done, the first at" in done.stderr
+    )

@@ -245,7 +245,8 @@ DTYPES = st.sampled_from(
 )
 
 
-VALUES = st.one_of(st.integers(-7, 7), st.floats(allow_nan=True, width=32))
+# No subnormal numbers: JAX formats in one of XLA's threads, where converting such a number may give zero.
+VALUES = st.one_of(st.integers(-7, 7), st.floats(allow_nan=True, width=32, allow_subnormal=False))
 
 
 @settings(max_examples=25, deadline=None)

@@ -296,6 +296,25 @@ def test_outside_of_fx_jit(lines):
         assert lines(jax.jit(lambda x: fx.print("x = {}", x)), 1.0) == ["x = 1.0"]
 
 
+def test_many_lanes_begin_while_they_are_done():
+    """The done of one lane may come while later ones are still to begin, in another thread."""
+    program = jax.jit(jax.vmap(lambda x: fx.async_done(fx.async_callback(lambda x: np.float32(2 * x), F32, x))))
+    for _ in range(30):
+        assert program(jnp.arange(100.0)).tolist() == [2 * i for i in range(100)]
+
+
+def test_what_is_never_done_holds_up_no_barrier(lines):
+    """In programs that JAX dispatches, and in none, nothing checks it before. What the function shows is held back."""
+
+    def start(x):
+        fx.async_callback(shown, F32, x)
+        fx.print("started")
+
+    assert lines(jax.jit(start), 1.0) == ["started"]
+    assert lines(start, 1.0) == ["started"]
+    fx.effects_barrier(timeout=60)
+
+
 def test_a_forged_ticket_is_an_error():
     """Never a wait: nothing was started under its number. In programs that JAX dispatches, nothing checks it before."""
 
