@@ -59,7 +59,7 @@ def dispatch(repeats: int) -> Result:
             repeats,
         )
     plain, ours, jaxs = (figure.median for figure in figures.values())
-    ratios = [Ratio("fx.print / plain", ours / plain, Target(2.5)), Ratio("jax.debug.print / plain", jaxs / plain)]
+    ratios = [Ratio("fx.print / plain", ours / plain, Target(1.8)), Ratio("jax.debug.print / plain", jaxs / plain)]
     return Result("call", ratios, figures)
 
 
@@ -71,4 +71,6 @@ def pure(repeats: int) -> Result:
     figures = interleave(
         {"jax.jit": lambda: timed(lambda: plain(x), CALLS), "fx.jit": lambda: timed(lambda: ours(x), CALLS)}, repeats
     )
-    return Result("call", [Ratio("fx.jit / jax.jit", figures["fx.jit"].median / figures["jax.jit"].median)], figures)
+    return Result(
+        "call", [Ratio("fx.jit / jax.jit", figures["fx.jit"].median / figures["jax.jit"].median, Target(1.15))], figures
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import jax
 
@@ -32,14 +33,21 @@ from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream, several_devices
 from effects.lowering.emit.record import TOKEN_NAME
 from effects.lowering.host.native import native
-from effects.lowering.host.publish import this_thread
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 
-class Dispatcher(Generic[P, R]):
-    """What calls a threaded function: supplies its runtime token and keeps its output token for the drain."""
+class Dispatcher(native.QuickCalls, Generic[P, R]):
+    """What calls a threaded function: supplies its runtime token and keeps its output token for the drain.
+
+    A call that has nothing else to do is native code's; see `dispatch/native/python/dispatcher.h`. All others come to
+    `_call`.
+    """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     def __init__(self, name: str, without_tokens: Any, threaded: Any, plain: Any = None):
         """`threaded` and `plain`: its programs with effects and without, as of `Programs`; `plain` is None if there
@@ -49,21 +57,19 @@ class Dispatcher(Generic[P, R]):
         self._without_tokens = without_tokens  # what it is under another trace, and without jit
         self._threaded = threaded
         self._plain = plain
-        self._is_plain = False  # whether the newest call was that of a program without effects
+        self._set_plain(False)
 
-    # This is the path of every dispatch, hence one function and few helpers.
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._is_plain:
-            try:
-                if (outs := native.call_plain(self._plain, args, kwargs)) is not ELSEWHERE:
-                    return outs
-            except BaseException as error:
-                _clear_up(error)
-                raise
+    def _set_plain(self, is_plain: bool) -> None:
+        """`is_plain`: whether the newest call was that of a program without effects."""
+        self._is_plain = is_plain
+        self._quick = is_plain, self._plain, self._caller, self._threaded  # what native code has to know
+
+    def _call(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
             with jax_callbacks.tracing_inside():
                 return self._without_tokens(*args, **kwargs)
         try:
+            _configure()
             streams = runtime.streams
             if self._is_plain:
                 stream = streams.for_plain()
@@ -72,7 +78,7 @@ class Dispatcher(Generic[P, R]):
                 plain = self._plain if not stream.is_nested else self._plain_for_nested()
                 if (outs := stream.call_plain(self._plain_caller, plain, args, kwargs)) is not ELSEWHERE:
                     return outs
-                self._is_plain = False
+                self._set_plain(False)
             if outgrown and (words := outgrown.get(self._caller, 0)) != kernel_options().grown_to:
                 with with_kernel_options(grown_to=words):  # traced again, with more room in the logs of its kernels
                     return self(*args, **kwargs)
@@ -104,30 +110,76 @@ class Dispatcher(Generic[P, R]):
                     except (RuntimeError, ValueError) as error:
                         token = _explicit_token_or_raise(error, stream.token(number))
                         outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs, token)
-                if awaited is not None and (awaited[0].awaits_results or _must_settle(stream, awaited[1])):
-                    stream.settle(number)
-                    _wait_for_answers(stream, number, awaited, self._name)
+                self._await(stream, number, awaited)
             except BaseException as error:
-                native.abandon(stream.thread, dispatching, depth)
-                if isinstance(error, Exception):
-                    # JAX may have waited for the program, and says only that it failed.
-                    _raise_what_ended(stream, number)
-                    if (failure := failure_in([error], self._name)) is not None:
-                        raise failure from None
-                    if isinstance(error, jax.errors.KeyReuseError):
-                        _count_without_token(error)
+                native.abandon(stream.thread, dispatching, depth)  # here, where no second interrupt comes before it
+                self._raise_what_it_is(error, stream, number)
                 raise
             finally:
                 if awaits:
                     stream.entering.pop(number, None)
-            if outs is ELSEWHERE:
-                return self._call_plain_first(stream, number, args, kwargs)
-            if config.sync and not dispatching:
-                effects_barrier()
-            return outs
+            return self._end(stream, number, outs, args, kwargs)
         except BaseException as error:
             _clear_up(error)
             raise
+
+    def _call_again(self, thread: int, number: int, error: BaseException, args: Any, kwargs: Any) -> Any:
+        """The native call has raised this. If it is about the runtime token, the program is called once more."""
+        stream = runtime.streams[thread]
+        try:
+            try:
+                if number < 0 or not isinstance(error, (RuntimeError, ValueError)):
+                    raise error
+                token = _explicit_token_or_raise(error, stream.token(number))
+                call = self._caller, stream.dispatching, self._threaded, args, kwargs, token
+                outs, awaited = stream.call(number, *call)
+                self._await(stream, number, awaited)
+            except BaseException as error:
+                native.abandon(stream.thread, stream.dispatching, 0)
+                self._raise_what_it_is(error, stream, number)
+                raise
+            return self._end(stream, number, outs, args, kwargs)
+        except BaseException as error:
+            _clear_up(error)
+            raise
+
+    def _finish(self, thread: int, number: int, outs: Any, awaited: Any, args: Any, kwargs: Any) -> Any:
+        """The native call has returned what more is to be done for."""
+        stream = runtime.streams[thread]
+        try:
+            try:
+                self._await(stream, number, awaited)
+            except BaseException as error:
+                native.abandon(stream.thread, stream.dispatching, 0)
+                self._raise_what_it_is(error, stream, number)
+                raise
+            return self._end(stream, number, outs, args, kwargs)
+        except BaseException as error:
+            _clear_up(error)
+            raise
+
+    def _await(self, stream: Stream, number: int, awaited: tuple[ProgramTraits, Any] | None) -> None:
+        """Waits for the answers that a program wants, if its call is to."""
+        if awaited is not None and (awaited[0].awaits_results or _must_settle(stream, awaited[1])):
+            stream.settle(number)
+            _wait_for_answers(stream, number, awaited, self._name)
+
+    def _raise_what_it_is(self, error: BaseException, stream: Stream, number: int) -> None:
+        """The call of a program has raised this, which may stand for another error: raises that."""
+        if isinstance(error, Exception):
+            # JAX may have waited for the program, and says only that it failed.
+            _raise_what_ended(stream, number)
+            if (failure := failure_in([error], self._name)) is not None:
+                raise failure from None
+            if isinstance(error, jax.errors.KeyReuseError):
+                _count_without_token(error)
+
+    def _end(self, stream: Stream, number: int, outs: Any, args: Any, kwargs: Any) -> Any:
+        if outs is ELSEWHERE:
+            return self._call_plain_first(stream, number, args, kwargs)
+        if config.sync and not stream.dispatching:
+            effects_barrier()
+        return outs
 
     def _plain_for_nested(self) -> Any:
         """The program for a call inside of a callback."""
@@ -142,10 +194,26 @@ class Dispatcher(Generic[P, R]):
             outs = stream.call_plain(self._plain_caller, plain, args, kwargs)
         finally:
             del stream.entering[number]
-        failures = runtime.failures.programs
-        native.configure_plain_calls(ELSEWHERE, runs_now, failures, this_thread, several_devices())
-        self._is_plain = True
+        self._set_plain(True)
         return outs
+
+
+@functools.cache
+def _configure() -> None:
+    """From now on calls are native code's where nothing else is to be done. What has to be done shows in these."""
+    native.configure_quick_calls(
+        {
+            "elsewhere": ELSEWHERE,
+            "runs_now": runs_now,
+            "several": several_devices(),
+            "orders": runtime.streams.orders,
+            "settings": config,
+            "jax_tokens": jax_tokens,
+            "failures": runtime.failures.programs,
+            "outgrown": outgrown,
+            "clear_up": _clear_up,
+        }
+    )
 
 
 def _clear_up(error: BaseException) -> None:

@@ -132,9 +132,8 @@ class JitFunction(Dispatcher[P, R]):
 
 
 _OURS = frozenset(
-    f"_{name}"
-    for name in ("caller", "fun", "is_plain", "name", "options", "plain", "plain_caller", "referable", "threaded")
-) | {"_without_tokens"}
+    "_caller _fun _is_plain _name _options _plain _plain_caller _quick _referable _threaded _without_tokens".split()
+)
 """The attributes that a jitted function has for itself. The others are those of the user's function, and what the user
 has set."""
 

@@ -68,7 +68,7 @@ class Drain:
         self._observers = observers
         self._sites = sites
         self._settling = settling
-        self.host_runs = HostRuns(streams, failures, self._wait_for_nested)
+        self.host_runs: HostRuns = HostRuns(streams, failures, self._wait_for_nested)
         self.host_runs.listen()
         # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
         # suspended, how many untracked records are part of it, and what is left of it.

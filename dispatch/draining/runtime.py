@@ -74,6 +74,7 @@ class Runtime:
             return
         self.is_lost = True
         native.refuse(MSG_FORKED)
+        native.configure_quick_calls(None)
         lost: Any = _Lost()
         self.streams = self.failures = self.observers = self.drain = self.settling = lost
         self.waiting = self.meetings = lost

@@ -84,8 +84,12 @@ class Stream:
         self.eager: dict[int, Site] = {}
         self.entering: dict[int, tuple[Any, int]] = {}
         self.is_nested: bool = launching is None
-        self.dispatching: list[int] = []
+        self.dispatching: list[int] = self._native.dispatching
         self.held_for: int | None = None
+
+    def set_here(self) -> None:
+        """It is the calling thread's from now on."""
+        self._native.set_here()
 
     def hold(self, caller: int) -> None:
         self.held_for = caller
@@ -188,6 +192,11 @@ class StreamHost:
     def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool] | None:
         """The sharding of these arguments, and the tokens on all of its devices; None if that is one."""
         return self._placed.find_pool(args, kwargs)
+
+    def find_pool_of_one(self) -> native.Pool | None:
+        """The tokens on the only device that there is; None if there are several, or it does not read them where they
+        lie in the host's memory. Asked once."""
+        return self._placed.find_pool_of_one()
 
     def may_wait(self, output: Any) -> bool:
         """Whether writing to this output may wait for effects. Asked whenever it is another than before."""

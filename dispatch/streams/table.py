@@ -79,6 +79,7 @@ class Streams:
         else:
             stream = Stream(next(self._numbers), self.launching)
         self._by_thread[stream.thread] = self._local.stream = stream
+        stream.set_here()
         self._local.owner = _Owner()
         weakref.finalize(self._local.owner, self._ended.append, stream.thread).atexit = False
         return stream
@@ -146,6 +147,10 @@ class Streams:
             this_thread.is_nested = was_nested
             vars(self._local).clear()
             vars(self._local).update(before)
+            if (own := before.get("stream")) is not None:
+                own.set_here()
+            else:
+                native.forget_stream_here()
 
     def forget_ended(self) -> None:
         """Drops the streams of threads that are gone and have nothing open. The leader of the drain calls it."""

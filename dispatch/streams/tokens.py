@@ -1,4 +1,4 @@
-"""Runtime tokens: the host's memory, and arrays on several devices.
+"""Runtime tokens: the host's memory, and arrays on devices.
 
 A stream's native part keeps the latter, and writes them anew for program after program; see `Pool` in
 `dispatch/native/python/stream.h`.
@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from effects._jax import Placing, sharding_of_call
+from effects._jax import Placing, only_device, sharding_of_call
 from effects._wire import EPOCH, STREAM, TOKEN_LENGTH, stream_of
 from effects.lowering.host.native import native
 
 
 class PlacedTokens:
-    """A stream's tokens on several devices."""
+    """A stream's tokens on devices."""
 
     def __init__(self, thread: int):
         self._thread = thread
@@ -36,12 +36,21 @@ class PlacedTokens:
             pool = self._pools[sharding] = native.Pool(functools.partial(_place, self._thread, Placing(sharding)))
         return sharding, pool
 
+    def find_pool_of_one(self) -> native.Pool | None:
+        """The tokens on the only device that there is, if it reads them where they lie in the host's memory."""
+        device = only_device()
+        if device is None:
+            return None
+        place = functools.partial(_place, self._thread, Placing(device))
+        _, memory, _ = place(0)
+        return None if memory is None else native.Pool(place)
 
-def _place(thread: int, placing: Placing, number: int) -> tuple[Any, memoryview | None]:
-    """A token on several devices, and the host's memory if they read it there."""
+
+def _place(thread: int, placing: Placing, number: int) -> tuple[Any, np.ndarray | None, int]:
+    """A token on devices, and the host's memory, and its address, if they read it there."""
     memory = token_memory(thread, number, 1)[0]
     array = placing.place(memory)
-    return array, memory.data if placing.shares_memory(array, memory) else None
+    return (array, memory, memory.ctypes.data) if placing.shares_memory(array, memory) else (array, None, 0)
 
 
 _SHARDINGS = 16

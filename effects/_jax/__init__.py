@@ -147,6 +147,7 @@ from effects._jax.placement import take_placement as take_placement
 from effects._jax.placing import Array as Array
 from effects._jax.placing import Placing as Placing
 from effects._jax.placing import devices_of_call as devices_of_call
+from effects._jax.placing import only_device as only_device
 from effects._jax.placing import replicated as replicated
 from effects._jax.placing import sharding_of_call as sharding_of_call
 from effects._jax.primitives import annotated_calls as annotated_calls

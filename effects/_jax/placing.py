@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core
+from jax._src import core, xla_bridge
 from jax._src.array import ArrayImpl
 from jax._src.lib import xla_client
 
@@ -37,24 +37,32 @@ def replicated(sharding: Any) -> Any:
     return jax.NamedSharding(sharding.mesh, jax.P())
 
 
-class Placing:
-    """All devices of a sharding, each of which is to have the whole of a small array."""
+def only_device() -> Any:
+    """The device on which all is computed; None if there are several, of one platform or of different ones."""
+    devices = [device for backend in xla_bridge.backends().values() for device in backend.devices()]
+    return devices[0] if len(devices) == 1 else None
 
-    def __init__(self, sharding: Any):
-        self._sharding = replicated(sharding)
-        self._devices = list(self._sharding._addressable_device_assignment)
+
+class Placing:
+    """All devices of a sharding, each of which is to have the whole of a small array; or, given a device, that one."""
+
+    def __init__(self, where: Any):
+        on_one = isinstance(where, jax.Device)
+        self._sharding = jax.sharding.SingleDeviceSharding(where) if on_one else replicated(where)
+        self._devices = [where] if on_one else list(self._sharding._addressable_device_assignment)
+        self._committed = not on_one
 
     def place(self, x: np.ndarray) -> Any:
         """The array on these devices. JAX would do the same, and takes ten times as long."""
         aval = core.ShapedArray(x.shape, x.dtype)
         copies = [x] * len(self._devices)
         try:
-            return xla_client.batched_device_put(aval, self._sharding, copies, self._devices, True)
+            return xla_client.batched_device_put(aval, self._sharding, copies, self._devices, self._committed)
         except RuntimeError as error:
             if "Disallowed host-to-device transfer" not in str(error):
                 raise
             with jax.transfer_guard_host_to_device("allow"):  # it is no transfer of the user's
-                return xla_client.batched_device_put(aval, self._sharding, copies, self._devices, True)
+                return xla_client.batched_device_put(aval, self._sharding, copies, self._devices, self._committed)
 
     @staticmethod
     def shares_memory(placed: Any, x: np.ndarray) -> bool:

@@ -3,7 +3,6 @@ which come here through JAX's Python callbacks."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +14,15 @@ from effects._wire import INDEX, UNTRACKED_THREAD, stream_of
 from effects.lowering.host.native import native
 
 
-class _ThisThread(threading.local):
-    is_nested: bool = False
-    """Whether the thread is one of the drain's, which sets this: what it dispatches is part of an effect."""
+class _ThisThread:
+    @property
+    def is_nested(self) -> bool:
+        """Whether the thread is one of the drain's, which sets this: what it dispatches is part of an effect."""
+        return native.is_nested()
+
+    @is_nested.setter
+    def is_nested(self, value: bool) -> None:
+        native.set_nested(value)
 
 
 this_thread: _ThisThread = _ThisThread()

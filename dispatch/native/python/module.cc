@@ -15,9 +15,9 @@
 #include "../xla/targets.h"
 #include "batch.h"
 #include "buffers.h"
+#include "dispatcher.h"
 #include "exit.h"
 #include "host_reply.h"
-#include "plain.h"
 #include "plans.h"
 #include "stream.h"
 #include "waiting.h"
@@ -81,20 +81,29 @@ NB_MODULE(_native, m) {
       .def_ro("calls", &Stream::calls)
       .def_ro("running", &Stream::running)
       .def_ro("unsettled", &Stream::unsettled)
+      .def_ro("dispatching", &Stream::dispatching)
+      .def("set_here", [](Stream &stream) { Stream::here() = &stream; })
       .def_ro("newest_calling", &Stream::newest_calling)
       .def("open", &Stream::open)
       .def("token", &Stream::token)
-      .def("call", &Stream::call, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg() = nb::none())
-      .def("call_plain", &Stream::call_plain);
-  m.def("configure_plain_calls",
-        [](nb::object elsewhere, nb::object runs_now, nb::object failures, nb::object this_thread, bool several) {
-          plain_calls().configure(std::move(elsewhere), std::move(runs_now), std::move(failures),
-                                  std::move(this_thread), several);
-        });
-  m.def("call_plain", [](nb::handle plain, nb::tuple args, nb::dict kwargs) {
-    return plain_calls().call(plain, std::move(args), std::move(kwargs));
-  });
+      .def(
+          "call",
+          [](Stream &stream, uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::tuple args,
+             nb::dict kwargs, nb::handle given) {
+            Returned returned = stream.call(number, caller, dispatching, threaded, args, kwargs, given);
+            return nb::make_tuple(returned.outs, returned.awaited);
+          },
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg() = nb::none())
+      .def("call_plain", [](Stream &stream, Caller &caller, nb::handle plain, nb::tuple args, nb::dict kwargs) {
+        return stream.call_plain(caller, plain, args, kwargs);
+      });
+  m.def("forget_stream_here", [] { Stream::here() = nullptr; });
+  m.def("is_nested", [] { return IsNestedThread(); });
+  m.def("set_nested", [](bool value) { IsNestedThread() = value; });
+  m.attr("QuickCalls") = QuickCallsType();
+  m.def(
+      "configure_quick_calls", [](nb::object asked) { quick_calls().configure(std::move(asked)); },
+      nb::arg("asked").none());
   // Whether tracing is forbidden to the calling thread; afterwards it is not.
   m.def("take_tracing_forbidden", &TracingForbidden::take);
   m.def("abandon", &AbandonCalls);

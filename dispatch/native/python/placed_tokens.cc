@@ -4,17 +4,26 @@
 
 namespace effects {
 
+bool IsDeleted(nb::handle array) {
+  static PyObject *const name = PyUnicode_InternFromString("is_deleted");
+  PyObject *const self = array.ptr();
+  const nb::object deleted = nb::steal(PyObject_VectorcallMethod(name, &self, 1, nullptr));
+  if (!deleted.is_valid()) throw nb::python_error();
+  return deleted.is(nb::handle(Py_True));
+}
+
 PlacedToken Pool::take(uint32_t number) {
-  constexpr size_t kEpoch = offsetof(Token, epoch) / sizeof(uint32_t);
   while (!free_.empty() || find_over()) {
     PlacedToken placed = std::move(free_.back());
     free_.pop_back();
     if (IsDeleted(placed.array)) continue; // and its memory is no more
-    placed.memory[nb::int_(kEpoch)] = number;
+    *placed.epoch = number;
     return placed;
   }
   const nb::object made = make_(number);
-  return {made[0], made[1], {}};
+  const auto address = nb::cast<uintptr_t>(made[2]);
+  uint32_t *const epoch = address == 0 ? nullptr : reinterpret_cast<uint32_t *>(address + offsetof(Token, epoch));
+  return {made[0], made[1], epoch, {}};
 }
 
 void Pool::give(PlacedToken placed) {

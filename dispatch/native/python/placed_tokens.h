@@ -1,4 +1,4 @@
-// Runtime tokens that lie on several devices.
+// Runtime tokens that lie on devices.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,18 +17,19 @@ namespace nb = nanobind;
 struct PlacedToken {
   nb::object array;
   nb::object memory;       // an array of the host's, if the devices read the token there, else None
+  uint32_t *epoch;         // where that has the epoch; null if there is none
   nb::object output_token; // of the program that has it
 };
 
-// Whether the user has deleted it, who gets at every array through `jax.live_arrays()`.
-inline bool IsDeleted(const nb::object &array) { return nb::cast<bool>(array.attr("is_deleted")()); }
+// Whether the user has deleted an array, who gets at every one through `jax.live_arrays()`.
+bool IsDeleted(nb::handle array);
 
-// Those on the devices of one sharding. To put an array on devices takes longer than to call a small program. But
-// devices that use the host's memory read a token where it lies: once a program is over, its token is written anew for
-// another. All under Python's lock, which `make` and JAX's arrays may let go of for a while.
+// Those on the devices of one sharding, or on one device. To put an array on devices takes longer than to call a small
+// program. But devices that use the host's memory read a token where it lies: once a program is over, its token is
+// written anew for another. All under Python's lock, which `make` and JAX's arrays may let go of for a while.
 class Pool {
 public:
-  // `make(number)` makes one: (array, memory).
+  // `make(number)` makes one: (array, memory, the memory's address).
   explicit Pool(nb::object make) : make_(std::move(make)) {}
 
   // A token of this epoch.

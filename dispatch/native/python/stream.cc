@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../xla/runtime.h"
-#include "plain.h"
+#include "call.h"
 
 namespace effects {
 namespace {
@@ -32,7 +32,8 @@ Stream::Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::hand
     : thread(thread), newest_(nb::make_tuple(nb::none(), nb::none(), nb::none())), host_(nb::borrow(host)),
       array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)), would_trace_(nb::borrow(would_trace)),
       on_one_device_(nb::module_::import_("jax.sharding").attr("SingleDeviceSharding")),
-      copy_context_(nb::module_::import_("contextvars").attr("copy_context")) {
+      copy_context_(nb::module_::import_("contextvars").attr("copy_context")),
+      sys_(nb::module_::import_("sys").attr("__dict__")), stdout_(nb::steal(PyUnicode_InternFromString("stdout"))) {
   all().push_back(this);
 }
 
@@ -43,20 +44,31 @@ std::vector<Stream *> &Stream::all() {
   return streams;
 }
 
-bool Stream::any_unsettled() {
-  return std::any_of(all().begin(), all().end(), [](const Stream *stream) { return nb::len(stream->unsettled) != 0; });
+Stream *&Stream::here() {
+  static thread_local Stream *stream = nullptr;
+  return stream;
 }
 
+bool &IsNestedThread() {
+  static thread_local bool is_nested = false;
+  return is_nested;
+}
+
+bool Stream::any_unsettled() {
+  return std::any_of(all().begin(), all().end(),
+                     [](const Stream *stream) { return PyDict_Size(stream->unsettled.ptr()) != 0; });
+}
 
 uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
-  PyObject *const output = PySys_GetObject("stdout");
+  PyObject *const output = PyDict_GetItemWithError(sys_.ptr(), stdout_.ptr());
   const nb::object stdout_now = output != nullptr ? nb::borrow(output) : nb::object(nb::none());
   const nb::object context = copy_context_();
   nb::object call = newest_;
-  if (!call[1].is(stdout_now)) may_wait_ = nb::cast<bool>(host_.attr("may_wait")(stdout_now));
-  const bool same_context = !call[2].is_none() && SameContext(call[2], context);
+  const auto was = [&](Py_ssize_t i) { return nb::handle(NB_TUPLE_GET_ITEM(call.ptr(), i)); };
+  if (!was(1).is(stdout_now)) may_wait_ = nb::cast<bool>(host_.attr("may_wait")(stdout_now));
+  const bool same_context = !was(2).is_none() && SameContext(was(2), context);
   if (!same_context) options_ = find_options();
-  if (!call[0].is(caller) || !call[1].is(stdout_now) || !same_context)
+  if (!was(0).is(caller) || !was(1).is(stdout_now) || !same_context)
     newest_ = call = nb::make_tuple(caller, stdout_now, context);
   // Where writing may wait it is a function of the user's, and Python replays the records as it calls functions.
   const bool by_python = may_wait_ || options_ == nullptr;
@@ -80,10 +92,14 @@ nb::object Stream::token(uint32_t number) {
   return tokens_[number & ((1 << kBlockBits) - 1)];
 }
 
-nb::tuple Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::tuple args,
-                       nb::dict kwargs, nb::handle given) {
+Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::handle args,
+                      nb::handle kwargs, nb::handle given) {
   const bool several = several_devices();
-  const nb::object found = several && given.is_none() ? find_pool(args, kwargs) : nb::object(nb::none());
+  const nb::object names = several && !kwargs.is_valid() ? nb::object(nb::dict()) : nb::borrow(kwargs);
+  kwargs = names;
+  const nb::object found = !given.is_none() ? nb::object(nb::none())
+                           : several        ? find_pool(args, kwargs)
+                                            : pool_of_one();
   Pool *const pool = found.is_none() ? nullptr : nb::cast<Pool *>(found);
   PlacedToken placed;
   if (pool != nullptr) placed = pool->take(number);
@@ -106,11 +122,12 @@ nb::tuple Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb
     drain().fail(thread, number);
     if (pool != nullptr) pool->give(std::move(placed));
   }
-  nb::del(dispatching[nb::len(dispatching) - 1]);
-  return nb::make_tuple(returned[0], awaited);
+  const Py_ssize_t last = NB_LIST_GET_SIZE(dispatching.ptr()) - 1;
+  if (PySequence_DelItem(dispatching.ptr(), last) != 0) throw nb::python_error();
+  return {returned[0], std::move(awaited)};
 }
 
-nb::object Stream::call_plain(Caller &caller, nb::handle plain, nb::tuple args, nb::dict kwargs) {
+nb::object Stream::call_plain(Caller &caller, nb::handle plain, nb::handle args, nb::handle kwargs) {
   const TracingForbidden no(false); // as above
   if (!several_devices() || launching_.is_none()) return Call(plain, {}, args, kwargs);
   return launch(caller, !find_pool(args, kwargs).is_none(), plain, {}, args, kwargs);
@@ -124,17 +141,19 @@ nb::object Stream::call_plain(Caller &caller, nb::handle plain, nb::tuple args, 
 nb::object Stream::keep(uint32_t number, Caller &caller, nb::handle traits, nb::handle output_token, bool closed) {
   caller.traits = nb::borrow(traits);
   if (Has(traits, kHasCallbacks)) newest_calling = number;
+  const bool has_calls = Has(traits, kHasCustomCalls);
+  if (closed && !has_calls) return nb::none();
   const nb::tuple both = nb::make_tuple(traits, output_token);
   if (const nb::int_ key(number); !closed && calls.contains(key)) {
     running[key] = both;
     unclosed_.push_back(number);
   }
-  if (Has(traits, kHasCustomCalls)) {
+  if (has_calls) {
     unsettled[nb::int_(number)] = nb::make_tuple(caller.name, traits, output_token);
     shut_gates(number, nb::handle(NB_TUPLE_GET_ITEM(traits.ptr(), static_cast<Py_ssize_t>(kDomainsOfHandlers))),
                output_token);
   }
-  const bool may_fail = Has(traits, kHasCustomCalls) || (!closed && Has(traits, kAwaitsResults));
+  const bool may_fail = has_calls || (!closed && Has(traits, kAwaitsResults));
   return may_fail ? nb::object(both) : nb::object(nb::none());
 }
 
@@ -240,6 +259,12 @@ nb::object Stream::find_pool(nb::handle args, nb::handle kwargs) {
   std::swap(sharding_, sharding); // both, before what they were is freed
   std::swap(pool_, pool);
   return found[1];
+}
+
+// The pool of the only device that there is; None if that does not share the host's memory.
+nb::object Stream::pool_of_one() {
+  if (!pool_of_one_.is_valid()) pool_of_one_ = host_.attr("find_pool_of_one")();
+  return pool_of_one_;
 }
 
 // Whether these are arrays on one device each, and numbers. Where there are others, Python looks into them.

@@ -11,14 +11,20 @@
 #include <optional>
 #include <vector>
 
+#include "../text/options.h"
 #include "caller.h"
 #include "launch.h"
 #include "placed_tokens.h"
-#include "../text/options.h"
 
 namespace effects {
 
 namespace nb = nanobind;
+
+// What a program returned: its results, and its (traits, output token) if it may still be waiting for a callback, or
+// fail in a custom call, else None.
+struct Returned {
+  nb::object outs, awaited;
+};
 
 // A thread's programs; `Stream` in Python has one.
 class Stream {
@@ -35,6 +41,7 @@ public:
   nb::dict calls;              // by epoch
   nb::dict running;            // by epoch
   nb::dict unsettled;          // by epoch
+  nb::list dispatching;        // the numbers of epochs whose calls have not returned, if it is one thread's
   int64_t newest_calling = -1; // the number of the newest epoch whose program calls back
 
   // A dispatch: what is in force is kept under the number of its epoch, which is returned. Calls that share it with the
@@ -45,13 +52,19 @@ public:
   // The runtime token of an epoch, on the host.
   nb::object token(uint32_t number);
 
-  // Calls the program of an epoch with `given`, or else with a runtime token for it. Returns its results, and its
-  // (traits, output token) if it may still be waiting for a callback, or fail in a custom call, else None.
-  nb::tuple call(uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::tuple args,
-                 nb::dict kwargs, nb::handle given);
+  // Calls the program of an epoch with `given`, or else with a runtime token for it.
+  Returned call(uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::handle args,
+                nb::handle kwargs, nb::handle given);
 
   // Calls a program without effects, which has no epoch and no token.
-  nb::object call_plain(Caller &caller, nb::handle plain, nb::tuple args, nb::dict kwargs);
+  nb::object call_plain(Caller &caller, nb::handle plain, nb::handle args, nb::handle kwargs);
+
+  // Whether it is that of a thread which replays effects, and waits for no lock to launch.
+  bool is_nested() const { return launching_.is_none(); }
+
+  // The stream of the calling thread, as Python has said; null if there is none, or it is not one thread's. Python
+  // keeps it for as long as the thread lives.
+  static Stream *&here();
 
   // Whether a program of any stream's has called handlers that have not been looked at.
   static bool any_unsettled();
@@ -65,6 +78,7 @@ private:
   bool several_devices();
   bool limits();
   nb::object find_pool(nb::handle args, nb::handle kwargs);
+  nb::object pool_of_one();
   bool on_one_device(nb::handle args);
 
   nb::object launch(Caller &caller, bool over_several, nb::handle program, nb::handle token, nb::handle args,
@@ -80,16 +94,21 @@ private:
   bool may_wait_ = false; // writing to its standard output
   // NumPy's print options in its context; null: those that native code does not follow.
   const PrintOptions *options_ = nullptr;
-  nb::list tokens_;       // of the block of epochs that is being handed out
+  nb::list tokens_; // of the block of epochs that is being handed out
   int64_t block_ = -1;
   std::deque<uint32_t> unclosed_; // those of `running`, the oldest first, as their thread knows
   std::optional<bool> several_;   // whether programs may run on several devices
   std::optional<size_t> most_in_flight_;
   nb::object sharding_, pool_; // those of the newest program on several devices
+  nb::object pool_of_one_;     // null until it is asked for
   nb::object host_, array_type_, launching_, would_trace_;
   nb::object on_one_device_; // the type of the shardings of arrays on one device
   nb::object copy_context_;  // that of `contextvars`: the stable ABI has no function for it
+  nb::object sys_, stdout_;  // the variables of `sys`, and the name of one
 };
+
+// Whether the calling thread replays effects, as Python has said.
+bool &IsNestedThread();
 
 // A call was left by an exception: fails what it opened, down to so many epochs. Here too no signal is seen, so that a
 // second interrupt leaves nothing open either.

@@ -245,7 +245,7 @@ def test_order_that_changes_while_a_call_waits(lines):
             assert tracing.wait(60)
             threads.append(threading.Thread(target=lambda: results.append(int(second(2))), daemon=True))
             threads[1].start()
-            while sys._current_frames()[threads[1].ident].f_code.co_name != "__call__":
+            while sys._current_frames()[threads[1].ident].f_code.co_name != "_call":
                 pass
         go.set()
         for thread in threads:

@@ -54,7 +54,7 @@ SLIPS = (
     Slip(
         "plain.found_once_more",
         DISPATCHER,
-        "        self._is_plain = True\n",
+        "        self._set_plain(True)\n",
         "        pass\n",
         "Each call of a function without effects is taken for one that has them.",
         _in("calls_enter_few_frames"),

@@ -1,38 +1,12 @@
-#include "plain.h"
+#include "call.h"
 
-#include <utility>
 #include <vector>
-
-#include "stream.h"
 
 namespace effects {
 
-void PlainCalls::configure(nb::object elsewhere, nb::object runs_now, nb::object failures, nb::object this_thread,
-                           bool several) {
-  elsewhere_ = std::move(elsewhere);
-  runs_now_ = std::move(runs_now);
-  failures_ = std::move(failures);
-  this_thread_ = std::move(this_thread);
-  several_ = several;
-}
-
-bool PlainCalls::is_quiet() const {
-  return !several_ && nb::len(failures_) == 0 && !Stream::any_unsettled() &&
-         !nb::cast<bool>(this_thread_.attr("is_nested")) && nb::cast<bool>(runs_now_());
-}
-
-nb::object PlainCalls::call(nb::handle plain, nb::tuple args, nb::dict kwargs) const {
-  return is_quiet() ? Call(plain, {}, args, kwargs) : elsewhere_;
-}
-
-PlainCalls &plain_calls() {
-  static PlainCalls &all = *new PlainCalls; // never destroyed: Python may be gone before what is static
-  return all;
-}
-
 nb::object Call(nb::handle f, nb::handle token, nb::handle args, nb::handle kwargs) {
   const size_t count = static_cast<size_t>(NB_TUPLE_GET_SIZE(args.ptr()));
-  const size_t named = static_cast<size_t>(NB_DICT_GET_SIZE(kwargs.ptr()));
+  const size_t named = kwargs.is_valid() ? static_cast<size_t>(NB_DICT_GET_SIZE(kwargs.ptr())) : 0;
   constexpr size_t kFew = 16; // most calls need no memory for this
   PyObject *few[kFew];
   std::vector<PyObject *> many(2 + count + named > kFew ? 2 + count + named : 0);

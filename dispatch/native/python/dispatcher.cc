@@ -1,0 +1,144 @@
+#include "dispatcher.h"
+
+#include <exception>
+#include <utility>
+
+#include "call.h"
+
+namespace effects {
+namespace {
+
+// Names of attributes, made once.
+struct Names {
+  PyObject *quick = PyUnicode_InternFromString("_quick");
+  PyObject *sync = PyUnicode_InternFromString("sync");
+  PyObject *current_tokens = PyUnicode_InternFromString("current_tokens");
+};
+
+const Names &names() {
+  static const Names all;
+  return all;
+}
+
+nb::object Get(nb::handle object, PyObject *name) {
+  PyObject *const value = PyObject_GetAttr(object.ptr(), name);
+  if (value == nullptr) throw nb::python_error();
+  return nb::steal(value);
+}
+
+// What `Dispatcher._quick` has.
+enum Quick { kIsPlain, kPlain, kCaller, kThreaded };
+
+nb::handle At(nb::handle quick, Quick which) { return NB_TUPLE_GET_ITEM(quick.ptr(), static_cast<Py_ssize_t>(which)); }
+
+PyObject *CallDispatcher(PyObject *self, PyObject *args, PyObject *kwargs) {
+  try {
+    return quick_calls().call(self, args, kwargs).release().ptr();
+  } catch (nb::python_error &error) {
+    error.restore();
+  } catch (const std::exception &error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+nb::object OrEmpty(nb::handle kwargs) { return kwargs.is_valid() ? nb::borrow(kwargs) : nb::object(nb::dict()); }
+
+// self._call(*args, **kwargs), as it is written in Python.
+nb::object CallSlowly(nb::handle self, nb::handle args, nb::handle kwargs) {
+  return Call(self.attr("_call"), {}, args, kwargs);
+}
+
+} // namespace
+
+void QuickCalls::configure(nb::object asked) {
+  configured_ = !asked.is_none();
+  if (!configured_) return;
+  several_ = nb::cast<bool>(asked["several"]);
+  elsewhere_ = asked["elsewhere"];
+  runs_now_ = asked["runs_now"];
+  settings_ = asked["settings"];
+  jax_tokens_ = asked["jax_tokens"];
+  failures_ = asked["failures"];
+  outgrown_ = asked["outgrown"];
+  orders_ = asked["orders"];
+  clear_up_ = asked["clear_up"];
+}
+
+// Whether a call compiles and runs now, and nothing is to be raised before it.
+bool QuickCalls::is_quiet() const {
+  return configured_ && !IsNestedThread() && PyDict_Size(failures_.ptr()) == 0 && !Stream::any_unsettled() &&
+         runs_now_().is(nb::handle(Py_True));
+}
+
+// The stream of the calling thread, if a call in it does nothing but to open an epoch and to call its program; else
+// null.
+Stream *QuickCalls::stream_here() const {
+  Stream *const stream = Stream::here();
+  if (stream == nullptr || stream->is_nested() || NB_LIST_GET_SIZE(stream->dispatching.ptr()) != 0) return nullptr;
+  if (PyDict_Size(outgrown_.ptr()) != 0 || PySet_Size(orders_.ptr()) != 1) return nullptr;
+  if (!Get(settings_, names().sync).is(nb::handle(Py_False))) return nullptr;
+  return PyDict_Size(Get(jax_tokens_, names().current_tokens).ptr()) == 0 ? stream : nullptr;
+}
+
+nb::object QuickCalls::call(nb::handle self, nb::handle args, nb::handle kwargs) {
+  const nb::object quick = Get(self, names().quick);
+  const bool is_plain = At(quick, kIsPlain).is(nb::handle(Py_True));
+  if ((is_plain && several_) || !is_quiet()) return CallSlowly(self, args, kwargs);
+  if (is_plain) return call_plain(self, At(quick, kPlain), args, kwargs);
+  Stream *const stream = stream_here();
+  if (stream == nullptr) return CallSlowly(self, args, kwargs);
+  const nb::handle caller = At(quick, kCaller);
+  const nb::object &traits = nb::inst_ptr<Caller>(caller)->traits;
+  const bool waits = traits.is_none() || Has(traits, kAwaitsResults) || Has(traits, kHasCustomCalls);
+  return waits ? CallSlowly(self, args, kwargs)
+               : call_with_effects(self, *stream, caller, At(quick, kThreaded), args, kwargs);
+}
+
+nb::object QuickCalls::call_plain(nb::handle self, nb::handle plain, nb::handle args, nb::handle kwargs) {
+  try {
+    const nb::object outs = Call(plain, {}, args, kwargs);
+    return outs.is(elsewhere_) ? CallSlowly(self, args, kwargs) : outs;
+  } catch (nb::python_error &error) {
+    clear_up_(error.value());
+    throw;
+  }
+}
+
+nb::object QuickCalls::call_with_effects(nb::handle self, Stream &stream, nb::handle caller, nb::handle threaded,
+                                         nb::handle args, nb::handle kwargs) {
+  int64_t number = -1;
+  Returned returned;
+  try {
+    number = stream.open(caller, stream.dispatching);
+    returned = stream.call(static_cast<uint32_t>(number), *nb::inst_ptr<Caller>(caller), stream.dispatching, threaded,
+                           args, kwargs, nb::none());
+  } catch (nb::python_error &error) {
+    // Python code may be interrupted at its first step, before it has abandoned the call.
+    try {
+      return self.attr("_call_again")(stream.thread, number, error.value(), args, OrEmpty(kwargs));
+    } catch (nb::python_error &second) {
+      AbandonCalls(stream.thread, stream.dispatching, 0);
+      clear_up_(second.value());
+      throw;
+    }
+  }
+  const bool is_plain = returned.outs.is(elsewhere_);
+  if (!is_plain && returned.awaited.is_none()) return returned.outs;
+  return self.attr("_finish")(stream.thread, number, returned.outs, returned.awaited, args, OrEmpty(kwargs));
+}
+
+QuickCalls &quick_calls() {
+  static QuickCalls &all = *new QuickCalls; // as above
+  return all;
+}
+
+nb::object QuickCallsType() {
+  PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void *>(&CallDispatcher)}, {0, nullptr}};
+  PyType_Spec spec{"effects._native.QuickCalls", 0, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+  PyObject *const type = PyType_FromSpec(&spec);
+  if (type == nullptr) throw nb::python_error();
+  return nb::steal(type);
+}
+
+} // namespace effects
