@@ -60,9 +60,8 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         self._set_plain(False)
 
     def _set_plain(self, is_plain: bool) -> None:
-        """`is_plain`: whether the newest call was that of a program without effects."""
-        self._is_plain = is_plain
-        self._quick = is_plain, self._plain, self._caller, self._threaded  # what native code has to know
+        """`is_plain`: whether the newest call was that of a program without effects. The rest is for native code."""
+        self._quick = is_plain, self._plain, self._caller, self._threaded
 
     def _call(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
@@ -71,7 +70,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         try:
             _configure()
             streams = runtime.streams
-            if self._is_plain:
+            if self._quick[0]:
                 stream = streams.for_plain()
                 if stream.unsettled or runtime.failures.programs:
                     _raise_earlier(streams.current(), self._name)

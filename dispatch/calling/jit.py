@@ -132,8 +132,9 @@ class JitFunction(Dispatcher[P, R]):
 
 
 _OURS = frozenset(
-    "_caller _fun _is_plain _name _options _plain _plain_caller _quick _referable _threaded _without_tokens".split()
-)
+    f"_{name}"
+    for name in ("caller", "fun", "name", "options", "plain", "plain_caller", "quick", "referable", "threaded")
+) | {"_without_tokens"}
 """The attributes that a jitted function has for itself. The others are those of the user's function, and what the user
 has set."""
 
