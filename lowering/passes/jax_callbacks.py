@@ -38,7 +38,7 @@ def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
         if eqn.primitive in _jax.callback_primitives:
             return bind_effect(eqn.primitive, operands, eqn.params, in_program_order)
         if _jax.has_callbacks_of_jax(eqn) and _takes_tokens(eqn.primitive):
-            eqn = _jax.with_jaxprs(eqn, _inside(take_over))
+            eqn = _with_jaxprs(eqn, take_over)
         return _jax.bind(eqn, operands)
 
     return _changed(jaxpr, apply)
@@ -56,7 +56,7 @@ def is_of_jax(jaxprs: Sequence[Any]) -> bool:
 
 def give_back(eqn: Any) -> Any:
     """An equation in whose jaxprs JAX's own callbacks are JAX's again."""
-    return _jax.with_jaxprs(eqn, _inside(_give_back))
+    return _with_jaxprs(eqn, _give_back)
 
 
 def _give_back(jaxpr: Any) -> Any:
@@ -75,6 +75,16 @@ def _given_back(jaxpr: Any) -> Any:
 
 def _changed(jaxpr: Any, apply: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Any:
     return _jax.trace_to_jaxpr(lambda *args: _jax.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
+
+
+def _with_jaxprs(eqn: Any, change: _Change) -> Any:
+    """An equation with changed jaxprs. That of a region is traced among the region's axes, where JAX's checks
+    (`jax_enable_checks`) find them, also in kernels of the region."""
+    if eqn.primitive is not _jax.shard_map_p:
+        return _jax.with_jaxprs(eqn, _inside(change))
+    mesh, axes, check_vma = (eqn.params[name] for name in ("mesh", "newly_manual_axes", "check_vma"))
+    with _jax.inside_region(mesh, axes, check_vma):
+        return _jax.with_jaxprs(eqn, _inside(change))
 
 
 def _inside(change: _Change) -> _Change:

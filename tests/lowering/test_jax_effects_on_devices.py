@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import io_callback
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
@@ -116,3 +118,29 @@ def test_regions_and_regions_within(sharded, lines):
     with fx.config.override(native=False):
         g = fx.jit(region(lambda x: (show("c {}", x), x)[1]))
         assert sorted(lines(g, sharded)) == [f"c {shard}" for shard in shards]
+
+
+@pytest.mark.filterwarnings("ignore:.*(core_map|create_tensorcore_mesh) is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("on", [False, True])
+def test_kernels_of_regions_know_the_axes(on):
+    """A kernel over cores may ask for its device's index along the region's axis, also if JAX checks every jaxpr."""
+    cores = pltpu.create_tensorcore_mesh("core", num_cores=1)
+
+    def region(x):
+        def inner(refs):
+            @pl.core_map(cores, interpret=pltpu.InterpretParams())
+            def _():
+                def with_scratch(scratch, semaphore):
+                    pltpu.async_copy(refs[0], scratch, semaphore).wait()
+                    scratch[...] += jax.lax.axis_index("x")
+                    pltpu.async_copy(scratch, refs[1], semaphore).wait()
+
+                pl.run_scoped(with_scratch, pltpu.VMEM(x.shape, x.dtype), pltpu.SemaphoreType.DMA)
+
+        return pl.run_state(inner)((x, jnp.zeros_like(x)))[1]
+
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = P("x")
+    with jax.enable_checks(on):
+        sharded = jax.shard_map(fx.jit(region), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        assert fx.jit(sharded)(jnp.zeros((16, 128), jnp.int32))[::8, 0].tolist() == [0, 1]
