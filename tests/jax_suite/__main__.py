@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--of-each", type=int, default=0, metavar="N", help="at most N of tests that differ in parameters only; 0: all"
     )
     parser.add_argument(
+        "--kernels", action="store_true", help="compile each `pl.pallas_call` of a test by itself, in both runs"
+    )
+    parser.add_argument(
         "--results", type=Path, metavar="DIR", help="keep outcomes there, and go on with what is kept there already"
     )
     parser.add_argument("--again", action="store_true", help="what differed has its turn again")
@@ -56,9 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing := [path for path in paths or [folder / "*_test.py"] if not path.is_file()]:
         parser.error(MSG_NO_TESTS.format(path=missing[0]))
     with tempfile.TemporaryDirectory() as temporary:
-        results = (options.results or Path(temporary)).resolve() / f"jax-{importlib.metadata.version('jax')}"
+        results = (options.results or Path(temporary)).resolve() / ("kernels" if options.kernels else "")
+        results /= f"jax-{importlib.metadata.version('jax')}"
         results.mkdir(parents=True, exist_ok=True)
-        runs = Runs(results, options.only, options.of_each, options.timeout, time.monotonic() + options.stop_after)
+        deadline = time.monotonic() + options.stop_after
+        runs = Runs(results, options.only, options.of_each, options.timeout, deadline, options.kernels)
         status = _report(runs, paths, options.again, options.at_least)
         if options.table:
             print(f"\n{table(runs)}")

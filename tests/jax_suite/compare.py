@@ -82,6 +82,7 @@ class Runs:
     of_each: int = 0
     timeout: float = 300.0
     deadline: float = float("inf")  # by `time.monotonic`
+    kernels: bool = False  # each is compiled by itself
 
     def compare(self, path: Path, again: bool = False) -> Comparison:
         """What differs in a file; with `again`, what differed has its turn again."""
@@ -151,7 +152,8 @@ class Runs:
 
     def _process(self, path: Path, written: Path, in_place: bool) -> str | None:
         """How it ended: as it should (""), otherwise, or not at all before the deadline."""
-        plugins = [f"tests.jax_suite.{name}" for name in ("outcomes", "checkout", *(["in_place"] if in_place else []))]
+        names = ["outcomes", "checkout", *["in_place"] * in_place, *["kernels"] * self.kernels]
+        plugins = [f"tests.jax_suite.{name}" for name in names]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:effects_pytest"]
         command += [option for plugin in plugins for option in ("-p", plugin)]
         command += ["-k", self.only] if self.only else []

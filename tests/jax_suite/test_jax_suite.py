@@ -127,6 +127,50 @@ def test_command_succeeds_where_nothing_differs(folder, capsys):
     ]
 
 
+def test_what_a_newer_version_deprecates_is_no_error(tmp_path, capsys):
+    """JAX's tests take warnings for errors: not those of the Pallas functions that the installed version deprecates."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (tmp_path / "older_test.py").write_text(
+        """
+import warnings
+
+def test_deprecated():
+    warnings.warn("jax.experimental.pallas.core_map is deprecated, use another.", DeprecationWarning)
+    warnings.warn("device_id_type is deprecated and will be removed.", DeprecationWarning)
+
+def test_other():
+    warnings.warn("jax.experimental.other is deprecated.", DeprecationWarning)
+"""
+    )
+    assert main(["--jax-tests", str(tmp_path), "older_test.py"]) == 0
+    assert "older_test.py: 1 of 1 tests" in capsys.readouterr().out
+
+
+def test_kernels_are_compiled_if_that_is_asked_for(tmp_path, capsys):
+    """With `--kernels`, a kernel that a test calls is a function of `jax.jit` plainly, and of `fx.jit` with ours."""
+    (tmp_path / "kernel_test.py").write_text(
+        """
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+def double(ref, out_ref):
+    out_ref[...] = 2 * ref[...]
+
+def test_kernel():
+    kernel = pl.pallas_call(double, jax.ShapeDtypeStruct((2,), jnp.int32), interpret=True)
+    assert kernel(jnp.arange(2)).tolist() == [0, 2]
+    assert not type(kernel).__module__.startswith("effects"), type(kernel)
+"""
+    )
+    command = ["--jax-tests", str(tmp_path), "kernel_test.py", "--results", str(tmp_path / "results")]
+    assert main([*command, "--kernels"]) == 1
+    out = capsys.readouterr().out
+    assert "0 of 1 tests" in out and "AssertionError: <class 'effects." in out
+    assert main(command) == 0
+    assert "1 of 1 tests" in capsys.readouterr().out
+
+
 def test_some_of_each():
     """Tests that differ in their parameters only count together, as JAX's names tell."""
     each = [f"a_test.py::A::test_{name}" for name in ("f0", "f1", "f2", "g_jit=True_n=3", "g_jit=False_n=3", "x64_on")]
