@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -25,13 +26,12 @@ def call(kernel, x, **options):
     return plgpu.kernel(kernel, out_type=shape, grid=(4,), grid_names=("i",), **options)(x)
 
 
-def logged(kernel):
+def logged(f):
     """The kernel in a program with its log as a result. What publishes the log needs the device."""
 
-    def run(x):
-        jaxpr = jax.make_jaxpr(lambda x: call(kernel, x))(x).jaxpr
-        (eqn,) = _kernels_in(jaxpr)
-        outs, records = log_mesh_kernel([x], eqn.params)
+    def run(*args):
+        (eqn,) = _kernels_in(jax.make_jaxpr(f)(*args).jaxpr)
+        outs, records = log_mesh_kernel(args, eqn.params)
         return outs, [operands for _, operands in records]
 
     return run
@@ -79,9 +79,52 @@ def k_loop(x, o):
 def test_lowered_for_mosaic_gpu(kernel):
     """The log lies in the memory that all programs have, a row for each."""
     with fx.config.override(kernel_log_capacity=1024):
-        text = lower(logged(kernel), "cuda", X)
+        text = lower(logged(functools.partial(call, kernel)), "cuda", X)
     assert "mosaic_gpu" in text
     assert "tensor<4x1x" in text
+
+
+def matmul(x, y, size=512, tile=64):
+    """Products of tiles by the tensor cores, with one print in each program."""
+
+    def kernel(x, y, o, of_x, of_y, of_o, total, arrived):
+        i, j = jax.lax.axis_index("i"), jax.lax.axis_index("j")
+        rows, columns = pl.ds(i * tile, tile), pl.ds(j * tile, tile)
+
+        def step(k, _):
+            inner = pl.ds(k * tile, tile)
+            plgpu.copy_gmem_to_smem(x.at[rows, inner], of_x, arrived)
+            plgpu.copy_gmem_to_smem(y.at[inner, columns], of_y, arrived)
+            plgpu.barrier_wait(arrived)
+            plgpu.wgmma(total, of_x, of_y)
+            plgpu.wgmma_wait(0)
+
+        jax.lax.fori_loop(0, size // tile, step, None)
+        product = total[...]
+        fx.print("{} {}: {}", i, j, jnp.sum(jnp.sum(product, axis=1)))
+        of_o[...] = jax.nn.gelu(product).astype(o.dtype)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(of_o, o.at[rows, columns])
+        plgpu.wait_smem_to_gmem(0)
+
+    transforms = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
+    tiles = [plgpu.SMEM((tile, tile), x.dtype, transforms=transforms) for _ in range(3)]
+    return plgpu.kernel(
+        kernel,
+        out_type=jax.ShapeDtypeStruct((size, size), x.dtype),
+        grid=(size // tile, size // tile),
+        grid_names=("i", "j"),
+        scratch_types=[*tiles, plgpu.ACC((tile, tile), jnp.float32), plgpu.Barrier(num_arrivals=2)],
+    )(x, y)
+
+
+def test_matmul():
+    """512 x 512, with one print in each of its 64 programs."""
+    x = jax.ShapeDtypeStruct((512, 512), jnp.float16)
+    with fx.config.override(kernel_log_capacity=1024):
+        text = lower(logged(matmul), "cuda", x, x)
+    assert "mosaic_gpu" in text
+    assert "tensor<64x1x" in text
 
 
 def test_effects_show_on_the_equation():
@@ -207,7 +250,7 @@ def test_scalars_of_every_type_are_lowered(dtype):
         jax.lax.fori_loop(0, 2, lambda _, x: (fx.print("{}", x.astype(dtype)), x + 1)[1], total)
         o_ref[i] = x_ref[i]
 
-    assert "mosaic_gpu" in lower(logged(kernel), "cuda", X)
+    assert "mosaic_gpu" in lower(logged(functools.partial(call, kernel)), "cuda", X)
 
 
 def test_checks_of_arrays_are_lowered():
@@ -216,4 +259,4 @@ def test_checks_of_arrays_are_lowered():
         fx.check(x_ref[i] > 0, "not positive")
         o_ref[i] = x_ref[i]
 
-    assert "mosaic_gpu" in lower(logged(kernel), "cuda", X)
+    assert "mosaic_gpu" in lower(logged(functools.partial(call, kernel)), "cuda", X)
