@@ -20,8 +20,13 @@ from effects.lowering.holders import Extra, find_holder
 _CHECKED = "effects.bounds_checks"
 
 
-def with_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a kernel that checks its accesses. One that does so already stays as it is."""
+def with_bounds_checks(params: dict[str, Any], mask: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """The parameters of a kernel that checks its accesses. One that does so already stays as it is.
+
+    Args:
+        params: Those of the kernel.
+        mask: Makes the kernel with checks one whose checks are made where its other effects happen.
+    """
     if _jax.has_note(params, _CHECKED):
         return params
     unchecked = params["jaxpr"]
@@ -35,17 +40,17 @@ def with_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
                 _check(Where(*frame), f"start of the block of `{origin}`", axis, size, start, None)
         return _with_checks(kernel, references)
 
-    params = _jax.with_note(_jax.with_kernel(params, checked), _CHECKED)
+    params = _jax.with_note(mask(_jax.with_kernel(params, checked)), _CHECKED)
     _unchecked[params["jaxpr"]] = unchecked
     return params
 
 
-def without_bounds_checks(params: dict[str, Any], *, for_good: bool) -> dict[str, Any]:
-    """The parameters of a kernel as they were before it checked its accesses; as they are, if that is not known. Unless
-    it is `for_good`, what is made of the kernel checks its accesses again."""
+def without_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a kernel as they were before it checked its accesses, so that what is made of it checks them
+    again; as they are, if that is not known."""
     if (unchecked := _unchecked.get(params["jaxpr"])) is None or not _jax.has_note(params, _CHECKED):
         return params
-    return {**(params if for_good else _jax.without_note(params, _CHECKED)), "jaxpr": unchecked}
+    return {**_jax.without_note(params, _CHECKED), "jaxpr": unchecked}
 
 
 def with_and_without_checks(params: dict[str, Any], change: Callable[..., dict[str, Any]]) -> dict[str, Any]:

@@ -79,11 +79,24 @@ def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
         # What a derivative or `vmap` makes of a kernel comes here again.
         is_last = not any(isinstance(x, _TRANSFORMED) for x in args)
         if is_last and _jax.kernel_options().checks_bounds and _jax.is_simulated(params):
-            params = with_bounds_checks(params)
+            params = with_bounds_checks(params, _masked_again)
         return bind(*args, **params)
 
     checked.__module__ = __name__
     return checked
+
+
+def _masked_again(params: dict[str, Any]) -> dict[str, Any]:
+    """A kernel in which all effects happen where those happen that are masked already."""
+    if not (masks := _jax.named_inputs(params, _MASK)):
+        return params
+    kernel = _jax.closed_jaxpr(params["jaxpr"])
+
+    def masked(*references: Any) -> Sequence[Any]:
+        active = functools.reduce(jnp.logical_and, [references[mask][0, 0] != 0 for mask in masks])
+        return mask_effects(kernel, active, references)
+
+    return _jax.with_kernel(params, masked)
 
 
 _TRANSFORMED = (_jax.ad.JVPTracer, _jax.ad.LinearizeTracer, _jax.batching.BatchTracer)
@@ -129,8 +142,7 @@ def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         has_hidden_inputs = _has_effects(params)
-        # Checks that are made anew would know nothing of a mask.
-        params = without_bounds_checks(params, for_good=bool(_jax.named_inputs(params, _MASK)))
+        params = without_bounds_checks(params)
         if has_hidden_inputs:
             tangents = [
                 _jax.ad.instantiate_zeros(tangent) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else tangent
@@ -171,8 +183,9 @@ def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Se
 
     def masked(params: dict[str, Any]) -> dict[str, Any]:
         kernel = _jax.closed_jaxpr(params["jaxpr"])
+        name = f"{_MASK}_{len(_jax.named_inputs(params, _MASK))}"
         return _jax.with_input(
-            params, _MASK, lambda mask, *references: mask_effects(kernel, mask[0, 0] != 0, references)
+            params, name, lambda mask, *references: mask_effects(kernel, mask[0, 0] != 0, references)
         )
 
     params = with_and_without_checks(params, masked)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -223,17 +225,28 @@ def test_derivatives_of_lanes(lanes):
     assert _failures(program, xs, outside)[0] == expected
 
 
-def test_derivative_of_lanes_that_take_a_branch():
-    """The derivative is not checked there: the kernel's own checks know which lanes are there, new ones would not."""
+@pytest.mark.parametrize("depth", [1, 2])
+def test_derivative_of_lanes_that_take_a_branch(depth):
+    """It is checked where the lane takes the branch, however many branches there are, and nowhere else."""
 
-    def program(xs, numbers, taken):
-        def lane(x, number, taken):
-            return jax.lax.cond(taken, lambda: _read_at_a_number(x, number), lambda: x)
+    def program(xs, numbers, *taken):
+        def lane(x, number, *taken):
+            def run():
+                return _read_at_a_number(x, number)
 
-        return _jvp(lambda xs: jax.vmap(lane)(xs, numbers, taken))(xs)
+            for each in taken:
+                run = functools.partial(jax.lax.cond, each, run, lambda: x)
+            return run()
 
-    xs, numbers, taken = jnp.arange(8.0).reshape(2, 4), jnp.array([0.0, 5.0]), jnp.array([True, False])
-    assert _failures(fx.jit(program), xs, numbers, taken) == []
+        return _jvp(lambda xs: jax.vmap(lane)(xs, numbers, *taken))(xs)
+
+    program, xs = fx.jit(program), jnp.arange(16.0).reshape(4, 4)
+    inside, outside = jnp.array([0.0, 1.0, 0.0, 1.0]), jnp.array([5.0, 5.0, 5.0, 1.0])
+    taken = [jnp.array([False, True, False, True]), jnp.array([False, False, True, True])][:depth]
+    assert _failures(program, xs, inside, *taken) == []
+    failed = {grid[0] for _, grid in _failures(program, xs, outside, *taken)}
+    assert failed == ({1} if depth == 1 else set())
+    assert {grid[0] for _, grid in _failures(program, xs, outside + 4, *taken)} == ({1, 3} if depth == 1 else {3})
 
 
 def test_asynchronous_copies():

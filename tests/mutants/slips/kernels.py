@@ -237,4 +237,20 @@ SLIPS = (
         "A check holds if a part of its predicate does.",
         ("tests/effects/test_check.py::test_predicate_that_is_an_array",),
     ),
+    Slip(
+        "kernels.derivative_checked_in_all_lanes",
+        RULES,
+        "            params = with_bounds_checks(params, _masked_again)\n",
+        "            params = with_bounds_checks(params, lambda params: params)\n",
+        "The derivative of a kernel is checked in lanes that do not take its branch, too.",
+        _in("bounds", "derivative_of_lanes_that_take_a_branch"),
+    ),
+    Slip(
+        "kernels.one_mask_of_two",
+        RULES,
+        '        name = f"{_MASK}_{len(_jax.named_inputs(params, _MASK))}"\n',
+        "        name = _MASK\n",
+        "The derivative of a kernel in a branch of a branch knows the inner one only.",
+        _in("bounds", "derivative_of_lanes_that_take_a_branch"),
+    ),
 )
