@@ -33,7 +33,6 @@ from effects.dispatch.draining.watchdog import Running, Watch
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
-from effects.lowering.host.publish import this_thread
 from effects.lowering.host.sites import KnownSites
 
 MSG_CANCELLED = "The {effect} at {where} did not run. Its program had failed before. See the error of that program."
@@ -174,7 +173,7 @@ class Drain:
             return True
         if self._writes == threading.get_ident():
             raise RuntimeError(MSG_OUTPUT_WAITS)
-        return native.wait(done, timeout, this_thread.is_nested, for_untracked)
+        return native.wait(done, timeout, native.is_nested(), for_untracked)
 
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the calling thread."""

@@ -18,7 +18,7 @@ from effects.dispatch.draining.failure_log import log_failure
 from effects.dispatch.draining.kept import clear_callers, clear_frames, held_bytes
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.streams.table import Streams, UserThread
-from effects.lowering.host.publish import this_thread
+from effects.lowering.host.native import native
 
 Owner = tuple[int, UserThread | None]
 """Whose failures: the thread of a stream, or who stands for the thread where streams are not one thread's."""
@@ -261,7 +261,7 @@ class Failures:
             raise
 
     def _taker(self) -> Taker:
-        return self._streams.this_thread(), this_thread.is_nested
+        return self._streams.this_thread(), native.is_nested()
 
     def take(
         self, threads: Collection[int] | None = None, taker: Taker | None = None, *, unended: bool = False

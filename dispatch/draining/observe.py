@@ -13,7 +13,6 @@ from effects.dispatch.draining.barrier import MSG_WHILE_TRACING, effects_barrier
 from effects.dispatch.draining.observers import Capture, Handler, captures
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.host.native import native
-from effects.lowering.host.publish import this_thread
 
 MSG_HANDLER = (
     "`add_handler` was given {handler}, which has no method `handle` and cannot be called. A handler takes one "
@@ -153,7 +152,7 @@ def remove_handler(token: Any) -> None:
     )
     if added is None or not runtime.observers.remove(added):
         raise ValueError(MSG_HANDLER_TOKEN.format(token=errors.shown(token)))
-    if not this_thread.is_nested:
+    if not native.is_nested():
         try:
             while added.is_busy and not runtime.drain.wait(lambda: not added.is_busy, _LOOK):
                 pass

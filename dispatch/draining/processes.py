@@ -16,7 +16,7 @@ from effects import _jax
 from effects.dispatch.draining.background import Background
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.streams.table import Streams
-from effects.lowering.host.publish import this_thread
+from effects.lowering.host.native import native
 
 MSG_GLOBAL_TIMEOUT = (
     "The barrier of {count} processes {waited}, and {problem}. It returns when every process has called it and what "
@@ -134,7 +134,7 @@ class Meetings:
 
     def _name_of_thread(self) -> str:
         """The same in all processes."""
-        if this_thread.is_nested:
+        if native.is_nested():
             running = self._drain.running.get(threading.get_ident())
             return "callbacks" if running is None else f"callbacks-{running[1][0]}"
         return str(self._streams.current().thread)

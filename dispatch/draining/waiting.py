@@ -15,7 +15,6 @@ from effects.dispatch.draining.settling import Settling
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
-from effects.lowering.host.publish import this_thread
 
 _MOMENT = 0.05
 """Seconds in which a thread can start and find that there is nothing to wait for."""
@@ -62,7 +61,7 @@ class Waiting:
     ) -> list[str]:
         """Waits for what has been issued; with `returned`, before the first call that has not returned. Returns what is
         outstanding when the time is up."""
-        nested = this_thread.is_nested
+        nested = native.is_nested()
         # Records of programs that JAX dispatched do not say which thread that was. One that runs functions of effects
         # knows whether it has dispatched any.
         for_untracked = not nested or bool(_jax.jax_tokens.current_tokens)
@@ -122,7 +121,7 @@ class Waiting:
         time is up."""
         own = self._streams.own()
         for stream in which:
-            waits = self._drain.has_functions_of if this_thread.is_nested else self._drain.is_suspended
+            waits = self._drain.has_functions_of if native.is_nested() else self._drain.is_suspended
             if not stream.unsettled or (stream not in own and waits(stream.thread)):
                 continue
             if (number := self._settling.settle_all(stream, names, deadline, self._drain.wait)) is not None:

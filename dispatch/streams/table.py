@@ -14,7 +14,6 @@ from effects._jax import count_fast_paths
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.streams.stream import SharedStream, Stream, WouldTrace
 from effects.lowering.host.native import native
-from effects.lowering.host.publish import this_thread
 
 
 class Streams:
@@ -59,7 +58,7 @@ class Streams:
 
     def current(self) -> Stream:
         """The stream of the calling thread."""
-        if self._use_shared and not this_thread.is_nested:
+        if self._use_shared and not native.is_nested():
             return self._shared
         try:
             return self._local.stream
@@ -69,12 +68,12 @@ class Streams:
     def for_plain(self) -> Stream:
         """The stream of the calling thread if it has one; else that of all threads, since a program without effects
         needs none of its own."""
-        if self._use_shared and not this_thread.is_nested:
+        if self._use_shared and not native.is_nested():
             return self._shared
         return vars(self._local).get("stream", self._shared)
 
     def _make(self) -> Stream:
-        if this_thread.is_nested:
+        if native.is_nested():
             stream = Stream(next(self._nested_numbers), None)
         else:
             stream = Stream(next(self._numbers), self.launching)
@@ -87,14 +86,14 @@ class Streams:
     def own(self) -> list[Stream]:
         """All that the calling thread's programs may be in, the current one last."""
         current = self.current()
-        if this_thread.is_nested or len(self.orders) == 1:
+        if native.is_nested() or len(self.orders) == 1:
             return [current]
         return [*({self._shared, vars(self._local).get("stream", self._shared)} - {current}), current]
 
     def ended(self) -> list[Stream]:
         """Those of threads that have ended and have effects that may not be visible yet. Whoever waits for its own also
         waits for these, since no other thread will; but not what runs in a drain thread, for which they may wait."""
-        if this_thread.is_nested or not self._ended:
+        if native.is_nested() or not self._ended:
             return []
         return [stream for thread in self._ended[:] if (stream := self._by_thread.get(thread)) is not None]
 
@@ -125,7 +124,7 @@ class Streams:
     def nest_this_thread(self) -> Stream:
         """The calling thread is one of the drain's. Its programs wait for no others, since an effect may wait for them.
         Returns its stream."""
-        this_thread.is_nested = True
+        native.set_nested(True)
         stream = self.current()
         native.nest(stream.thread)
         return stream
@@ -139,12 +138,12 @@ class Streams:
     @contextlib.contextmanager
     def nested_here(self) -> Iterator[Stream]:
         """The calling thread does the drain's work for a while."""
-        before, was_nested = dict(vars(self._local)), this_thread.is_nested
+        before, was_nested = dict(vars(self._local)), native.is_nested()
         vars(self._local).pop("stream", None)
         try:
             yield self.nest_this_thread()
         finally:
-            this_thread.is_nested = was_nested
+            native.set_nested(was_nested)
             vars(self._local).clear()
             vars(self._local).update(before)
             if (own := before.get("stream")) is not None:

@@ -14,20 +14,6 @@ from effects._wire import INDEX, UNTRACKED_THREAD, stream_of
 from effects.lowering.host.native import native
 
 
-class _ThisThread:
-    @property
-    def is_nested(self) -> bool:
-        """Whether the thread is one of the drain's, which sets this: what it dispatches is part of an effect."""
-        return native.is_nested()
-
-    @is_nested.setter
-    def is_nested(self, value: bool) -> None:
-        native.set_nested(value)
-
-
-this_thread: _ThisThread = _ThisThread()
-
-
 def publish(
     site: Site,
     token: tuple[int, ...],
@@ -55,7 +41,7 @@ def publish_and_wait(
     publish(site, token, operands, device, reply)
     if reply is None:
         return []
-    if this_thread.is_nested:
+    if native.is_nested():
         native.set_offer_urgent()
     results = zip(site.results or (), reply.wait(), strict=True)
     return [np.ndarray(result.shape, result.stored, data) for result, data in results]

@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
+from tests.forks import run_forked
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -303,16 +304,30 @@ def test_many_lanes_begin_while_they_are_done():
         assert program(jnp.arange(100.0)).tolist() == [2 * i for i in range(100)]
 
 
-def test_what_is_never_done_holds_up_no_barrier(lines):
-    """In programs that JAX dispatches, and in none, nothing checks it before. What the function shows is held back."""
+NEVER_DONE = """
+import jax, jax.numpy as jnp, numpy as np, effects as fx
 
-    def start(x):
-        fx.async_callback(shown, F32, x)
-        fx.print("started")
+def shown(x):
+    fx.print("in the function: {}", x)
+    return np.float32(x)
 
-    assert lines(jax.jit(start), 1.0) == ["started"]
-    assert lines(start, 1.0) == ["started"]
+def start(x):
+    fx.async_callback(shown, jax.ShapeDtypeStruct((), jnp.float32), x)
+    fx.print("started")
+
+for call in (jax.jit(start), start):
+    call(1.0)
+    fx.effects_barrier(all_threads=True, timeout=60)
     fx.effects_barrier(timeout=60)
+print("done")
+"""
+
+
+def test_what_is_never_done_holds_up_no_barrier():
+    """In programs that JAX dispatches, and in none, nothing checks it before. What the function shows is held back."""
+    done = run_forked(NEVER_DONE)
+    assert done.stdout.splitlines()[:3] == ["started", "started", "done"], done.stderr
+    assert sorted(done.stdout.splitlines()[3:]) == ["in the function: 1.0"] * 2
 
 
 def test_a_forged_ticket_is_an_error():
