@@ -122,6 +122,9 @@ nb::object QuickCalls::call_with_effects(nb::handle self, Stream &stream, nb::ha
       clear_up_(second.value());
       throw;
     }
+  } catch (...) { // no memory is left, say
+    AbandonCalls(stream.thread, stream.dispatching, 0);
+    throw;
   }
   const bool is_plain = returned.outs.is(elsewhere_);
   if (!is_plain && returned.awaited.is_none()) return returned.outs;
@@ -129,7 +132,7 @@ nb::object QuickCalls::call_with_effects(nb::handle self, Stream &stream, nb::ha
 }
 
 QuickCalls &quick_calls() {
-  static QuickCalls &all = *new QuickCalls; // as above
+  static QuickCalls &all = *new QuickCalls; // never destroyed: Python may be gone before what is static
   return all;
 }
 
