@@ -41,8 +41,8 @@ R = TypeVar("R", covariant=True)
 class Dispatcher(native.QuickCalls, Generic[P, R]):
     """What calls a threaded function: supplies its runtime token and keeps its output token for the drain.
 
-    A call that has nothing else to do is native code's; see `dispatch/native/python/dispatcher.h`. All others come to
-    `_call`.
+    Native code makes the calls before which nothing has to be raised or waited for: see
+    `dispatch/native/python/dispatcher.h`. All others come to `_call`.
     """
 
     if TYPE_CHECKING:
@@ -122,40 +122,35 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             _clear_up(error)
             raise
 
-    def _call_again(self, thread: int, number: int, error: BaseException, args: Any, kwargs: Any) -> Any:
-        """The native call has raised this. If it is about the runtime token, the program is called once more."""
-        stream = runtime.streams[thread]
-        try:
-            try:
-                if number < 0 or not isinstance(error, (RuntimeError, ValueError)):
-                    raise error
-                token = _explicit_token_or_raise(error, stream.token(number))
-                call = self._caller, stream.dispatching, self._threaded, args, kwargs, token
-                outs, awaited = stream.call(number, *call)
-                self._await(stream, number, awaited)
-            except BaseException as error:
-                native.abandon(stream.thread, stream.dispatching, 0)
-                self._raise_what_it_is(error, stream, number)
-                raise
-            return self._end(stream, number, outs, args, kwargs)
-        except BaseException as error:
-            _clear_up(error)
-            raise
+    def _finish(self, thread: int, number: int, left: Any, args: Any, kwargs: Any) -> Any:
+        """Ends a call that native code has begun, which clears up after whatever this raises.
 
-    def _finish(self, thread: int, number: int, outs: Any, awaited: Any, args: Any, kwargs: Any) -> Any:
-        """The native call has returned what more is to be done for."""
+        `left`: what the program has returned, as `Stream.call` returns it, or the exception that its call has raised.
+        """
         stream = runtime.streams[thread]
         try:
-            try:
-                self._await(stream, number, awaited)
-            except BaseException as error:
-                native.abandon(stream.thread, stream.dispatching, 0)
-                self._raise_what_it_is(error, stream, number)
-                raise
-            return self._end(stream, number, outs, args, kwargs)
+            outs, awaited = (
+                self._after_error(left, stream, number, args, kwargs) if isinstance(left, BaseException) else left
+            )
+            self._await(stream, number, awaited)
         except BaseException as error:
-            _clear_up(error)
+            native.abandon(stream.thread, stream.dispatching, 0)
+            self._raise_what_it_is(error, stream, number)
             raise
+        finally:
+            del left  # an error would refer to itself, by its traceback
+        return self._end(stream, number, outs, args, kwargs)
+
+    def _after_error(self, error: BaseException, stream: Stream, number: int, args: Any, kwargs: Any) -> Any:
+        """What the program returns when it is called with a token in another form; raises the error if that is about
+        something else."""
+        try:
+            if number < 0 or not isinstance(error, (RuntimeError, ValueError)):
+                raise error
+            token = _explicit_token_or_raise(error, stream.token(number))
+        finally:
+            del error  # as above
+        return stream.call(number, self._caller, stream.dispatching, self._threaded, args, kwargs, token)
 
     def _await(self, stream: Stream, number: int, awaited: tuple[ProgramTraits, Any] | None) -> None:
         """Waits for the answers that a program wants, if its call is to."""
@@ -199,7 +194,8 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
 @functools.cache
 def _configure() -> None:
-    """From now on calls are native code's where nothing else is to be done. What has to be done shows in these."""
+    """From now on native code makes the calls before which nothing has to be raised or waited for. These objects show
+    whether there is anything."""
     native.configure_quick_calls(
         {
             "elsewhere": ELSEWHERE,
@@ -233,7 +229,10 @@ def _explicit_token_or_raise(error: Exception, token: Any) -> Any:
     # Arguments on devices that do not belong together: the error must name these, not the token.
     if isinstance(error, ValueError) and TOKEN_NAME in str(error):
         return token
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # as above
 
 
 def _count_without_token(error: Exception) -> None:

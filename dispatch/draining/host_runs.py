@@ -91,8 +91,10 @@ class HostRuns:
         register_callback(UPDATE_FUNCTION)(self._update)
 
     def _start(self, function: HostFunction, records: Iterable[Record]) -> None:
-        # All lanes are known in one step, before the number is: else a done that comes meanwhile, in another thread,
-        # would take a lane that is still to begin for one that was done before.
+        # All lanes become known in one step. If each became known by itself:
+        #   1. This thread makes the first lane known, and the number of the start.
+        #   2. The done of the second lane comes, in another thread. It finds the number, and no such lane.
+        #   3. It takes the lane for one that was done before, and the program fails.
         runs: dict[_Key, HostRun] = {}
         try:
             for record in records:

@@ -42,8 +42,6 @@ PyObject *CallDispatcher(PyObject *self, PyObject *args, PyObject *kwargs) {
   return nullptr;
 }
 
-nb::object OrEmpty(nb::handle kwargs) { return kwargs.is_valid() ? nb::borrow(kwargs) : nb::object(nb::dict()); }
-
 // self._call(*args, **kwargs), as it is written in Python.
 nb::object CallSlowly(nb::handle self, nb::handle args, nb::handle kwargs) {
   return Call(self.attr("_call"), {}, args, kwargs);
@@ -65,14 +63,13 @@ void QuickCalls::configure(nb::object asked) {
   clear_up_ = asked["clear_up"];
 }
 
-// Whether a call compiles and runs now, and nothing is to be raised before it.
+// Whether no trace is under way, jit is not disabled, and no earlier failure has to be raised.
 bool QuickCalls::is_quiet() const {
   return configured_ && !IsNestedThread() && PyDict_Size(failures_.ptr()) == 0 && !Stream::any_unsettled() &&
          runs_now_().is(nb::handle(Py_True));
 }
 
-// The stream of the calling thread, if a call in it does nothing but to open an epoch and to call its program; else
-// null.
+// The stream of the calling thread; null if it has none, or if a call in it has to wait for something before or after.
 Stream *QuickCalls::stream_here() const {
   Stream *const stream = Stream::here();
   if (stream == nullptr || stream->is_nested() || NB_LIST_GET_SIZE(stream->dispatching.ptr()) != 0) return nullptr;
@@ -108,27 +105,31 @@ nb::object QuickCalls::call_plain(nb::handle self, nb::handle plain, nb::handle 
 nb::object QuickCalls::call_with_effects(nb::handle self, Stream &stream, nb::handle caller, nb::handle threaded,
                                          nb::handle args, nb::handle kwargs) {
   int64_t number = -1;
-  Returned returned;
+  nb::object left; // what the program has returned or raised, if Python has to see it
   try {
     number = stream.open(caller, stream.dispatching);
-    returned = stream.call(static_cast<uint32_t>(number), *nb::inst_ptr<Caller>(caller), stream.dispatching, threaded,
-                           args, kwargs, nb::none());
+    Returned returned = stream.call(static_cast<uint32_t>(number), *nb::inst_ptr<Caller>(caller), stream.dispatching,
+                                    threaded, args, kwargs, nb::none());
+    if (!returned.outs.is(elsewhere_) && returned.awaited.is_none()) return returned.outs;
+    left = nb::make_tuple(returned.outs, returned.awaited);
   } catch (nb::python_error &error) {
-    // Python code may be interrupted at its first step, before it has abandoned the call.
-    try {
-      return self.attr("_call_again")(stream.thread, number, error.value(), args, OrEmpty(kwargs));
-    } catch (nb::python_error &second) {
-      AbandonCalls(stream.thread, stream.dispatching, 0);
-      clear_up_(second.value());
-      throw;
-    }
+    left = nb::borrow(error.value());
   } catch (...) { // no memory is left, say
     AbandonCalls(stream.thread, stream.dispatching, 0);
     throw;
   }
-  const bool is_plain = returned.outs.is(elsewhere_);
-  if (!is_plain && returned.awaited.is_none()) return returned.outs;
-  return self.attr("_finish")(stream.thread, number, returned.outs, returned.awaited, args, OrEmpty(kwargs));
+  // Python code sees interrupts at each of its steps. If only `_finish` abandoned a call:
+  //   1. An interrupt ends the program's call.
+  //   2. A second one ends `_finish` at its first step.
+  //   3. The epoch stays in `dispatching` for good, and barriers ignore whatever the thread calls from then on.
+  try {
+    const nb::object names = kwargs.is_valid() ? nb::borrow(kwargs) : nb::object(nb::dict());
+    return self.attr("_finish")(stream.thread, number, left, args, names);
+  } catch (nb::python_error &error) {
+    AbandonCalls(stream.thread, stream.dispatching, 0);
+    clear_up_(error.value());
+    throw;
+  }
 }
 
 QuickCalls &quick_calls() {

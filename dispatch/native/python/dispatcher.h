@@ -1,4 +1,5 @@
-// The way that most calls take, of programs that `Dispatcher` in Python calls: no Python code runs on it.
+// Calls of jitted functions without Python code, but for the question whether a trace is under way. Most calls are
+// such.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,7 +10,8 @@ namespace effects {
 
 namespace nb = nanobind;
 
-// Calls programs where nothing else is to be done, and otherwise has `Dispatcher` do it. All under Python's lock.
+// Makes the calls before which nothing has to be raised or waited for, and passes the others on to `Dispatcher` in
+// Python. All under Python's lock.
 class QuickCalls {
 public:
   // What is asked before each call, of Python objects; see `_configure` in dispatcher.py. Until then all calls are
