@@ -137,19 +137,14 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             native.abandon(stream.thread, stream.dispatching, 0)
             self._raise_what_it_is(error, stream, number)
             raise
-        finally:
-            del left  # an error would refer to itself, by its traceback
         return self._end(stream, number, outs, args, kwargs)
 
     def _after_error(self, error: BaseException, stream: Stream, number: int, args: Any, kwargs: Any) -> Any:
         """What the program returns when it is called with a token in another form; raises the error if that is about
         something else."""
-        try:
-            if number < 0 or not isinstance(error, (RuntimeError, ValueError)):
-                raise error
-            token = _explicit_token_or_raise(error, stream.token(number))
-        finally:
-            del error  # as above
+        if number < 0 or not isinstance(error, (RuntimeError, ValueError)):
+            raise error
+        token = _explicit_token_or_raise(error, stream.token(number))
         return stream.call(number, self._caller, stream.dispatching, self._threaded, args, kwargs, token)
 
     def _await(self, stream: Stream, number: int, awaited: tuple[ProgramTraits, Any] | None) -> None:
@@ -229,10 +224,7 @@ def _explicit_token_or_raise(error: Exception, token: Any) -> Any:
     # Arguments on devices that do not belong together: the error must name these, not the token.
     if isinstance(error, ValueError) and TOKEN_NAME in str(error):
         return token
-    try:
-        raise error
-    finally:
-        del error  # as above
+    raise error
 
 
 def _count_without_token(error: Exception) -> None:

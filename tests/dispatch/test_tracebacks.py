@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import traceback
 
 import jax
@@ -114,28 +112,3 @@ def test_what_effects_raise_shows_the_users_frames(call, mode):
     assert (shown == {HERE}) == (mode != "off")
     if (cause := caught.value.__cause__) is not None:
         assert [frame.f_code.co_name for frame, _ in traceback.walk_tb(cause.__traceback__)] == ["save"]
-
-
-@pytest.mark.parametrize("kind", [TypeError, ValueError])
-def test_error_of_a_call_is_freed_with_its_last_name(kind):
-    """Without the collector, which would keep the arguments of the call until it comes."""
-
-    class Raised(kind):
-        pass
-
-    def f(x, fails):
-        if fails:
-            raise Raised
-        fx.print("{}", x)
-
-    function = fx.jit(f, static_argnums=1)
-    for _ in range(2):  # from here on native code makes the calls
-        function(1.0, False)
-    gc.collect()
-    gc.disable()
-    try:
-        with contextlib.suppress(Raised):
-            function(2.0, True)
-        assert not any(isinstance(each, Raised) for each in gc.get_objects())
-    finally:
-        gc.enable()
