@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 19
+INTERFACE = 20
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -145,9 +145,10 @@ ALL_DEVICES = -1
 
 SCALARS = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "byte"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "byte", "thread", "time"),
 )
-"""The types whose values native code formats, in the order of their codes. "byte" stands for all others of one byte."""
+"""The types whose values native code formats, in the order of their codes. "byte" stands for all others of one byte.
+The last two are no operand's: the number of the thread in a stream's number, and when records are replayed."""
 
 # Calls of a compiled program
 

@@ -20,11 +20,13 @@ from effects import _errors as errors
 from effects import _jax
 from effects._bars import Output
 from effects._model.host_call import take_results
+from effects._model.native_rows import NativeRows, text_pieces
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
 from effects._wire import INDEX, UNTRACKED_THREAD
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey, stops_after_error
 from effects.dispatch.draining.observers import Capture, Observers, captures
+from effects.dispatch.streams.outputs import may_wait
 from effects.lowering.host.native import native
 from effects.lowering.host.publish import to_bytes
 
@@ -53,6 +55,8 @@ MSG_NO_READER = (
     "that come later are lost, and are not reported. Keep the reader running, or write to a file."
 )
 
+
+_TEXTS = NativeRows(text_pieces)
 
 _ONCE = ((),)
 """The lanes of what has none."""
@@ -240,7 +244,8 @@ class Replay:
         """If that stops the program's effects, returns in which record, and what is left: lanes of it, and records."""
         observed = self._observers.handlers or self._observers.captures
         suppressed = bool(observed) and any(capture.suppress for capture in self._captures())
-        if any(self._is_shown(site, suppressed) for site in records.sites()):
+        shown = [site for site in records.sites() if self._is_shown(site, suppressed)]
+        if shown and not self._write_at_once(records, shown):
             for at, part in records.shown_parts():
                 if not self._is_shown(part[0], suppressed) or (left := self._show_lanes(part)) is None:
                     continue
@@ -251,7 +256,7 @@ class Replay:
                 shown = [*records_of(*part)]
                 self._observe(shown[: len(shown) - len(left)])
                 return part, [record.lane for record in left], after
-        if observed:
+        if observed and not self.stopped:
             self._observe(records)
         return None
 
@@ -260,6 +265,22 @@ class Replay:
         if content.yields_to_handlers and any(handler.is_for(site) for handler in self._observers.handlers):
             return False
         return content.is_shown(suppressed)
+
+    def _write_at_once(self, records: Records, shown: list[Site]) -> bool:
+        """Writes the text of records as one, if native code makes it of all of them that are shown. Returns whether it
+        has done so."""
+        if not all(site.content.writes_text for site in shown) or len(shown) < len(records.sites()):
+            return False
+        if may_wait(self._call[1]) or (lines := _TEXTS.of(records)) is None:
+            return False
+        try:
+            self._write(lines[0].decode())
+        except BaseException as error:
+            # As with text of the drain's: it may be out in part, or an error that comes before anything is written.
+            if not isinstance(error, OSError) and len(lines[1]) > 1:
+                return False
+            self.lose(error, [(site, 1) for site, *_ in records.parts()])
+        return True
 
     def _show_lanes(self, part: Part) -> list[Record] | None:
         """Shows a record. If that stops the program's effects, returns the lanes that are left."""

@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 19;
+inline constexpr int kInterface = 20;
 
 // Tokens
 
@@ -106,7 +106,10 @@ enum class Scalar : uint8_t {
   kComplex64,
   kComplex128,
   kBfloat16,
-  kByte // of another type: a byte has one of 256 texts
+  kByte, // of another type: a byte has one of 256 texts
+  // What is no operand.
+  kThread, // the number of the thread in a stream's number
+  kTime,   // when the records that come together are replayed
 };
 
 inline constexpr size_t SizeOf(Scalar type) {
@@ -124,6 +127,7 @@ inline constexpr size_t SizeOf(Scalar type) {
   case Scalar::kInt32:
   case Scalar::kUint32:
   case Scalar::kFloat32:
+  case Scalar::kThread:
     return 4;
   case Scalar::kInt64:
   case Scalar::kUint64:
@@ -132,6 +136,8 @@ inline constexpr size_t SizeOf(Scalar type) {
     return 8;
   case Scalar::kComplex128:
     return 16;
+  case Scalar::kTime:
+    break;
   }
   return 0;
 }

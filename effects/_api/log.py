@@ -14,6 +14,8 @@ from effects._model.arguments import MSG_TRACER_IN_TEXT, holds_tracer, take_argu
 from effects._model.content import Content, Report, described_by
 from effects._model.effect import PROGRAM, Effect
 from effects._model.line import line_of, write_lines
+from effects._model.marked_record import text_plan
+from effects._model.native_text import Piece, Wrap
 from effects._model.primitive import effect_p
 from effects._model.record import Record, after_shard
 from effects._model.site import Site
@@ -91,6 +93,10 @@ class Event(Content):
     def labels(self) -> Mapping[str, Any]:
         return {"event": self.event, "level": self.level}
 
+    @property
+    def only_fills(self) -> bool:
+        return True
+
     def text(self, record: Record) -> str:
         shown = " ".join([self.event, *(f"{name}={value!s}" for name, value in record.fields.items())])
         return after_shard(record, shown)
@@ -108,6 +114,18 @@ class Event(Content):
         if _is_configured():
             return LOGGER.isEnabledFor(self.level)
         return self.level >= max(LOGGER.level, logging.INFO, LOGGER.manager.disable + 1) and not LOGGER.disabled
+
+    asks_before_text = True
+
+    @property
+    def writes_text(self) -> bool:
+        return not _is_configured()
+
+    def native_plan(self, site: Site) -> list[Piece] | None:
+        pieces = text_plan(site, line_of)
+        if pieces is None or any("\n" in piece.literal for piece in pieces):
+            return None
+        return [Piece("", wrap=Wrap.BEGIN), *pieces, Piece("", wrap=Wrap.END_LINE), Piece("\n")]
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         if _is_configured():

@@ -35,6 +35,11 @@ def device_place(ordinal: int) -> int:
     return _device_places().get(ordinal, ordinal)
 
 
+def devices_are_numbered() -> bool:
+    """Whether that number is the place itself."""
+    return not _device_places()
+
+
 @functools.cache
 def _device_places() -> dict[int, int]:
     if jax.process_count() == 1:

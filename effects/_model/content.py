@@ -105,6 +105,16 @@ class Content(Protocol):
     has_parts = False
     """Whether its records consist of others. An attribute, since the drain looks at it for every callback."""
 
+    @property
+    def only_fills(self) -> bool:
+        """Whether `text` does nothing with a record's values but show them in its place."""
+        return False
+
+    @property
+    def print_options(self) -> Mapping[str, Any] | None:
+        """NumPy's print options for `text`; None: those that are in force at the call."""
+        return None
+
     shows_newest = False
     """Whether a record shows all that those of its site before it have shown, so that `show` may get fewer of them."""
 
@@ -136,8 +146,16 @@ class Content(Protocol):
     # When its records are replayed.
 
     def native_plan(self, site: Site) -> list[Piece] | None:
-        """How native code shows the records without Python; None if it cannot."""
+        """How native code makes the text that `show` writes; None if it cannot."""
         return None
+
+    asks_before_text = False
+    """Whether `writes_text` is asked each time. Otherwise native code writes the text by itself. An attribute, too."""
+
+    @property
+    def writes_text(self) -> bool:
+        """Whether what `show` does now is to write that text."""
+        return True
 
     @property
     def yields_to_handlers(self) -> bool:

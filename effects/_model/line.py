@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import os
+import string
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -13,7 +14,8 @@ import numpy as np
 
 from effects._model.content import Content, Report, described_by
 from effects._model.format import fill
-from effects._model.native_text import Piece, native_plan
+from effects._model.marked_record import text_plan
+from effects._model.native_text import Piece
 from effects._model.record import Record, after_shard, shown_index
 from effects._model.site import Site
 
@@ -49,6 +51,15 @@ class Line(Content):
     def labels(self) -> Mapping[str, Any]:
         return {"fmt": self.fmt}
 
+    @functools.cached_property
+    def only_fills(self) -> bool:
+        """What a specification pads or cuts behind a conversion has to be there."""
+        return not any(spec and conversion for _, _, spec, conversion in string.Formatter().parse(self.fmt))
+
+    @property
+    def print_options(self) -> Mapping[str, Any] | None:
+        return None if self.options is None else self._options
+
     def text(self, record: Record) -> str:
         if not self.of_record:
             text = self._fill(record.args, record.fields)
@@ -64,7 +75,7 @@ class Line(Content):
         return dict(self.options or ())
 
     def native_plan(self, site: Site) -> list[Piece] | None:
-        return native_plan(self.fmt, site, "\n", self.of_record, None if self.options is None else self._options)
+        return text_plan(site, lambda record: f"{record.text}\n")
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         write_lines(records, lambda record: record.text, write)

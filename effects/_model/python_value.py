@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from effects._model.mark import Mark
+
 
 def python_value(value: Any) -> Any:
     """A value as Python's numbers, strings, lists and dictionaries.
@@ -16,7 +18,7 @@ def python_value(value: Any) -> Any:
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return _of_array(np.asarray(value))
-    if value is None or isinstance(value, (str, bytes, int, float, complex)):
+    if value is None or isinstance(value, (str, bytes, int, float, complex, Mark)):
         return value
     if isinstance(value, dict):
         return {str(key): python_value(inner) for key, inner in value.items()}
@@ -37,16 +39,16 @@ def shortest(array: np.ndarray) -> np.ndarray:
     """Numbers of a type that NumPy itself has, of which each is written in the fewest digits that its own type reads as
     the same: 0.1 and not 0.10000000149011612."""
     dtype = array.dtype
+    if dtype.kind not in "biufcUSO" or dtype.isbuiltin == _OF_A_LIBRARY:
+        if jnp.issubdtype(dtype, np.floating):
+            return shortest(array.astype(np.float32))
+        return array.astype(np.int64)
     if dtype.kind == "c" and dtype.itemsize < 16:
         wide = np.empty(array.shape, np.complex128)
         wide.real, wide.imag = shortest(np.real(array)), shortest(np.imag(array))
         return wide
     if dtype.kind == "f" and dtype.itemsize < 8:
         return np.array(array.astype(str)).astype(np.float64)
-    if dtype.kind not in "biufcUSO" or dtype.isbuiltin == _OF_A_LIBRARY:
-        if jnp.issubdtype(dtype, np.floating):
-            return shortest(array.astype(np.float32))
-        return array.astype(np.int64)
     return array
 
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from effects import _jax
+from effects._model.native import native
 from effects._model.operand import Static
 from effects._model.python_value import python_value
 from effects._model.site import Site
@@ -297,16 +298,24 @@ class Records(Sequence[Record]):
         first, rest = self._data[:at], self._data[at:]
         return Records(first, parts, self._find_site), Records(rest, self._count - parts, self._find_site)
 
-    def sites(self) -> set[Site]:
-        """The sites that these are of."""
-        if (site := self.only_site) is not None:
-            return {site}
-        ids, at = set(), 0
-        while at < len(self._data):
-            header = read_header(self._data, at)
-            ids.add(header.site)
-            at += HEADER.itemsize + header.payload_size
-        return set(map(self._find_site, ids))
+    def sites(self) -> list[Site]:
+        """The sites that these are of, as they come."""
+        if self._one is not None:
+            return [self._one[0]]
+        return [*map(self._find_site, native.sites_of(self._data))]
+
+    def rows(self, plans: dict[int, Any], options: int, time: str) -> tuple[bytes, np.ndarray] | None:
+        """The lines that native code makes of them, and where each ends; None if it has no hold of them.
+
+        Args:
+            plans: By site, how. A record of another site has no line.
+            options: The number of the print options for arrays.
+            time: When they are replayed, as text.
+        """
+        if self._one is not None:
+            return None
+        text, ends = native.rows(self._data, plans, options, time)
+        return text, np.frombuffer(ends, np.uint64)
 
     def parts(self) -> Iterator[tuple[Site, tuple[int, ...], int, Any]]:
         """(site, token, device, payload) of each, lanes together."""

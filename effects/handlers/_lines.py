@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 MSG_LOST = (
     "{count} lines of {path!r} are lost: they could not be written ({error}). A handler writes each batch of records "
@@ -42,30 +44,33 @@ class LineFile:
             elif file.read(1) != b"\n":
                 self._file.write(b"\n")
 
-    def write(self, lines: Sequence[bytes]) -> None:
+    def write(self, text: bytes, ends: Sequence[int]) -> None:
         """Writes so many as there is room for, and counts the others.
+
+        Args:
+            text: Lines one behind the other.
+            ends: Where each ends.
 
         Raises:
             OSError: if not all could be written.
         """
         with self._lock:
-            self._write(self.head, lines)
+            self._write(self.head, text, ends)
             self.head = []
 
-    def _write(self, head: Sequence[bytes], lines: Sequence[bytes]) -> None:
-        lines = [*head, *lines]
-        data = b"".join(lines)
+    def _write(self, head: Sequence[bytes], text: bytes, ends: Sequence[int]) -> None:
+        data = b"".join([*head, text]) if head else text
         written = 0
         try:
             while written < len(data):
-                written += self._file.write(data[written:]) or 0
+                written += self._file.write(data[written:] if written else data) or 0
         except OSError as error:
             self._error = self._error or error
-            whole = count = 0
-            while count < len(lines) and whole + len(lines[count]) <= written:
-                whole += len(lines[count])
-                count += 1
-            self._lost += len(lines) - max(count, len(head))
+            first = [*accumulate(map(len, head))]
+            all_ends = [*first, *(sum(map(len, head)) + int(end) for end in ends)]
+            count = bisect_right(all_ends, written)
+            whole = all_ends[count - 1] if count else 0
+            self._lost += len(all_ends) - max(count, len(head))
             self.head = [*head[count:]]
             if written > whole and self._file.seekable():  # no half line
                 self._file.truncate(self._file.tell() - (written - whole))

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from effects._model.json_value import plain
+from effects._model.mark import Mark
+from effects._model.marked_record import MarkedRecord
+from effects._model.native_rows import NativeRows, joined
+from effects._model.native_text import Piece, Style, Wrap
+from effects._model.python_value import python_value
 from effects._model.record import Record
+from effects._model.site import Site
 from effects.handlers._batches import each
+from effects.handlers._json_pieces import json_pieces
 from effects.handlers._lines import LineFile
-from effects.handlers._values import csv_cell, encode, plain
+from effects.handlers._values import csv_cell
 
 MSG_OTHER_COLUMNS = (
     "`fx.CsvHandler` was asked to add lines to {path!r}, whose first line is {columns}. Lines are added to a table "
@@ -56,26 +63,39 @@ class CsvHandler:
         self._fields = _fields_of(path) if append and os.path.isfile(path) else None
         self._file = LineFile(path, append, quote=b'"')
         self._lock = threading.Lock()  # of who finds that there are none yet
+        self._rows = NativeRows(self._pieces)
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
 
     def handle_many(self, records: Sequence[Record]) -> None:
         lines: list[bytes] = []
+        rows = self._rows.of(records)
         try:
-            each(records, lambda record: self._add(record, lines))
+            if rows is None:
+                each(records, lambda record: self._add(record, lines))
         finally:
-            self._file.write(lines)
+            self._file.write(*(rows or joined(lines)))
 
     def _add(self, record: Record, lines: list[bytes]) -> None:
-        if record.event is None:
-            return
+        if record.event is not None:
+            lines.append(_line([csv_cell(value) for value in self._cells(record)]))
+
+    def _cells(self, record: Record) -> Iterator[Any]:
         fields = record.fields
         names = self._names(fields)
-        own = [csv_cell(fields.get(name)) for name in names]
-        other = {name: plain(value) for name, value in fields.items() if name not in names}
-        first = [record.event, record.level, record.time, record.device, json.dumps(record.lane)]
-        lines.append(_line([*first, *own, encode(other) if other else ""]))
+        yield from (record.event, record.level, record.time, record.device, [*record.lane])
+        yield from (fields.get(name) for name in names)
+        yield {name: value for name, value in fields.items() if name not in names} or None
+
+    def _pieces(self, site: Site) -> list[Piece] | None:
+        record = MarkedRecord(site, with_header=True)
+        if record.event is None:
+            return None
+        pieces: list[Piece] = []
+        for value in self._cells(record):
+            pieces += _cell_pieces(record, value)
+        return [Piece(pieces[0].literal.removeprefix(",")), *pieces[1:], Piece("\n")]
 
     def _names(self, fields: Mapping[str, Any]) -> list[str]:
         """The fields that have columns. The first record of all, which has these fields, says it."""
@@ -110,3 +130,22 @@ def _line(cells: list[Any]) -> bytes:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerow(cells)
     return out.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _cell_pieces(record: MarkedRecord, value: Any) -> Iterator[Piece]:
+    """The pieces of a cell and the comma ahead of it."""
+    value = python_value(value)
+    if isinstance(value, Mark):
+        inner = [*record.pieces(value.as_value, Style.PLAIN)]
+    elif isinstance(value, (list, dict)):
+        inner = [*json_pieces(record, plain(value))]
+    else:
+        yield Piece(_line(["", csv_cell(value)]).decode().removesuffix("\n"))
+        return
+    yield Piece(",")
+    if not isinstance(value, Mark) or inner[0].shape:
+        yield Piece("", wrap=Wrap.BEGIN)
+        yield from inner
+        yield Piece("", wrap=Wrap.END_CELL)
+    else:  # a number has no quotes
+        yield from inner

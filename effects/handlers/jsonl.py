@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from effects._model.json_value import encode
+from effects._model.marked_record import MarkedRecord
+from effects._model.native_rows import NativeRows, joined
+from effects._model.native_text import Piece
 from effects._model.record import Record
+from effects._model.site import Site
 from effects.handlers._batches import each
+from effects.handlers._json_pieces import json_pieces
 from effects.handlers._lines import LineFile
-from effects.handlers._values import encode, json_object
+from effects.handlers._values import json_object
 
 
 class JsonLinesHandler:
@@ -50,18 +56,27 @@ class JsonLinesHandler:
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False, fsync: bool = False):
         self._file = LineFile(path, append)
         self._fsync = fsync
+        self._rows = NativeRows(_pieces)
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
 
     def handle_many(self, records: Sequence[Record]) -> None:
         lines: list[bytes] = []
+        rows = self._rows.of(records)
         try:
-            each(records, lambda record: lines.append(f"{encode(json_object(record))}\n".encode("ascii")))
+            if rows is None:
+                each(records, lambda record: lines.append(f"{encode(json_object(record))}\n".encode("ascii")))
         finally:
-            self._file.write(lines)
+            self._file.write(*(rows or joined(lines)))
             if self._fsync:
                 self._file.sync()
 
     def close(self) -> None:
         self._file.close()
+
+
+def _pieces(site: Site) -> Iterator[Piece]:
+    record = MarkedRecord(site, with_header=True)
+    yield from json_pieces(record, json_object(record))
+    yield Piece("\n")

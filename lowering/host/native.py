@@ -1,4 +1,4 @@
-"""The native module: loaded, configured, and registered with XLA under the names that lowered programs call."""
+"""The native module, configured and registered with XLA under the names that lowered programs call."""
 
 from __future__ import annotations
 
@@ -11,25 +11,8 @@ from effects import _jax
 from effects import _wire as wire
 from effects._api import targets as _targets
 from effects._api.config import Config, config
+from effects._model.native import native as native
 from effects._model.platform import PLATFORMS
-
-MSG_NATIVE_MISSING = (
-    "The native module `effects._native` is not there. It is built when the package is installed. Install the package "
-    "with `pip install .` in its folder."
-)
-MSG_NATIVE_VERSION = (
-    "The native module is of another version than the Python code: `{what}` is {found} there, and {expected} here. "
-    "Both must come from one installation. Install the package anew with `pip install .`."
-)
-
-
-try:
-    from effects import _native as native
-except ImportError as _error:
-    raise ImportError(MSG_NATIVE_MISSING) from _error
-if (_difference := wire.first_difference(native.wire() if hasattr(native, "wire") else {})) is not None:
-    _what, _found, _expected = _difference
-    raise ImportError(MSG_NATIVE_VERSION.format(what=_what, found=_found, expected=_expected))
 
 
 def _register_handlers() -> None:

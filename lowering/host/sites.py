@@ -48,7 +48,7 @@ class KnownSites:
                 return _Claim(site)
             if site.id not in self._sites:
                 native.retain_site(site.id, site.description)
-                if (plan := site.content.native_plan(site)) is not None:
+                if not site.content.asks_before_text and (plan := site.content.native_plan(site)) is not None:
                     native.set_plan(site.id, plan)
                 self._sites[site.id] = site  # last: who is interrupted before does it all again
             return None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import effects as fx
-from tests.internals import Operand, Piece, field_of, fill, native, print_options, stored_dtype
+from tests.internals import Operand, Piece, Style, field_of, fill, native, print_options, stored_dtype
 
 FLOATS = [np.float16, np.float32, np.float64]
 COMPLEX = [np.complex64, np.complex128]
@@ -25,10 +25,10 @@ ALL = [np.dtype(t) for t in [np.bool_, *INTEGERS, *FLOATS, *COMPLEX]] + OTHERS
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-4, 9.9999e-5, 1e3, 999.9, 1e6, 999999.9, 1e8, 99999999.0, 5e-9, 0.5]
 
 
-def text_of(array, spec="", options=None):
+def text_of(array, spec="", options=None, style="FORMAT"):
     """What native code makes of an array under these print options; None if it leaves that to Python."""
     stored = stored_dtype(array.dtype)
-    field = field_of(Operand(array.shape, array.dtype, stored), spec, None, None)
+    field = field_of(Operand(array.shape, array.dtype, stored), Style[style], spec)
     followed = print_options(options or np.get_printoptions())
     if field is None or followed is None:
         return None
@@ -104,6 +104,15 @@ def test_arrays(array, options):
     check(array, **options)
 
 
+@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@given(arrays(), OPTIONS)
+def test_representations(array, options):
+    """As in lists, tuples and dictionaries; of one number without dimensions too."""
+    with np.printoptions(**options), np.errstate(all="ignore"):
+        for shown in [array, *(array.reshape(-1)[i, ...] for i in range(min(array.size, 1)))]:
+            assert text_of(shown, options=np.get_printoptions(), style="REPR") == repr(shown)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(FLOATS).flatmap(lambda dtype: numbers(dtype, 12)),
@@ -122,7 +131,9 @@ def test_all_numbers_of_16_bits(dtype):
     """Alone in an array, where nothing aligns them, and without dimensions."""
     numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     assert [text_of(numbers[i : i + 1]) for i in range(1 << 16)] == [str(numbers[i : i + 1]) for i in range(1 << 16)]
-    assert [text_of(numbers[i]) for i in range(0, 1 << 16, 7)] == [f"{numbers[i, ...]}" for i in range(0, 1 << 16, 7)]
+    some = [numbers[i, ...] for i in range(0, 1 << 16, 7)]
+    assert [*map(text_of, some)] == [f"{number}" for number in some]
+    assert [text_of(number, style="STRING") for number in some] == [*map(str, some)]
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in OTHERS if dtype.itemsize == 1], ids=str)
@@ -133,6 +144,7 @@ def test_all_numbers_of_a_byte(dtype):
     for i in range(256):
         assert text_of(numbers[i : i + 1]) == str(numbers[i : i + 1])
         assert text_of(numbers[i]) == f"{numbers[i, ...]}"
+        assert text_of(numbers[i], style="STRING") == str(numbers[i, ...])
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
@@ -145,6 +157,7 @@ def test_numbers_without_dimensions(dtype, number, data):
         else:
             value = np.array(number.real).astype(dtype)
     assert text_of(value) == f"{value}"
+    assert text_of(value, style="STRING") == str(value)
 
 
 @pytest.mark.parametrize(

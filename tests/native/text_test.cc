@@ -1,6 +1,9 @@
 // Texts of arrays. What NumPy makes of them is compared in Python: tests/effects/test_native_text.py.
 #include "../../dispatch/native/text/format.h"
+#include "../../dispatch/native/text/quotes.h"
+#include "../../dispatch/native/text/rows.h"
 
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -23,13 +26,14 @@ std::string Text(Scalar type, std::vector<int64_t> shape, const std::vector<T> &
   std::vector<std::byte> payload(8 + values.size() * sizeof(T));
   if (!values.empty()) std::memcpy(payload.data() + 8, values.data(), values.size() * sizeof(T));
   std::string text;
-  Format(text, plan, payload.data(), options);
+  Format(text, plan, payload.data(), {options, {}});
   return text;
 }
 
 TEST(test_rows_are_aligned) {
   const std::vector<float> values{1, 2.5, -3, 1e-3f, 0, 100};
-  CHECK(Text(Scalar::kFloat32, {2, 3}, values) == "x = [[ 1.0e+00  2.5e+00 -3.0e+00]\n [ 1.0e-03  0.0e+00  1.0e+02]]\n");
+  CHECK(Text(Scalar::kFloat32, {2, 3}, values) ==
+        "x = [[ 1.0e+00  2.5e+00 -3.0e+00]\n [ 1.0e-03  0.0e+00  1.0e+02]]\n");
 }
 
 TEST(test_middles_are_left_out) {
@@ -48,6 +52,47 @@ TEST(test_lines_are_wrapped) {
 }
 
 TEST(test_arrays_without_elements) { CHECK(Text(Scalar::kFloat64, {0, 3}, std::vector<double>{}) == "x = []\n"); }
+
+TEST(test_strings_of_json) {
+  std::string text = "x = ";
+  text += "\"a\\\n\x01\x7F \xC3\xA4 \xE2\x82\xAC \xF0\x9F\x98\x80";
+  QuoteString(text, 4);
+  CHECK(text == "x = \"\\\"a\\\\\\n\\u0001\\u007f \\u00e4 \\u20ac \\ud83d\\ude00\"");
+}
+
+TEST(test_cells_have_quotes_if_they_need_them) {
+  std::string text = "[1.0],";
+  const size_t begin = text.size();
+  text += "[1.0]";
+  QuoteCell(text, begin);
+  CHECK(text == "[1.0],[1.0]");
+  text += ", \"NaN\"";
+  QuoteCell(text, begin);
+  CHECK(text == "[1.0],\"[1.0], \"\"NaN\"\"\"");
+}
+
+TEST(test_rows_of_several_sites) {
+  const auto record = [](uint64_t site, uint64_t value) {
+    RecordHeader header{};
+    header.site = site;
+    header.token = {7 << kDomainBits, 1, 0, 3};
+    header.payload_size = sizeof value;
+    std::string bytes(reinterpret_cast<const char *>(&header), sizeof header);
+    return bytes.append(reinterpret_cast<const char *>(&value), sizeof value);
+  };
+  Plan plan(2);
+  plan[0].has_field = plan[1].has_field = true;
+  plan[0].type = Scalar::kUint64;
+  plan[0].style = Style::kJson;
+  plan[1].literal = " of ";
+  plan[1].type = Scalar::kThread;
+  plan[1].offset = static_cast<int64_t>(offsetof(RecordHeader, token)) - static_cast<int64_t>(sizeof(RecordHeader));
+  const std::string records = record(5, 11) + record(6, 12) + record(5, 13);
+  const Rows rows = FormatRows(records, {{5, &plan}}, {PrintOptions{}, {}});
+  CHECK(rows.text == "11 of 713 of 7");
+  CHECK(rows.ends == (std::vector<uint64_t>{7, 14}));
+  CHECK(SitesOf(records) == (std::vector<uint64_t>{5, 6}));
+}
 
 TEST(test_equal_options_have_one_number) {
   PrintOptions options;

@@ -20,6 +20,7 @@
 #include "host_reply.h"
 #include "plans.h"
 #include "stream.h"
+#include "texts.h"
 #include "waiting.h"
 #include "wire.h"
 #include "with_block.h"
@@ -238,13 +239,7 @@ NB_MODULE(_native, m) {
   m.def("site_holders", [](uint64_t site) { return sites().holders(site); });
   m.def("site_description", [](uint64_t site) { return sites().description(site); });
   m.def("set_plan", [](uint64_t site, nb::list pieces) { sites().set_plan(site, ToPlan(pieces)); });
-  m.def("number_of_print_options", &ToNumberOfPrintOptions);
-  // A record as text: what the drain makes of it.
-  m.def("text", [](nb::list pieces, nb::bytes payload, uint32_t options) {
-    std::string text;
-    Format(text, ToPlan(pieces), static_cast<const std::byte *>(payload.data()), PrintOptionsOf(options));
-    return text;
-  });
+  DefineTexts(m);
 
   m.def("configure", [](uint64_t ring_bytes, int when_full) {
     publisher().ring_bytes.store(ring_bytes, std::memory_order_relaxed);

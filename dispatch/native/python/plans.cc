@@ -19,15 +19,18 @@ Plan ToPlan(nb::list pieces) {
     if (!nb::object(given[1]).is_none()) {
       piece.has_field = true;
       piece.type = static_cast<Scalar>(nb::cast<int>(given[1]));
-      piece.offset = nb::cast<uint64_t>(given[2]);
-      const auto conversion = nb::cast<std::string>(given[3]);
-      piece.conversion = conversion.empty() ? 0 : conversion[0];
-      piece.precision = nb::cast<int>(given[4]);
-      piece.shape = nb::cast<std::vector<int64_t>>(given[5]);
-      piece.texts = nb::cast<std::vector<std::string>>(given[6]);
-      if (const nb::object options = given[7]; !options.is_none())
-        piece.options = &PrintOptionsOf(ToNumberOfPrintOptions(options));
     }
+    piece.offset = nb::cast<int64_t>(given[2]);
+    piece.style = static_cast<Style>(nb::cast<int>(given[3]));
+    const auto conversion = nb::cast<std::string>(given[4]);
+    piece.conversion = conversion.empty() ? 0 : conversion[0];
+    piece.precision = nb::cast<int>(given[5]);
+    piece.shape = nb::cast<std::vector<int64_t>>(given[6]);
+    piece.texts = nb::cast<std::vector<std::string>>(given[7]);
+    piece.dtype = nb::cast<std::string>(given[8]);
+    if (const nb::object options = given[9]; !options.is_none())
+      piece.options = &PrintOptionsOf(ToNumberOfPrintOptions(options));
+    piece.wrap = static_cast<Wrap>(nb::cast<int>(given[10]));
     plan.push_back(std::move(piece));
   }
   return plan;

@@ -133,7 +133,9 @@ nb::dict Wire() {
                                   {"complex64", number(Scalar::kComplex64)},
                                   {"complex128", number(Scalar::kComplex128)},
                                   {"bfloat16", number(Scalar::kBfloat16)},
-                                  {"byte", number(Scalar::kByte)}});
+                                  {"byte", number(Scalar::kByte)},
+                                  {"thread", number(Scalar::kThread)},
+                                  {"time", number(Scalar::kTime)}});
   wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget, kAfterTarget,
                            kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget, kCustomCallAttribute,
                            kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});

@@ -20,6 +20,7 @@ public:
   }
 
   bool is_empty() const { return is_empty_; }
+  bool is_summary() const { return is_summary_; }
 
   // Whether the middle of an axis is left out.
   bool cuts(size_t axis) const { return is_summary_ && 2 * edge_ < shape_[axis]; }
@@ -63,13 +64,15 @@ private:
 // Lays out words in rows, brackets and lines.
 class Layout {
 public:
-  Layout(std::string &out, const Words &words, const Corners &corners, int64_t width)
-      : out_(out), words_(words), corners_(corners), width_(width) {}
+  // `separator`: what stands between words. `prefix`: how far from the beginning of its line the array begins.
+  Layout(std::string &out, const Words &words, const Corners &corners, int64_t width, std::string_view separator,
+         size_t prefix)
+      : out_(out), words_(words), corners_(corners), width_(width), separator_(separator), prefix_(prefix) {}
 
   void append(size_t axis = 0) {
     out_ += '[';
     // Lines begin below what is in the brackets. Each bracket takes one of the characters of a line at either end.
-    const size_t indent = axis + 1;
+    const size_t indent = prefix_ + axis + 1;
     if (axis + 1 == corners_.rank())
       append_row(indent, width_ - static_cast<int64_t>(axis) - 1);
     else
@@ -82,6 +85,7 @@ private:
     bool is_first = true;
     const auto begin = [&] {
       if (!is_first) {
+        out_ += separator_.substr(0, separator_.size() - 1); // without the space at its end
         out_.append(corners_.rank() - axis - 1, '\n');
         out_.append(indent, ' ');
       }
@@ -105,8 +109,8 @@ private:
     bool is_first = true;
     const auto add = [&](std::string_view word) {
       if (!is_first) {
-        out_ += ' ';
-        ++line;
+        out_ += separator_;
+        line += separator_.size();
       }
       is_first = false;
       if (static_cast<int64_t>(line + word.size()) > width && line > indent) {
@@ -125,8 +129,34 @@ private:
   const Words &words_;
   const Corners &corners_;
   const int64_t width_;
+  const std::string_view separator_;
+  const size_t prefix_;
   size_t next_ = 0; // the word that comes next
 };
+
+// How `repr` shows a shape.
+std::string Tuple(const std::vector<int64_t> &shape) {
+  std::string text = "(";
+  for (const int64_t length : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(length);
+  }
+  return text + (shape.size() == 1 ? ",)" : ")");
+}
+
+void AppendNested(std::string &out, const Piece &piece, const std::byte *&at, size_t axis) {
+  if (axis == piece.shape.size()) {
+    FormatScalar(out, piece, at);
+    at += SizeOf(piece.type);
+    return;
+  }
+  out += '[';
+  for (int64_t i = 0; i < piece.shape[axis]; ++i) {
+    if (i != 0) out += ", ";
+    AppendNested(out, piece, at, axis + 1);
+  }
+  out += ']';
+}
 
 } // namespace
 
@@ -137,7 +167,40 @@ void FormatArray(std::string &out, const Piece &piece, const std::byte *data, co
     return;
   }
   const Words words = Show(piece, corners.find(data, SizeOf(piece.type)), options);
-  Layout(out, words, corners, options.linewidth).append();
+  Layout(out, words, corners, options.linewidth, " ", 0).append();
 }
+
+void FormatRepr(std::string &out, const Piece &piece, const std::byte *data, const PrintOptions &options) {
+  static constexpr std::string_view kPrefix = "array(";
+  const Corners corners(piece, options);
+  const size_t begin = out.size();
+  out += kPrefix;
+  if (corners.is_empty()) {
+    out += "[]";
+  } else {
+    const Words words = Show(piece, corners.find(data, SizeOf(piece.type)), options);
+    if (piece.shape.empty())
+      out += words[0];
+    else
+      Layout(out, words, corners, options.linewidth - 1, ", ", kPrefix.size()).append();
+  }
+  std::string more; // what the elements do not say
+  if (corners.is_summary() || (corners.is_empty() && piece.shape.size() > 1)) more = "shape=" + Tuple(piece.shape);
+  if (!piece.dtype.empty()) more += (more.empty() ? "dtype=" : ", dtype=") + piece.dtype;
+  if (!more.empty()) {
+    out += ',';
+    const size_t line = out.size() - std::max(begin, out.rfind('\n', out.size()) + 1);
+    if (static_cast<int64_t>(line + more.size() + 2) > options.linewidth) {
+      out += '\n';
+      out.append(kPrefix.size(), ' ');
+    } else {
+      out += ' ';
+    }
+    out += more;
+  }
+  out += ')';
+}
+
+void FormatNested(std::string &out, const Piece &piece, const std::byte *data) { AppendNested(out, piece, data, 0); }
 
 } // namespace effects

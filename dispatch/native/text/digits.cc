@@ -107,6 +107,15 @@ double FromBfloat16(uint16_t bits) {
   return value;
 }
 
+void AppendBfloat16(std::string &out, uint16_t bits) {
+  const double value = FromBfloat16(bits);
+  char buffer[32];
+  if (std::isnan(value))
+    out += "nan"; // whatever its sign
+  else
+    out.append(buffer, std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::general, 6).ptr);
+}
+
 Digits Shortest(double value) { return ShortestOf(value); }
 
 Digits Shortest(float value) { return ShortestOf(value); }
@@ -146,12 +155,15 @@ Digits Shortest(Half value) {
 }
 
 void AppendPositional(std::string &out, double magnitude, const Digits &digits, const Shown &shown) {
-  const size_t begin = out.size();
   const int there = std::max(0, digits.count - 1 - digits.exponent);
   const int count = CountShown(there, shown);
   if (!shown.unique || count != there) {
+    const size_t begin = out.size();
     AppendRounded(out, magnitude, std::chars_format::fixed, count);
-  } else if (digits.exponent < 0) {
+    return Trim(out, begin, shown);
+  }
+  // The last digit is no zero, so that there is nothing to trim.
+  if (digits.exponent < 0) {
     out += "0.";
     out.append(static_cast<size_t>(-digits.exponent - 1), '0');
     out.append(digits.at, static_cast<size_t>(digits.count));
@@ -159,12 +171,10 @@ void AppendPositional(std::string &out, double magnitude, const Digits &digits, 
     const int whole = digits.exponent + 1;
     out.append(digits.at, static_cast<size_t>(std::min(whole, digits.count)));
     if (digits.count < whole) out.append(static_cast<size_t>(whole - digits.count), '0');
-    if (there > 0) {
-      out += '.';
-      out.append(digits.at + whole, static_cast<size_t>(there));
-    }
+    out += '.';
+    if (there > 0) out.append(digits.at + whole, static_cast<size_t>(there));
   }
-  Trim(out, begin, shown);
+  if (shown.keep_zeros && there < shown.min_digits) out.append(static_cast<size_t>(shown.min_digits - there), '0');
 }
 
 void AppendScientific(std::string &out, double magnitude, const Digits &digits, const Shown &shown,

@@ -24,8 +24,9 @@ double ToDouble(Half value);
 inline double ToDouble(float value) { return value; }
 inline double ToDouble(double value) { return value; }
 
-// A number of 16 bits that is the upper half of a `float`.
+// A number of 16 bits that is the upper half of a `float`; and as it shows itself.
 double FromBfloat16(uint16_t bits);
+void AppendBfloat16(std::string &out, uint16_t bits);
 
 // The fewest digits that a number's own type reads as that number, without its sign: d.ddd times ten to `exponent`.
 struct Digits {

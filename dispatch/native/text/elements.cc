@@ -93,8 +93,8 @@ public:
     if (!all_finite) {
       const bool wide = sign_ != '-' || any_negative_infinite;
       const int right = right_ + 1;
-      left_ = std::max({left_, static_cast<int>(options.nan.size()) - right,
-                        static_cast<int>(options.inf.size()) + wide - right});
+      left_ = std::max(
+          {left_, static_cast<int>(options.nan.size()) - right, static_cast<int>(options.inf.size()) + wide - right});
     }
   }
 
@@ -207,16 +207,11 @@ Words ShowComplex(const Elements &elements, const PrintOptions &options) {
   return words;
 }
 
-// As bfloat16 shows itself, with which NumPy aligns nothing.
+// NumPy aligns nothing there.
 Words ShowBfloat16(const Elements &elements) {
   Words words;
   for (const std::byte *at : elements) {
-    const double value = FromBfloat16(Load<uint16_t>(at));
-    char buffer[32];
-    if (std::isnan(value))
-      words.text += "nan"; // whatever its sign
-    else
-      words.text.append(buffer, std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::general, 6).ptr);
+    AppendBfloat16(words.text, Load<uint16_t>(at));
     words.end();
   }
   return words;
@@ -257,12 +252,15 @@ Words Show(const Piece &piece, const Elements &elements, const PrintOptions &opt
       return ShowBfloat16(elements);
     case Scalar::kBool:
     case Scalar::kByte:
+    case Scalar::kThread:
+    case Scalar::kTime:
       break;
     }
   }
   Words words; // each by itself
   for (const std::byte *at : elements) {
-    if (piece.type == Scalar::kBool && Load<uint8_t>(at) != 0) words.text += ' '; // as wide as "False"
+    // As wide as "False".
+    if (piece.type == Scalar::kBool && !piece.shape.empty() && Load<uint8_t>(at) != 0) words.text += ' ';
     FormatScalar(words.text, piece, at);
     words.end();
   }

@@ -6,6 +6,7 @@
 
 #include "array.h"
 #include "digits.h"
+#include "quotes.h"
 
 namespace effects {
 namespace {
@@ -17,35 +18,60 @@ void AppendInteger(std::string &out, T value) {
   out.append(digits, end);
 }
 
-// A float as Python's repr() shows it: the shortest digits that read back as the same value, positional for magnitudes
-// in [1e-4, 1e16), else scientific with an exponent of at least two digits. An array without dimensions that is
-// formatted without a specification becomes a Python float first, a narrow one too.
-void AppendShortest(std::string &out, double value, bool whole_as_float = true) {
+// Digits as Python and NumPy show a number of that many: positional, or scientific with an exponent of at least two
+// digits. `one`: what comes behind the point where no digit does, which is "0", or nothing and no point.
+void AppendDigits(std::string &out, double value, const Digits &digits, bool positional, std::string_view one) {
   const double magnitude = std::fabs(value);
   if (std::signbit(value)) out += '-';
-  const Digits digits = Shortest(magnitude);
-  const bool positional = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
   if (positional)
     AppendPositional(out, magnitude, digits, {});
   else
     AppendScientific(out, magnitude, digits, {}, 2);
   // A point with nothing behind it is NumPy's way.
   if (positional && out.back() == '.')
-    whole_as_float ? out.push_back('0') : out.pop_back();
+    one.empty() ? out.pop_back() : out.push_back('0');
   else if (!positional && digits.count == 1)
     out.erase(out.rfind('.'), 1);
 }
 
 // What is not finite, if it is that.
-bool AppendNotFinite(std::string &out, double value) {
+bool AppendNotFinite(std::string &out, double value, Style style) {
   if (std::isfinite(value)) return false;
-  out += std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
+  if (style == Style::kJson)
+    out += std::isnan(value) ? "\"NaN\"" : value < 0 ? "\"-Infinity\"" : "\"Infinity\"";
+  else
+    out += std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
   return true;
 }
 
-void AppendDouble(std::string &out, double value, const Piece &piece) {
-  if (AppendNotFinite(out, value)) return;
-  if (piece.conversion == 0) return AppendShortest(out, value);
+// From where on NumPy's numbers are scientific.
+template <typename T>
+constexpr double kLarge = 1e16;
+template <>
+constexpr double kLarge<float> = 1e6;
+template <>
+constexpr double kLarge<Half> = 1e3;
+
+// NumPy compares the number, and Python counts digits: as a float of 32 bits 0.0001 is less than that.
+bool IsPositional(double magnitude, double large) { return magnitude == 0 || (magnitude >= 1e-4 && magnitude < large); }
+
+// A float in the fewest digits that are read as the same: by Python, for which a narrow number becomes a wide one first
+// unless the style keeps its type, and by NumPy.
+template <typename T>
+void AppendShortest(std::string &out, T number, Style style, std::string_view one) {
+  const double value = ToDouble(number);
+  if (AppendNotFinite(out, value, style)) return;
+  const Digits digits = style == Style::kFormat ? Shortest(std::fabs(value)) : Shortest(number);
+  const bool positional = style == Style::kString ? IsPositional(std::fabs(value), kLarge<T>)
+                                                  : digits.exponent >= -4 && digits.exponent < 16;
+  AppendDigits(out, value, digits, positional, one);
+}
+
+template <typename T>
+void AppendFloat(std::string &out, T number, const Piece &piece) {
+  if (piece.conversion == 0) return AppendShortest(out, number, piece.style, "0");
+  const double value = ToDouble(number);
+  if (AppendNotFinite(out, value, piece.style)) return;
   // Not printf: its decimal point depends on the locale.
   const auto form = piece.conversion == 'e'   ? std::chars_format::scientific
                     : piece.conversion == 'f' ? std::chars_format::fixed
@@ -56,15 +82,32 @@ void AppendDouble(std::string &out, double value, const Piece &piece) {
 }
 
 // As Python's repr() of a complex number: without a real part of +0, and with parentheses otherwise.
-void AppendComplex(std::string &out, double real, double imaginary) {
+template <typename T>
+void AppendComplex(std::string &out, const std::byte *at, Style style) {
+  const T real = Load<T>(at), imaginary = Load<T>(at + sizeof(T));
+  if (style == Style::kJson) {
+    out += '[';
+    AppendShortest(out, real, style, "0");
+    out += ", ";
+    AppendShortest(out, imaginary, style, "0");
+    out += ']';
+    return;
+  }
   const bool both = real != 0 || std::signbit(real);
   if (both) {
     out += '(';
-    if (!AppendNotFinite(out, real)) AppendShortest(out, real, false);
+    AppendShortest(out, real, style, "");
     if (!std::signbit(imaginary) || std::isnan(imaginary)) out += '+';
   }
-  if (!AppendNotFinite(out, imaginary)) AppendShortest(out, imaginary, false);
+  AppendShortest(out, imaginary, style, "");
   out += both ? "j)" : "j";
+}
+
+void AppendBool(std::string &out, bool value, Style style) {
+  if (style == Style::kJson)
+    out += value ? "true" : "false";
+  else
+    out += value ? "True" : "False";
 }
 
 } // namespace
@@ -72,8 +115,7 @@ void AppendComplex(std::string &out, double real, double imaginary) {
 void FormatScalar(std::string &out, const Piece &piece, const std::byte *at) {
   switch (piece.type) {
   case Scalar::kBool:
-    out += Load<uint8_t>(at) ? "True" : "False";
-    return;
+    return AppendBool(out, Load<uint8_t>(at) != 0, piece.style);
   case Scalar::kInt8:
     return AppendInteger(out, static_cast<int>(Load<int8_t>(at)));
   case Scalar::kInt16:
@@ -91,35 +133,55 @@ void FormatScalar(std::string &out, const Piece &piece, const std::byte *at) {
   case Scalar::kUint64:
     return AppendInteger(out, Load<uint64_t>(at));
   case Scalar::kFloat16:
-    return AppendDouble(out, ToDouble(Load<Half>(at)), piece);
+    return AppendFloat(out, Load<Half>(at), piece);
   case Scalar::kFloat32:
-    return AppendDouble(out, Load<float>(at), piece);
+    return AppendFloat(out, Load<float>(at), piece);
   case Scalar::kFloat64:
-    return AppendDouble(out, Load<double>(at), piece);
+    return AppendFloat(out, Load<double>(at), piece);
   case Scalar::kComplex64:
-    return AppendComplex(out, Load<float>(at), Load<float>(at + sizeof(float)));
+    return AppendComplex<float>(out, at, piece.style);
   case Scalar::kComplex128:
-    return AppendComplex(out, Load<double>(at), Load<double>(at + sizeof(double)));
+    return AppendComplex<double>(out, at, piece.style);
   case Scalar::kBfloat16:
-    return AppendDouble(out, FromBfloat16(Load<uint16_t>(at)), piece);
+    if (piece.style == Style::kString) return AppendBfloat16(out, Load<uint16_t>(at));
+    return AppendFloat(out, static_cast<float>(FromBfloat16(Load<uint16_t>(at))), piece);
   case Scalar::kByte:
     out += piece.texts[Load<uint8_t>(at)];
     return;
+  case Scalar::kThread:
+    return AppendInteger(out, Load<uint32_t>(at) >> kDomainBits);
+  case Scalar::kTime:
+    return; // it is no value of a record's
   }
 }
 
 bool HasArrays(const Plan &plan) {
-  return std::any_of(plan.begin(), plan.end(), [](const Piece &piece) { return !piece.shape.empty(); });
+  return std::any_of(plan.begin(), plan.end(),
+                     [](const Piece &piece) { return !piece.shape.empty() || piece.style == Style::kRepr; });
 }
 
-void Format(std::string &out, const Plan &plan, const std::byte *payload, const PrintOptions &options) {
+void Format(std::string &out, const Plan &plan, const std::byte *payload, const Given &given) {
+  size_t begin = 0;
   for (const Piece &piece : plan) {
     out += piece.literal;
-    if (!piece.has_field) continue;
-    if (piece.shape.empty())
-      FormatScalar(out, piece, payload + piece.offset);
-    else
-      FormatArray(out, piece, payload + piece.offset, piece.options != nullptr ? *piece.options : options);
+    if (piece.wrap == Wrap::kBegin) begin = out.size();
+    if (piece.has_field) {
+      const PrintOptions &options = piece.options != nullptr ? *piece.options : given.options;
+      if (piece.type == Scalar::kTime)
+        out += given.time;
+      else if (piece.style == Style::kRepr)
+        FormatRepr(out, piece, payload + piece.offset, options);
+      else if (piece.shape.empty())
+        FormatScalar(out, piece, payload + piece.offset);
+      else if (piece.style == Style::kJson)
+        FormatNested(out, piece, payload + piece.offset);
+      else
+        FormatArray(out, piece, payload + piece.offset, options);
+    }
+    if (piece.wrap == Wrap::kEndString) QuoteString(out, begin);
+    if (piece.wrap == Wrap::kEndCell) QuoteCell(out, begin);
+    if (piece.wrap == Wrap::kEndLine)
+      std::replace(out.begin() + static_cast<std::ptrdiff_t>(begin), out.end(), '\n', ' ');
   }
 }
 

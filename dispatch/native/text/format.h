@@ -1,11 +1,12 @@
-// Formats a record into text where the result is byte for byte what Python's str.format and NumPy give.
-// Everything else is left to Python: a site gets a plan only if all its fields are simple.
+// Formats a record into text where the result is byte for byte what Python, NumPy, or its modules `json` and `csv`
+// give. Everything else is left to Python: a site gets a plan only if all its fields are simple.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "../wire.h"
@@ -13,17 +14,38 @@
 
 namespace effects {
 
+// How a field shows its operand.
+enum class Style : int {
+  kFormat, // as `str.format` does
+  kString, // as `str` does, to which NumPy's numbers are not Python's
+  kRepr,   // as `repr` does
+  kJson,   // as JSON
+  kPlain,  // as `str` shows the Python number of as many digits as its type needs
+};
+
+// What begins behind a piece's literal, or ends behind its field, and is written otherwise as a whole.
+enum class Wrap : int {
+  kNone,
+  kBegin,
+  kEndString, // a string of JSON
+  kEndCell,   // a cell of CSV
+  kEndLine,   // a line, in which other lines go on
+};
+
 // What a field shows: an operand of this type, at this byte of the payload.
 struct Piece {
   std::string literal; // comes before the field
   bool has_field = false;
   Scalar type = Scalar::kBool;
-  uint64_t offset = 0;
+  int64_t offset = 0; // what is less than 0 lies in the record's header
+  Style style = Style::kFormat;
   char conversion = 0; // 0: no specification; 'e', 'f', 'g': as in the specification
   int precision = 0;
   std::vector<int64_t> shape;            // of an array; a scalar has none
   std::vector<std::string> texts;        // of Scalar::kByte: what each of its values is
+  std::string dtype;                     // how `repr` names the type, unless it does not
   const PrintOptions *options = nullptr; // for an array; null: those that are in force at the call
+  Wrap wrap = Wrap::kNone;
 };
 
 using Plan = std::vector<Piece>;
@@ -31,10 +53,16 @@ using Plan = std::vector<Piece>;
 // Whether the texts of its records may differ in their number of lines.
 bool HasArrays(const Plan &plan);
 
-// Appends the text of a record. Any thread.
-void Format(std::string &out, const Plan &plan, const std::byte *payload, const PrintOptions &options);
+// What is the same for records that come together.
+struct Given {
+  const PrintOptions &options;
+  std::string_view time; // what a field of Scalar::kTime shows
+};
 
-// Appends the text of one value without dimensions, as str.format shows it.
+// Appends the text of a record. Any thread.
+void Format(std::string &out, const Plan &plan, const std::byte *payload, const Given &given);
+
+// Appends the text of one value without dimensions.
 void FormatScalar(std::string &out, const Piece &piece, const std::byte *at);
 
 } // namespace effects

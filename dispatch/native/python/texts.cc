@@ -1,0 +1,59 @@
+#include "texts.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "../text/rows.h"
+#include "plans.h"
+
+namespace effects {
+
+namespace nb = nanobind;
+
+namespace {
+
+// A plan that Python keeps.
+struct KeptPlan {
+  Plan plan;
+};
+
+std::string_view View(const nb::bytes &bytes) { return {bytes.c_str(), bytes.size()}; }
+
+nb::bytes ToBytes(const void *data, size_t size) { return nb::bytes(static_cast<const char *>(data), size); }
+
+} // namespace
+
+void DefineTexts(nb::module_ &m) {
+  m.def("number_of_print_options", &ToNumberOfPrintOptions);
+
+  // A record as text: what the drain makes of it.
+  m.def("text", [](nb::list pieces, nb::bytes payload, uint32_t options) {
+    std::string text;
+    Format(text, ToPlan(pieces), static_cast<const std::byte *>(payload.data()), {PrintOptionsOf(options), {}});
+    return text;
+  });
+
+  nb::class_<KeptPlan>(m, "Plan").def("__init__",
+                                      [](KeptPlan *plan, nb::list pieces) { new (plan) KeptPlan{ToPlan(pieces)}; });
+
+  // The lines of records, and where each ends, in 64 bits. Records of sites without a plan have none.
+  m.def("rows", [](nb::bytes records, nb::dict plans, uint32_t options, const std::string &time) {
+    std::unordered_map<uint64_t, const Plan *> known;
+    for (const auto [site, plan] : plans) known[nb::cast<uint64_t>(site)] = &nb::cast<const KeptPlan &>(plan).plan;
+    Rows rows;
+    {
+      nb::gil_scoped_release release; // the arguments keep what is read
+      rows = FormatRows(View(records), known, {PrintOptionsOf(options), time});
+    }
+    return nb::make_tuple(ToBytes(rows.text.data(), rows.text.size()),
+                          ToBytes(rows.ends.data(), rows.ends.size() * sizeof(uint64_t)));
+  });
+
+  m.def("sites_of", [](nb::bytes records) { return SitesOf(View(records)); });
+}
+
+} // namespace effects

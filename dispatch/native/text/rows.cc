@@ -1,0 +1,56 @@
+#include "rows.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "../wire.h"
+#include "digits.h"
+
+namespace effects {
+namespace {
+
+template <typename F>
+void ForEach(std::string_view records, F &&f) {
+  for (size_t at = 0; at < records.size();) {
+    const auto *record = reinterpret_cast<const std::byte *>(records.data() + at);
+    const auto header = Load<RecordHeader>(record);
+    f(header, record + sizeof(RecordHeader));
+    at += sizeof(RecordHeader) + header.payload_size;
+  }
+}
+
+} // namespace
+
+Rows FormatRows(std::string_view records, const std::unordered_map<uint64_t, const Plan *> &plans, const Given &given) {
+  Rows rows;
+  uint64_t last_site = 0;
+  const Plan *plan = nullptr; // the last site's
+  bool is_first = true;
+  ForEach(records, [&](const RecordHeader &header, const std::byte *payload) {
+    if (is_first || header.site != last_site) {
+      const auto found = plans.find(header.site);
+      plan = found == plans.end() ? nullptr : found->second;
+      last_site = header.site;
+      is_first = false;
+    }
+    if (plan == nullptr) return;
+    Format(rows.text, *plan, payload, given);
+    if (rows.ends.empty()) // most are like the first
+      rows.text.reserve(records.size() / (sizeof(RecordHeader) + header.payload_size) * rows.text.size());
+    rows.ends.push_back(rows.text.size());
+  });
+  return rows;
+}
+
+std::vector<uint64_t> SitesOf(std::string_view records) {
+  std::vector<uint64_t> sites;
+  uint64_t last = 0;
+  ForEach(records, [&](const RecordHeader &header, const std::byte *) {
+    if (!sites.empty() && header.site == last) return;
+    last = header.site;
+    if (std::find(sites.begin(), sites.end(), last) == sites.end()) sites.push_back(last);
+  });
+  return sites;
+}
+
+} // namespace effects

@@ -1,0 +1,125 @@
+"""A record whose values are marks: what is made of it as text says how native code makes that text of any record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from effects import _jax
+from effects._model.mark import MARK, Mark, Unfilled
+from effects._model.native_text import CODES, Piece, Style, field_of
+from effects._model.operand import Operand
+from effects._model.record import Record
+from effects._model.site import Site
+from effects._wire import HEADER, header_offset
+
+
+class MarkedRecord(Record):
+    """A record of a site in which each value is a mark.
+
+    Args:
+        site: Its site, which is the same in all its records.
+        with_header: Whether there is a mark too for what its header says, which lies ahead of the payload.
+
+    Raises:
+        Unfilled: if records of this site take Python.
+    """
+
+    __slots__ = ("_marks", "_thread")
+
+    def __init__(self, site: Site, with_header: bool = False):
+        if site.lanes or site.num_dynamic_sizes or site.per_shard or not _is_plain(site.tree):
+            raise Unfilled
+        self._marks: list[Mark] = []
+        at = {id(operand): offset for operand, offset in zip(site.operands, site.offsets, strict=True)}
+        token, device, thread, time = [None] * 4, None, None, None
+        if with_header:
+            if not _jax.devices_are_numbered():
+                raise Unfilled
+            first = header_offset("token") - HEADER.itemsize
+            token = [self._number("uint32", first + 4 * i) for i in range(4)]
+            device = self._number("int32", header_offset("device") - HEADER.itemsize)
+            thread, time = self._number("thread", first), self._number("time", 0)
+        grid = None
+        if site.grid is not None:
+            size, (rank,) = site.grid.stored.itemsize, site.grid.shape
+            grid = tuple(self._number("int32", at[id(site.grid)] + size * axis) for axis in range(rank))
+        operands = [leaf for leaf in site.leaves if isinstance(leaf, Operand)]
+        values = [self._operand(operand, at[id(operand)]) for operand in operands]
+        super().__init__(site, tuple(token), device, (), values, grid, time)
+        self._thread = thread
+
+    @property
+    def thread(self) -> Any:
+        return self._thread
+
+    @property
+    def device(self) -> Any:
+        if self._ordinal is None:
+            raise Unfilled
+        return self._ordinal
+
+    @property
+    def text(self) -> str:
+        if not self._site.content.only_fills:
+            raise Unfilled
+        return super().text
+
+    def is_value(self, text: str) -> bool:
+        """Whether a text is a mark that stands for the value itself."""
+        return (found := MARK.fullmatch(text)) is not None and found[1] == "v"
+
+    def pieces(self, text: str, style: Style | None = None) -> Iterator[Piece]:
+        """A text that was made of the record, as what stands between marks, each piece with the field behind it.
+
+        `style`: in which values are shown that stand there themselves.
+        """
+        literal = 0
+        for found in MARK.finditer(text):
+            way, number, spec = found.groups()
+            own = {"f": Style.FORMAT, "s": Style.STRING, "r": Style.REPR, "v": style}[way]
+            field = None if own is None else self._marks[int(number)].field_of(own, bytes.fromhex(spec).decode())
+            if field is None:
+                raise Unfilled
+            yield field._replace(literal=text[literal : found.start()])
+            literal = found.end()
+        yield Piece(text[literal:])
+
+    def _mark(self, field_of: Callable[[Style, str], Piece | None]) -> Any:
+        self._marks.append(Mark(len(self._marks), field_of))
+        return self._marks[-1]
+
+    def _number(self, type: str, offset: int) -> Any:
+        """A number of the record's own, as Python has it."""
+
+        def field(style: Style, spec: str) -> Piece | None:
+            return None if spec else Piece("", CODES[type], offset, Style.PLAIN)
+
+        return self._mark(field)
+
+    def _operand(self, operand: Operand, offset: int) -> Any:
+        def field(style: Style, spec: str) -> Piece | None:
+            found = field_of(operand, style, spec, self._site.content.print_options)
+            return None if found is None else found._replace(offset=offset)
+
+        return self._mark(field)
+
+
+def text_plan(site: Site, shown: Callable[[Record], str]) -> list[Piece] | None:
+    """How native code makes the text that `shown` makes of records of this site; None where Python must do it."""
+    try:
+        record = MarkedRecord(site)
+        pieces = [*record.pieces(shown(record))]
+        "".join(piece.literal for piece in pieces).encode()
+    except UnicodeEncodeError:  # a lone surrogate: Python's output decides what becomes of it
+        return None
+    except Exception:  # a specification of another value's, an attribute: a mark has neither
+        return None
+    return pieces
+
+
+def _is_plain(tree: Any) -> bool:
+    """Whether arguments are lists, tuples and dictionaries in each other, and no class of a user's is among them."""
+    if tree is None or (node := tree.node_data()) is None:
+        return True
+    return node[0] in (tuple, list, dict, type(None)) and all(map(_is_plain, tree.children()))

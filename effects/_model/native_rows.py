@@ -1,0 +1,77 @@
+"""Records that came together as lines that native code makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from effects._model.json_value import encode
+from effects._model.mark import Unfilled
+from effects._model.native import native
+from effects._model.native_text import Piece
+from effects._model.print_options import print_options
+from effects._model.record import Record, Records
+from effects._model.site import Site
+
+Lines = tuple[bytes, Sequence[int]]
+"""Lines one behind the other, and where each ends."""
+
+
+class NativeRows:
+    """Makes lines of records that came together.
+
+    Args:
+        pieces: Of a site, the pieces of the lines of its records; None if they have no lines. What it raises says that
+            Python makes them.
+    """
+
+    def __init__(self, pieces: Callable[[Site], Iterable[Piece] | None]):
+        self._pieces = pieces
+        self._plans: dict[int, Any] = {}  # by site; `_OF_PYTHON`, or None if there are no lines
+
+    def of(self, records: Iterable[Record]) -> Lines | None:
+        """The lines of these records; None where Python must make them."""
+        if not isinstance(records, Records):
+            return None
+        plans = {}
+        for site in records.sites():
+            plan = self._plan(site)
+            if plan is _OF_PYTHON:
+                return None
+            if plan is not None:
+                plans[site.id] = plan
+        if (options := print_options(np.get_printoptions())) is None:
+            return None
+        return records.rows(plans, native.number_of_print_options(options), encode(records.time))
+
+    def _plan(self, site: Site) -> Any:
+        if site.id not in self._plans:
+            self._plans[site.id] = self._new_plan(site)
+        return self._plans[site.id]
+
+    def _new_plan(self, site: Site) -> Any:
+        try:
+            pieces = self._pieces(site)
+            return None if pieces is None else native.Plan([*pieces])
+        except Exception:  # whatever a mark cannot do
+            return _OF_PYTHON
+
+
+_OF_PYTHON = object()
+
+
+def text_pieces(site: Site) -> list[Piece]:
+    """The pieces of the text that showing the records of a site writes."""
+    if (pieces := site.content.native_plan(site)) is None:
+        raise Unfilled
+    return pieces
+
+
+def joined(lines: Sequence[bytes]) -> Lines:
+    """Lines that Python has made."""
+    ends, end = [], 0
+    for line in lines:
+        ends.append(end := end + len(line))
+    return b"".join(lines), ends
