@@ -214,9 +214,39 @@ def while_loop_with_progress(
     loop = _Loop("fx.while_loop_with_progress", where_called(), total, description, every, lanes)
     init_val = jax.tree.map(jnp.asarray, init_val)  # as the condition is given them in all iterations
 
+    def steps_after(done: Any) -> Any:
+        return jnp.maximum(1, done >> 7) if total is None and every is None else jnp.int32(loop.bar.steps())
+
+    def run(init_val: Any) -> Any:
+        loop.says(0, init_val)
+        if jax.make_jaxpr(cond_fun)(init_val).effects:
+            return _run_with_effects(loop, steps_after, cond_fun, body_fun, init_val)
+
+        def some(at: Any) -> Any:
+            done, carry = at
+            steps = steps_after(done)
+            taken, carry = lax.while_loop(
+                lambda at: (at[0] < steps) & cond_fun(at[1]),
+                lambda at: (at[0] + 1, body_fun(at[1])),
+                (jnp.zeros_like(done), carry),
+            )
+            loop.says(done + taken, carry)
+            return done + taken, carry
+
+        return lax.while_loop(lambda at: cond_fun(at[1]), some, (jnp.int32(0), init_val))[1]
+
+    return _as_one_program(run, init_val)
+
+
+def _run_with_effects(
+    loop: _Loop, steps_after: Callable[[Any], Any], cond_fun: Callable[[Any], Any], body_fun: Any, init_val: Any
+) -> Any:
+    """The loop whose condition has effects. It is evaluated as often as without a bar: before the first iteration, and
+    after each; what it says is carried."""
+
     def some(at: Any) -> Any:
         done, _, carry = at
-        steps = jnp.maximum(1, done >> 7) if total is None and every is None else jnp.int32(loop.bar.steps())
+        steps = steps_after(done)
 
         def step(at: Any) -> Any:
             taken, _, carry = at
@@ -229,9 +259,4 @@ def while_loop_with_progress(
         loop.says(done + taken, carry)
         return done + taken, goes_on, carry
 
-    def run(init_val: Any) -> Any:
-        loop.says(0, init_val)
-        # The condition is evaluated as often as without a bar: before the first iteration, and after each.
-        return lax.while_loop(lambda at: at[1], some, (jnp.int32(0), cond_fun(init_val), init_val))[2]
-
-    return _as_one_program(run, init_val)
+    return lax.while_loop(lambda at: at[1], some, (jnp.int32(0), cond_fun(init_val), init_val))[2]
