@@ -11,8 +11,9 @@ from effects._bars.state import bars as bars
 from effects._model.arguments import take_arguments as take_arguments
 from effects._model.format import fill as fill
 from effects._model.line import Line as Line
-from effects._model.marked_record import text_plan as text_plan
-from effects._model.native_text import Piece as Piece
+from effects._model.native_rows import NativeRows as NativeRows
+from effects._model.native_rows import plan_of_text as plan_of_text
+from effects._model.native_text import Plan as Plan
 from effects._model.native_text import Style as Style
 from effects._model.native_text import field_of as field_of
 from effects._model.operand import Operand as Operand

@@ -20,7 +20,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._bars import Output
 from effects._model.host_call import take_results
-from effects._model.native_rows import NativeRows, text_pieces
+from effects._model.native_rows import NativeRows, plan_of_text
 from effects._model.record import Record, Records, records_of
 from effects._model.site import Site
 from effects._wire import INDEX, UNTRACKED_THREAD
@@ -56,7 +56,7 @@ MSG_NO_READER = (
 )
 
 
-_TEXTS = NativeRows(text_pieces)
+_TEXTS = NativeRows(plan_of_text)
 
 _ONCE = ((),)
 """The lanes of what has none."""

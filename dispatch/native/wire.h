@@ -110,6 +110,7 @@ enum class Scalar : uint8_t {
   // What is no operand.
   kThread, // the number of the thread in a stream's number
   kTime,   // when the records that come together are replayed
+  kLane,   // the lane's number along one of the `vmap`s
 };
 
 inline constexpr size_t SizeOf(Scalar type) {
@@ -137,6 +138,7 @@ inline constexpr size_t SizeOf(Scalar type) {
   case Scalar::kComplex128:
     return 16;
   case Scalar::kTime:
+  case Scalar::kLane:
     break;
   }
   return 0;

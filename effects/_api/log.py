@@ -15,7 +15,7 @@ from effects._model.content import Content, Report, described_by
 from effects._model.effect import PROGRAM, Effect
 from effects._model.line import line_of, write_lines
 from effects._model.marked_record import text_plan
-from effects._model.native_text import Piece, Wrap
+from effects._model.native_text import Piece, Plan, Wrap
 from effects._model.primitive import effect_p
 from effects._model.record import Record, after_shard
 from effects._model.site import Site
@@ -121,11 +121,12 @@ class Event(Content):
     def writes_text(self) -> bool:
         return not _is_configured()
 
-    def native_plan(self, site: Site) -> list[Piece] | None:
-        pieces = text_plan(site, line_of)
-        if pieces is None or any("\n" in piece.literal for piece in pieces):
+    def native_plan(self, site: Site) -> Plan | None:
+        plan = text_plan(site, line_of)
+        if plan is None or any("\n" in piece.literal for piece in plan.pieces):
             return None
-        return [Piece("", wrap=Wrap.BEGIN), *pieces, Piece("", wrap=Wrap.END_LINE), Piece("\n")]
+        begin, end = Piece("", wrap=Wrap.BEGIN), Piece("", wrap=Wrap.END_LINE)
+        return plan._replace(pieces=[begin, *plan.pieces, end, Piece("\n")])
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         if _is_configured():

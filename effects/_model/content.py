@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 if TYPE_CHECKING:
     from effects._bars.output import Output
     from effects._model.host_call import HostCall
-    from effects._model.native_text import Piece
+    from effects._model.native_text import Plan
     from effects._model.operand import Operand
     from effects._model.record import Record
     from effects._model.site import Site
@@ -145,7 +145,7 @@ class Content(Protocol):
 
     # When its records are replayed.
 
-    def native_plan(self, site: Site) -> list[Piece] | None:
+    def native_plan(self, site: Site) -> Plan | None:
         """How native code makes the text that `show` writes; None if it cannot."""
         return None
 

@@ -15,7 +15,7 @@ import numpy as np
 from effects._model.content import Content, Report, described_by
 from effects._model.format import fill
 from effects._model.marked_record import text_plan
-from effects._model.native_text import Piece
+from effects._model.native_text import Plan
 from effects._model.record import Record, after_shard, shown_index
 from effects._model.site import Site
 
@@ -74,7 +74,7 @@ class Line(Content):
     def _options(self) -> dict[str, Any]:
         return dict(self.options or ())
 
-    def native_plan(self, site: Site) -> list[Piece] | None:
+    def native_plan(self, site: Site) -> Plan | None:
         return text_plan(site, lambda record: f"{record.text}\n")
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from effects import _jax
 from effects._model.mark import MARK, Mark, Unfilled
-from effects._model.native_text import CODES, Piece, Style, field_of
+from effects._model.native_text import CODES, Piece, Plan, Style, field_of
 from effects._model.operand import Operand
 from effects._model.record import Record
 from effects._model.site import Site
@@ -28,10 +28,9 @@ class MarkedRecord(Record):
     __slots__ = ("_marks", "_thread")
 
     def __init__(self, site: Site, with_header: bool = False):
-        if site.lanes or site.num_dynamic_sizes or site.per_shard or not _is_plain(site.tree):
+        if site.num_dynamic_sizes or site.per_shard or not _is_plain(site.tree):
             raise Unfilled
         self._marks: list[Mark] = []
-        at = {id(operand): offset for operand, offset in zip(site.operands, site.offsets, strict=True)}
         token, device, thread, time = [None] * 4, None, None, None
         if with_header:
             if not _jax.devices_are_numbered():
@@ -40,14 +39,21 @@ class MarkedRecord(Record):
             token = [self._number("uint32", first + 4 * i) for i in range(4)]
             device = self._number("int32", header_offset("device") - HEADER.itemsize)
             thread, time = self._number("thread", first), self._number("time", 0)
+        hidden = len(site.operands) - len(site.places)
         grid = None
         if site.grid is not None:
-            size, (rank,) = site.grid.stored.itemsize, site.grid.shape
-            grid = tuple(self._number("int32", at[id(site.grid)] + size * axis) for axis in range(rank))
-        operands = [leaf for leaf in site.leaves if isinstance(leaf, Operand)]
-        values = [self._operand(operand, at[id(operand)]) for operand in operands]
-        super().__init__(site, tuple(token), device, (), values, grid, time)
+            size, (rank,), at = site.grid.stored.itemsize, site.grid.shape, site.offsets[hidden - 1]
+            grid = tuple(self._number("int32", at + size * axis) for axis in range(rank))
+        operands = zip(site.operands[hidden:], site.offsets[hidden:], strict=True)
+        values = [self._operand(operand, offset) for operand, offset in operands]
+        lane = tuple(self._number("lane", axis) for axis in range(len(site.lanes)))
+        super().__init__(site, tuple(token), device, lane, values, grid, time)
         self._thread = thread
+
+    @property
+    def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = self._site.arguments(self._payload)  # one lane's already
+        return args, self._site.content.in_order(kwargs)
 
     @property
     def thread(self) -> Any:
@@ -93,7 +99,7 @@ class MarkedRecord(Record):
         """A number of the record's own, as Python has it."""
 
         def field(style: Style, spec: str) -> Piece | None:
-            return None if spec else Piece("", CODES[type], offset, Style.PLAIN)
+            return None if spec else Piece("", CODES[type], offset, style=Style.PLAIN)
 
         return self._mark(field)
 
@@ -105,17 +111,25 @@ class MarkedRecord(Record):
         return self._mark(field)
 
 
-def text_plan(site: Site, shown: Callable[[Record], str]) -> list[Piece] | None:
+def plan_of(site: Site, pieces: Iterable[Piece]) -> Plan:
+    """The plan whose pieces were made of a site's marked record."""
+    mask = None
+    if site.mask is not None:
+        mask = Piece("", CODES["bool"], site.offsets[0], site.mask.strides)
+    return Plan([*pieces], site.lanes, mask)
+
+
+def text_plan(site: Site, shown: Callable[[Record], str]) -> Plan | None:
     """How native code makes the text that `shown` makes of records of this site; None where Python must do it."""
     try:
         record = MarkedRecord(site)
-        pieces = [*record.pieces(shown(record))]
-        "".join(piece.literal for piece in pieces).encode()
+        plan = plan_of(site, record.pieces(shown(record)))
+        "".join(piece.literal for piece in plan.pieces).encode()
     except UnicodeEncodeError:  # a lone surrogate: Python's output decides what becomes of it
         return None
     except Exception:  # a specification of another value's, an attribute: a mark has neither
         return None
-    return pieces
+    return plan
 
 
 def _is_plain(tree: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from effects._model.json_value import encode
 from effects._model.mark import Unfilled
 from effects._model.native import native
-from effects._model.native_text import Piece
+from effects._model.native_text import Plan
 from effects._model.print_options import print_options
 from effects._model.record import Record, Records
 from effects._model.site import Site
@@ -23,12 +23,12 @@ class NativeRows:
     """Makes lines of records that came together.
 
     Args:
-        pieces: Of a site, the pieces of the lines of its records; None if they have no lines. What it raises says that
-            Python makes them.
+        plan: Of a site, how lines are made of its records; None if they have no lines. What it raises says that Python
+            makes them.
     """
 
-    def __init__(self, pieces: Callable[[Site], Iterable[Piece] | None]):
-        self._pieces = pieces
+    def __init__(self, plan: Callable[[Site], Plan | None]):
+        self._make = plan
         self._plans: dict[int, Any] = {}  # by site; `_OF_PYTHON`, or None if there are no lines
 
     def of(self, records: Iterable[Record]) -> Lines | None:
@@ -53,8 +53,8 @@ class NativeRows:
 
     def _new_plan(self, site: Site) -> Any:
         try:
-            pieces = self._pieces(site)
-            return None if pieces is None else native.Plan([*pieces])
+            plan = self._make(site)
+            return None if plan is None else native.Plan(plan)
         except Exception:  # whatever a mark cannot do
             return _OF_PYTHON
 
@@ -62,11 +62,11 @@ class NativeRows:
 _OF_PYTHON = object()
 
 
-def text_pieces(site: Site) -> list[Piece]:
-    """The pieces of the text that showing the records of a site writes."""
-    if (pieces := site.content.native_plan(site)) is None:
+def plan_of_text(site: Site) -> Plan:
+    """How the text is made that showing the records of a site writes."""
+    if (plan := site.content.native_plan(site)) is None:
         raise Unfilled
-    return pieces
+    return plan
 
 
 def joined(lines: Sequence[bytes]) -> Lines:

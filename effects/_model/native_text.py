@@ -42,7 +42,8 @@ class Piece(NamedTuple):
 
     literal: str
     type: int | None = None  # the code of its elements' type; None: there is no field
-    offset: int = 0  # where the operand begins in a record's payload; the header lies ahead of that
+    offset: int = 0  # where the operand begins in a record's payload; the header lies ahead of that; of "lane" the axis
+    strides: tuple[int, ...] = ()  # in bytes, along each axis of lanes; empty if it is the same in all of them
     style: int = Style.FORMAT
     conversion: str = ""  # "e", "f" or "g": the specification's, of each element
     precision: int = 0
@@ -53,8 +54,16 @@ class Piece(NamedTuple):
     wrap: int = Wrap.NONE
 
 
+class Plan(NamedTuple):
+    """How native code makes text of the records of a site."""
+
+    pieces: list[Piece]
+    lanes: tuple[int, ...] = ()  # how many there are along each axis; each lane is a text of its own
+    mask: Piece | None = None  # says which lanes have the effect; None: all
+
+
 def field_of(value: Operand, style: Style, spec: str, options: Mapping[str, Any] | None = None) -> Piece | None:
-    """How a field shows an operand; None where Python must do it.
+    """How a field shows an operand, of which each lane has a part; None where Python must do it.
 
     Args:
         value: The operand.
@@ -63,7 +72,7 @@ def field_of(value: Operand, style: Style, spec: str, options: Mapping[str, Any]
         options: NumPy's print options, if not those that are in force at the call. A format of JAX's has them, and
             specifications of arrays are an error there.
     """
-    dtype, shape = value.dtype, value.shape
+    dtype, shape = value.dtype, value.shape[sum(value.lanes) :]
     style = Style.JSON if shape and style == Style.PLAIN else style
     texts: tuple[str, ...] = ()
     code = CODES.get(dtype_name(dtype))
@@ -71,7 +80,7 @@ def field_of(value: Operand, style: Style, spec: str, options: Mapping[str, Any]
         code, texts = CODES["byte"], _texts_of_bytes(dtype, value.stored, style, bool(shape) or style == Style.REPR)
     if code is None:
         return None
-    field = Piece("", code, style=style, shape=shape, texts=texts)
+    field = Piece("", code, strides=value.strides, style=style, shape=shape, texts=texts)
     if style in (Style.JSON, Style.PLAIN):
         return field if not spec and is_number(dtype) else None
     if shape or style in (Style.STRING, Style.REPR):  # NumPy shows it

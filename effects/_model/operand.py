@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import operator
 import re
 from typing import Any
 
@@ -30,6 +32,15 @@ class Operand:
     def size(self) -> int:
         """Bytes in the record, without padding."""
         return self.stored.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    @functools.cached_property
+    def strides(self) -> tuple[int, ...]:
+        """How many bytes lie between two lanes, along each axis of lanes; empty if it is the same in all of them."""
+        if not any(self.lanes):
+            return ()
+        steps = itertools.accumulate(reversed(self.shape[1:]), operator.mul, initial=self.stored.itemsize)
+        of_axes = iter(reversed([*steps]))
+        return tuple(next(of_axes) if differs else 0 for differs in self.lanes)
 
     def describe(self) -> str:
         """All of it as text: `float32[2,3]`, `int4[2]/int8`, `float32[9,2]@10` (lanes of the outer of two `vmap`s)."""

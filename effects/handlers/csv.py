@@ -11,9 +11,9 @@ from typing import Any
 
 from effects._model.json_value import plain
 from effects._model.mark import Mark
-from effects._model.marked_record import MarkedRecord
+from effects._model.marked_record import MarkedRecord, plan_of
 from effects._model.native_rows import NativeRows, joined
-from effects._model.native_text import Piece, Style, Wrap
+from effects._model.native_text import Piece, Plan, Style, Wrap
 from effects._model.python_value import python_value
 from effects._model.record import Record
 from effects._model.site import Site
@@ -63,7 +63,7 @@ class CsvHandler:
         self._fields = _fields_of(path) if append and os.path.isfile(path) else None
         self._file = LineFile(path, append, quote=b'"')
         self._lock = threading.Lock()  # of who finds that there are none yet
-        self._rows = NativeRows(self._pieces)
+        self._rows = NativeRows(self._plan)
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
@@ -88,14 +88,14 @@ class CsvHandler:
         yield from (fields.get(name) for name in names)
         yield {name: value for name, value in fields.items() if name not in names} or None
 
-    def _pieces(self, site: Site) -> list[Piece] | None:
+    def _plan(self, site: Site) -> Plan | None:
         record = MarkedRecord(site, with_header=True)
         if record.event is None:
             return None
         pieces: list[Piece] = []
         for value in self._cells(record):
             pieces += _cell_pieces(record, value)
-        return [Piece(pieces[0].literal.removeprefix(",")), *pieces[1:], Piece("\n")]
+        return plan_of(site, [Piece(pieces[0].literal.removeprefix(",")), *pieces[1:], Piece("\n")])
 
     def _names(self, fields: Mapping[str, Any]) -> list[str]:
         """The fields that have columns. The first record of all, which has these fields, says it."""

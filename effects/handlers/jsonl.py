@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from effects._model.json_value import encode
-from effects._model.marked_record import MarkedRecord
+from effects._model.marked_record import MarkedRecord, plan_of
 from effects._model.native_rows import NativeRows, joined
-from effects._model.native_text import Piece
+from effects._model.native_text import Piece, Plan
 from effects._model.record import Record
 from effects._model.site import Site
 from effects.handlers._batches import each
@@ -56,7 +56,7 @@ class JsonLinesHandler:
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False, fsync: bool = False):
         self._file = LineFile(path, append)
         self._fsync = fsync
-        self._rows = NativeRows(_pieces)
+        self._rows = NativeRows(_plan)
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
@@ -76,7 +76,6 @@ class JsonLinesHandler:
         self._file.close()
 
 
-def _pieces(site: Site) -> Iterator[Piece]:
+def _plan(site: Site) -> Plan:
     record = MarkedRecord(site, with_header=True)
-    yield from json_pieces(record, json_object(record))
-    yield Piece("\n")
+    return plan_of(site, [*json_pieces(record, json_object(record)), Piece("\n")])

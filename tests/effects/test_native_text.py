@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import effects as fx
-from tests.internals import Operand, Piece, Style, field_of, fill, native, print_options, stored_dtype
+from tests.internals import Operand, Plan, Style, field_of, fill, native, print_options, stored_dtype
 
 FLOATS = [np.float16, np.float32, np.float64]
 COMPLEX = [np.complex64, np.complex128]
@@ -33,7 +33,7 @@ def text_of(array, spec="", options=None, style="FORMAT"):
     if field is None or followed is None:
         return None
     bytes_ = array.tobytes() if stored == array.dtype else array.astype(stored).tobytes()
-    return native.text([field, Piece("")], bytes_, native.number_of_print_options(followed))
+    return native.text(Plan([field]), bytes_, native.number_of_print_options(followed))
 
 
 def check(array, spec="", **options):

@@ -23,13 +23,12 @@ using std::chrono::milliseconds;
 // Consecutive records with a plan and one destination become one text, in order.
 TEST(test_text_is_formatted_in_order) {
   World world;
-  Plan plan(1);
-  plan[0].literal = "x=";
-  plan[0].has_field = true;
-  plan[0].type = Scalar::kInt64;
-  Plan newline(1);
-  newline[0].literal = "\n";
-  plan.push_back(newline[0]);
+  Plan plan;
+  plan.pieces.resize(1);
+  plan.pieces[0].literal = "x=";
+  plan.pieces[0].has_field = true;
+  plan.pieces[0].type = Scalar::kInt64;
+  plan.pieces.emplace_back().literal = "\n";
   world.sites.set_plan(kSite, plan);
   world.drain.open(1, /*sink=*/3);
   InThread([&] {
@@ -174,8 +173,9 @@ TEST(test_records_before_and_after_a_failure_are_apart) {
 // all.
 TEST(test_what_is_formatted) {
   World world;
-  Plan plan(1);
-  plan[0].literal = "x\n";
+  Plan plan;
+  plan.pieces.resize(1);
+  plan.pieces[0].literal = "x\n";
   world.sites.set_plan(kSite, plan);
   world.drain.open(1, /*sink=*/3);
   world.drain.open(2, /*sink=*/3);

@@ -71,10 +71,11 @@ double BenchDrained(size_t size, bool text) {
     Replies replies;
     Drain drain(wake_up, publisher, sites, replies);
     if (text) {
-      Plan plan(1);
-      plan[0].literal = "step ";
-      plan[0].has_field = true;
-      plan[0].type = Scalar::kInt64;
+      Plan plan;
+      plan.pieces.resize(1);
+      plan.pieces[0].literal = "step ";
+      plan.pieces[0].has_field = true;
+      plan.pieces[0].type = Scalar::kInt64;
       sites.set_plan(7, plan);
     }
     drain.open(kThread, text ? 1 : 0);

@@ -18,8 +18,9 @@ constexpr uint64_t kNoneOpen = std::numeric_limits<uint64_t>::max();
 
 // A plan that is told apart from others by its only piece.
 Plan Named(const std::string &name) {
-  Plan plan(1);
-  plan[0].literal = name;
+  Plan plan;
+  plan.pieces.resize(1);
+  plan.pieces[0].literal = name;
   return plan;
 }
 
@@ -207,7 +208,7 @@ TEST(test_many_threads_hold_and_release) {
         sites.set_plan(site, Named(name));
         CHECK(sites.holders(site) > 0);
         CHECK(sites.description(site) == name);
-        CHECK(sites.plan(site)->at(0).literal == name);
+        CHECK(sites.plan(site)->pieces.at(0).literal == name);
         sites.release(site, 0, 0);
       }
       --holding;

@@ -16,17 +16,19 @@ namespace {
 template <typename T>
 std::string Text(Scalar type, std::vector<int64_t> shape, const std::vector<T> &values,
                  const PrintOptions &options = {}) {
-  Plan plan(2);
-  plan[0].literal = "x = ";
-  plan[0].has_field = true;
-  plan[0].type = type;
-  plan[0].offset = 8;
-  plan[0].shape = std::move(shape);
-  plan[1].literal = "\n";
+  Plan plan;
+  plan.pieces.resize(2);
+  Piece &piece = plan.pieces[0];
+  piece.literal = "x = ";
+  piece.has_field = true;
+  piece.type = type;
+  piece.offset = 8;
+  piece.shape = std::move(shape);
+  plan.pieces[1].literal = "\n";
   std::vector<std::byte> payload(8 + values.size() * sizeof(T));
   if (!values.empty()) std::memcpy(payload.data() + 8, values.data(), values.size() * sizeof(T));
   std::string text;
-  Format(text, plan, payload.data(), {options, {}});
+  Format(text, plan, payload.data(), {}, {options, {}});
   return text;
 }
 
@@ -80,18 +82,47 @@ TEST(test_rows_of_several_sites) {
     std::string bytes(reinterpret_cast<const char *>(&header), sizeof header);
     return bytes.append(reinterpret_cast<const char *>(&value), sizeof value);
   };
-  Plan plan(2);
-  plan[0].has_field = plan[1].has_field = true;
-  plan[0].type = Scalar::kUint64;
-  plan[0].style = Style::kJson;
-  plan[1].literal = " of ";
-  plan[1].type = Scalar::kThread;
-  plan[1].offset = static_cast<int64_t>(offsetof(RecordHeader, token)) - static_cast<int64_t>(sizeof(RecordHeader));
+  Plan plan;
+  plan.pieces.resize(2);
+  Piece &value = plan.pieces[0], &thread = plan.pieces[1];
+  value.has_field = thread.has_field = true;
+  value.type = Scalar::kUint64;
+  value.style = Style::kJson;
+  thread.literal = " of ";
+  thread.type = Scalar::kThread;
+  thread.offset = static_cast<int64_t>(offsetof(RecordHeader, token)) - static_cast<int64_t>(sizeof(RecordHeader));
   const std::string records = record(5, 11) + record(6, 12) + record(5, 13);
   const Rows rows = FormatRows(records, {{5, &plan}}, {PrintOptions{}, {}});
   CHECK(rows.text == "11 of 713 of 7");
   CHECK(rows.ends == (std::vector<uint64_t>{7, 14}));
   CHECK(SitesOf(records) == (std::vector<uint64_t>{5, 6}));
+}
+
+TEST(test_lanes_that_have_the_effect) {
+  // Two axes: the value differs along the first, and the mask along the second.
+  const std::vector<uint8_t> payload{10, 20, 1, 0, 1};
+  Plan plan;
+  plan.pieces.resize(3);
+  for (Piece &piece : plan.pieces) piece.has_field = true;
+  plan.pieces[0].type = plan.pieces[1].type = Scalar::kLane;
+  plan.pieces[1].offset = 1;
+  plan.pieces[1].literal = ",";
+  plan.pieces[2].literal = ": ";
+  plan.pieces[2].type = Scalar::kUint8;
+  plan.pieces[2].strides = {1, 0};
+  plan.lanes = {2, 3};
+  plan.mask.emplace();
+  plan.mask->offset = 2;
+  plan.mask->strides = {0, 1};
+  std::string text;
+  std::vector<size_t> ends;
+  FormatLanes(text, plan, reinterpret_cast<const std::byte *>(payload.data()), {PrintOptions{}, {}},
+              [&] { ends.push_back(text.size()); });
+  CHECK(text == "0,0: 100,2: 101,0: 201,2: 20");
+  CHECK(ends == (std::vector<size_t>{7, 14, 21, 28}));
+  plan.lanes = {2, 0};
+  FormatLanes(text, plan, reinterpret_cast<const std::byte *>(payload.data()), {PrintOptions{}, {}},
+              [] { CHECK(false); });
 }
 
 TEST(test_equal_options_have_one_number) {

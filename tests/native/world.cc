@@ -33,19 +33,20 @@ void Close(Publisher &publisher, uint32_t thread, uint32_t epoch,
 }
 
 Plan LinePlan() {
-  Plan plan(6);
+  Plan plan;
+  plan.pieces.resize(6);
   const std::pair<Scalar, size_t> fields[] = {{Scalar::kUint64, offsetof(Preface, size)},
                                               {Scalar::kUint32, offsetof(Preface, stream)},
                                               {Scalar::kUint32, offsetof(Preface, epoch)},
                                               {Scalar::kUint32, offsetof(Preface, index)},
                                               {Scalar::kUint32, offsetof(Preface, kind)}};
   for (size_t i = 0; i < 5; ++i) {
-    plan[i].literal = i == 0 ? std::string(kLine) + " " : " ";
-    plan[i].has_field = true;
-    plan[i].type = fields[i].first;
-    plan[i].offset = fields[i].second;
+    plan.pieces[i].literal = i == 0 ? std::string(kLine) + " " : " ";
+    plan.pieces[i].has_field = true;
+    plan.pieces[i].type = fields[i].first;
+    plan.pieces[i].offset = fields[i].second;
   }
-  plan[5].literal = "\n";
+  plan.pieces[5].literal = "\n";
   return plan;
 }
 

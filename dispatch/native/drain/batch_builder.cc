@@ -70,12 +70,14 @@ void BatchBuilder::append_text(std::vector<Item> &items, const Plan &plan, uint6
   if (item == nullptr || item->info.sink != info.sink) item = &Begin(items, ItemKind::kText, info);
   const size_t before = item->data.size();
   static const PrintOptions &by_default = PrintOptionsOf(0); // found once: that takes a lock
-  Format(item->data, plan, payload.data, {info.options != nullptr ? *info.options : by_default, {}});
+  const bool is_regular = IsRegular(plan);
   std::vector<TextRun> &runs = item->runs;
-  if (runs.empty() || runs.back().site != site || runs.back().epoch != info.epoch || HasArrays(plan))
-    runs.push_back({site, 0, info.epoch, 0});
-  runs.back().end = item->data.size();
-  ++runs.back().count;
+  FormatLanes(item->data, plan, payload.data, {info.options != nullptr ? *info.options : by_default, {}}, [&] {
+    if (runs.empty() || runs.back().site != site || runs.back().epoch != info.epoch || !is_regular)
+      runs.push_back({site, 0, info.epoch, 0});
+    runs.back().end = item->data.size();
+    ++runs.back().count;
+  });
   bytes_ += item->data.size() - before;
 }
 

@@ -238,7 +238,7 @@ NB_MODULE(_native, m) {
   m.def("release_site", [](uint64_t site) { drain().release_site(site); });
   m.def("site_holders", [](uint64_t site) { return sites().holders(site); });
   m.def("site_description", [](uint64_t site) { return sites().description(site); });
-  m.def("set_plan", [](uint64_t site, nb::list pieces) { sites().set_plan(site, ToPlan(pieces)); });
+  m.def("set_plan", [](uint64_t site, nb::handle plan) { sites().set_plan(site, ToPlan(plan)); });
   DefineTexts(m);
 
   m.def("configure", [](uint64_t ring_bytes, int when_full) {

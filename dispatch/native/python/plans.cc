@@ -11,28 +11,37 @@ namespace effects {
 
 namespace nb = nanobind;
 
-Plan ToPlan(nb::list pieces) {
-  Plan plan;
-  for (nb::handle given : pieces) {
-    Piece piece;
-    piece.literal = nb::cast<std::string>(given[0]);
-    if (!nb::object(given[1]).is_none()) {
-      piece.has_field = true;
-      piece.type = static_cast<Scalar>(nb::cast<int>(given[1]));
-    }
-    piece.offset = nb::cast<int64_t>(given[2]);
-    piece.style = static_cast<Style>(nb::cast<int>(given[3]));
-    const auto conversion = nb::cast<std::string>(given[4]);
-    piece.conversion = conversion.empty() ? 0 : conversion[0];
-    piece.precision = nb::cast<int>(given[5]);
-    piece.shape = nb::cast<std::vector<int64_t>>(given[6]);
-    piece.texts = nb::cast<std::vector<std::string>>(given[7]);
-    piece.dtype = nb::cast<std::string>(given[8]);
-    if (const nb::object options = given[9]; !options.is_none())
-      piece.options = &PrintOptionsOf(ToNumberOfPrintOptions(options));
-    piece.wrap = static_cast<Wrap>(nb::cast<int>(given[10]));
-    plan.push_back(std::move(piece));
+namespace {
+
+Piece ToPiece(nb::handle given) {
+  Piece piece;
+  piece.literal = nb::cast<std::string>(given[0]);
+  if (!nb::object(given[1]).is_none()) {
+    piece.has_field = true;
+    piece.type = static_cast<Scalar>(nb::cast<int>(given[1]));
   }
+  piece.offset = nb::cast<int64_t>(given[2]);
+  piece.strides = nb::cast<std::vector<int64_t>>(given[3]);
+  piece.style = static_cast<Style>(nb::cast<int>(given[4]));
+  const auto conversion = nb::cast<std::string>(given[5]);
+  piece.conversion = conversion.empty() ? 0 : conversion[0];
+  piece.precision = nb::cast<int>(given[6]);
+  piece.shape = nb::cast<std::vector<int64_t>>(given[7]);
+  piece.texts = nb::cast<std::vector<std::string>>(given[8]);
+  piece.dtype = nb::cast<std::string>(given[9]);
+  if (const nb::object options = given[10]; !options.is_none())
+    piece.options = &PrintOptionsOf(ToNumberOfPrintOptions(options));
+  piece.wrap = static_cast<Wrap>(nb::cast<int>(given[11]));
+  return piece;
+}
+
+} // namespace
+
+Plan ToPlan(nb::handle given) {
+  Plan plan;
+  for (nb::handle piece : nb::list(given[0])) plan.pieces.push_back(ToPiece(piece));
+  plan.lanes = nb::cast<std::vector<int64_t>>(given[1]);
+  if (const nb::object mask = given[2]; !mask.is_none()) plan.mask = ToPiece(mask);
   return plan;
 }
 

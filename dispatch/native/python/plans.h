@@ -9,8 +9,8 @@
 
 namespace effects {
 
-// From a list of `Piece`s.
-Plan ToPlan(nanobind::list pieces);
+// From a `Plan` of Python's.
+Plan ToPlan(nanobind::handle plan);
 
 // The number of `PrintOptions` of Python's.
 uint32_t ToNumberOfPrintOptions(nanobind::handle options);

@@ -31,14 +31,15 @@ void DefineTexts(nb::module_ &m) {
   m.def("number_of_print_options", &ToNumberOfPrintOptions);
 
   // A record as text: what the drain makes of it.
-  m.def("text", [](nb::list pieces, nb::bytes payload, uint32_t options) {
+  m.def("text", [](nb::handle plan, nb::bytes payload, uint32_t options) {
     std::string text;
-    Format(text, ToPlan(pieces), static_cast<const std::byte *>(payload.data()), {PrintOptionsOf(options), {}});
+    FormatLanes(text, ToPlan(plan), static_cast<const std::byte *>(payload.data()), {PrintOptionsOf(options), {}},
+                [] {});
     return text;
   });
 
   nb::class_<KeptPlan>(m, "Plan").def("__init__",
-                                      [](KeptPlan *plan, nb::list pieces) { new (plan) KeptPlan{ToPlan(pieces)}; });
+                                      [](KeptPlan *kept, nb::handle plan) { new (kept) KeptPlan{ToPlan(plan)}; });
 
   // The lines of records, and where each ends, in 64 bits. Records of sites without a plan have none.
   m.def("rows", [](nb::bytes records, nb::dict plans, uint32_t options, const std::string &time) {

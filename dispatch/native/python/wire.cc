@@ -135,7 +135,8 @@ nb::dict Wire() {
                                   {"bfloat16", number(Scalar::kBfloat16)},
                                   {"byte", number(Scalar::kByte)},
                                   {"thread", number(Scalar::kThread)},
-                                  {"time", number(Scalar::kTime)}});
+                                  {"time", number(Scalar::kTime)},
+                                  {"lane", number(Scalar::kLane)}});
   wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget, kAfterTarget,
                            kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget, kCustomCallAttribute,
                            kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});

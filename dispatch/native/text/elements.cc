@@ -254,6 +254,7 @@ Words Show(const Piece &piece, const Elements &elements, const PrintOptions &opt
     case Scalar::kByte:
     case Scalar::kThread:
     case Scalar::kTime:
+    case Scalar::kLane:
       break;
     }
   }

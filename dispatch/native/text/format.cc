@@ -151,33 +151,47 @@ void FormatScalar(std::string &out, const Piece &piece, const std::byte *at) {
   case Scalar::kThread:
     return AppendInteger(out, Load<uint32_t>(at) >> kDomainBits);
   case Scalar::kTime:
-    return; // it is no value of a record's
+  case Scalar::kLane:
+    return; // they are no values of a record's
   }
 }
 
-bool HasArrays(const Plan &plan) {
-  return std::any_of(plan.begin(), plan.end(),
-                     [](const Piece &piece) { return !piece.shape.empty() || piece.style == Style::kRepr; });
+bool IsRegular(const Plan &plan) {
+  return plan.lanes.empty() && std::all_of(plan.pieces.begin(), plan.pieces.end(), [](const Piece &piece) {
+           return piece.shape.empty() && piece.style != Style::kRepr;
+         });
 }
 
-void Format(std::string &out, const Plan &plan, const std::byte *payload, const Given &given) {
+const std::byte *At(const Piece &piece, const std::byte *payload, const Lane &lane) {
+  const std::byte *at = payload + piece.offset;
+  for (size_t axis = 0; axis < piece.strides.size(); ++axis) at += lane[axis] * piece.strides[axis];
+  return at;
+}
+
+namespace {
+
+void AppendField(std::string &out, const Piece &piece, const std::byte *payload, const Lane &lane, const Given &given) {
+  if (piece.type == Scalar::kTime) {
+    out += given.time;
+    return;
+  }
+  if (piece.type == Scalar::kLane) return AppendInteger(out, lane[static_cast<size_t>(piece.offset)]);
+  const std::byte *const at = At(piece, payload, lane);
+  const PrintOptions &options = piece.options != nullptr ? *piece.options : given.options;
+  if (piece.style == Style::kRepr) return FormatRepr(out, piece, at, options);
+  if (piece.shape.empty()) return FormatScalar(out, piece, at);
+  if (piece.style == Style::kJson) return FormatNested(out, piece, at);
+  FormatArray(out, piece, at, options);
+}
+
+} // namespace
+
+void Format(std::string &out, const Plan &plan, const std::byte *payload, const Lane &lane, const Given &given) {
   size_t begin = 0;
-  for (const Piece &piece : plan) {
+  for (const Piece &piece : plan.pieces) {
     out += piece.literal;
     if (piece.wrap == Wrap::kBegin) begin = out.size();
-    if (piece.has_field) {
-      const PrintOptions &options = piece.options != nullptr ? *piece.options : given.options;
-      if (piece.type == Scalar::kTime)
-        out += given.time;
-      else if (piece.style == Style::kRepr)
-        FormatRepr(out, piece, payload + piece.offset, options);
-      else if (piece.shape.empty())
-        FormatScalar(out, piece, payload + piece.offset);
-      else if (piece.style == Style::kJson)
-        FormatNested(out, piece, payload + piece.offset);
-      else
-        FormatArray(out, piece, payload + piece.offset, options);
-    }
+    if (piece.has_field) AppendField(out, piece, payload, lane, given);
     if (piece.wrap == Wrap::kEndString) QuoteString(out, begin);
     if (piece.wrap == Wrap::kEndCell) QuoteCell(out, begin);
     if (piece.wrap == Wrap::kEndLine)

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +37,8 @@ struct Piece {
   std::string literal; // comes before the field
   bool has_field = false;
   Scalar type = Scalar::kBool;
-  int64_t offset = 0; // what is less than 0 lies in the record's header
+  int64_t offset = 0;           // what is less than 0 lies in the record's header; of Scalar::kLane the axis
+  std::vector<int64_t> strides; // in bytes, along each axis of lanes; empty if it is the same in all of them
   Style style = Style::kFormat;
   char conversion = 0; // 0: no specification; 'e', 'f', 'g': as in the specification
   int precision = 0;
@@ -48,10 +49,15 @@ struct Piece {
   Wrap wrap = Wrap::kNone;
 };
 
-using Plan = std::vector<Piece>;
+// How records of a site become text.
+struct Plan {
+  std::vector<Piece> pieces;
+  std::vector<int64_t> lanes; // how many there are along each axis; each lane is a text of its own
+  std::optional<Piece> mask;  // says which lanes have the effect; none: all
+};
 
-// Whether the texts of its records may differ in their number of lines.
-bool HasArrays(const Plan &plan);
+// Whether each of its records is one text, of as many lines as any other's.
+bool IsRegular(const Plan &plan);
 
 // What is the same for records that come together.
 struct Given {
@@ -59,8 +65,31 @@ struct Given {
   std::string_view time; // what a field of Scalar::kTime shows
 };
 
-// Appends the text of a record. Any thread.
-void Format(std::string &out, const Plan &plan, const std::byte *payload, const Given &given);
+// The number of a lane along each axis.
+using Lane = std::vector<int64_t>;
+
+// Appends the text of a record in one lane. Any thread.
+void Format(std::string &out, const Plan &plan, const std::byte *payload, const Lane &lane, const Given &given);
+
+// Where a field of a record lies in one lane.
+const std::byte *At(const Piece &piece, const std::byte *payload, const Lane &lane);
+
+// Appends the texts of the lanes that have the effect, in order; one if there are no lanes. Calls end() behind each.
+template <typename End>
+void FormatLanes(std::string &out, const Plan &plan, const std::byte *payload, const Given &given, End &&end) {
+  Lane lane(plan.lanes.size(), 0);
+  for (const int64_t count : plan.lanes)
+    if (count == 0) return;
+  for (;;) {
+    if (!plan.mask || *At(*plan.mask, payload, lane) != std::byte{0}) {
+      Format(out, plan, payload, lane, given);
+      end();
+    }
+    size_t axis = lane.size(); // the last runs fastest
+    while (axis != 0 && ++lane[axis - 1] == plan.lanes[axis - 1]) lane[--axis] = 0;
+    if (axis == 0) return;
+  }
+}
 
 // Appends the text of one value without dimensions.
 void FormatScalar(std::string &out, const Piece &piece, const std::byte *at);

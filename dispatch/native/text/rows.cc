@@ -34,10 +34,10 @@ Rows FormatRows(std::string_view records, const std::unordered_map<uint64_t, con
       is_first = false;
     }
     if (plan == nullptr) return;
-    Format(rows.text, *plan, payload, given);
-    if (rows.ends.empty()) // most are like the first
+    const bool is_first_line = rows.ends.empty();
+    FormatLanes(rows.text, *plan, payload, given, [&] { rows.ends.push_back(rows.text.size()); });
+    if (is_first_line) // most records are like it
       rows.text.reserve(records.size() / (sizeof(RecordHeader) + header.payload_size) * rows.text.size());
-    rows.ends.push_back(rows.text.size());
   });
   return rows;
 }

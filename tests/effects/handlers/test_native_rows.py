@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 import effects as fx
 from tests.effects.handlers.common import Layer, Point, loop, read_lines
 from tests.effects.test_native_text import ALL, OTHERS, numbers
-from tests.internals import Event, Line, Operand, Records, Site, Static, stored_dtype, where_called, write_header
+from tests.internals import (
+    Event,
+    Line,
+    NativeRows,
+    Operand,
+    Records,
+    Site,
+    Static,
+    plan_of_text,
+    stored_dtype,
+    where_called,
+    write_header,
+)
 
 LOG, PRINT = (fx.registered_effects()[name] for name in ("log", "print"))
 
@@ -27,10 +39,10 @@ def site_of(values, effect=LOG, content=None):
     return Site(effect, content, described, tree, where_called())
 
 
-def record_of(site, values, token, device=0):
+def record_of(site, values, token, device=0, mask=()):
     """The bytes of a record of a site."""
     payload = b""
-    for leaf in jax.tree.leaves(values):
+    for leaf in [*mask, *jax.tree.leaves(values)]:
         if isinstance(leaf, np.ndarray):
             stored = leaf.astype(stored_dtype(leaf.dtype)).tobytes()
             payload += stored + bytes(-len(stored) % 8)
@@ -45,9 +57,11 @@ def written(make, records, path):
 
 
 def check(make, rows, tmp_path, is_native=True):
-    """Compares what a handler writes of records: [(site, values)]."""
-    sites = {site.id: site for site, _ in rows}
-    data = b"".join(record_of(site, values, (7 << 8, 3, 0, i), i % 3 - 1) for i, (site, values) in enumerate(rows))
+    """Compares what a handler writes of records: [(site, values)], or with masks behind these."""
+    sites = {site.id: site for site, *_ in rows}
+    data = b"".join(
+        record_of(site, values, (7 << 8, 3, 0, i), i % 3 - 1, *mask) for i, (site, values, *mask) in enumerate(rows)
+    )
     records = Records(data, len(rows), sites.__getitem__)
     expected = written(make, [*records], tmp_path / "python")
     handler = make(tmp_path / "native")
@@ -162,6 +176,46 @@ def test_numbers(tmp_path, array):
     rows = [(site_of(values), values) for values in [((), {"x": array[i : i + 1].reshape(())}) for i in range(24)]]
     for make in fx.JsonLinesHandler, fx.CsvHandler:
         check(make, rows, tmp_path)
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize(
+    "differs", [[(True, True)] * 2, [(True, False), (False, True)], [(False, True), (False, False)]]
+)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_lanes(dtype, differs, is_masked, tmp_path):
+    """Under two `vmap`s, in which values are the same along some axes; with a mask, only some lanes have the effect."""
+    random, sizes, inner = np.random.default_rng(3), (2, 3), [(), (2,)]
+    rows = []
+    for effect, content in [(LOG, None), (PRINT, Line("{} {!r} {lane}", of_record=("lane",)))]:
+        one = [np.zeros(shape, dtype) for shape in inner]
+        values = ((), dict(zip("xy", one, strict=True))) if effect is LOG else (tuple(one), {})
+        site = site_of(values, effect, content)
+        site = site.with_mask() if is_masked else site
+        for size, flags in [(3, [x[1] for x in differs]), (2, [x[0] for x in differs])]:
+            site = site.with_lanes(size, [True] * is_masked + flags)
+        for _ in range(4):
+            arrays = [
+                random_array(random, np.dtype(dtype), tuple(np.compress(flags, sizes)) + shape)
+                for flags, shape in zip(differs, inner, strict=True)
+            ]
+            values = ((), dict(zip("xy", arrays, strict=True))) if effect is LOG else (tuple(arrays), {})
+            rows.append((site, values, (random.integers(2, size=sizes) > 0,) * is_masked))
+    for make in fx.JsonLinesHandler, fx.CsvHandler:
+        expected = check(make, rows, tmp_path)
+        assert is_masked or expected.count(b"\n") == (48 if make is fx.JsonLinesHandler else 25)
+
+
+@pytest.mark.parametrize("number", range(len(FORMATS)), ids=[fmt for fmt, _ in FORMATS])
+def test_texts(number):
+    """What native code shows of prints, and of events without configuration."""
+    fmt, args = FORMATS[number]
+    values = args or (ONE,), {}
+    site = site_of(values, PRINT, Line(fmt))
+    records = Records(record_of(site, values, (7 << 8, 3, 0, 0)), 1, lambda _: site)
+    rows = NativeRows(plan_of_text).of(records)
+    assert (rows is not None) == (number < len(FORMATS) - OF_PYTHON)
+    assert rows is None or rows[0].decode() == f"{records[0].text}\n"
 
 
 def test_programs(tmp_path):
