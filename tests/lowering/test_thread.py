@@ -303,6 +303,25 @@ def test_equations_behind_a_rule_that_gives_another_type_are_bound_again(lines):
     assert len(binds) == 3
 
 
+def test_bodies_that_are_evaluated_twice_stay_apart(lines):
+    """What a primitive evaluates in place, and more than once, has results of its own each time."""
+    twice_p = Primitive("evaluated_twice")
+    twice_p.multiple_results = True
+    twice_p.def_effectful_abstract_eval(lambda x, body: ([x, x], set(body.effects)))
+
+    @lowering.holds(twice_p)
+    def _twice(extra, x, body):
+        return [*extra.run(body, [x]), *extra.run(body, [x + 1])]
+
+    def program(x):
+        body = jax.make_jaxpr(lambda x: jnp.sin(_show("body", x) * 0) + x * 2)(x)
+        return twice_p.bind(x, body=body)
+
+    outs = []
+    assert lines(lambda: outs.extend(fx.jit(program)(jnp.float32(1)))) == ["body 1.0", "body 2.0"]
+    assert outs == [2.0, 4.0]
+
+
 def test_domains_of_one_program_are_apart(lines):
     """Effects of different order domains have tokens of their own; each domain keeps its order."""
     from tests.internals import Line, Site, effect_p, take_arguments, where_called
