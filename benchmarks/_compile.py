@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,122 @@ import effects as fx
 from benchmarks._cases import Ratio, Result, Target, case
 from benchmarks._measure import Figure, interleave, timed
 
+EQUATIONS = (1_000, 10_000)
+DEPTH = 20
 PRINTS = 200
 FEW, LANES = 10, 10_000
 MANY = 2_000  # lanes of JAX's own print, which JAX unrolls
+
+
+def _straight(equations: int, every: int, emit: Callable[[str, Any], None]) -> Callable[[Any], Any]:
+    """A function of so many equations, with one more that emits behind each `every` of them; 0: none. JAX has not seen
+    it before, so that nothing of it is cached."""
+
+    def program(x: Any) -> Any:
+        for i in range(0, equations, 2):
+            x = jnp.sin(x) * 1.5
+            if every and i % every == 0:
+                emit(f"equation {i}: {{}}", x)
+        return x
+
+    return program
+
+
+def _nested(depth: int, emits: Callable[[int], bool]) -> Callable[[Any], Any]:
+    """A function of loops and branches, one in the other, that emits where `emits` says so of how many are inside."""
+
+    def level(depth: int, x: Any) -> Any:
+        x = jnp.sin(x)
+        if emits(depth):
+            fx.print(f"depth {depth}: {{}}", x)
+        if depth == 0:
+            return x
+        if depth % 2:
+            return jax.lax.fori_loop(0, 2, lambda _, x: level(depth - 1, x) * 1.5, x)
+        return jax.lax.cond(x > 0, lambda x: level(depth - 1, x) + 1, lambda x: x - 1, x)
+
+    return lambda x: level(depth, x)
+
+
+def _lowered(jit: Any, make: Callable[..., Callable[[Any], Any]], *args: Any) -> Callable[[], float]:
+    """Measures the processor time of this thread, which does all of it: what else the machine does adds nothing."""
+    x = jnp.float32(1)
+
+    def measure() -> float:
+        took = 0.0
+
+        def lower() -> None:
+            nonlocal took
+            begin = time.thread_time()
+            jit(make(*args)).trace(x).lower()
+            took = time.thread_time() - begin
+
+        timed(lower)  # which keeps the garbage collector from running meanwhile
+        return took
+
+    return measure
+
+
+@case(
+    "equations", f"tracing and lowering {' and '.join(f'{n:,}' for n in EQUATIONS)} equations, with prints and without"
+)
+def equations(repeats: int) -> Result:
+    """A straight program. A print is an equation of its own, which the program without effects does not have: so there
+    are ratios for the programs as a whole, for each equation, and to JAX's own prints, which have no order."""
+    figures, ratios = {}, []
+    for n in EQUATIONS:
+        found = interleave(
+            {
+                "jax.jit": _lowered(jax.jit, _straight, n, 0, fx.print),
+                "fx.jit": _lowered(fx.jit, _straight, n, 0, fx.print),
+                "fx.print in 100": _lowered(fx.jit, _straight, n, 100, fx.print),
+                "fx.print in 10": _lowered(fx.jit, _straight, n, 10, fx.print),
+                "jax.debug.print in 10": _lowered(jax.jit, _straight, n, 10, jax.debug.print),
+            },
+            repeats,
+        )
+        plain, none, few, many, jaxs = (figure.median for figure in found.values())
+        ratios += [
+            Ratio(f"fx.jit / jax.jit, {n:,} equations", none / plain, Target(1.2)),
+            Ratio("with a print in 100 / without", few / plain, Target(1.2)),
+            Ratio("with a print in 10 / without", many / plain),
+            Ratio("the same, for each equation", many / plain / 1.1, Target(1.2)),
+            Ratio("fx.print / jax.debug.print in 10", many / jaxs, Target(1.2)),
+        ]
+        figures |= {f"{name}, {n:,} equations": figure for name, figure in found.items()}
+    growth = [
+        [figures[f"{name}, {n:,} equations"].median / n for n in EQUATIONS] for name in ("jax.jit", "fx.print in 10")
+    ]
+    ratios += [
+        Ratio(
+            f"{name}: {EQUATIONS[1]:,} / {EQUATIONS[0]:,}, for each equation",
+            many / few,
+            Target(1.2) if of_ours else None,
+        )
+        for name, of_ours, (few, many) in zip(("jax.jit", "fx.print in 10"), (False, True), growth, strict=True)
+    ]
+    return Result("program", ratios, figures)
+
+
+@case("depth", f"tracing and lowering loops and branches {DEPTH} deep, with prints and without")
+def depth(repeats: int) -> Result:
+    """Every loop and every branch carries the token."""
+    figures = interleave(
+        {
+            "jax.jit": _lowered(jax.jit, _nested, DEPTH, lambda depth: False),
+            "fx.jit": _lowered(fx.jit, _nested, DEPTH, lambda depth: False),
+            "fx.print in the innermost": _lowered(fx.jit, _nested, DEPTH, lambda depth: depth == 0),
+            "fx.print in each": _lowered(fx.jit, _nested, DEPTH, lambda depth: True),
+        },
+        repeats,
+    )
+    plain, none, one, all_ = (figure.median for figure in figures.values())
+    ratios = [
+        Ratio("fx.jit / jax.jit", none / plain, Target(1.2)),
+        Ratio("with a print in the innermost / without", one / plain, Target(1.2)),
+        Ratio("with a print in each / without", all_ / plain),
+    ]
+    return Result("program", ratios, figures)
 
 
 def _printing(emit: Callable[[int, Any], None]) -> Callable[[Any], Any]:

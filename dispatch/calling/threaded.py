@@ -89,7 +89,7 @@ def jit_with_all_tokens(fun: Callable[..., Any], options: dict[str, Any], keys: 
     @functools.wraps(fun, updated=())
     def threaded(tokens: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
         def run(jaxpr: Any, flat: list[Any]) -> Any:
-            after, outs = thread_tokens(jaxpr, dict(zip(keys, tokens, strict=True)), flat)
+            after, outs = thread_tokens(jaxpr, dict(zip(keys, tokens, strict=True)), flat, once=True)
             return outs, tuple(after[key] for key in keys)
 
         return _run_traced(trace(traceable, args, kwargs), args, kwargs, run)
@@ -109,7 +109,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     handlers = {key: domain_number(key) for key in keys if key in domains}
     tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}
     closes = bool(keys) and last_record_closes(jaxpr)
-    tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes))
+    tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes), once=True)
     runtime.start()
     names = tuple(sorted({effect.name for effect in summary.effects}))
     awaits, calls = summary.awaits_results, bool(summary.handlers)

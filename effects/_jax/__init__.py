@@ -75,6 +75,7 @@ from effects._jax.jaxprs import without_results as without_results
 from effects._jax.jitted import PjitFunction as PjitFunction
 from effects._jax.jitted import jit_where as jit_where
 from effects._jax.jitted import options_of_jit as options_of_jit
+from effects._jax.keeping import stage as stage
 from effects._jax.kernel_logs import MOSAIC_GPU as MOSAIC_GPU
 from effects._jax.kernel_logs import MOSAIC_TPU as MOSAIC_TPU
 from effects._jax.kernel_logs import SIMULATION as SIMULATION

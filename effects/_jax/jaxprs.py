@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from jax._src.util import weakref_lru_cache
 from jax.extend.core import ClosedJaxpr
 
 from effects._jax.core import typeof
+from effects._jax.keeping import Keeping
 
 
 def is_closed(jaxpr: Any) -> bool:
@@ -79,28 +80,49 @@ def bind(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
     return out if eqn.primitive.multiple_results else [out]
 
 
-def interpret(jaxpr: Any, args: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
+def interpret(
+    jaxpr: Any,
+    args: Sequence[Any],
+    apply: Callable[[Any, list[Any]], Sequence[Any]],
+    applied: Container[int] | None = None,
+    once: bool = False,
+) -> list[Any]:
     """Evaluates a jaxpr with constants, with `apply(equation, operands)` for each equation. What that binds has the
-    source line, name stack and settings of the equation."""
-    environment = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
-    environment.update(zip(jaxpr.jaxpr.invars, args, strict=True))
+    source line, name stack and settings of the equation.
+
+    If `applied` is given, the equations at other positions go as they are into the jaxpr that is traced, wherever their
+    operands have the types that they were traced for. To bind them would come to the same and take several times as
+    long. `once`: whether the jaxpr is evaluated once in this trace, so that it takes no longer than it must.
+    """
+    inner = jaxpr.jaxpr
+    environment = Keeping(inner, once)
+    environment.update(zip(inner.constvars, jaxpr.consts, strict=True))
+    environment.update(zip(inner.invars, args, strict=True))
+    keeps = applied is not None and environment.is_possible and _have_types_of(args, inner.invars)
 
     def read(atom: Any) -> Any:
         return atom.val if hasattr(atom, "val") else environment[atom]
 
-    for eqn in jaxpr.jaxpr.eqns:
+    for position, eqn in enumerate(inner.eqns):
+        if keeps and position not in applied:
+            environment.keep(eqn)
+            continue
         operands = [read(atom) for atom in eqn.invars]
         source = eqn.source_info
         name_stack = source_info_util.current_name_stack() + source.name_stack
         with source_info_util.user_context(source.traceback, name_stack=name_stack), eqn.ctx.manager:
             outs = apply(eqn, operands)
         environment.update(zip(eqn.outvars, outs, strict=True))
-    return [read(atom) for atom in jaxpr.jaxpr.outvars]
+        keeps = keeps and _have_types_of(outs, eqn.outvars)
+    return [read(atom) for atom in inner.outvars]
 
 
-def jaxprs_in(params: dict[str, Any]) -> Iterator[Any]:
-    """The jaxprs among an equation's parameters, with or without constants."""
-    return core.jaxprs_in_params(params)
+def _have_types_of(values: Sequence[Any], variables: Sequence[Any]) -> bool:
+    return all(typeof(x) == variable.aval for x, variable in zip(values, variables, strict=True))
+
+
+jaxprs_in: Callable[[dict[str, Any]], Iterator[Any]] = core.jaxprs_in_params
+"""The jaxprs among an equation's parameters, with or without constants."""
 
 
 def with_jaxprs(eqn: Any, change: Callable[[Any], Any]) -> Any:

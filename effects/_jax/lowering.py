@@ -36,24 +36,63 @@ def call_handler(
     """Calls a handler of XLA's FFI. `aliases`: which operands are which results. `layouts`: of operands and of results,
     the axes of each, the one that varies slowest first; without them all are in row-major order.
 
-    `jax.ffi.ffi_lowering` does the same and more, and takes twice as long; a program may have a great many calls.
+    `jax.ffi.ffi_lowering` does the same and more, and takes five times as long; a program may have a great many calls.
     """
-    sizes = None
+    sizes: list[Any] = []
     if not all(core.is_constant_shape(_shape(aval)) for aval in ctx.avals_out):
         shapes = [mlir.eval_dynamic_shape_as_ivals(ctx, _shape(aval)) for aval in ctx.avals_out]
         sizes = [mlir.shape_tensor(ctx.module_context, shape) for shape in shapes]
-    inputs, outputs = layouts or (map(_row_major, ctx.avals_in), map(_row_major, ctx.avals_out))
-    return mlir.custom_call(
-        target,
-        operands=operands,
-        operand_layouts=[layout[::-1] for layout in inputs],
-        result_types=[mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
-        result_layouts=[layout[::-1] for layout in outputs],
-        result_shapes=sizes,
-        backend_config={name: _attribute(value) for name, value in attributes.items()},
-        has_side_effect=has_side_effect,
-        operand_output_aliases=aliases,
+    if layouts is None:
+        layouts = [_row_major(aval) for aval in ctx.avals_in], [_row_major(aval) for aval in ctx.avals_out]
+    inputs, outputs = (tuple([tuple(axes) for axes in each]) for each in layouts)
+    key = target, has_side_effect, tuple((aliases or {}).items()), inputs, outputs, len(sizes)
+    known = ctx.module_context.cached_primitive_lowerings.setdefault(call_handler, {})
+    if (of_all := known.get(key)) is None:
+        of_all = known[key] = _attributes_of_calls(*key)
+    config = mlir.ir.DictAttr.get({name: _attribute(value) for name, value in attributes.items()})
+    return hlo.CustomCallOp.build_generic(
+        results=[mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
+        operands=[*operands, *sizes],
+        attributes={**of_all, "mhlo.backend_config": config},
     ).results
+
+
+def _attributes_of_calls(
+    target: str,
+    has_side_effect: bool,
+    aliases: Sequence[tuple[int, int]],
+    inputs: Sequence[Sequence[int]],
+    outputs: Sequence[Sequence[int]],
+    num_sizes: int,
+) -> dict[str, Any]:
+    """The attributes that all calls of a handler have which differ in their configuration alone. `num_sizes`: how many
+    sizes of results come behind the operands."""
+    attributes = {
+        "call_target_name": ir.StringAttr.get(target),
+        "has_side_effect": ir.BoolAttr.get(has_side_effect),
+        "backend_config": ir.StringAttr.get(""),
+        "api_version": mlir.i32_attr(1),
+        "called_computations": ir.ArrayAttr.get([]),
+        "operand_layouts": _layouts([*inputs, *[(0,)] * num_sizes]),
+        "result_layouts": _layouts(outputs),
+    }
+    if aliases:
+        attributes["output_operand_aliases"] = ir.ArrayAttr.get(
+            [
+                hlo.OutputOperandAlias.get([to] if len(outputs) > 1 else [], operand_index=at, operand_tuple_indices=[])
+                for at, to in aliases
+            ]
+        )
+    if num_sizes:
+        positions = np.arange(len(inputs), len(inputs) + num_sizes, dtype=np.int64)
+        attributes["indices_of_shape_operands"] = ir.DenseIntElementsAttr.get(positions)
+    return attributes
+
+
+def _layouts(axes: Sequence[Sequence[int]]) -> Any:
+    """`axes`: of each value, the one that varies slowest first."""
+    index = ir.IndexType.get()
+    return ir.ArrayAttr.get([ir.DenseIntElementsAttr.get(np.array(each[::-1], np.int64), type=index) for each in axes])
 
 
 def is_for_export(ctx: Any) -> bool:

@@ -57,9 +57,9 @@ def differs(aval: Any) -> bool:
 
 def is_collective(eqn: Any) -> bool:
     """Whether devices talk to each other in this equation."""
-    if eqn.primitive is jax.lax.axis_index_p or any(jaxprs_in(eqn.params)):
+    if not any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects):
         return False
-    return any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects)
+    return eqn.primitive is not jax.lax.axis_index_p and not any(jaxprs_in(eqn.params))
 
 
 def region_axes(mesh: Any, newly_manual_axes: Any) -> tuple[dict[Any, int], dict[Any, int]]:

@@ -18,6 +18,8 @@ from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, check_me
 _NOT_CACHEABLE = {record_p, close_p, effect_p}
 """What is lowered anew for each equation: a program keeps its sites."""
 
+_WITH_HANDLERS = frozenset(platforms_with("native"))
+
 
 def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
     """On every platform: JAX knows no rules of several platforms for what has several results.
@@ -25,7 +27,7 @@ def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
     A program that is exported calls handlers, whatever the platform. Where there are none, the process that calls the
     program puts callbacks of its own in their place.
     """
-    has_handlers = set(_jax.platforms_of(ctx)) <= set(platforms_with("native"))
+    has_handlers = _WITH_HANDLERS.issuperset(_jax.platforms_of(ctx))
     if not has_handlers and params["edges"].enters and _jax.is_for_export(ctx):
         raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
     module = native if has_handlers or _jax.is_for_export(ctx) else callback

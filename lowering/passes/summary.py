@@ -19,7 +19,7 @@ from effects._model.site import Site
 
 def effects_of(effects: Any) -> frozenset[Effect]:
     """Ours among a jaxpr's or an equation's effects."""
-    return frozenset(effect for effect in effects if isinstance(effect, Effect))
+    return frozenset([effect for effect in effects if isinstance(effect, Effect)])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Summary:
         needs_grid: Whether there are effects of ours, or what depends on which program of a kernel's grid it is in.
         first: Its first equation with effects, inner jaxprs left aside.
         last: The last one.
+        with_effects: The positions of the equations with effects, JAX's own and those that they do not show included.
     """
 
     effects: frozenset[Effect]
@@ -51,6 +52,7 @@ class Summary:
     needs_grid: bool
     first: Any
     last: Any
+    with_effects: frozenset[int]
 
 
 def summarize(jaxpr: Any) -> Summary:
@@ -65,8 +67,14 @@ def _summarize(jaxpr: Any) -> Summary:
     handlers: set[Site] = set()
     has_callbacks = awaits_results = has_collectives = needs_masks = needs_grid = False
     first = last = None
-    for eqn in jaxpr.eqns:
+    with_effects: set[int] = set()
+    for position, eqn in enumerate(jaxpr.eqns):
+        inner_jaxprs = [*_jax.jaxprs_in(eqn.params)] if eqn.params else ()
+        if not (eqn.effects or inner_jaxprs or eqn.primitive in _NOTED):
+            continue
         shown = effects_of(eqn.effects)
+        if eqn.effects:
+            with_effects.add(position)
         if shown:
             first, last = (eqn if first is None else first), eqn
         if eqn.primitive is custom_call_p:
@@ -79,9 +87,11 @@ def _summarize(jaxpr: Any) -> Summary:
             sites.update(found)
             has_callbacks |= any(site.content.call is not None for site in found)
             awaits_results |= any(site.results is not None for site in found)
-            handlers.update(site for site in found if site.content.calls_handler)
-        for inner in map(summarize, _jax.jaxprs_in(eqn.params)):
+            handlers.update([site for site in found if site.content.calls_handler])
+        for inner in map(summarize, inner_jaxprs):
             every |= inner.all_effects
+            if inner.all_effects:
+                with_effects.add(position)
             handlers |= inner.handlers
             has_collectives |= inner.has_collectives
             needs_masks |= inner.needs_masks
@@ -102,7 +112,12 @@ def _summarize(jaxpr: Any) -> Summary:
         needs_grid,
         first,
         last,
+        frozenset(with_effects),
     )
+
+
+_NOTED = frozenset({custom_call_p, print_grad_p, _jax.program_id_p, _jax.num_programs_p})
+"""Primitives that say something even where they have neither effects nor jaxprs."""
 
 
 def _sites_of(eqn: Any) -> tuple[Site, ...]:

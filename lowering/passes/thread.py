@@ -1,6 +1,6 @@
 """The token pass: one loop over the equations of a jaxpr.
 
-It evaluates the jaxpr under whatever trace is current. An equation without effects is bound as it is; one with effects
+It evaluates the jaxpr under whatever trace is current. An equation without effects stays as it is; one with effects
 goes through its rule, which takes tokens and returns them. The result is an ordinary function of tokens and arguments
 without effects that JAX knows of.
 """
@@ -61,7 +61,7 @@ def last_record_closes(jaxpr: Any) -> bool:
 
 
 def thread_tokens(
-    jaxpr: Any, tokens: Tokens, args: Sequence[Any], edges: Edges = NO_EDGES, around: Any = None
+    jaxpr: Any, tokens: Tokens, args: Sequence[Any], edges: Edges = NO_EDGES, around: Any = None, once: bool = False
 ) -> tuple[Tokens, list[Any]]:
     """Evaluates a jaxpr with constants, with tokens through its effects.
 
@@ -71,6 +71,7 @@ def thread_tokens(
         args: The jaxpr's arguments.
         edges: What the first and the last equation with effects, which are records, publish besides themselves.
         around: The token around the region, if the last is to leave it.
+        once: Whether the jaxpr is evaluated once in the trace that is current. Then it is no work to keep equations.
 
     Returns:
         The tokens after the jaxpr, and its results.
@@ -118,7 +119,9 @@ def thread_tokens(
                 tokens[key] = token
         return outs
 
-    outs = _jax.interpret(jaxpr, args, apply)
+    # Among asynchronous operations, and where collectives are ordered, each equation may depend on tokens.
+    may_depend = between is not None or are_collectives_ordered_after_effects()
+    outs = _jax.interpret(jaxpr, args, apply, None if may_depend else summary.with_effects, once)
     if between is not None:
         outs = [*map(between.last, outs)]
     if joined:
@@ -145,7 +148,7 @@ def threaded_jaxpr(
     def threaded(*flat: Any) -> list[Any]:
         taken, args = flat[after : after + len(keys)], [*flat[:after], *flat[after + len(keys) :]]
         with order_collectives_after_effects(collectives_after):
-            tokens, outs = thread_tokens(jaxpr, dict(zip(keys, taken, strict=True)), args)
+            tokens, outs = thread_tokens(jaxpr, dict(zip(keys, taken, strict=True)), args, once=True)
         return [*(tokens[key] for key in keys), *outs]
 
     avals = jaxpr.in_avals

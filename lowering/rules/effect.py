@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print_grad import print_grad_p
 from effects._model.primitive import effect_p
@@ -28,8 +29,8 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
     call = 0 if site.effect.ordered else ctx.call
     around = () if ctx.around is None else (ctx.around,)
     token = tokens[key] if site.origin is None else checking_sharding(tokens[key], site)
-    *results, token = record_p.bind(
-        token, *around, *size_operands(site), *operands, site=site, call=call, edges=ctx.edges
+    *results, token = _jax.stage(
+        record_p, token, *around, *size_operands(site), *operands, site=site, call=call, edges=ctx.edges
     )
     return {key: token}, results
 
