@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from typing import Any, NamedTuple
 
 from effects._model.where import Where
 from effects.dispatch.calling.compiled_text import CompiledText, Copy, Instruction, copy_of, size_of
 
+_LAYOUT = re.compile(r"\{[^}]*\}")
 _COMPUTES_NOTHING = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call"),
     *("async-start", "async-update", "async-done", "copy-done", "after-all", "add-dependency", "opt-barrier"),
@@ -178,7 +180,7 @@ def _kernels(text: CompiledText) -> dict[str, Counter[Operation]]:
 
 
 def _operation(instruction: Instruction, text: CompiledText) -> Operation:
-    return Operation(instruction.opcode, instruction.shape.partition("{")[0], text.where(instruction))
+    return Operation(instruction.opcode, _LAYOUT.sub("", instruction.shape), text.where(instruction))
 
 
 def _copies(text: CompiledText) -> list[Copy]:

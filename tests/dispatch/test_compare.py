@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import io
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import rich.console
 from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 
@@ -46,11 +48,15 @@ def test_print_in_a_chain():
 
 def test_report():
     """The text has all figures, the lines, and what became of the results."""
-    lines = str(fx.inspect(_chain, compare=True)(X)).splitlines()
+    found = fx.inspect(_chain, compare=True)(X)
+    lines = str(found).splitlines()
     assert lines[0].split() == ["with", "effects", "without"]
     assert lines[1].split() == ["fusions", "2", "1"]
     assert f"computed for effects: sine f32[64] at {_line(_chain, 1)}" in lines
     assert lines[-1] == "results: the same, bit by bit"
+    console = rich.console.Console(file=io.StringIO(), width=300)
+    console.print(found)
+    assert [line.split() for line in console.file.getvalue().splitlines()] == [line.split() for line in lines]
 
 
 def test_without_effects_there_is_nothing_to_report():
@@ -215,10 +221,25 @@ def _asynchronous(x):
     return x + fx.async_done(future)
 
 
+def _beside_much_else(x):
+    square = x[:, None] * x + 10 * jnp.eye(len(x))
+    fx.print("{}", square)
+    kernel = jnp.ones((1, 1, 3, 3))
+    smooth = jax.lax.conv_general_dilated(square[None, None], kernel, (1, 1), "SAME")
+    return {
+        "smooth": smooth,
+        "root": jnp.linalg.cholesky(square),
+        "top": jax.lax.top_k(jnp.sort(square), 3),
+        "waves": jnp.fft.rfft(x),
+        "keys": jax.random.split(jax.random.key(0)),
+    }
+
+
 HOLDERS = [_in_kernel, _in_while, _in_branch, _in_lanes, _in_derivative, _in_function, _in_region, _asynchronous]
+HOLDERS += [_beside_much_else, functools.partial(_in_region, check_vma=False)]
 
 
-@pytest.mark.parametrize("f", [*HOLDERS, functools.partial(_in_region, check_vma=False)])
+@pytest.mark.parametrize("f", HOLDERS)
 def test_wherever_effects_are(f, capsys):
     """Effects are left out of whatever holds them, and the results are compared with what the function gives."""
     found = fx.inspect(f, compare=True)(X)
