@@ -54,6 +54,7 @@ from effects._model.effect import Effect as Effect
 from effects._model.functions import register_callback as register_callback
 from effects._model.record import Record as Record
 from effects._version import __version__ as __version__
+from effects.dispatch.calling.compare import Comparison as Comparison
 from effects.dispatch.calling.export import export as export
 from effects.dispatch.calling.exported import Exported as Exported
 from effects.dispatch.calling.exported import deserialize as deserialize
@@ -88,6 +89,7 @@ _follow_cells()
 __all__ = [
     "BarrierTimeout",
     "CheckError",
+    "Comparison",
     "Config",
     "ConsoleHandler",
     "CsvHandler",

@@ -1,34 +1,55 @@
-"""`fx.inspect`: asynchronous operations, with what stands between start and done, and what is copied there."""
+"""`fx.inspect`: asynchronous operations, with what stands between start and done, and what is copied there. What
+effects change, `compare.py` finds."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal, overload
 
 from effects import _jax
 from effects._model.operation import HostRun, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects._model.primitive import effect_p
 from effects._model.where import Where
+from effects.dispatch.calling.compare import Comparison, comparing
+from effects.dispatch.calling.compiled_text import Copy
 from effects.dispatch.calling.jit import JitFunction, jit
-from effects.dispatch.calling.schedule import Copy, Interval, Schedule
+from effects.dispatch.calling.schedule import Interval, Schedule
 from effects.lowering.passes.flights import Flight, Flights, Place, Step
 
 _PARTS = {async_start_p: "start", async_update_p: "update", async_done_p: "done"}
 
 
-def inspect(fn: Callable[..., Any]) -> Callable[..., Inspection]:
-    """Shows the asynchronous operations of a function, without running it.
+@overload
+def inspect(fn: Callable[..., Any], *, compare: Literal[False] = False) -> Callable[..., Inspection]: ...
+@overload
+def inspect(fn: Callable[..., Any], *, compare: Literal[True]) -> Callable[..., Comparison]: ...
+def inspect(fn: Callable[..., Any], *, compare: bool = False) -> Callable[..., Inspection] | Callable[..., Comparison]:
+    """Shows the asynchronous operations of a function, without running it, or what its effects change.
 
     For each operation: its start, updates and dones, what stands between them in the program, and every copy that
     XLA makes there in the compiled program.
 
+    With `compare=True` it compiles the function with its effects, and without those that return nothing (prints, logs,
+    checks, bars, callbacks without results). It shows which fusions are split by the effects, what is computed or
+    copied for them, and how much memory they need. Then it runs both programs and compares their results bit by bit.
+    Nothing becomes of the effects in these runs. What returns something stays in both programs, since their values
+    need it: callbacks with results, `fx.error_if`, custom calls and asynchronous operations happen in each.
+
     Args:
         fn: The function, of `fx.jit` or as it would be given to `fx.jit`.
+        compare: Whether to compare the function with the same one without its effects.
 
     Returns:
-        A function of the same arguments that returns an `fx.Inspection`. Its `str` is the report.
+        A function of the same arguments that returns an `fx.Inspection`, or with `compare=True` an `fx.Comparison`. Its
+        `str` is the report.
+
+    Raises:
+        TypeError: with `compare=True`, if a library has compiled the function.
+        ValueError: when the returned function is called, with `compare=True`, where the function cannot be run twice:
+            in a function that is traced, with arguments that have no values, with references from outside, and on
+            arrays of several processes.
 
     Example:
         >>> import effects as fx, jax.numpy as jnp
@@ -41,8 +62,17 @@ def inspect(fn: Callable[..., Any]) -> Callable[..., Inspection]:
         ('sin', 'async_start', ())
         >>> operation.between[0].startswith("mul ")
         True
+        >>> def g(x):
+        ...     y = jnp.sin(x)
+        ...     fx.print("y = {}", y)
+        ...     return jnp.cos(y)
+        >>> comparison = fx.inspect(g, compare=True)(1.0)
+        >>> comparison.with_effects.calls, comparison.without_effects.calls, comparison.differences
+        (1, 0, ())
     """
     function = fn if isinstance(fn, JitFunction) else jit(fn)
+    if compare:
+        return comparing(function)
 
     def inspected(*args: Any, **kwargs: Any) -> Inspection:
         traced = function.trace(*args, **kwargs)

@@ -7,39 +7,15 @@ instructions are between a start and its done.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from effects._wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
+from effects.dispatch.calling.compiled_text import CompiledText, Copy, Instruction, copy_of
 from effects.lowering.passes.flights import Path, exclude
 
 _STARTS = (BEGIN_TARGET, KEEP_TARGET, POST_TARGET)
 _NOTHING: frozenset[int] = frozenset()
-
-_COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\) -> .*\{")
-_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = (.+)")
-_NAME = re.compile(r"%([^\s,(){}=]+)")
-
-
-@dataclasses.dataclass(frozen=True)
-class Copy:
-    """A copy that a compiled program makes.
-
-    Attributes:
-        name: Its name in the compiled text.
-        shape: The type of what is copied.
-        buffer: The name of what is copied.
-        origin: What computes that: the operation of JAX's, or the name of the argument, as XLA's metadata say it.
-    """
-
-    name: str
-    shape: str
-    buffer: str
-    origin: str
-
-    def __str__(self) -> str:
-        return f"%{self.name} = {self.shape} copy(%{self.buffer}), of {self.origin}"
 
 
 class _Time(NamedTuple):
@@ -56,23 +32,6 @@ class Interval:
     ends: list[_Time] = dataclasses.field(default_factory=list)
 
 
-class _Instruction(NamedTuple):
-    name: str
-    shape: str
-    opcode: str
-    operands: list[str]
-    argument: str
-    rest: str
-    is_root: bool
-
-    def attribute(self, name: str) -> str:
-        found = re.search(rf'\b{name}="?(\{{[^}}]*\}}|[^\s,"]+)', self.rest)
-        return found.group(1) if found else ""
-
-    def computations(self, *names: str) -> list[str]:
-        return [name for attribute in names for name in _NAME.findall(self.attribute(attribute))]
-
-
 class Schedule:
     """What a compiled program does, each loop's body read twice.
 
@@ -84,12 +43,12 @@ class Schedule:
     def __init__(self, text: str) -> None:
         self.intervals: list[Interval] = []
         self.copies: list[tuple[_Time, Copy]] = []
-        self._computations, entry = _read(text)
+        self._compiled = compiled = CompiledText(text)
         self._number = self._visits = 0
         self._path: Path = ()
         self._around: tuple[str, ...] = ()
-        if entry:
-            self._run(entry, [])
+        if compiled.entry:
+            self._run(compiled.entry, [])
 
     def copies_between(self, interval: Interval) -> list[Copy]:
         """The copies between a start and its done, each once."""
@@ -102,20 +61,20 @@ class Schedule:
 
     def _run(self, computation: str, args: Sequence[Any]) -> Any:
         values: dict[str, Any] = {}
-        instructions = {instruction.name: instruction for instruction in self._computations[computation]}
+        instructions = {instruction.name: instruction for instruction in self._compiled.computations[computation]}
         result: Any = _NOTHING
         for instruction in instructions.values():
             self._number += 1
             operands = [values.get(name, _NOTHING) for name in instruction.operands]
-            if self._is_copy(instruction):
-                self.copies.append((self._now, _copy(instruction, instructions)))
+            if self._compiled.is_copy(instruction):
+                self.copies.append((self._now, copy_of(instruction, instructions)))
             around, self._around = self._around, (*self._around, instruction.name)
             value = values[instruction.name] = self._value(instruction, operands, args)
             result = value if instruction.is_root else result
             self._around = around
         return result
 
-    def _value(self, instruction: _Instruction, operands: list[Any], args: Sequence[Any]) -> Any:
+    def _value(self, instruction: Instruction, operands: list[Any], args: Sequence[Any]) -> Any:
         match instruction.opcode:
             case "parameter":
                 number = int(instruction.argument)
@@ -163,70 +122,11 @@ class Schedule:
             self.intervals[number].ends.append(self._now)
         return _NOTHING
 
-    def _is_copy(self, instruction: _Instruction) -> bool:
-        if instruction.opcode in ("copy", "copy-start"):
-            return True
-        if instruction.opcode != "fusion":
-            return False
-        (called,) = instruction.computations("calls")
-        opcodes = [one.opcode for one in self._computations[called]]
-        return opcodes == ["parameter", "copy"]
-
 
 def _is_between(start: _Time, time: _Time, end: _Time) -> bool:
     if not start.number < time.number < end.number:
         return False
     return not exclude(time.path, start.path) and not exclude(time.path, end.path)
-
-
-def _read(text: str) -> tuple[dict[str, list[_Instruction]], str]:
-    """The instructions of each computation, and the name of the one that the program begins with."""
-    computations: dict[str, list[_Instruction]] = {}
-    entry = name = ""
-    for line in text.splitlines():
-        if header := _COMPUTATION.fullmatch(line):
-            name = header.group(2)
-            computations[name] = []
-            entry = name if header.group(1) else entry
-        elif line.startswith("}"):
-            name = ""
-        elif name and (found := _INSTRUCTION.fullmatch(line)):
-            computations[name].append(_instruction(found.group(2), found.group(3), bool(found.group(1))))
-    return computations, entry
-
-
-def _instruction(name: str, text: str, is_root: bool) -> _Instruction:
-    end = _closing(text, 0) + 1 if text.startswith("(") else text.index(" ")
-    shape, text = text[:end], text[end:].lstrip()
-    opening = text.index("(")
-    closing = _closing(text, opening)
-    opcode, argument, rest = text[:opening], text[opening + 1 : closing], text[closing + 1 :]
-    return _Instruction(name, shape, opcode, _NAME.findall(argument), argument, rest, is_root)
-
-
-def _closing(text: str, at: int) -> int:
-    """Where the parenthesis is closed that is opened here."""
-    depth = 0
-    for i in range(at, len(text)):
-        depth += (text[i] == "(") - (text[i] == ")")
-        if depth == 0:
-            return i
-    return len(text)
-
-
-def _copy(instruction: _Instruction, instructions: dict[str, _Instruction]) -> Copy:
-    buffer = instruction.operands[0]
-    return Copy(instruction.name, instruction.shape, buffer, _origin(buffer, instructions))
-
-
-def _origin(name: str, instructions: dict[str, _Instruction]) -> str:
-    instruction = instructions[name]
-    if instruction.opcode in ("copy", "bitcast", "get-tuple-element") and instruction.operands:
-        whose = _origin(instruction.operands[0], instructions)
-        index = instruction.attribute("index")
-        return f"element {index} of {whose}" if index else whose
-    label = instruction.attribute("op_name")
-    return f"the {instruction.opcode} `{label or name}`"
 
 
 def _tickets(value: Any) -> frozenset[int]:

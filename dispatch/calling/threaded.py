@@ -50,7 +50,7 @@ def make_threaded(traceable: Any, jitted: Any) -> Any:
         if by_hand:  # JAX does that to find where a NaN came from: effects happen as they do without jit
             return traceable.find_fun()(*args, **kwargs), {}
         traced = trace(jitted, args, kwargs)
-        return _run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
+        return run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
 
     _hide_token(traceable, threaded)
     return threaded
@@ -70,7 +70,7 @@ def checked_jaxpr(traced: Any) -> Any:
     return jaxpr
 
 
-def _run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[Any]], tuple[list[Any], Any]]) -> Any:
+def run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[Any]], tuple[list[Any], Any]]) -> Any:
     """The results of `run(jaxpr, flat arguments)`, the first of them as the traced function returns it."""
     # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
     flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
@@ -92,7 +92,7 @@ def jit_with_all_tokens(fun: Callable[..., Any], options: dict[str, Any], keys: 
             after, outs = thread_tokens(jaxpr, dict(zip(keys, tokens, strict=True)), flat, once=True)
             return outs, tuple(after[key] for key in keys)
 
-        return _run_traced(trace(traceable, args, kwargs), args, kwargs, run)
+        return run_traced(trace(traceable, args, kwargs), args, kwargs, run)
 
     _hide_token(fun, threaded)
     return jit_with_tokens(threaded, signature_of(fun), options)

@@ -130,7 +130,9 @@ def with_jaxprs(eqn: Any, change: Callable[[Any], Any]) -> Any:
 
     def changed(value: Any) -> Any:
         if isinstance(value, (tuple, list)):
-            return type(value)(map(changed, value))
+            parts = [*map(changed, value)]
+            same = all(part is old for part, old in zip(parts, value, strict=True))
+            return value if same else type(value)(parts)  # a named tuple, which holds no jaxprs, is not made like that
         return change(value) if isinstance(value, (core.Jaxpr, ClosedJaxpr)) else value
 
     params = {name: changed(value) for name, value in eqn.params.items()}

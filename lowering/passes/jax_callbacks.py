@@ -3,7 +3,7 @@ go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from effects import _jax
@@ -12,10 +12,9 @@ from effects._api.jax_callbacks import bind_effect
 from effects._api.registry import OF_JAX
 from effects._model.primitive import effect_p
 from effects.lowering.holders import find_holder
+from effects.lowering.passes.rewrite import rewritten, with_jaxprs
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import registered_rule
-
-_Change = Callable[[Any], Any]  # of a jaxpr
 
 
 def take_over(jaxpr: Any) -> Any:
@@ -38,10 +37,10 @@ def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
         if eqn.primitive in _jax.callback_primitives:
             return bind_effect(eqn.primitive, operands, eqn.params, in_program_order)
         if _jax.has_callbacks_of_jax(eqn) and _takes_tokens(eqn.primitive):
-            eqn = _with_jaxprs(eqn, take_over)
+            eqn = with_jaxprs(eqn, take_over)
         return _jax.bind(eqn, operands)
 
-    return _changed(jaxpr, apply)
+    return rewritten(jaxpr, apply)
 
 
 def _takes_tokens(primitive: Any) -> bool:
@@ -56,7 +55,7 @@ def is_of_jax(jaxprs: Sequence[Any]) -> bool:
 
 def give_back(eqn: Any) -> Any:
     """An equation in whose jaxprs JAX's own callbacks are JAX's again."""
-    return _with_jaxprs(eqn, _give_back)
+    return with_jaxprs(eqn, _give_back)
 
 
 def _give_back(jaxpr: Any) -> Any:
@@ -70,28 +69,4 @@ def _given_back(jaxpr: Any) -> Any:
             return origin.give_back(eqn.params["site"], operands)
         return _jax.bind(give_back(eqn), operands)
 
-    return _changed(jaxpr, apply)
-
-
-def _changed(jaxpr: Any, apply: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Any:
-    return _jax.trace_to_jaxpr(lambda *args: _jax.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
-
-
-def _with_jaxprs(eqn: Any, change: _Change) -> Any:
-    """An equation with changed jaxprs. That of a region is traced among the region's axes, where JAX's checks
-    (`jax_enable_checks`) find them, also in kernels of the region."""
-    if eqn.primitive is not _jax.shard_map_p:
-        return _jax.with_jaxprs(eqn, _inside(change))
-    mesh, axes, check_vma = (eqn.params[name] for name in ("mesh", "newly_manual_axes", "check_vma"))
-    with _jax.inside_region(mesh, axes, check_vma):
-        return _jax.with_jaxprs(eqn, _inside(change))
-
-
-def _inside(change: _Change) -> _Change:
-    """The change for jaxprs as equations hold them, with constants or without."""
-
-    def changed(jaxpr: Any) -> Any:
-        after = change(_jax.closed_jaxpr(jaxpr))
-        return after if _jax.is_closed(jaxpr) else _jax.open_jaxpr(after)
-
-    return changed
+    return rewritten(jaxpr, apply)
