@@ -73,16 +73,14 @@ class Handler:
                     self._report(error, None, report)
 
     def _take(self, records: Records | list[Record], report: Callable[[BaseException], None]) -> None:
-        if self._effects is not None:
-            wanted = (
-                {site.effect.name in self._effects for site in records.sites()}
-                if isinstance(records, Records)
-                else {True, False}
-            )
-            if wanted == {False}:
-                return
-            if wanted != {True}:
-                records = [record for record in records if record.effect in self._effects]
+        if isinstance(records, Records):
+            records = records.of_sites(self.is_for)
+            is_empty = not records.sites()
+        else:
+            records = [record for record in records if self._effects is None or record.effect in self._effects]
+            is_empty = not records
+        if is_empty:
+            return
         if self._many is not None:
             try:
                 self._many(records)

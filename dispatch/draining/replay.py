@@ -21,7 +21,7 @@ from effects import _jax
 from effects._bars import Output
 from effects._model.host_call import take_results
 from effects._model.native_rows import NativeRows, plan_of_text
-from effects._model.record import Record, Records, records_of
+from effects._model.record import Record, Records, count_lanes, records_of
 from effects._model.site import Site
 from effects._wire import INDEX, UNTRACKED_THREAD
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey, stops_after_error
@@ -244,8 +244,7 @@ class Replay:
         """If that stops the program's effects, returns in which record, and what is left: lanes of it, and records."""
         observed = self._observers.handlers or self._observers.captures
         suppressed = bool(observed) and any(capture.suppress for capture in self._captures())
-        shown = [site for site in records.sites() if self._is_shown(site, suppressed)]
-        if shown and not self._write_at_once(records, shown):
+        if not self._write_at_once(records.of_sites(lambda site: self._is_shown(site, suppressed))):
             for at, part in records.shown_parts():
                 if not self._is_shown(part[0], suppressed) or (left := self._show_lanes(part)) is None:
                     continue
@@ -266,12 +265,14 @@ class Replay:
             return False
         return content.is_shown(suppressed)
 
-    def _write_at_once(self, records: Records, shown: list[Site]) -> bool:
-        """Writes the text of records as one, if native code makes it of all of them that are shown. Returns whether it
-        has done so."""
-        if not all(site.content.writes_text for site in shown) or len(shown) < len(records.sites()):
+    def _write_at_once(self, shown: Records) -> bool:
+        """Writes the text of records as one, if native code makes it of all of them. Returns whether nothing is left to
+        be shown."""
+        if not all(site.content.writes_text for site in shown.sites()):
             return False
-        if may_wait(self._call[1]) or (lines := _TEXTS.of(records)) is None:
+        if not shown.sites():
+            return True
+        if may_wait(self._call[1]) or (lines := _TEXTS.of(shown)) is None:
             return False
         try:
             self._write(lines[0].decode())
@@ -279,7 +280,7 @@ class Replay:
             # As with text of the drain's: it may be out in part, or an error that comes before anything is written.
             if not isinstance(error, OSError) and len(lines[1]) > 1:
                 return False
-            self.lose(error, [(site, 1) for site, *_ in records.parts()])
+            self.lose(error, [(site, count_lanes(site, payload)) for site, _, _, payload in shown.parts()])
         return True
 
     def _show_lanes(self, part: Part) -> list[Record] | None:

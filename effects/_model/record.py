@@ -304,6 +304,17 @@ class Records(Sequence[Record]):
             return [self._one[0]]
         return [*map(self._find_site, native.sites_of(self._data))]
 
+    def of_sites(self, keep: Callable[[Site], bool]) -> Records:
+        """Those whose sites are to be kept; all are these records themselves."""
+        sites = self.sites()
+        kept = [site for site in sites if keep(site)]
+        if len(kept) == len(sites):
+            return self
+        data, count = native.select_records(self._data, [site.id for site in kept])
+        selected = Records(data, count, self._find_site)
+        selected.time = self.time
+        return selected
+
     def rows(self, plans: dict[int, Any], options: int, time: str) -> tuple[bytes, np.ndarray] | None:
         """The lines that native code makes of them, and where each ends; None if it has no hold of them.
 

@@ -210,5 +210,32 @@ TEST(test_what_is_formatted) {
   CHECK_SEEN(Items(batch), {"5.0:c0", "text 5.0:#1"});
 }
 
+// Text that follows records for Python goes with them, so that both travel in one item; behind a callback it does not.
+TEST(test_text_follows_records) {
+  World world;
+  Plan plan;
+  plan.pieces.emplace_back().literal = "x\n";
+  world.sites.set_plan(kSite, plan);
+  world.drain.open(1, /*sink=*/3);
+  InThread([&] {
+    const auto publish = [&](uint64_t site, uint32_t index, uint16_t flags) {
+      CHECK(world.publisher.publish(Kind::kOrdered, site, MakeToken(1, 0, 0, index), 0, nullptr, 0, flags));
+    };
+    publish(kSite, 0, 0);
+    for (uint32_t index = 1; index < 5; ++index) publish(index % 2 == 0 ? kSite : kSite + 1, index, 0);
+    publish(kSite + 1, 5, kCallback);
+    publish(kSite, 6, 0);
+    Close(world.publisher, 1, 0, {{0, 7}});
+  });
+  std::vector<std::string> items;
+  for (size_t finished = 0; finished == 0;) {
+    const Batch batch = world.drain.next_batch(kPatience);
+    for (const std::string &item : Items(batch)) items.push_back(item);
+    finished += batch.finished.size();
+    if (batch.has_run()) world.resume(batch);
+  }
+  CHECK_SEEN(items, {"text 1.0:#1", "1.0:1,2,3,4,c5", "text 1.0:#1"});
+}
+
 } // namespace
 } // namespace effects

@@ -183,11 +183,11 @@ TEST(test_plan_outlives_its_site_with_whom_it_serves) {
   CHECK(sites.plan(1) == old);
   sites.set_plan(1, Named("new"));
   const auto current = sites.plan(1);
-  CHECK(current->at(0).literal == "new");
+  CHECK(current->pieces.at(0).literal == "new");
   sites.release(1, 0, 0);
   CHECK_SEEN(Forgotten(sites, kNoneOpen, 0), {"1"});
-  CHECK(old->at(0).literal == "old");
-  CHECK(current->at(0).literal == "new");
+  CHECK(old->pieces.at(0).literal == "old");
+  CHECK(current->pieces.at(0).literal == "new");
 }
 
 // Threads retain, use and release while another forgets: who holds a site finds it, and at the end every site has been

@@ -5,6 +5,11 @@
 namespace effects {
 namespace {
 
+// Whether the last of the items takes more records of this epoch.
+bool Continues(const Item &item, const EpochInfo &info) {
+  return item.info.epoch == info.epoch && item.reply == 0 && item.info.failed == info.failed;
+}
+
 // The last of the items if it is of this kind and thread.
 Item *Last(std::vector<Item> &items, ItemKind kind, uint32_t thread) {
   return !items.empty() && items.back().kind == kind && items.back().info.thread == thread ? &items.back() : nullptr;
@@ -15,6 +20,13 @@ Item &Begin(std::vector<Item> &items, ItemKind kind, const EpochInfo &info) {
   item.kind = kind;
   item.info = info;
   return item;
+}
+
+// Whether Python has just got records of this epoch that call nothing. It makes their text at once with that of those
+// that follow, where each text by itself would be an item between others.
+bool FollowsRecords(std::vector<Item> &items, const EpochInfo &info) {
+  const Item *const last = Last(items, ItemKind::kRecords, info.thread);
+  return last != nullptr && !last->has_callbacks && Continues(*last, info);
 }
 
 } // namespace
@@ -55,7 +67,7 @@ void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&p
   const bool carry = must_carry(batch, info.thread);
   if (!carry) count_untracked_of(batch, info, 1);
   auto &items = carry ? carried_ : batch.items;
-  if (plan != nullptr)
+  if (plan != nullptr && (payload.block || !FollowsRecords(items, info)))
     append_text(items, *plan, header.site, payload, info);
   else
     append_record(items, header, std::move(payload), info);
@@ -85,7 +97,7 @@ void BatchBuilder::append_record(std::vector<Item> &items, const RecordHeader &h
                                  const EpochInfo &info) {
   const bool large = static_cast<bool>(payload.block);
   Item *item = large ? nullptr : Last(items, ItemKind::kRecords, info.thread);
-  if (item == nullptr || item->info.epoch != info.epoch || item->reply != 0 || item->info.failed != info.failed)
+  if (item == nullptr || !Continues(*item, info))
     item = &Begin(items, large ? ItemKind::kLarge : ItemKind::kRecords, info);
   RecordHeader shown = header;
   if ((shown.flags & kReplicated) != 0) shown.device = kAllDevices; // whichever was heard first

@@ -55,6 +55,10 @@ void DefineTexts(nb::module_ &m) {
   });
 
   m.def("sites_of", [](nb::bytes records) { return SitesOf(View(records)); });
+  m.def("select_records", [](nb::bytes records, const std::vector<uint64_t> &sites) {
+    const Selected selected = SelectRecords(View(records), sites);
+    return nb::make_tuple(ToBytes(selected.records.data(), selected.records.size()), selected.count);
+  });
 }
 
 } // namespace effects

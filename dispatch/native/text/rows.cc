@@ -53,4 +53,15 @@ std::vector<uint64_t> SitesOf(std::string_view records) {
   return sites;
 }
 
+Selected SelectRecords(std::string_view records, const std::vector<uint64_t> &sites) {
+  Selected selected;
+  ForEach(records, [&](const RecordHeader &header, const std::byte *payload) {
+    if (std::find(sites.begin(), sites.end(), header.site) == sites.end()) return;
+    selected.records.append(reinterpret_cast<const char *>(payload - sizeof(RecordHeader)),
+                            sizeof(RecordHeader) + header.payload_size);
+    ++selected.count;
+  });
+  return selected;
+}
+
 } // namespace effects

@@ -22,4 +22,12 @@ Rows FormatRows(std::string_view records, const std::unordered_map<uint64_t, con
 // The sites of these records, each once, as they come.
 std::vector<uint64_t> SitesOf(std::string_view records);
 
+struct Selected {
+  std::string records;
+  uint64_t count = 0;
+};
+
+// Those of the records that are of these sites.
+Selected SelectRecords(std::string_view records, const std::vector<uint64_t> &sites);
+
 } // namespace effects

@@ -228,3 +228,16 @@ def test_programs(tmp_path):
     assert [line["text"] for line in lines[1::2]] == [record.text for record in records[1::2]]
     assert [tuple(line["token"]) for line in lines] == [record.token for record in records]
     assert {line["thread"] for line in lines} == {record.thread for record in records}
+
+
+@pytest.mark.parametrize("effects", [None, "log", "print"])
+def test_a_handler_of_some_effects(effects, tmp_path, capsys):
+    """Prints and events in turns: a handler gets those that it is for, and the output has all prints in order."""
+    with fx.add_handler(fx.JsonLinesHandler(tmp_path / "lines"), effects=effects):
+        loop(lambda i: (fx.log("step", i=i), fx.print("{}", i)), 300)()
+    lines = read_lines(tmp_path / "lines")
+    of_logs = [line["fields"]["i"] for line in lines if line["effect"] == "log"]
+    of_prints = [line["text"] for line in lines if line["effect"] == "print"]
+    assert of_logs == ([] if effects == "print" else list(range(300)))
+    assert of_prints == ([] if effects == "log" else [*map(str, range(300))])
+    assert capsys.readouterr().out.splitlines() == [*map(str, range(300))]

@@ -84,8 +84,8 @@ SLIPS = (
     Slip(
         "replay.failed_records",
         BUILDER,
-        "item->reply != 0 || item->info.failed != info.failed)",
-        "item->reply != 0)",
+        "item.reply == 0 && item.info.failed == info.failed;",
+        "item.reply == 0;",
         "Records from before a program's failure and from after it are taken for alike.",
         ("tests/native/batch_test.cc::test_records_before_and_after_a_failure_are_apart",),
     ),

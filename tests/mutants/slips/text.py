@@ -69,4 +69,20 @@ SLIPS = (
         "An output of the user's, which calls programs, gets several lines at a time.",
         ("tests/effects/test_output.py::test_output_may_call_programs_and_wait_for_them",),
     ),
+    Slip(
+        "text.follows_records",
+        "dispatch/native/drain/batch_builder.cc",
+        "last != nullptr && !last->has_callbacks && Continues(*last, info)",
+        "last != nullptr && Continues(*last, info)",
+        "Behind a callback, texts are handed to Python one by one.",
+        ("tests/native/batch_test.cc::test_text_follows_records",),
+    ),
+    Slip(
+        "text.lanes_of_others",
+        "dispatch/native/text/format.cc",
+        "at += lane[axis] * piece.strides[axis]",
+        "at += lane[0] * piece.strides[axis]",
+        "A lane shows the values of another.",
+        ("tests/native/text_test.cc::test_lanes_that_have_the_effect",),
+    ),
 )
