@@ -15,7 +15,7 @@ from effects._model.marked_record import MarkedRecord, plan_of
 from effects._model.native_rows import NativeRows, joined
 from effects._model.native_text import Piece, Plan, Style, Wrap
 from effects._model.python_value import python_value
-from effects._model.record import Record
+from effects._model.record import Record, Records
 from effects._model.site import Site
 from effects.handlers._batches import each
 from effects.handlers._json_pieces import json_pieces
@@ -70,7 +70,7 @@ class CsvHandler:
 
     def handle_many(self, records: Sequence[Record]) -> None:
         lines: list[bytes] = []
-        rows = self._rows.of(records)
+        rows = self._rows.of(records) if self._fields is not None or _all_have_lines(records) else None
         try:
             if rows is None:
                 each(records, lambda record: self._add(record, lines))
@@ -130,6 +130,11 @@ def _line(cells: list[Any]) -> bytes:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerow(cells)
     return out.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _all_have_lines(records: Sequence[Record]) -> bool:
+    """Whether there is a line of each site: under a mask it may be that no lane has the effect."""
+    return not isinstance(records, Records) or all(site.mask is None for site in records.sites())
 
 
 def _cell_pieces(record: MarkedRecord, value: Any) -> Iterator[Piece]:

@@ -206,6 +206,15 @@ def test_lanes(dtype, differs, is_masked, tmp_path):
         assert is_masked or expected.count(b"\n") == (48 if make is fx.JsonLinesHandler else 25)
 
 
+def test_columns_of_the_first_line(tmp_path):
+    """A record that no lane has says nothing of the columns."""
+    fields = [{"y": ONE}, {"x": ONE}]
+    sites = [site_of(((), one)).with_mask().with_lanes(2, [True, False]) for one in fields]
+    masks = [np.array([False, False]), np.array([True, True])]
+    rows = [(site, ((), one), (mask,)) for site, one, mask in zip(sites, fields, masks, strict=True)]
+    assert check(fx.CsvHandler, rows, tmp_path).splitlines()[0].endswith(b",x,fields")
+
+
 @pytest.mark.parametrize("number", range(len(FORMATS)), ids=[fmt for fmt, _ in FORMATS])
 def test_texts(number):
     """What native code shows of prints, and of events without configuration."""
