@@ -9,8 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._cases import Result, case
 from benchmarks._measure import Figure
+from benchmarks._ratios import aside, cost, gain
 
 CHILD = "benchmarks._devices_child"
 DEVICES = 4
@@ -29,8 +30,12 @@ def device_arrays(repeats: int) -> Result:
 
 
 def _against_plain(figures: dict[str, Figure]) -> Result:
-    plain, ours, jaxs = (figure.median for figure in figures.values())
-    ratios = [Ratio("fx.print / plain", ours / plain, Target(1.5)), Ratio("jax.debug.print / plain", jaxs / plain)]
+    plain, ours, jaxs = figures.values()
+    ratios = [
+        cost("fx.print / plain", ours, plain, at_most=1.5),
+        aside("jax.debug.print / plain", jaxs, plain),
+        gain("jax.debug.print / fx.print", jaxs, ours),
+    ]
     return Result("call", ratios, figures)
 
 
@@ -38,10 +43,10 @@ def _against_plain(figures: dict[str, Figure]) -> Result:
 def alternating(repeats: int) -> Result:
     """The order goes from device to device, which costs nothing."""
     figures = _run_child(repeats)["in turn"]
-    plain, plain_other, one, another = (figure.median for figure in figures.values())
+    plain, plain_other, one, another = figures.values()
     ratios = [
-        Ratio("fx.print: another each time / one device", another / one, Target(1.1)),
-        Ratio("plain: another each time / one device", plain_other / plain),
+        cost("fx.print: another each time / one device", another, one, at_most=1.1),
+        aside("plain: another each time / one device", plain_other, plain),
     ]
     return Result("call", ratios, figures)
 
