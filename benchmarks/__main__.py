@@ -29,7 +29,12 @@ MODULES = (
     "_progress",
     "_devices",
     "_compile",
+    "_import",
     "_counts",
+    "_scale_prints",
+    "_scale_operand",
+    "_scale_devices",
+    "_scale_ring",
     "_memory",
 )
 """Where cases are, in the order in which they run. A new module is named here."""
@@ -51,6 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         show(run, console)
     if options.json:
         options.json.write_text(json.dumps(runs[-1], indent=1) + "\n")
+    if options.plot:
+        from benchmarks._plot import draw
+
+        for file in draw(runs, options.plot):
+            console.print(f"Drawn: {file}", highlight=False)
     return _compare(options.gate, runs[-1], console) if options.gate else 0
 
 
@@ -96,6 +106,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--read", type=Path, nargs="+", metavar="FILE", help="measure nothing: take what `--json` has written"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file too")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw the ratios and curves into this folder")
     parser.add_argument(
         "--gate",
         type=Path,

@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks._ratios import LEAST_ROUNDS, spread
 
 FLOOR = 1.15
-COUNT_FLOOR = 1.03
+COUNT_FLOOR = 1.05
 COUNT_STEP = 0.1
 """Counts are compared within a tenth of a one too: how many records the drain takes at a time is chance, so what it
 does for them all, divided by their number, is not quite the same each time."""
