@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: runs the cases and prints their tables."""
+"""`python -m benchmarks`: runs the cases, prints their tables, and compares and draws what they found."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
 
+from benchmarks import _gate
 from benchmarks._cases import CASES
 from benchmarks._machine import describe_machine
 from benchmarks._report import show, to_json
@@ -27,33 +29,67 @@ MODULES = (
     "_progress",
     "_devices",
     "_compile",
+    "_import",
+    "_counts",
+    "_scale_prints",
+    "_scale_operand",
+    "_scale_devices",
+    "_scale_ring",
     "_memory",
 )
 """Where cases are, in the order in which they run. A new module is named here."""
 
+REPEATS, QUICK_REPEATS = 11, 7
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs what was asked for. Returns 0: a missed target is shown, not failed."""
+    """Does what was asked for. Returns 1 if there is a gate and something is worse than the baseline; else 0, since a
+    missed target is shown, not failed."""
     for module in MODULES:
         importlib.import_module(f"benchmarks.{module}")
     options = _parse(argv)
     if options.platform:
         jax.config.update("jax_platforms", options.platform)
-    names = options.only or [name for name, case in CASES.items() if options.all or not case.slow]
+    runs = [json.loads(file.read_text()) for file in options.read] if options.read else [_measure(options)]
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    for run in runs:
+        show(run, console)
+    if options.json:
+        options.json.write_text(json.dumps(runs[-1], indent=1) + "\n")
+    if options.plot:
+        from benchmarks._plot import draw
+
+        for file in draw(runs, options.plot):
+            console.print(f"Drawn: {file}", highlight=False)
+    return _compare(options.gate, runs[-1], console) if options.gate else 0
+
+
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    paces = {"quick"} if options.quick else {"quick", "usual", "slow"} if options.all else {"quick", "usual"}
+    names = options.only or [name for name, case in CASES.items() if case.pace in paces]
+    repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
     progress = Console(stderr=True)
     results = {}
     for name in names:
         progress.print(f"[dim]{name}: {CASES[name].what}[/]", highlight=False)
-        results[name] = CASES[name].run(options.repeats)
-    machine = describe_machine()
-    show(results, machine, options.repeats, Console(width=None if sys.stdout.isatty() else 120))
-    if options.json:
-        options.json.write_text(json.dumps(to_json(results, machine, options.repeats), indent=2) + "\n")
-    return 0
+        results[name] = CASES[name].run(repeats)
+    return to_json(results, describe_machine(), repeats)
+
+
+def _compare(file: Path, run: dict[str, Any], console: Console) -> int:
+    if not file.exists():
+        console.print(f"There is no baseline {file}, so nothing is compared. Write one with `--json {file}`.")
+        return 0
+    baseline = json.loads(file.read_text())
+    verdicts = _gate.judge(baseline, run)
+    _gate.show(verdicts, baseline, run, console)
+    return int(any(verdict.outcome == "worse" for verdict in verdicts))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    listed = "\n".join(f"  {name:<14}{case.what}{' (slow)' if case.slow else ''}" for name, case in CASES.items())
+    listed = "\n".join(
+        f"  {name:<16}{case.what}{'' if case.pace == 'usual' else f' ({case.pace})'}" for name, case in CASES.items()
+    )
     parser = argparse.ArgumentParser(
         "python -m benchmarks",
         description="Measures side by side with JAX, in one process, in interleaved repeats.",
@@ -62,9 +98,23 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--platform", help="what `jax_platforms` is set to, such as cpu; by default JAX chooses")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(CASES), help="only these cases")
-    parser.add_argument("--all", action="store_true", help="the slow cases too")
-    parser.add_argument("--repeats", type=_positive, default=11, metavar="N", help="how many repeats (%(default)s)")
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--quick", action="store_true", help=f"the quick cases, with {QUICK_REPEATS} repeats: a minute")
+    extent.add_argument("--all", action="store_true", help="the slow cases too")
+    parser.add_argument("--repeats", type=_positive, metavar="N", help=f"how many repeats ({REPEATS})")
+    parser.add_argument(
+        "--read", type=Path, nargs="+", metavar="FILE", help="measure nothing: take what `--json` has written"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file too")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw the ratios and curves into this folder")
+    parser.add_argument(
+        "--gate",
+        type=Path,
+        nargs="?",
+        const=_gate.committed_baseline(),
+        metavar="FILE",
+        help="compare with a baseline, by default the committed one for this version of JAX; exit with 1 if worse",
+    )
     return parser.parse_args(argv)
 
 

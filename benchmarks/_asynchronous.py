@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 import effects as fx
-from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._cases import Result, case
 from benchmarks._measure import interleave, timed
 from benchmarks._output import stdout_in_file
+from benchmarks._ratios import aside, cost, gain
 
 PRINTS = 20
 SECONDS = 0.08
@@ -72,8 +73,12 @@ def asynchronous(repeats: int) -> Result:
             },
             repeats * ROUNDS_PER_REPEAT,
         )
-    _, at_once, ours, jaxs = (figure.median for figure in figures.values())
-    ratios = [Ratio("fx.print / plain", ours / at_once, Target(2)), Ratio("jax.debug.print / plain", jaxs / at_once)]
+    _, at_once, ours, jaxs = figures.values()
+    ratios = [
+        cost("fx.print / plain", ours, at_once, at_most=2),
+        aside("jax.debug.print / plain", jaxs, at_once),
+        gain("jax.debug.print / fx.print", jaxs, ours),
+    ]
     return Result("call until it returns", ratios, figures)
 
 

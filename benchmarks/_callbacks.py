@@ -12,9 +12,10 @@ import numpy as np
 from jax.experimental import io_callback
 
 import effects as fx
-from benchmarks._cases import Ratio, Result, Target, case
-from benchmarks._custom_call import library
-from benchmarks._measure import Figure, interleave, timed
+from benchmarks._build import library
+from benchmarks._cases import Result, case
+from benchmarks._measure import interleave, per, timed
+from benchmarks._ratios import cost, gain
 
 STEPS = 1000
 EVENTS = 10_000  # a record is so cheap that a thousand of them are measured with the call's own cost
@@ -40,10 +41,6 @@ class _Counted:
 
 def _loop(step: Callable[[Any, Any], Any], steps: int = STEPS) -> Callable[[Any], Any]:
     return lambda x: jax.lax.fori_loop(0, steps, step, x)
-
-
-def _per_step(figures: dict[str, Figure], steps: int = STEPS) -> dict[str, Figure]:
-    return {name: Figure(x.median / steps, x.low / steps, x.high / steps) for name, x in figures.items()}
 
 
 def _measuring(
@@ -78,12 +75,11 @@ def _against_io_callback(
         "io_callback": _measuring(jax.jit(_loop(jaxs)), jax.effects_barrier, check),
     }
     figures = interleave(contenders, repeats)
-    ratio = figures["io_callback"].median / figures["fx.callback"].median
-    target = Target(at_least, at_least=True)
-    return Result("step", [Ratio("io_callback(ordered=True) / fx.callback", ratio, target)], _per_step(figures))
+    ratio = gain("io_callback(ordered=True) / fx.callback", figures["io_callback"], figures["fx.callback"], at_least)
+    return Result("step", [ratio], per(figures, STEPS))
 
 
-@case("sync", f"an ordered callback whose result the program waits for, in fori_loop({STEPS:,})")
+@case("sync", f"an ordered callback whose result the program waits for, in fori_loop({STEPS:,})", "quick")
 def sync(repeats: int) -> Result:
     """The device waits for its turn and for the function.
 
@@ -101,7 +97,7 @@ def sync(repeats: int) -> Result:
     )
 
 
-@case("queued", f"an ordered callback without results, in fori_loop({STEPS:,}), until all have run")
+@case("queued", f"an ordered callback without results, in fori_loop({STEPS:,}), until all have run", "quick")
 def queued(repeats: int) -> Result:
     """The device waits for nothing."""
     calls = _Counted()
@@ -158,10 +154,8 @@ def log(repeats: int) -> Result:
         figures = interleave(contenders, repeats)
     finally:
         fx.remove_handler(token)
-    ratio = figures["jax.debug.callback"].median / figures["fx.log"].median
-    return Result(
-        "step", [Ratio("jax.debug.callback / fx.log", ratio, Target(100, at_least=True))], _per_step(figures, EVENTS)
-    )
+    ratio = gain("jax.debug.callback / fx.log", figures["jax.debug.callback"], figures["fx.log"], at_least=100)
+    return Result("step", [ratio], per(figures, EVENTS))
 
 
 @case("operand", f"a callback with an operand of {LARGE >> 20} MiB, and a copy of as much into warm memory")
@@ -187,8 +181,8 @@ def operand(repeats: int) -> Result:
     for _ in range(2):
         measure()
     figures = interleave({"fx.callback": measure, "a copy": lambda: timed(lambda: np.copyto(warm, host))}, repeats)
-    ratio = figures["fx.callback"].median / figures["a copy"].median
-    return Result("call", [Ratio("fx.callback / a copy", ratio, Target(1.3))], figures)
+    ratio = cost("fx.callback / a copy", figures["fx.callback"], figures["a copy"], at_most=1.3)
+    return Result("call", [ratio], figures)
 
 
 @case("result", f"a callback with a result of {LARGE >> 20} MiB, and a handler of XLA's that copies as much")
@@ -209,5 +203,5 @@ def result(repeats: int) -> Result:
         return lambda: timed(lambda: run().block_until_ready())
 
     figures = interleave({name: measuring(run) for name, run in programs.items()}, repeats)
-    ratio = figures["fx.callback"].median / figures["a handler"].median
-    return Result("call", [Ratio("fx.callback / a handler", ratio, Target(1.3))], figures)
+    ratio = cost("fx.callback / a handler", figures["fx.callback"], figures["a handler"], at_most=1.3)
+    return Result("call", [ratio], figures)

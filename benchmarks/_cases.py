@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 from benchmarks._measure import Figure
+from benchmarks._ratios import Ratio
+
+Pace = Literal["quick", "usual", "slow"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
-    """What a ratio should be: at most, or at least, so much."""
+class Curve:
+    """What a unit costs each contender, at each size of something."""
 
-    bound: float
-    at_least: bool = False
-
-    def met(self, value: float) -> bool:
-        """Whether a ratio is as it should be."""
-        return value >= self.bound if self.at_least else value <= self.bound
-
-    def __str__(self) -> str:
-        return f"{'>=' if self.at_least else '<='} {self.bound:g}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Ratio:
-    """One figure against another; without a target it is for information."""
-
-    label: str
-    value: float
-    target: Target | None = None
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the target is met; None without one."""
-        return None if self.target is None else self.target.met(self.value)
+    of: str  # what has the size
+    unit: str  # of the cost, as the axis of a picture says it
+    sizes: tuple[int, ...]
+    lines: dict[str, list[Figure | None]]  # by contender, a figure for each size; None where it was not measured
+    in_bytes: bool = False  # whether sizes are bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +30,8 @@ class Result:
     per: str
     ratios: list[Ratio]
     figures: dict[str, Figure]
+    counts: dict[str, float] = dataclasses.field(default_factory=dict)  # what noise does not change. Less is better
+    curve: Curve | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,20 +41,21 @@ class Case:
     name: str
     what: str
     run: Callable[[int], Result]  # takes the number of repeats
-    slow: bool  # runs only when asked for
+    pace: Pace
 
 
 CASES: dict[str, Case] = {}
 """By name, in the order in which they run."""
 
 
-def case(name: str, what: str, *, slow: bool = False) -> Callable[[Callable[[int], Result]], Callable[[int], Result]]:
+def case(name: str, what: str, pace: Pace = "usual") -> Callable[[Callable[[int], Result]], Callable[[int], Result]]:
     """Adds the decorated function, which takes the number of repeats, to the table of cases.
 
     Args:
         name: What `--only` calls it.
         what: What is measured, in a few words.
-        slow: Whether it takes minutes, and so runs only with `--only` or `--all`.
+        pace: `"quick"` if it takes seconds, so that it runs with `--quick` too; `"slow"` if it takes minutes, so that
+            it runs only with `--only` or `--all`.
 
     Example:
         >>> @case("nothing", "a loop that does nothing")
@@ -78,7 +67,7 @@ def case(name: str, what: str, *, slow: bool = False) -> Callable[[Callable[[int
     def add(run: Callable[[int], Result]) -> Callable[[int], Result]:
         if name in CASES:
             raise ValueError(f"There are two benchmarks called {name!r}. Names are unique. Rename one of them.")
-        CASES[name] = Case(name, what, run, slow)
+        CASES[name] = Case(name, what, run, pace)
         return run
 
     return add

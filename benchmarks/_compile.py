@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 import effects as fx
-from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._cases import Result, case
 from benchmarks._measure import Figure, interleave, timed
+from benchmarks._ratios import Ratio, cost, gain
 
 EQUATIONS = (1_000, 10_000)
 DEPTH = 20
@@ -160,8 +161,8 @@ def compile(repeats: int) -> Result:
         },
         repeats,
     )
-    ratio = figures["fx.print"].median / figures["jax.debug.print"].median
-    return Result("program", [Ratio("fx.print / jax.debug.print", ratio, Target(1.1))], figures)
+    ratio = cost("fx.print / jax.debug.print", figures["fx.print"], figures["jax.debug.print"], at_most=1.1)
+    return Result("program", [ratio], figures)
 
 
 @case("lanes", f"tracing, lowering and compiling a print under vmap over {LANES:,} and over {FEW} lanes")
@@ -180,10 +181,10 @@ def lanes(repeats: int) -> Result:
         },
         repeats,
     )
-    many, few, jaxs = (figure.median for figure in figures.values())
+    many, few, jaxs = figures.values()
     ratios = [
-        Ratio(f"{LANES:,} lanes / {FEW} lanes", many / few, Target(1.1)),
-        Ratio(f"jax.debug.print / fx.print, {FEW} lanes", jaxs / few),
+        cost(f"{LANES:,} lanes / {FEW} lanes", many, few, at_most=1.1),
+        gain(f"jax.debug.print / fx.print, {FEW} lanes", jaxs, few),
     ]
     return Result("program", ratios, figures)
 
@@ -202,10 +203,10 @@ def jax_lanes(repeats: int) -> Result:
     )
     # Once: it takes half a minute.
     jaxs = timed(lambda: jax.jit(jax.vmap(lambda x: jax.debug.print("x = {}", x))).lower(unrolled).compile())
-    figures[f"jax.jit, {MANY:,} lanes"] = Figure(jaxs, jaxs, jaxs)
-    many, few = (figures[f"fx.jit, {count}"].median for count in (f"{MANY:,} lanes", "2 lanes"))
+    figures[f"jax.jit, {MANY:,} lanes"] = Figure((jaxs,))
+    many, few = (figures[f"fx.jit, {count}"] for count in (f"{MANY:,} lanes", "2 lanes"))
     ratios = [
-        Ratio(f"{MANY:,} lanes / 2 lanes", many / few, Target(1.1)),
-        Ratio(f"jax.jit / fx.jit, {MANY:,} lanes", jaxs / many),
+        cost(f"{MANY:,} lanes / 2 lanes", many, few, at_most=1.1),
+        Ratio(f"jax.jit / fx.jit, {MANY:,} lanes", (jaxs / many.median,), "more"),
     ]
     return Result("program", ratios, figures)

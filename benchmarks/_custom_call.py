@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,25 +12,14 @@ import jax
 import jax.numpy as jnp
 
 import effects as fx
-from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._build import library
+from benchmarks._cases import Result, case
 from benchmarks._measure import Figure, interleave, timed
+from benchmarks._ratios import Ratio, cost
 
 STEPS = 10_000
 SIZE, CYCLE = 256, 16
 SOURCE = Path(__file__).parents[1] / "examples" / "custom_call" / "handlers.cc"
-
-
-@functools.cache
-def library(source: Path) -> ctypes.CDLL:
-    """The handlers in a source."""
-    compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-    if compiler is None:
-        raise SystemExit("This benchmark calls a handler of its own. It is compiled first. Install a C++ compiler.")
-    with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder, "handlers.so")
-        includes = ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
-        subprocess.run([compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-o", built, source, *includes], check=True)
-        return ctypes.CDLL(str(built))
 
 
 @case("custom", "10,000 ordered custom calls in a loop, against jax.ffi.ffi_call without an order")
@@ -66,10 +51,10 @@ def custom(repeats: int) -> Result:
         },
         repeats,
     )
-    plain = figures["jax.ffi.ffi_call"].median
+    plain, ordered, unordered = figures.values()
     ratios = [
-        Ratio("ordered custom call / ffi_call", figures["fx.custom_call, ordered"].median / plain, Target(1.3)),
-        Ratio("custom call without effect / ffi_call", figures["fx.custom_call, no effect"].median / plain),
+        cost("ordered custom call / ffi_call", ordered, plain, at_most=1.3),
+        cost("custom call without effect / ffi_call", unordered, plain),
     ]
     return Result("call", ratios, figures)
 
@@ -114,8 +99,8 @@ def free(repeats: int) -> Result:
         },
         max(1, repeats // 3),
     )
-    share = figures["with an ordered custom call"].median / HOST_SECONDS
-    return Result("call", [Ratio("time in calls / all", share, Target(0.05))], figures)
+    share = figures["with an ordered custom call"].per(HOST_SECONDS).rounds
+    return Result("call", [Ratio("time in calls / all", share, "less", 0.05)], figures)
 
 
 def _shortest(run: Callable[[Any], Any], x: Any) -> float:

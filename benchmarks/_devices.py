@@ -9,8 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._cases import Result, case
 from benchmarks._measure import Figure
+from benchmarks._ratios import aside, cost, gain
 
 CHILD = "benchmarks._devices_child"
 DEVICES = 4
@@ -19,40 +20,47 @@ DEVICES = 4
 @case("devices", f"{DEVICES} virtual devices, a print on each per call of a `shard_map`")
 def devices(repeats: int) -> Result:
     """In a process of its own, since devices are counted when JAX starts."""
-    return _against_plain(_run_child(repeats)["together"])
+    return _against_plain(run_child(DEVICES, repeats)["together"])
 
 
 @case("device-arrays", f"the same with an array of 4 floats on each of the {DEVICES}")
 def device_arrays(repeats: int) -> Result:
     """What is shown is made by native code, without Python's lock."""
-    return _against_plain(_run_child(repeats)["arrays"])
+    return _against_plain(run_child(DEVICES, repeats)["arrays"])
 
 
 def _against_plain(figures: dict[str, Figure]) -> Result:
-    plain, ours, jaxs = (figure.median for figure in figures.values())
-    ratios = [Ratio("fx.print / plain", ours / plain, Target(1.5)), Ratio("jax.debug.print / plain", jaxs / plain)]
+    plain, ours, jaxs = figures.values()
+    ratios = [
+        cost("fx.print / plain", ours, plain, at_most=1.5),
+        aside("jax.debug.print / plain", jaxs, plain),
+        gain("jax.debug.print / fx.print", jaxs, ours),
+    ]
     return Result("call", ratios, figures)
 
 
 @case("alternating", "a print on one device per call: another device each time, against one device")
 def alternating(repeats: int) -> Result:
     """The order goes from device to device, which costs nothing."""
-    figures = _run_child(repeats)["in turn"]
-    plain, plain_other, one, another = (figure.median for figure in figures.values())
+    figures = run_child(DEVICES, repeats)["in turn"]
+    plain, plain_other, one, another = figures.values()
     ratios = [
-        Ratio("fx.print: another each time / one device", another / one, Target(1.1)),
-        Ratio("plain: another each time / one device", plain_other / plain),
+        cost("fx.print: another each time / one device", another, one, at_most=1.1),
+        aside("plain: another each time / one device", plain_other, plain),
     ]
     return Result("call", ratios, figures)
 
 
 @functools.cache
-def _run_child(repeats: int) -> dict[str, dict[str, Figure]]:
-    """Measures in a fresh process, and returns what it reports."""
-    command = [sys.executable, "-m", CHILD, str(repeats)]
+def run_child(devices: int, repeats: int, *counts: int) -> dict[str, dict[str, Figure]]:
+    """Measures in a fresh process that has so many devices, and returns what it reports."""
+    command = [sys.executable, "-m", CHILD, str(repeats), *map(str, counts)]
     root = Path(__file__).resolve().parent.parent
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, cwd=root, env=env, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout)
-    return {name: {of: Figure(**figure) for of, figure in all_.items()} for name, all_ in found.items()}
+    return {
+        name: {of: Figure(tuple(figure["rounds"]), figure["unit"]) for of, figure in all_.items()}
+        for name, all_ in found.items()
+    }

@@ -1,4 +1,5 @@
-"""Programs over all devices: `python -m benchmarks._devices_child REPEATS` measures, and says what it found as JSON."""
+"""Programs over several devices: `python -m benchmarks._devices_child REPEATS` measures with all that there are, and
+`... REPEATS COUNT...` with so many of them. Both say what they found as JSON."""
 
 from __future__ import annotations
 
@@ -21,13 +22,21 @@ CALLS = 200
 """In a row, with a barrier at the end."""
 
 
-def main(repeats: int) -> None:
+def main(repeats: int, counts: list[int]) -> None:
     with stdout_in_file() as written:
-        found = {
-            "together": _together(repeats, written.expect, 1),
-            "arrays": _together(repeats, written.expect, 4),
-            "in turn": _in_turn(repeats, written.expect),
-        }
+        if counts:
+            points = {
+                f"{name} {count}": measure
+                for count in counts
+                for name, measure in _together(written.expect, count, 1).items()
+            }
+            found = {"scale": interleave(points, repeats)}
+        else:
+            found = {
+                "together": interleave(_together(written.expect, DEVICES, 1), repeats),
+                "arrays": interleave(_together(written.expect, DEVICES, 4), repeats),
+                "in turn": _in_turn(repeats, written.expect),
+            }
     described = {name: {of: dataclasses.asdict(figure) for of, figure in all_.items()} for name, all_ in found.items()}
     json.dump(described, sys.stdout)
 
@@ -50,10 +59,11 @@ def _contender(f: Any, xs: list[Any], prints: int | None, expect: Callable[[int 
     return measure
 
 
-def _together(repeats: int, expect: Callable[[int | None], None], size: int) -> dict[str, Figure]:
-    """One program over all devices, with a print on each: of a number, or of an array of this size."""
-    mesh = jax.make_mesh((DEVICES,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    xs = [jax.device_put(jnp.zeros(DEVICES * 1024), jax.NamedSharding(mesh, jax.P("x")))]
+def _together(expect: Callable[[int | None], None], count: int, size: int) -> dict[str, Callable[[], float]]:
+    """One program over so many devices, with a print on each: of a number, or of an array of this size."""
+    devices = jax.devices()[:count]
+    mesh = jax.make_mesh((count,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+    xs = [jax.device_put(jnp.zeros(count * 1024), jax.NamedSharding(mesh, jax.P("x")))]
 
     def on_each(emit: Callable[[Any], None]) -> Any:
         def body(x: Any) -> Any:
@@ -63,13 +73,12 @@ def _together(repeats: int, expect: Callable[[int | None], None], size: int) -> 
         return jax.shard_map(body, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
 
     ours, jaxs = on_each(lambda x: fx.print("{}", x)), on_each(lambda x: jax.debug.print("{}", x))
-    contenders = {
+    return {
         "plain": _contender(jax.jit(on_each(lambda x: None)), xs, 0, expect),
-        "fx.print": _contender(fx.jit(ours), xs, DEVICES, expect),
+        "fx.print": _contender(fx.jit(ours), xs, count, expect),
         # From several threads at a time: now and then one loses another's line.
         "jax.debug.print, unordered": _contender(jax.jit(jaxs), xs, None, expect),
     }
-    return interleave(contenders, repeats)
 
 
 def _in_turn(repeats: int, expect: Callable[[int | None], None]) -> dict[str, Figure]:
@@ -91,4 +100,4 @@ def _in_turn(repeats: int, expect: Callable[[int | None], None]) -> dict[str, Fi
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), [int(count) for count in sys.argv[2:]])

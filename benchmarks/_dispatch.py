@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 import effects as fx
-from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._cases import Result, case
 from benchmarks._measure import interleave, timed
 from benchmarks._output import stdout_in_file
+from benchmarks._ratios import aside, cost, gain
 
 CALLS = 1000
 
@@ -30,7 +31,11 @@ def _jaxs(x: Any) -> Any:
     return x + 1
 
 
-@case("dispatch", f"a jitted function with one ordered print: {CALLS:,} calls, the barrier outside of the measure")
+@case(
+    "dispatch",
+    f"a jitted function with one ordered print: {CALLS:,} calls, the barrier outside of the measure",
+    "quick",
+)
 def dispatch(repeats: int) -> Result:
     """Plain, ours and JAX's; all lines go to a file."""
     x = jnp.float32(1)
@@ -58,12 +63,16 @@ def dispatch(repeats: int) -> Result:
             },
             repeats,
         )
-    plain, ours, jaxs = (figure.median for figure in figures.values())
-    ratios = [Ratio("fx.print / plain", ours / plain, Target(1.8)), Ratio("jax.debug.print / plain", jaxs / plain)]
+    plain, ours, jaxs = figures.values()
+    ratios = [
+        cost("fx.print / plain", ours, plain, at_most=1.8),
+        aside("jax.debug.print / plain", jaxs, plain),
+        gain("jax.debug.print / fx.print", jaxs, ours),
+    ]
     return Result("call", ratios, figures)
 
 
-@case("pure", f"a function without effects under fx.jit and under jax.jit: {CALLS:,} calls")
+@case("pure", f"a function without effects under fx.jit and under jax.jit: {CALLS:,} calls", "quick")
 def pure(repeats: int) -> Result:
     """What `fx.jit` costs where there is nothing for it to do."""
     x = jnp.float32(1)
@@ -71,6 +80,5 @@ def pure(repeats: int) -> Result:
     figures = interleave(
         {"jax.jit": lambda: timed(lambda: plain(x), CALLS), "fx.jit": lambda: timed(lambda: ours(x), CALLS)}, repeats
     )
-    return Result(
-        "call", [Ratio("fx.jit / jax.jit", figures["fx.jit"].median / figures["jax.jit"].median, Target(1.15))], figures
-    )
+    ratio = cost("fx.jit / jax.jit", figures["fx.jit"], figures["jax.jit"], at_most=1.15)
+    return Result("call", [ratio], figures)

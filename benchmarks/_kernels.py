@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 import effects as fx
-from benchmarks._cases import Ratio, Result, Target, case
-from benchmarks._measure import Figure, interleave, timed
+from benchmarks._cases import Result, case
+from benchmarks._measure import Figure, interleave, per, timed
 from benchmarks._output import stdout_in_file
+from benchmarks._ratios import aside, cost
 
 GRIDS = ((32, 32), (10, 10))
 """A step of the simulation copies arrays, so that it costs the more the larger they are, however small its blocks."""
@@ -72,7 +73,7 @@ def _measured(grid: tuple[int, int], until_out: bool, repeats: int) -> dict[str,
 
     with stdout_in_file() as written:
         figures = interleave({name: measuring(*of) for name, of in contenders.items()}, repeats)
-    return {name: Figure(x.median / steps, x.low / steps, x.high / steps) for name, x in figures.items()}
+    return per(figures, steps)
 
 
 @case("kernel", f"a print in each grid step of a simulated kernel, with blocks of {BLOCK[0]} x {BLOCK[1]}")
@@ -81,11 +82,11 @@ def kernel(repeats: int) -> Result:
     ratios, found = [], {}
     for grid in GRIDS:
         ready, out = _measured(grid, False, repeats), _measured(grid, True, repeats)
-        name, plain = f"grid {grid[0]} x {grid[1]}", ready["plain"].median
+        name, plain = f"grid {grid[0]} x {grid[1]}", ready["plain"]
         ratios += [
-            Ratio(f"{name}: fx.print / plain", ready["fx.print"].median / plain, Target(1.5)),
-            Ratio(f"{name}: until all lines are out", out["fx.print"].median / out["plain"].median),
-            Ratio(f"{name}: jax.debug.print / plain", ready["jax.debug.print"].median / plain),
+            cost(f"{name}: fx.print / plain", ready["fx.print"], plain, at_most=1.5),
+            cost(f"{name}: until all lines are out", out["fx.print"], out["plain"]),
+            aside(f"{name}: jax.debug.print / plain", ready["jax.debug.print"], plain),
         ]
         found |= {f"{name}: {contender}": figure for contender, figure in ready.items()}
         found |= {f"{name}: fx.print, all out": out["fx.print"]}

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import effects as fx
-from benchmarks._cases import Ratio, Result, Target, case
-from benchmarks._measure import Figure, interleave, timed
+from benchmarks._cases import Result, case
+from benchmarks._measure import Figure, interleave, per, timed
 from benchmarks._output import Written, stdout_in_file
+from benchmarks._ratios import Ratio, gain
 
 STEPS = 1000
 
@@ -44,10 +45,6 @@ def _contenders() -> _Contenders:
     }
 
 
-def _per_step(figures: dict[str, Figure]) -> dict[str, Figure]:
-    return {name: Figure(x.median / STEPS, x.low / STEPS, x.high / STEPS) for name, x in figures.items()}
-
-
 def _until_all_is_out(contenders: _Contenders, repeats: int, start: Any = 0.0) -> dict[str, Figure]:
     """Measures from the call to the last line. `start`: the value with which the loop begins."""
     x = jnp.asarray(start, jnp.float32)
@@ -74,14 +71,15 @@ def _until_all_is_out(contenders: _Contenders, repeats: int, start: Any = 0.0) -
         return interleave({name: measuring(written, *of) for name, of in contenders.items()}, repeats)
 
 
-@case("loop", f"a print of a scalar in fori_loop({STEPS:,}), until the barrier returns and all is in a file")
+def _against_jaxs(figures: dict[str, Figure], at_least: float) -> Result:
+    ratio = gain("jax.debug.print / fx.print", figures["jax.debug.print"], figures["fx.print"], at_least)
+    return Result("step", [ratio], per(figures, STEPS))
+
+
+@case("loop", f"a print of a scalar in fori_loop({STEPS:,}), until the barrier returns and all is in a file", "quick")
 def loop(repeats: int) -> Result:
     """From the call to the last line."""
-    figures = _until_all_is_out(_contenders(), repeats)
-    ours, jaxs = figures["fx.print"].median, figures["jax.debug.print"].median
-    return Result(
-        "step", [Ratio("jax.debug.print / fx.print", jaxs / ours, Target(20, at_least=True))], _per_step(figures)
-    )
+    return _against_jaxs(_until_all_is_out(_contenders(), repeats), 20)
 
 
 @case("arrays", f"a print of 16 floats in fori_loop({STEPS:,}), until the barrier returns and all is in a file")
@@ -89,10 +87,7 @@ def arrays(repeats: int) -> Result:
     """From the call to the last line. Each array is on a line of its own."""
     with np.printoptions(linewidth=200):
         figures = _until_all_is_out(_contenders(), repeats, np.arange(16) / 10)
-    ours, jaxs = figures["fx.print"].median, figures["jax.debug.print"].median
-    return Result(
-        "step", [Ratio("jax.debug.print / fx.print", jaxs / ours, Target(40, at_least=True))], _per_step(figures)
-    )
+    return _against_jaxs(figures, 40)
 
 
 @case("unchanged", f"jax.debug.print(ordered=True) of a scalar in fori_loop({STEPS:,}), under jax.jit and under fx.jit")
@@ -107,11 +102,15 @@ def unchanged(repeats: int) -> Result:
         "jax.jit": (jax.jit(_looping(emit)), jax.effects_barrier),
     }
     figures = _until_all_is_out(contenders, repeats)
-    ratio = figures["jax.jit"].median / figures["fx.jit"].median
-    return Result("step", [Ratio("jax.jit / fx.jit", ratio, Target(20, at_least=True))], _per_step(figures))
+    ratio = gain("jax.jit / fx.jit", figures["jax.jit"], figures["fx.jit"], at_least=20)
+    return Result("step", [ratio], per(figures, STEPS))
 
 
-@case("recording", f"the same loop of {STEPS:,} prints until the program's result is ready, the lines not waited for")
+@case(
+    "recording",
+    f"the same loop of {STEPS:,} prints until the program's result is ready, the lines not waited for",
+    "quick",
+)
 def recording(repeats: int) -> Result:
     """What the device spends; the lines come out on the host meanwhile and after."""
     x = jnp.float32(0)
@@ -130,8 +129,9 @@ def recording(repeats: int) -> Result:
 
     with stdout_in_file() as written:
         figures = interleave({name: measuring(written, *of) for name, of in _contenders().items()}, repeats)
-    plain, ours, jaxs = (figure.median for figure in figures.values())
-    ratios = [Ratio("jax.debug.print / fx.print", jaxs / ours, Target(200, at_least=True))]
-    if ours > plain:
-        ratios.append(Ratio("the same, less the plain loop", (jaxs - plain) / (ours - plain)))
-    return Result("step", ratios, _per_step(figures))
+    plain, ours, jaxs = figures.values()
+    ratios = [gain("jax.debug.print / fx.print", jaxs, ours, at_least=200)]
+    if ours.median > plain.median:
+        less_plain = (jaxs.median - plain.median) / (ours.median - plain.median)
+        ratios.append(Ratio("the same, less the plain loop", (less_plain,), "more"))
+    return Result("step", ratios, per(figures, STEPS))

@@ -1,4 +1,4 @@
-"""Interleaved repeats and their median, so that what else the machine does falls on every contender alike."""
+"""Interleaved rounds, so that what else the machine does falls on every contender alike."""
 
 from __future__ import annotations
 
@@ -12,12 +12,39 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A measured quantity: the median of its repeats, the least and the most. In seconds, or else in bytes."""
+    """A measured quantity, round by round. In seconds, or else in bytes."""
 
-    median: float
-    low: float
-    high: float
+    rounds: tuple[float, ...]
     unit: str = "s"
+
+    @property
+    def median(self) -> float:
+        """What stands for all rounds."""
+        return statistics.median(self.rounds)
+
+    @property
+    def low(self) -> float:
+        """The least of the rounds."""
+        return min(self.rounds)
+
+    @property
+    def high(self) -> float:
+        """The most of the rounds."""
+        return max(self.rounds)
+
+    def per(self, parts: float) -> Figure:
+        """The same for one of so many parts.
+
+        Example:
+            >>> Figure((2.0, 4.0)).per(2)
+            Figure(rounds=(1.0, 2.0), unit='s')
+        """
+        return Figure(tuple(x / parts for x in self.rounds), self.unit)
+
+
+def per(figures: Mapping[str, Figure], parts: float) -> dict[str, Figure]:
+    """All figures for one of so many parts."""
+    return {name: figure.per(parts) for name, figure in figures.items()}
 
 
 def interleave(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Figure]:
@@ -30,7 +57,7 @@ def interleave(contenders: Mapping[str, Callable[[], float]], repeats: int) -> d
         repeats: How many rounds count. One more goes ahead of them and warms everything up.
 
     Returns:
-        By name, the figures.
+        By name, the figures. A round has the same place in all of them.
     """
     measured: dict[str, list[float]] = {name: [] for name in contenders}
     for measure in contenders.values():
@@ -39,7 +66,7 @@ def interleave(contenders: Mapping[str, Callable[[], float]], repeats: int) -> d
     for turn in range(repeats):
         for name, measure in there if turn % 2 == 0 else reversed(there):
             measured[name].append(measure())
-    return {name: Figure(statistics.median(all_), min(all_), max(all_)) for name, all_ in measured.items()}
+    return {name: Figure(tuple(rounds)) for name, rounds in measured.items()}
 
 
 def timed(run: Callable[[], Any], times: int = 1) -> float:

@@ -8,22 +8,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks._cases import Ratio, Result, Target, case
+from benchmarks._cases import Result, case
 from benchmarks._measure import Figure
+from benchmarks._ratios import Ratio
 
 FEW, MANY = 1_000, 10_000_000
 ALLOWED_RINGS = 2  # the ring; and at its default size about as much again: text in the drain, and the allocator's slack
 CHILD = "benchmarks._memory_child"
 
 
-@case("memory", f"{MANY:,} records to /dev/null: growth of the peak of memory against {FEW:,} records", slow=True)
+@case("memory", f"{MANY:,} records to /dev/null: growth of the peak of memory against {FEW:,} records", "slow")
 def memory(repeats: int) -> Result:
     """Each in a process of its own. Repeated once, for it takes long and the peak varies little."""
     few, many = _run_child(FEW), _run_child(MANY)
     growth, ring = many["peak_bytes"] - few["peak_bytes"], many["ring_bytes"]
 
     def one(value: float, unit: str) -> Figure:
-        return Figure(value, value, value, unit)
+        return Figure((value,), unit)
 
     figures = {
         f"peak, {FEW:,} records": one(few["peak_bytes"], "B"),
@@ -34,8 +35,8 @@ def memory(repeats: int) -> Result:
         "time": one(many["seconds"], "s"),
     }
     ratios = [
-        Ratio("growth / ring", growth / ring, Target(ALLOWED_RINGS)),
-        Ratio("growth / bytes published", growth / many["published_bytes"]),
+        Ratio("growth / ring", (growth / ring,), "less", ALLOWED_RINGS),
+        Ratio("growth / bytes published", (growth / many["published_bytes"],), "less"),
     ]
     return Result("process", ratios, figures)
 

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import effects as fx
-from benchmarks._cases import Ratio, Result, Target, case
-from benchmarks._custom_call import library
+from benchmarks._build import library
+from benchmarks._cases import Result, case
 from benchmarks._measure import interleave, timed
+from benchmarks._ratios import cost
 
 SECONDS = 0.05
 TURNS = 4
@@ -92,10 +93,9 @@ def overlap(repeats: int) -> Result:
     figures = interleave(measures, repeats)
     ratios = []
     for kind in kinds:
-        longer = max(figures["the function"].median, figures[f"{kind}: computation"].median)
+        longer = max(figures["the function"], figures[f"{kind}: computation"], key=lambda figure: figure.median)
         for form in ("straight", "in turns", "carried"):
-            together = figures[f"{kind}: {form}"].median
-            ratios.append(Ratio(f"{kind}, {form} / the longer of the two", together / longer, Target(BOUND)))
+            ratios.append(cost(f"{kind}, {form} / the longer of the two", figures[f"{kind}: {form}"], longer, BOUND))
     return Result("start, computation and done", ratios, figures)
 
 

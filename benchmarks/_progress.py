@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 import effects as fx
-from benchmarks._cases import Ratio, Result, Target, case
-from benchmarks._measure import Figure, interleave, timed
+from benchmarks._cases import Result, case
+from benchmarks._measure import interleave, per, timed
 from benchmarks._output import stdout_in_file
+from benchmarks._ratios import cost
 
 STEPS = 1_000_000
 SIZE = 8
@@ -78,12 +79,9 @@ def progress(repeats: int) -> Result:
     with stdout_in_file():
         figures = interleave(measures, repeats)
     ratios = [
-        Ratio(
-            f"{name} with a bar / without", figures[f"{name} with a bar"].median / figures[name].median, Target(BOUND)
-        )
+        cost(f"{name} with a bar / without", figures[f"{name} with a bar"], figures[name], at_most=BOUND)
         for name in LOOPS
     ]
-    updating = figures["bar.update in each step"].median / figures["fori_loop"].median
-    ratios.append(Ratio("bar.update in each step / fori_loop without", updating))
-    per_step = {name: Figure(x.median / STEPS, x.low / STEPS, x.high / STEPS) for name, x in figures.items()}
-    return Result("step", ratios, per_step)
+    updating = figures["bar.update in each step"]
+    ratios.append(cost("bar.update in each step / fori_loop without", updating, figures["fori_loop"]))
+    return Result("step", ratios, per(figures, STEPS))

@@ -1,45 +1,20 @@
-"""Results as tables for people and as JSON for programs."""
+"""Results as JSON for programs and as tables for people. Tables are made from the JSON, so a file shows as a run."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
 from rich.table import Table
 
-from benchmarks._cases import CASES, Result
+from benchmarks._cases import CASES, Curve, Result
+from benchmarks._measure import Figure
 
 _SCALES = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
     "B": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1.0, "B")),
 }
-
-
-def show(results: Mapping[str, Result], machine: Mapping[str, str], repeats: int, console: Console) -> None:
-    """Prints the results: ratios first, then the figures behind them."""
-    ratios = Table("case", "ratio", "is", "target", "met", title="Ratios", title_justify="left")
-    figures = Table("case", "contender", "median", "least", "most", title="Figures", title_justify="left")
-    for column in (2, 3):
-        ratios.columns[column].justify = "right"
-    for column in (2, 3, 4):
-        figures.columns[column].justify = "right"
-    for name, result in results.items():
-        for i, ratio in enumerate(result.ratios):
-            met = {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[ratio.met]
-            target = "" if ratio.target is None else str(ratio.target)
-            ratios.add_row("" if i else name, ratio.label, _show_ratio(ratio.value), target, met)
-        for i, (contender, figure) in enumerate(result.figures.items()):
-            values = (_show_quantity(x, figure.unit) for x in (figure.median, figure.low, figure.high))
-            figures.add_row("" if i else f"{name}, per {result.per}", contender, *values)
-        ratios.add_section()
-        figures.add_section()
-    legend = Table.grid(padding=(0, 2))
-    for name in results:
-        legend.add_row(name, CASES[name].what)
-    of = "{cpu}, {cores} cores, {system}; Python {python}, JAX {jax}, device {device}".format(**machine)
-    console.print(Group(f"{of}; median of {repeats} repeats, interleaved", "", legend, "", ratios, "", figures))
 
 
 def to_json(results: Mapping[str, Result], machine: Mapping[str, str], repeats: int) -> dict[str, Any]:
@@ -54,17 +29,79 @@ def to_json(results: Mapping[str, Result], machine: Mapping[str, str], repeats: 
                 "ratios": [
                     {
                         "label": ratio.label,
-                        "value": ratio.value,
-                        "target": None if ratio.target is None else str(ratio.target),
+                        "value": _rounded(ratio.value),
+                        "spread": None if ratio.spread is None else [_rounded(x) for x in ratio.spread],
+                        "better": ratio.better,
+                        "target": ratio.target,
                         "met": ratio.met,
+                        "rounds": [_rounded(x) for x in ratio.rounds],
                     }
                     for ratio in result.ratios
                 ],
-                "figures": {contender: dataclasses.asdict(figure) for contender, figure in result.figures.items()},
+                "counts": {label: _rounded(count) for label, count in result.counts.items()},
+                "figures": {contender: _figure(figure) for contender, figure in result.figures.items()},
+                "curve": None if result.curve is None else _curve(result.curve),
             }
             for name, result in results.items()
         },
     }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    values = {"median": figure.median, "low": figure.low, "high": figure.high}
+    return {name: _rounded(value) for name, value in values.items()} | {"unit": figure.unit}
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    lines = {
+        name: [None if figure is None else _figure(figure) for figure in line] for name, line in curve.lines.items()
+    }
+    sizes = list(curve.sizes)
+    return {"of": curve.of, "unit": curve.unit, "in_bytes": curve.in_bytes, "sizes": sizes, "lines": lines}
+
+
+def _rounded(value: float) -> float:
+    """Five digits are more than any measurement has."""
+    return float(f"{value:.5g}")
+
+
+def show(run: Mapping[str, Any], console: Console) -> None:
+    """Prints a run: ratios and counts first, then the figures behind them."""
+    ratios = Table("case", "ratio", title="Ratios", title_justify="left")
+    counts = Table("case", "count", title="Counts", title_justify="left")
+    figures = Table("case", "contender", title="Figures", title_justify="left")
+    _add_columns(ratios, "is", "middle half", "target")
+    ratios.add_column("met")
+    _add_columns(counts, "is")
+    _add_columns(figures, "median", "least", "most")
+    legend = Table.grid(padding=(0, 2))
+    for name, case in run["cases"].items():
+        legend.add_row(name, case["what"])
+        for i, ratio in enumerate(case["ratios"]):
+            met = {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[ratio["met"]]
+            half = "" if ratio["spread"] is None else " to ".join(map(_show_ratio, ratio["spread"]))
+            label, value = ratio["label"], _show_ratio(ratio["value"])
+            ratios.add_row("" if i else name, label, value, half, ratio["target"] or "", met)
+        for i, (label, count) in enumerate(case["counts"].items()):
+            counts.add_row("" if i else name, label, f"{count:,.5g}" if count < 1000 else f"{count:,.0f}")
+        for i, (contender, figure) in enumerate(case["figures"].items()):
+            values = (_show_quantity(figure[key], figure["unit"]) for key in ("median", "low", "high"))
+            figures.add_row("" if i else f"{name}, per {case['per']}", contender, *values)
+        for table in (ratios, counts, figures):
+            table.add_section()
+    tables = [part for table in (ratios, counts, figures) if table.row_count for part in ("", table)]
+    console.print(Group(describe(run), "", legend, *tables))
+
+
+def _add_columns(table: Table, *columns: str) -> None:
+    for column in columns:
+        table.add_column(column, justify="right")
+
+
+def describe(run: Mapping[str, Any]) -> str:
+    """Where and how a run was made, on one line."""
+    machine = "{cpu}, {cores} cores, {system}; Python {python}, JAX {jax}, device {device}".format(**run["machine"])
+    return f"{machine}; median of {run['repeats']} repeats, interleaved"
 
 
 def _show_ratio(value: float) -> str:

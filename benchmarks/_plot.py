@@ -1,0 +1,163 @@
+"""Runs as pictures: what JAX's own takes beside ours, and how cost grows with size.
+
+They are drawn from what `--json` writes, so that `--read FILE... --plot DIR` draws runs that were made before, and
+those of several versions of JAX in one picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks._growth import show_size
+
+Run = Mapping[str, Any]
+
+BARS = {
+    ("dispatch", "jax.debug.print / fx.print"): "a call with an ordered print",
+    ("loop", "jax.debug.print / fx.print"): "a print in a loop of 1000, all in a file",
+    ("arrays", "jax.debug.print / fx.print"): "a print of 16 floats there",
+    ("unchanged", "jax.jit / fx.jit"): "jax.debug.print there, unchanged, under fx.jit",
+    ("asynchronous", "jax.debug.print / fx.print"): "until the call of an 80 ms program returns",
+    ("sync", "io_callback(ordered=True) / fx.callback"): "a callback with a result, in a loop of 1000",
+    ("queued", "io_callback(ordered=True) / fx.callback"): "a callback without results there",
+    ("log", "jax.debug.callback / fx.log"): "logging three scalars, in a loop",
+    ("devices", "jax.debug.print / fx.print"): "a print on each of 4 devices (JAX's: unordered)",
+}
+"""Which ratios are in the picture of the README, from the case and the label to what it calls them."""
+
+COLOURS = ("#7aa6c2", "#1f5f8b")
+LINES = {"fx": ("#1f5f8b", "-", "o"), "plain": ("#999999", ":", "s"), "other": ("#c2703d", "--", "^")}
+CURVES = {  # the same contender looks the same in all pictures
+    "scale-prints": "What a print costs in programs with few and with many",
+    "scale-operand": "What a callback costs with small and with large operands",
+    "scale-devices": "What a print on each device costs, with few and with many devices",
+    "scale-threads": "What a call with a print costs, with few and with many threads",
+    "scale-ring": "What a print in a loop costs, with a small and with a large ring",
+}
+
+
+def draw(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Draws what the runs have, into a folder, and returns the files.
+
+    Args:
+        runs: What `--json` writes. The ratios of all are drawn side by side, the curves of the last.
+        folder: Where `performance.svg` and a file for each curve go.
+    """
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams |= {"svg.hashsalt": "performance", "axes.spines.top": False, "axes.spines.right": False}
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    if any(_bars(run) for run in runs):
+        drawn.append(_draw_bars(runs, folder / "performance.svg"))
+    for name, case in runs[-1]["cases"].items():
+        if name in CURVES and case["curve"]:
+            drawn.append(_draw_curve(CURVES[name], case["curve"], runs[-1], folder / f"{name}.svg"))
+    return drawn
+
+
+def _bars(run: Run) -> dict[str, dict[str, Any]]:
+    """The ratios of a run that are in the picture, by what it calls them."""
+    found = {}
+    for (case, label), name in BARS.items():
+        for ratio in run["cases"].get(case, {}).get("ratios", ()):
+            if ratio["label"] == label:
+                found[name] = ratio
+    return found
+
+
+def _draw_bars(runs: Sequence[Run], file: Path) -> Path:
+    from matplotlib import pyplot
+
+    bars = [_bars(run) for run in runs]
+    names = [name for name in BARS.values() if any(name in there for there in bars)]
+    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.45 * len(names)), layout="constrained")
+    height = 0.8 / len(runs)
+    for i, (run, there) in enumerate(zip(runs, bars, strict=True)):
+        shown = [name for name in names if name in there]
+        values = [there[name]["value"] for name in shown]
+        places = [names.index(name) + height * (i - (len(runs) - 1) / 2) for name in shown]
+        label = "JAX {jax}, Python {python}".format(**run["machine"])
+        drawn = axes.barh(places, values, 0.95 * height, label=label, color=COLOURS[(i + 1) % 2])
+        spreads = [there[name]["spread"] or [there[name]["value"]] * 2 for name in shown]
+        errors = [
+            [value - low for value, (low, _) in zip(values, spreads, strict=True)],
+            [high - value for value, (_, high) in zip(values, spreads, strict=True)],
+        ]
+        axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
+        for bar, value, (_, high) in zip(drawn, values, spreads, strict=True):
+            place = bar.get_y() + bar.get_height() / 2
+            axes.annotate(
+                f"{value:.0f}", (max(value, high), place), (4, 0), textcoords="offset points", va="center", fontsize=8
+            )
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(left=1)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel(f"JAX's own time divided by ours; lines: the middle half of the rounds ({_place(runs[-1])})")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(runs), frameon=False)
+    return _save(figure, file)
+
+
+def _draw_curve(title: str, curve: Mapping[str, Any], run: Run, file: Path) -> Path:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.5, 4), layout="constrained")
+    for name, line in curve["lines"].items():
+        kind = "fx" if name.startswith("fx.") else "plain" if name in ("plain", "a copy") else "other"
+        colour, style, marker = LINES[kind]
+        there = [(size, point) for size, point in zip(curve["sizes"], line, strict=True) if point]
+        sizes = [size for size, _ in there]
+        medians = [point["median"] for _, point in there]
+        errors = [
+            [point["median"] - point["low"] for _, point in there],
+            [point["high"] - point["median"] for _, point in there],
+        ]
+        axes.errorbar(
+            sizes,
+            medians,
+            yerr=errors,
+            label=name,
+            color=colour,
+            ls=style,
+            marker=marker,
+            ms=5,
+            elinewidth=0.8,
+            capsize=2,
+        )
+    axes.set_xscale("log", base=2 if curve["in_bytes"] or curve["sizes"][1] == 2 else 10)
+    axes.set_yscale("log")
+    axes.set_xticks(curve["sizes"], [show_size(size, curve["in_bytes"]) for size in curve["sizes"]])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: _show_seconds(value))
+    axes.set_xlabel(curve["of"])
+    axes.set_ylabel(f"time of a {curve['unit']}")
+    axes.set_title(title, fontsize=11)
+    axes.grid(axis="y", color="#e5e5e5")
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False, loc="best")
+    figure.supxlabel("medians, least and most; JAX {}; {}".format(run["machine"]["jax"], _place(run)), fontsize=7)
+    return _save(figure, file)
+
+
+def _place(run: Run) -> str:
+    return "{cpu}, {cores} cores".format(**run["machine"])
+
+
+def _show_seconds(value: float) -> str:
+    for scale, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= 0.999 * scale:
+            return f"{value / scale:g} {unit}"
+    return f"{value / 1e-9:g} ns"
+
+
+def _save(figure: Any, file: Path) -> Path:
+    from matplotlib import pyplot
+
+    figure.savefig(file, metadata={"Date": None})
+    pyplot.close(figure)
+    return file
