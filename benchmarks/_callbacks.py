@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,15 +118,16 @@ def queued(repeats: int) -> Result:
     return _against_io_callback(ours, jaxs, calls, 8, repeats)
 
 
+def _three(i: Any, x: Any) -> Any:
+    fx.log("step", x=x, i=i, twice=2 * x)
+    return x + 1
+
+
 @case("log", f"an event with three scalars in fori_loop({EVENTS:,}), until all is in memory on the host")
 def log(repeats: int) -> Result:
     """Into the in-memory handler, its columns read out; and a callback that appends to a list."""
     handler = fx.ListHandler()
     appended: list[Any] = []
-
-    def ours(i: Any, x: Any) -> Any:
-        fx.log("step", x=x, i=i, twice=2 * x)
-        return x + 1
 
     def jaxs(i: Any, x: Any) -> Any:
         jax.debug.callback(lambda *values: appended.append(values), x, i, 2 * x)
@@ -145,17 +148,80 @@ def log(repeats: int) -> Result:
             raise AssertionError("Not all calls came. The measurement is void.")
         appended.clear()
 
-    token = fx.add_handler(handler, effects="log")
-    try:
+    with fx.add_handler(handler, effects="log"):
         contenders = {
-            "fx.log": _measuring(fx.jit(_loop(ours, EVENTS)), read_columns, check_ours),
+            "fx.log": _measuring(fx.jit(_loop(_three, EVENTS)), read_columns, check_ours),
             "jax.debug.callback": _measuring(jax.jit(_loop(jaxs, EVENTS)), jax.effects_barrier, check_jaxs),
         }
         figures = interleave(contenders, repeats)
-    finally:
-        fx.remove_handler(token)
     ratio = gain("jax.debug.callback / fx.log", figures["jax.debug.callback"], figures["fx.log"], at_least=100)
     return Result("step", [ratio], per(figures, EVENTS))
+
+
+@case("files", f"an event with three scalars in fori_loop({EVENTS:,}), until all are lines of JSON or rows of CSV")
+def files(repeats: int) -> Result:
+    """And a callback that writes lines of JSON by itself, which say less."""
+    with tempfile.TemporaryDirectory() as folder:
+        contenders = {
+            "fx.JsonLinesHandler": _into_file(
+                lambda: fx.JsonLinesHandler(Path(folder, "json")), Path(folder, "json"), 0
+            ),
+            "fx.CsvHandler": _into_file(lambda: fx.CsvHandler(Path(folder, "csv")), Path(folder, "csv"), 1),
+            "jax.debug.callback": _jax_into_file(Path(folder, "jax")),
+        }
+        figures = interleave(contenders, repeats)
+    jaxs = figures["jax.debug.callback"]
+    names = "fx.JsonLinesHandler", "fx.CsvHandler"
+    ratios = [gain(f"jax.debug.callback / {name}", jaxs, figures[name], at_least=50) for name in names]
+    return Result("step", ratios, per(figures, EVENTS))
+
+
+def _into_file(make: Callable[[], Any], path: Path, more: int) -> Callable[[], float]:
+    """Until the events are in a file of a handler, which has so many more lines."""
+    run, x = fx.jit(_loop(_three, EVENTS)), jnp.float32(0)
+
+    def program() -> None:
+        run(x).block_until_ready()
+        fx.effects_barrier()
+
+    def measure() -> float:
+        with fx.add_handler(make(), effects="log"):
+            seconds = timed(program)
+        _check_lines(path, EVENTS + more)
+        return seconds
+
+    return measure
+
+
+def _jax_into_file(path: Path) -> Callable[[], float]:
+    def step(i: Any, x: Any) -> Any:
+        jax.debug.callback(write, x, i, 2 * x, ordered=True)
+        return x + 1
+
+    def write(x: Any, i: Any, twice: Any) -> None:
+        file.write(json.dumps({"event": "step", "x": float(x), "i": int(i), "twice": float(twice)}) + "\n")
+
+    run, x = jax.jit(_loop(step, EVENTS)), jnp.float32(0)
+    file = open(path, "w")  # noqa: SIM115 - it is written for as long as it is measured
+
+    def program() -> None:
+        run(x).block_until_ready()
+        jax.effects_barrier()
+        file.flush()
+
+    def measure() -> float:
+        file.truncate(0)
+        file.seek(0)
+        seconds = timed(program)
+        _check_lines(path, EVENTS)
+        return seconds
+
+    return measure
+
+
+def _check_lines(path: Path, count: int) -> None:
+    if path.read_bytes().count(b"\n") != count:
+        raise AssertionError("Not all lines are there. The measurement is void.")
 
 
 @case("operand", f"a callback with an operand of {LARGE >> 20} MiB, and a copy of as much into warm memory")

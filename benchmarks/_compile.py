@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -88,26 +89,25 @@ def equations(repeats: int) -> Result:
             },
             repeats,
         )
-        plain, none, few, many, jaxs = (figure.median for figure in found.values())
+        plain, none, few, many, jaxs = found.values()
+        whole = cost("with a print in 10 / without", many, plain)
+        each = dataclasses.replace(
+            whole, label="the same, for each equation", rounds=tuple(x / 1.1 for x in whole.rounds), bound=1.2
+        )
         ratios += [
-            Ratio(f"fx.jit / jax.jit, {n:,} equations", none / plain, Target(1.2)),
-            Ratio("with a print in 100 / without", few / plain, Target(1.2)),
-            Ratio("with a print in 10 / without", many / plain),
-            Ratio("the same, for each equation", many / plain / 1.1, Target(1.2)),
-            Ratio("fx.print / jax.debug.print in 10", many / jaxs, Target(1.2)),
+            cost(f"fx.jit / jax.jit, {n:,} equations", none, plain, at_most=1.2),
+            cost("with a print in 100 / without", few, plain, at_most=1.2),
+            whole,
+            each,
+            cost("fx.print / jax.debug.print in 10", many, jaxs, at_most=1.2),
         ]
         figures |= {f"{name}, {n:,} equations": figure for name, figure in found.items()}
-    growth = [
-        [figures[f"{name}, {n:,} equations"].median / n for n in EQUATIONS] for name in ("jax.jit", "fx.print in 10")
-    ]
-    ratios += [
-        Ratio(
-            f"{name}: {EQUATIONS[1]:,} / {EQUATIONS[0]:,}, for each equation",
-            many / few,
-            Target(1.2) if of_ours else None,
-        )
-        for name, of_ours, (few, many) in zip(("jax.jit", "fx.print in 10"), (False, True), growth, strict=True)
-    ]
+    few, many = EQUATIONS
+    for name, bound in ("jax.jit", None), ("fx.print in 10", 1.2):
+        small, large = (figures[f"{name}, {n:,} equations"] for n in EQUATIONS)
+        rounds = tuple(y / x * few / many for x, y in zip(small.rounds, large.rounds, strict=True))
+        better = None if bound is None else "less"
+        ratios.append(Ratio(f"{name}: {many:,} / {few:,}, for each equation", rounds, better, bound))
     return Result("program", ratios, figures)
 
 
@@ -123,11 +123,11 @@ def depth(repeats: int) -> Result:
         },
         repeats,
     )
-    plain, none, one, all_ = (figure.median for figure in figures.values())
+    plain, none, one, all_ = figures.values()
     ratios = [
-        Ratio("fx.jit / jax.jit", none / plain, Target(1.2)),
-        Ratio("with a print in the innermost / without", one / plain, Target(1.2)),
-        Ratio("with a print in each / without", all_ / plain),
+        cost("fx.jit / jax.jit", none, plain, at_most=1.2),
+        cost("with a print in the innermost / without", one, plain, at_most=1.2),
+        cost("with a print in each / without", all_, plain),
     ]
     return Result("program", ratios, figures)
 
