@@ -82,29 +82,25 @@ def _draw_bars(runs: Sequence[Run], file: Path) -> Path:
         places = [names.index(name) + height * (i - (len(runs) - 1) / 2) for name in shown]
         label = "JAX {jax}, Python {python}".format(**run["machine"])
         drawn = axes.barh(places, values, 0.95 * height, label=label, color=COLOURS[(i + 1) % 2])
-        spreads = [there[name]["spread"] or [there[name]["value"]] * 2 for name in shown]
-        errors = [
-            [value - low for value, (low, _) in zip(values, spreads, strict=True)],
-            [high - value for value, (_, high) in zip(values, spreads, strict=True)],
-        ]
+        spreads = [there[name]["spread"] for name in shown]
+        errors = _errors(values, spreads)
         axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
-        for bar, value, (_, high) in zip(drawn, values, spreads, strict=True):
-            place = bar.get_y() + bar.get_height() / 2
-            axes.annotate(
-                f"{value:.0f}", (max(value, high), place), (4, 0), textcoords="offset points", va="center", fontsize=8
-            )
+        for bar, value, more in zip(drawn, values, errors[1], strict=True):
+            at = value + more, bar.get_y() + bar.get_height() / 2
+            axes.annotate(f"{value:.0f}", at, (4, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlim(left=1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlabel(f"JAX's own time divided by ours; lines: the middle half of the rounds ({_place(runs[-1])})")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(runs), frameon=False)
+    axes.set_xlabel("JAX's own time divided by ours")
+    figure.legend(loc="outside upper center", ncols=len(runs), frameon=False)
+    _say_how(figure, runs[-1])
     return _save(figure, file)
 
 
 def _draw_curve(title: str, curve: Mapping[str, Any], run: Run, file: Path) -> Path:
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(figsize=(6.5, 4), layout="constrained")
     for name, line in curve["lines"].items():
@@ -113,10 +109,7 @@ def _draw_curve(title: str, curve: Mapping[str, Any], run: Run, file: Path) -> P
         there = [(size, point) for size, point in zip(curve["sizes"], line, strict=True) if point]
         sizes = [size for size, _ in there]
         medians = [point["median"] for _, point in there]
-        errors = [
-            [point["median"] - point["low"] for _, point in there],
-            [point["high"] - point["median"] for _, point in there],
-        ]
+        errors = _errors(medians, [point["spread"] for _, point in there])
         axes.errorbar(
             sizes,
             medians,
@@ -133,19 +126,29 @@ def _draw_curve(title: str, curve: Mapping[str, Any], run: Run, file: Path) -> P
     axes.set_yscale("log")
     axes.set_xticks(curve["sizes"], [show_size(size, curve["in_bytes"]) for size in curve["sizes"]])
     axes.minorticks_off()
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1,) if high / low > 50 else (1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: _show_seconds(value))
     axes.set_xlabel(curve["of"])
-    axes.set_ylabel(f"time of a {curve['unit']}")
-    axes.set_title(title, fontsize=11)
+    axes.set_ylabel(f"time per {curve['unit']}")
+    axes.set_title(title, fontsize=11, pad=10)
     axes.grid(axis="y", color="#e5e5e5")
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, loc="best")
-    figure.supxlabel("medians, least and most; JAX {}; {}".format(run["machine"]["jax"], _place(run)), fontsize=7)
+    figure.legend(loc="outside upper center", ncols=len(curve["lines"]), frameon=False)
+    _say_how(figure, run, "JAX {jax}, Python {python}; ")
     return _save(figure, file)
 
 
-def _place(run: Run) -> str:
-    return "{cpu}, {cores} cores".format(**run["machine"])
+def _errors(values: Sequence[float], spreads: Sequence[Sequence[float] | None]) -> tuple[list[float], list[float]]:
+    """How far the middle half of the rounds reaches below and above each value; 0 where it is not known."""
+    halves = [half or (value, value) for value, half in zip(values, spreads, strict=True)]
+    below = [max(0.0, value - low) for value, (low, _) in zip(values, halves, strict=True)]
+    return below, [max(0.0, high - value) for value, (_, high) in zip(values, halves, strict=True)]
+
+
+def _say_how(figure: Any, run: Run, versions: str = "") -> None:
+    machine = (versions + "{cpu}, {cores} cores").format(**run["machine"])
+    figure.supxlabel(f"medians; the lines across are the middle half of {run['repeats']} rounds; {machine}", fontsize=7)
 
 
 def _show_seconds(value: float) -> str:

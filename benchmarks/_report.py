@@ -10,6 +10,7 @@ from rich.table import Table
 
 from benchmarks._cases import CASES, Curve, Result
 from benchmarks._measure import Figure
+from benchmarks._ratios import spread
 
 _SCALES = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
@@ -49,7 +50,9 @@ def to_json(results: Mapping[str, Result], machine: Mapping[str, str], repeats: 
 
 def _figure(figure: Figure) -> dict[str, Any]:
     values = {"median": figure.median, "low": figure.low, "high": figure.high}
-    return {name: _rounded(value) for name, value in values.items()} | {"unit": figure.unit}
+    of_rounds = spread(figure.rounds)
+    half = None if of_rounds is None else [_rounded(x) for x in of_rounds]
+    return {name: _rounded(value) for name, value in values.items()} | {"spread": half, "unit": figure.unit}
 
 
 def _curve(curve: Curve) -> dict[str, Any]:

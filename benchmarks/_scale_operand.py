@@ -15,7 +15,7 @@ from benchmarks._cases import Result, case
 from benchmarks._growth import measure_growth, scaling
 from benchmarks._measure import timed
 
-SIZES = (4, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20, 256 << 20)
+SIZES = (4, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 32 << 20, 256 << 20)
 LARGE = (64 << 20, 256 << 20, 1 << 30)
 AT_A_TIME = 1 << 20  # bytes: of small operands, several are measured
 MOST_CALLS = 100

@@ -26,8 +26,16 @@ def ring(repeats: int) -> Result:
                 points[name, size] = stack.enter_context(_child(name, size))
         figures = measure_growth(points, repeats)
     without_ring = {name: figures.pop((name, SIZES[0])) for name in ("plain", "jax.debug.print")}
-    names = {"ours": "fx.print", "jaxs": "jax.debug.print", "plain": "plain"}
-    return scaling(figures, of="size of the ring", per="step", same=without_ring, in_bytes=True, **names)
+    return scaling(
+        figures,
+        of="size of the ring",
+        per="step",
+        ours="fx.print",
+        jaxs="jax.debug.print",
+        plain="plain",
+        same=without_ring,
+        in_bytes=True,
+    )
 
 
 @contextlib.contextmanager

@@ -89,8 +89,8 @@ def test_what_is_not_ours_is_not_judged():
     ("before", "now", "expected"),
     [
         (1000, 1000, "within the spread"),
-        (1000, 1020, "within the spread"),
-        (1000, 1050, "worse"),
+        (1000, 1040, "within the spread"),
+        (1000, 1100, "worse"),
         (1000, 900, "better"),
         (0, 0.1, "within the spread"),
         (0, 1, "worse"),

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import runpy
 import types
 
 import pytest
@@ -18,13 +17,6 @@ REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs/referenc
 OF_LOWERING = [
     name for name, value in vars(lowering).items() if name[0] != "_" and not isinstance(value, types.ModuleType)
 ]
-
-
-def test_plot_has_the_rows_of_the_table():
-    """What the plot of the figures compares stands in their table."""
-    plot = runpy.run_path(str(ROOT / "docs/images/performance.py"))
-    _, figures = plot["read_table"]()
-    assert {row for rows in plot["ROWS"].values() for row in rows} <= figures.keys()
 
 
 def test_readme_is_short():
