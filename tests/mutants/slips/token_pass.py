@@ -94,7 +94,7 @@ SLIPS = (
         "keeps = keeps and _have_types_of(outs, eqn.outvars)",
         "keeps = keeps and True",
         "What follows a rule that gives another type keeps the type that it had.",
-        (f"{IN_THREAD}::test_equations_behind_a_rule_that_gives_another_type_are_bound_again",),
+        ("tests/lowering/test_keeping.py::test_equations_behind_a_rule_that_gives_another_type_are_bound_again",),
     ),
     Slip(
         "token_pass.names_around",
@@ -102,7 +102,7 @@ SLIPS = (
         "source = source.replace(name_stack=self._around + source.name_stack)",
         "pass",
         "Equations of a function that is evaluated in place lose the names around it.",
-        (f"{IN_THREAD}::test_equations_in_functions_that_are_inlined_keep_their_names",),
+        ("tests/lowering/test_keeping.py::test_equations_in_functions_that_are_inlined_keep_their_names",),
     ),
     Slip(
         "token_pass.bound_again",
@@ -110,7 +110,7 @@ SLIPS = (
         "None if may_depend else summary.with_effects, once)",
         "None)",
         "Equations without effects are bound again, which takes longer than to lower them.",
-        (f"{IN_THREAD}::test_equations_without_effects_are_not_bound_again",),
+        ("tests/lowering/test_keeping.py::test_equations_without_effects_are_not_bound_again",),
     ),
     Slip(
         "token_pass.variables_twice",
@@ -118,6 +118,6 @@ SLIPS = (
         "around: Any = None, once: bool = False",
         "around: Any = None, once: bool = True",
         "A body that is evaluated twice in one trace defines its variables twice.",
-        (f"{IN_THREAD}::test_bodies_that_are_evaluated_twice_stay_apart",),
+        ("tests/lowering/test_keeping.py::test_bodies_that_are_evaluated_twice_stay_apart",),
     ),
 )
