@@ -19,6 +19,14 @@ from effects._model.native_text import Plan
 from effects._model.record import Record, after_shard, shown_index
 from effects._model.site import Site
 
+_OF_RECORD: dict[str, Callable[[Record], Any]] = {
+    "device": lambda record: record.device,
+    "lane": lambda record: record.lane,
+    "grid": lambda record: record.grid,
+    "index": shown_index,
+}
+"""What a field shows that the record fills."""
+
 
 @described_by("line")
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +72,8 @@ class Line(Content):
         if not self.of_record:
             text = self._fill(record.args, record.fields)
             return after_shard(record, text) if self.options is None else text  # JAX shows a shard by itself
-        own = {"device": record.device, "lane": record.lane, "grid": record.grid, "index": shown_index(record)}
-        return self._fill(record.args, {**record.fields, **{name: own[name] for name in self.of_record}})
+        own = {name: _OF_RECORD[name](record) for name in self.of_record}
+        return self._fill(record.args, {**record.fields, **own})
 
     def _fill(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         return fill(self.fmt, args, kwargs) if self.options is None else jax_text(self.fmt, self._options, args, kwargs)
