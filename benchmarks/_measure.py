@@ -1,4 +1,4 @@
-"""Interleaved rounds, so that what else the machine does falls on every contender alike."""
+"""Measures contenders in interleaved rounds, so that other load on the machine slows all of them alike."""
 
 from __future__ import annotations
 

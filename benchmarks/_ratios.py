@@ -11,7 +11,7 @@ from benchmarks._measure import Figure
 Better = Literal["less", "more"]
 
 LEAST_ROUNDS = 5
-"""Of fewer rounds nobody knows how far they spread."""
+"""A ratio of fewer rounds has no spread, since too few values say nothing of it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What stands for a value where a text is made, so that the text says where native code puts the value."""
+"""Marks, which stand for values while a text is made: the text then says where native code puts each value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARK = re.compile(rf"{_NAME}([fsrv])(\d+):([0-9a-f]*);")
 
 
 class Unfilled(Exception):
-    """What was to be done with a value takes Python."""
+    """Python has to make the text, since it does more with a value than to show it."""
 
 
 class Mark:

@@ -1,4 +1,5 @@
-"""A record whose values are marks: what is made of it as text says how native code makes that text of any record."""
+"""Records whose values are marks. The text that Python makes of one says how native code makes that text of any record
+of the site."""
 
 from __future__ import annotations
 

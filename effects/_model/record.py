@@ -305,7 +305,7 @@ class Records(Sequence[Record]):
         return [*map(self._find_site, native.sites_of(self._data))]
 
     def of_sites(self, keep: Callable[[Site], bool]) -> Records:
-        """Those whose sites are to be kept; all are these records themselves."""
+        """The records of the sites for which `keep` returns true. If that is every site, returns these records."""
         sites = self.sites()
         kept = [site for site in sites if keep(site)]
         if len(kept) == len(sites):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.arguments import flat_arguments, whole_arguments
+from effects._model.arguments import flat_arguments
 from effects._model.content import Content
 from effects._model.description import describe_site, read_site
 from effects._model.effect import Effect
@@ -289,11 +289,6 @@ class Site:
     def _is_plain(self) -> bool:
         """Whether the operands are the positional arguments, one by one."""
         return self.is_flat and all(isinstance(leaf, Operand) for leaf in self.leaves)
-
-    @functools.cached_property
-    def whole_arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """`(args, kwargs)`: of each argument that is a leaf, this leaf, and of a pytree None."""
-        return whole_arguments(self.tree, self.leaves)
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in place of the operands."""
