@@ -163,6 +163,7 @@ from effects._jax.primitives import remat_p as remat_p
 from effects._jax.primitives import run_state_p as run_state_p
 from effects._jax.primitives import scan_p as scan_p
 from effects._jax.primitives import shard_map_p as shard_map_p
+from effects._jax.primitives import unused_remat_is_dropped as unused_remat_is_dropped
 from effects._jax.primitives import while_p as while_p
 from effects._jax.regions import as_of_first as as_of_first
 from effects._jax.regions import as_per_device as as_per_device

@@ -33,6 +33,7 @@ from effects._jax.primitives import (
     remat_p,
     run_state_p,
     scan_p,
+    unused_remat_is_dropped,
     while_p,
 )
 
@@ -177,6 +178,18 @@ _TABLE = (
         "The same: JAX runs the loop twice.",
         "0.10",
         "JAX runs the loop of the tangents without effects, or both in one loop.",
+    ),
+    *(
+        Patch(
+            "unused remat",
+            (entry(pe, "dce_rules", remat_p),),
+            "A rematerialized region with effects stays in its program, whether or not its results are used.",
+            "JAX 0.10 drops one that has effects and neither operands nor results in use, where a kernel is traced or "
+            "a loop divided: a condition of its rule is the wrong way round.",
+            "0.10",
+            "No supported version of JAX is older than 0.12.",
+        )
+        for _ in range(unused_remat_is_dropped)
     ),
     Patch(
         "while in checkify",
