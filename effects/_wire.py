@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 20
+INTERFACE = 21
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens

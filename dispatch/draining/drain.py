@@ -19,13 +19,14 @@ from effects._model.kernel_log import grown
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
+from effects.dispatch.draining.answers import DirectCalls, answer_with
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.logs import outgrown, parts_of
 from effects.dispatch.draining.observers import Observers
-from effects.dispatch.draining.replay import Replay, Settle, answer_with, outside_epochs
+from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
 from effects.dispatch.draining.rescue import fail_other_devices, free_stuck
 from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.texts import replay_text
@@ -75,6 +76,9 @@ class Drain:
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
+        self._direct = DirectCalls(
+            streams, failures, observers, sites, self._runs, self.running, self._start_thread, self.host_runs.fail
+        )
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
         self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
         self._batches = 0  # the leader's
@@ -211,21 +215,22 @@ class Drain:
         items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = native.next_batch(
             _PATIENCE, self._observers.note_output
         )
-        # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
-        calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
-        at, leads = 0, True
-        if items and items[0][_KIND] == ItemKind.TEXT:
-            at = self._show_texts(items, calls)
-        if run is None:
-            if finished or untracked_released is not None:
-                self._end_epochs(finished, untracked_released or 0)
-            if forgotten:
-                self._sites.forget(forgotten)
-        else:
+        leads = None
+        if run is not None and not (finished or forgotten or untracked_released or self.ended or self.given_up):
+            leads = self._direct.answer(items, run, untracked_in_run, settle)
+        if leads is None:
+            # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
+            calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
+            at, leads = 0, True
+            if items and items[0][_KIND] == ItemKind.TEXT:
+                at = self._show_texts(items, calls)
             if finished or untracked_released is not None:
                 self._end_epochs([each for each in finished if each[0] != run], untracked_released or 0)
                 finished = [each for each in finished if each[0] == run]
-            leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, settle)
+            if run is not None:
+                leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, settle)
+            elif forgotten:
+                self._sites.forget(forgotten)
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._settling.look()
@@ -382,13 +387,11 @@ class Drain:
             self.wait(lambda: not nested.calls)
         for failure in self._failures.take({nested.thread}):
             if key is not None:
-                stops = not isinstance(failure, errors.CheckError)
-                self._failures.add(key, failure, stops=stops, logged=True)
+                self._failures.add(key, failure, stops=not isinstance(failure, errors.CheckError), logged=True)
 
     def _call_of(self, thread: int, number: int) -> tuple[Any, Site | None]:
         """What was in force when a program was called, and the site of an effect outside of programs."""
-        stream = self._streams.get(thread)
-        if stream is None:
+        if (stream := self._streams.get(thread)) is None:
             return None, None
         call = stream.calls.get(number)
         if self._runs and call is not None and self.is_suspended(thread):

@@ -28,7 +28,6 @@ from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramK
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.dispatch.streams.outputs import may_wait
 from effects.lowering.host.native import native
-from effects.lowering.host.publish import to_bytes
 
 MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
@@ -159,8 +158,7 @@ class Replay:
             result = self._call[2].copy().run(self._run, site, token, device, payload)
         except BaseException as error:
             if awaited:
-                result = self._ending(error, site)
-                self._failures.end_program(self._key, result, token[INDEX])
+                result = self.end(error, site, token, device)
             else:
                 self.fail(error, site)
         if (self._failures.unended or self._failures.given_up) and self.stopped:
@@ -339,6 +337,13 @@ class Replay:
         logged = site is not None and site.origin is not None and _jax.logs_failures(site.origin.primitive)
         self._failures.add(self._key, self._failure(message, error, site), logged=is_call and logged)
 
+    def end(self, error: BaseException, site: Site, token: tuple[int, ...], device: int) -> errors.EffectError:
+        """A callback for which the program waits has ended it with this. Returns what the program gets."""
+        self._now = token, device, self._now[2]
+        failure = self._ending(error, site)
+        self._failures.end_program(self._key, failure, token[INDEX])
+        return failure
+
     def _ending(self, error: BaseException, site: Site) -> errors.EffectError:
         """What a callback has ended the program with."""
         if isinstance(error, errors.EffectError) and site.content.raises_itself:
@@ -375,14 +380,6 @@ class Replay:
         self.fail(error, lines[0][0])
         for at, (site, count) in enumerate(lines):
             self._failures.leave_out(self._key, site, count - (at == 0))
-
-
-def answer_with(reply: int, result: Any) -> None:
-    """Tells a device what a callback returned, or why it did not."""
-    if result is None or isinstance(result, list):
-        native.answer(reply, [to_bytes(x) for x in result or ()])
-    else:
-        native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
 
 
 _OURS = str(Path(errors.__file__).parent) + os.sep

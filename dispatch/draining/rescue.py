@@ -7,10 +7,10 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._wire import INDEX, PHASE, in_region
+from effects.dispatch.draining.answers import answer_with
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.output_tokens import failed_on_some_devices
-from effects.dispatch.draining.replay import answer_with
 from effects.dispatch.draining.watchdog import Running
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native

@@ -79,9 +79,9 @@ class HostCall(Content):
         return self.vmap_method is not None and not self.vmap_method.startswith("sequential")
 
     @functools.cached_property
-    def is_one(self) -> bool:
-        """Whether it returns one array by itself."""
-        return self.has_structure(_ONE)
+    def only_result(self) -> Operand | None:
+        """What it returns, if that is one array by itself."""
+        return self.results[0] if self.results and self.has_structure(_ONE) else None
 
     def has_structure(self, tree: Any) -> bool:
         """Whether results are of this structure."""
@@ -100,7 +100,7 @@ def take_results(call: HostCall, where: Where, returned: Any, types: Sequence[Op
         TypeError: if structure, shapes or dtypes are not those that were asked for.
     """
     try:
-        if call.is_one and isinstance(returned, _ARRAY):
+        if call.only_result is not None and isinstance(returned, _ARRAY):
             return [_take_result(returned, types[0])]
         leaves, tree = jax.tree.flatten(returned)
         if not call.has_structure(tree):

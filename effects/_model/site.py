@@ -290,6 +290,19 @@ class Site:
         """Whether the operands are the positional arguments, one by one."""
         return self.is_flat and all(isinstance(leaf, Operand) for leaf in self.leaves)
 
+    @functools.cached_property
+    def is_called_with_arrays(self) -> bool:
+        """Whether the site is a function's that is called once, with what travels in a record as it lies there."""
+        call = self.content.call
+        return (
+            call is self.content
+            and call.results is not None
+            and not (call.pass_record or call.prints)
+            and self._is_plain
+            and not (self.lanes or self.mask or self.grid or self.num_dynamic_sizes or self.shard_bounds)
+            and not self._shown_otherwise
+        )
+
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in place of the operands."""
         if self._is_plain:

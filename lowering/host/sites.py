@@ -53,6 +53,10 @@ class KnownSites:
                 self._sites[site.id] = site  # last: who is interrupted before does it all again
             return None
 
+    def get(self, site_id: int) -> Site | None:
+        """The site of a record, if it is known by now."""
+        return self._sites.get(site_id)
+
     def find(self, site_id: int) -> Site:
         """The site of a record. One that was not lowered here is rebuilt from what its program says of it."""
         site = self._sites.get(site_id)

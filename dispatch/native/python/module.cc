@@ -191,6 +191,14 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     replies().answer(number, {buffers.spans(), {}});
   });
+  // What the leader does behind a function that a program waits for, in one step: `resume`, `answer`, `reclaim`.
+  m.def("conclude", [](uint32_t thread, uint64_t untracked, uint32_t number, nb::list results) {
+    const Buffers buffers(results);
+    nb::gil_scoped_release release;
+    drain().resume(thread, untracked);
+    replies().answer(number, {buffers.spans(), {}});
+    return wake_up().reclaim();
+  });
   m.def("answer_error", [](uint32_t number, const std::string &why) {
     nb::gil_scoped_release release;
     replies().fail(number, why);

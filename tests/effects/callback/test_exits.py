@@ -11,6 +11,7 @@ import effects as fx
 from tests.effects.raising import good_program_runs
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
+pytestmark = pytest.mark.usefixtures("path")
 EXITS = [SystemExit, KeyboardInterrupt, GeneratorExit]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import effects as fx
@@ -27,6 +28,30 @@ def test_arguments_are_not_kept():
         f(jnp.ones(size))
     meet_barrier()
     assert [ref() for ref in seen] == [None, None]
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("size", [1, 1_000_000])
+def test_arguments_are_gone_when_the_program_goes_on(size):
+    """What a function was given is kept for no longer than it runs, though its program goes on in the same thread."""
+    seen, alive = [], []
+
+    def note(x):
+        seen.append(weakref.ref(x))
+        return np.float32(0)
+
+    def look(_):
+        alive.append([ref() is not None for ref in seen])
+        return np.float32(0)
+
+    @fx.jit
+    def f(x):
+        y = fx.callback(note, jax.ShapeDtypeStruct((), jnp.float32), x)
+        return fx.callback(look, jax.ShapeDtypeStruct((), jnp.float32), y)
+
+    f(jnp.ones(size)).block_until_ready()
+    meet_barrier()
+    assert alive == [[False]]
 
 
 def test_traces_keep_no_function():

@@ -10,6 +10,7 @@ from tests.forks import run_forked
 from tests.helpers import meet_barrier
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
+pytestmark = pytest.mark.usefixtures("path")
 _matmul = jax.jit(lambda a: (a @ a).sum())
 _inner = fx.jit(lambda x: (fx.print("inner {}", x), x + 1)[1])
 _inner_sync = fx.jit(lambda x: fx.callback(lambda y: y * 2, F32, x) + 1)

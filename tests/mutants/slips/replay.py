@@ -5,6 +5,7 @@ from tests.mutants.slip import Slip
 BUILDER = "dispatch/native/drain/batch_builder.cc"
 REPLIES = "dispatch/native/drain/replies.cc"
 REPLAY = "dispatch/draining/replay.py"
+ANSWERS = "dispatch/draining/answers.py"
 EXITS = "tests/effects/callback/test_exits.py"
 CAPTURE = "tests/effects/log/test_capture.py"
 
@@ -16,6 +17,38 @@ SLIPS = (
         "        except Exception as error:\n            if awaited:",
         "A callback that raises SystemExit or KeyboardInterrupt is no error of its program.",
         (f"{EXITS}::test_exit_of_a_callback_with_results_is_raised_by_the_call",),
+    ),
+    Slip(
+        "replay.direct_exit",
+        ANSWERS,
+        "        except BaseException as error:\n            result = Replay(",
+        "        except Exception as error:\n            result = Replay(",
+        "A callback that a program waits for and that raises SystemExit ends the drain's thread.",
+        (f"{EXITS}::test_exit_of_a_callback_with_results_is_raised_by_the_call",),
+    ),
+    Slip(
+        "replay.direct_settles",
+        ANSWERS,
+        "                if settle is not None:\n                    settle(key)\n",
+        "                pass\n",
+        "Effects of what a callback calls come after those of its program.",
+        ("tests/effects/callback/test_nested.py",),
+    ),
+    Slip(
+        "replay.direct_arguments",
+        ANSWERS,
+        "        items[0] = parts = payload = returned = None  # arguments",
+        "        returned = None  # arguments",
+        "A callback's arguments are kept while its program goes on.",
+        ("tests/effects/callback/test_lifetime.py",),
+    ),
+    Slip(
+        "replay.direct_type",
+        ANSWERS,
+        "        and returned.shape == only.shape\n",
+        "",
+        "An array of another shape is taken for the result.",
+        ("tests/effects/callback/test_results.py",),
     ),
     Slip(
         "replay.lanes_exit",
