@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import sys
 from typing import Any, NoReturn
@@ -19,6 +18,7 @@ from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.processes import Meetings
 from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.waiting import Waiting
+from effects.dispatch.draining.whole_prints import write_prints_at_once
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
 from effects.lowering.host.sites import KnownSites, known_sites
@@ -52,7 +52,7 @@ class Runtime:
         self.observers: Observers = Observers()
         self.settling: Settling = Settling(self.streams, self.failures)
         self.drain: Drain = Drain(self.streams, self.failures, self.observers, self.sites, self.settling)
-        self.drain.before_start = functools.partial(stop_before_child_ends, self.stop)
+        self.drain.before_start = self._before_start
         self.waiting: Waiting = Waiting(self.streams, self.drain, self.settling)
         self.meetings: Meetings = Meetings(self.streams, self.drain)
         self.is_lost: bool = False  # in a forked child
@@ -62,6 +62,10 @@ class Runtime:
     def start(self) -> None:
         """Starts the drain, if it does not run yet: before a program is called that may publish."""
         self.drain.start()
+
+    def _before_start(self) -> None:
+        stop_before_child_ends(self.stop)
+        write_prints_at_once()
 
     def after_fork(self) -> None:
         """In a forked child, where only the thread that forked goes on: without a drain whatever is published would be

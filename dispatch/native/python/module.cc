@@ -19,6 +19,7 @@
 #include "exit.h"
 #include "host_reply.h"
 #include "plans.h"
+#include "print.h"
 #include "stream.h"
 #include "texts.h"
 #include "waiting.h"
@@ -134,6 +135,7 @@ NB_MODULE(_native, m) {
   m.def("reclaim", [] { return wake_up().reclaim(); });
   m.def("leave", [] { wake_up().leave(); });
   m.def("watch_exit", &WatchExit);
+  m.def("print_at_once", &PrintAtOnce);
   m.def("end_with", &EndWith, nb::arg(), nb::arg("always") = false);
   m.def("set_offer_urgent", [] { wake_up().set_offer_urgent(); });
   m.def("nest", [](uint32_t thread) { drain().nest(thread); });

@@ -51,6 +51,14 @@ SLIPS = (
         ("tests/effects/callback/test_results.py",),
     ),
     Slip(
+        "replay.torn_prints",
+        "dispatch/draining/whole_prints.py",
+        "        builtins.print = _at_once\n",
+        "        pass\n",
+        "Lines of effects come in between the parts of a `print` of Python's.",
+        ("tests/effects/test_whole_prints.py::test_lines_are_whole",),
+    ),
+    Slip(
         "replay.lanes_exit",
         REPLAY,
         "            except BaseException as error:\n                if call.results is not None:",
