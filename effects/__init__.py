@@ -3,12 +3,13 @@
 import effects as fx
 """
 
+import importlib as _importlib
 import pkgutil as _pkgutil
+import typing as _typing
 
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
 from effects import _jax
-from effects import testing as testing
 from effects._api.async_callback import async_callback as async_callback
 from effects._api.async_collectives import all_gather_start as all_gather_start
 from effects._api.async_collectives import all_to_all_start as all_to_all_start
@@ -27,7 +28,6 @@ from effects._api.config import config as config
 from effects._api.custom_call import custom_call as custom_call
 from effects._api.error_if import error_if as error_if
 from effects._api.log import log as log
-from effects._api.pallas_call import pallas_call as pallas_call
 from effects._api.paths import cmake_dir as cmake_dir
 from effects._api.paths import include_dir as include_dir
 from effects._api.print import print as print
@@ -53,34 +53,78 @@ from effects._jax.patches import patches as patches
 from effects._model.effect import Effect as Effect
 from effects._model.functions import register_callback as register_callback
 from effects._model.record import Record as Record
-from effects._version import __version__ as __version__
-from effects.dispatch.calling.compare import Comparison as Comparison
 from effects.dispatch.calling.export import export as export
 from effects.dispatch.calling.exported import Exported as Exported
 from effects.dispatch.calling.exported import deserialize as deserialize
-from effects.dispatch.calling.inspect import InspectedOperation as InspectedOperation
-from effects.dispatch.calling.inspect import Inspection as Inspection
-from effects.dispatch.calling.inspect import inspect as inspect
 from effects.dispatch.calling.jit import jit as jit
-from effects.dispatch.calling.library_jits import filter_jit as filter_jit
-from effects.dispatch.calling.library_jits import nnx_jit as nnx_jit
 from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
 from effects.dispatch.draining.cells import follow_cells as _follow_cells
 from effects.dispatch.draining.observe import add_handler as add_handler
 from effects.dispatch.draining.observe import capture as capture
 from effects.dispatch.draining.observe import remove_handler as remove_handler
 from effects.dispatch.draining.stats import stats as stats
-from effects.dispatch.testing import assert_order as assert_order
-from effects.handlers import ConsoleHandler as ConsoleHandler
-from effects.handlers import CsvHandler as CsvHandler
-from effects.handlers import JsonLinesHandler as JsonLinesHandler
-from effects.handlers import ListHandler as ListHandler
-from effects.handlers import LoguruHandler as LoguruHandler
-from effects.handlers import NpzHandler as NpzHandler
-from effects.handlers import ParquetHandler as ParquetHandler
-from effects.handlers import StructlogHandler as StructlogHandler
-from effects.handlers import TensorBoardHandler as TensorBoardHandler
-from effects.handlers import WandbHandler as WandbHandler
+
+if _typing.TYPE_CHECKING:  # what `_LATER` imports
+    from effects import handlers as handlers
+    from effects import testing as testing
+    from effects._api.pallas_call import pallas_call as pallas_call
+    from effects._version import __version__ as __version__
+    from effects.dispatch.calling.compare import Comparison as Comparison
+    from effects.dispatch.calling.inspect import InspectedOperation as InspectedOperation
+    from effects.dispatch.calling.inspect import Inspection as Inspection
+    from effects.dispatch.calling.inspect import inspect as inspect
+    from effects.dispatch.calling.library_jits import filter_jit as filter_jit
+    from effects.dispatch.calling.library_jits import nnx_jit as nnx_jit
+    from effects.dispatch.testing import assert_order as assert_order
+    from effects.handlers import ConsoleHandler as ConsoleHandler
+    from effects.handlers import CsvHandler as CsvHandler
+    from effects.handlers import JsonLinesHandler as JsonLinesHandler
+    from effects.handlers import ListHandler as ListHandler
+    from effects.handlers import LoguruHandler as LoguruHandler
+    from effects.handlers import NpzHandler as NpzHandler
+    from effects.handlers import ParquetHandler as ParquetHandler
+    from effects.handlers import StructlogHandler as StructlogHandler
+    from effects.handlers import TensorBoardHandler as TensorBoardHandler
+    from effects.handlers import WandbHandler as WandbHandler
+
+_LATER = {
+    "handlers": "effects.handlers",
+    "ConsoleHandler": "effects.handlers",
+    "CsvHandler": "effects.handlers",
+    "JsonLinesHandler": "effects.handlers",
+    "ListHandler": "effects.handlers",
+    "LoguruHandler": "effects.handlers",
+    "NpzHandler": "effects.handlers",
+    "ParquetHandler": "effects.handlers",
+    "StructlogHandler": "effects.handlers",
+    "TensorBoardHandler": "effects.handlers",
+    "WandbHandler": "effects.handlers",
+    "testing": "effects.testing",
+    "pallas_call": "effects._api.pallas_call",
+    "__version__": "effects._version",
+    "Comparison": "effects.dispatch.calling.compare",
+    "InspectedOperation": "effects.dispatch.calling.inspect",
+    "Inspection": "effects.dispatch.calling.inspect",
+    "inspect": "effects.dispatch.calling.inspect",
+    "filter_jit": "effects.dispatch.calling.library_jits",
+    "nnx_jit": "effects.dispatch.calling.library_jits",
+    "assert_order": "effects.dispatch.testing",
+}
+"""By name, the module that is imported when it is first asked for: few programs use it."""
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _importlib.import_module(_LATER[name])
+    value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
 
 _jax.hide_frames_in(__path__[0])
 _patches.apply()  # all that is changed in JAX

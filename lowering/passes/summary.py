@@ -70,7 +70,7 @@ def _summarize(jaxpr: Any) -> Summary:
     with_effects: set[int] = set()
     for position, eqn in enumerate(jaxpr.eqns):
         inner_jaxprs = [*_jax.jaxprs_in(eqn.params)] if eqn.params else ()
-        if not (eqn.effects or inner_jaxprs or eqn.primitive in _NOTED):
+        if not (eqn.effects or inner_jaxprs or eqn.primitive in _noted):
             continue
         shown = effects_of(eqn.effects)
         if eqn.effects:
@@ -81,7 +81,7 @@ def _summarize(jaxpr: Any) -> Summary:
             handlers.add(eqn.params["site"])
         has_collectives |= is_collective(eqn)
         needs_masks |= eqn.primitive is print_grad_p or bool(shown)
-        needs_grid |= bool(shown) or eqn.primitive in (_jax.program_id_p, _jax.num_programs_p)
+        needs_grid |= bool(shown) or eqn.primitive in _of_grid
         if eqn.effects:
             found = _sites_of(eqn)
             sites.update(found)
@@ -116,8 +116,16 @@ def _summarize(jaxpr: Any) -> Summary:
     )
 
 
-_NOTED = frozenset({custom_call_p, print_grad_p, _jax.program_id_p, _jax.num_programs_p})
+_noted: set[_jax.Primitive] = {custom_call_p, print_grad_p}
 """Primitives that say something even where they have neither effects nor jaxprs."""
+_of_grid: set[_jax.Primitive] = set()
+"""Those of them that ask which program of its grid a kernel is. Pallas has them."""
+
+
+def declare_of_grid(*primitives: _jax.Primitive) -> None:
+    """Makes primitives known that ask which program of its grid a kernel is."""
+    _of_grid.update(primitives)
+    _noted.update(primitives)
 
 
 def _sites_of(eqn: Any) -> tuple[Site, ...]:
