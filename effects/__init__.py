@@ -10,33 +10,16 @@ import typing as _typing
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
 from effects import _jax
-from effects._api.async_callback import async_callback as async_callback
-from effects._api.async_collectives import all_gather_start as all_gather_start
-from effects._api.async_collectives import all_to_all_start as all_to_all_start
-from effects._api.async_collectives import ppermute_start as ppermute_start
-from effects._api.async_collectives import psum_scatter_start as psum_scatter_start
-from effects._api.async_collectives import psum_start as psum_start
-from effects._api.async_references import copy_start as copy_start
-from effects._api.asynchronous import Future as Future
-from effects._api.asynchronous import async_done as async_done
-from effects._api.asynchronous import async_start as async_start
-from effects._api.asynchronous import async_update as async_update
 from effects._api.callback import callback as callback
 from effects._api.check import check as check
 from effects._api.config import Config as Config
 from effects._api.config import config as config
-from effects._api.custom_call import custom_call as custom_call
 from effects._api.error_if import error_if as error_if
 from effects._api.log import log as log
-from effects._api.paths import cmake_dir as cmake_dir
-from effects._api.paths import include_dir as include_dir
 from effects._api.print import print as print
 from effects._api.print_grad import print_grad as print_grad
 from effects._api.progress import Progress as Progress
 from effects._api.progress import progress as progress
-from effects._api.progress_loops import fori_loop_with_progress as fori_loop_with_progress
-from effects._api.progress_loops import scan_with_progress as scan_with_progress
-from effects._api.progress_loops import while_loop_with_progress as while_loop_with_progress
 from effects._api.registry import register_effect as register_effect
 from effects._api.registry import registered_effects as registered_effects
 from effects._api.targets import register_custom_call as register_custom_call
@@ -67,7 +50,24 @@ from effects.dispatch.draining.stats import stats as stats
 if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects import handlers as handlers
     from effects import testing as testing
+    from effects._api.async_callback import async_callback as async_callback
+    from effects._api.async_collectives import all_gather_start as all_gather_start
+    from effects._api.async_collectives import all_to_all_start as all_to_all_start
+    from effects._api.async_collectives import ppermute_start as ppermute_start
+    from effects._api.async_collectives import psum_scatter_start as psum_scatter_start
+    from effects._api.async_collectives import psum_start as psum_start
+    from effects._api.async_references import copy_start as copy_start
+    from effects._api.asynchronous import Future as Future
+    from effects._api.asynchronous import async_done as async_done
+    from effects._api.asynchronous import async_start as async_start
+    from effects._api.asynchronous import async_update as async_update
+    from effects._api.custom_call import custom_call as custom_call
     from effects._api.pallas_call import pallas_call as pallas_call
+    from effects._api.paths import cmake_dir as cmake_dir
+    from effects._api.paths import include_dir as include_dir
+    from effects._api.progress_loops import fori_loop_with_progress as fori_loop_with_progress
+    from effects._api.progress_loops import scan_with_progress as scan_with_progress
+    from effects._api.progress_loops import while_loop_with_progress as while_loop_with_progress
     from effects._version import __version__ as __version__
     from effects.dispatch.calling.compare import Comparison as Comparison
     from effects.dispatch.calling.inspect import InspectedOperation as InspectedOperation
@@ -100,6 +100,23 @@ _LATER = {
     "TensorBoardHandler": "effects.handlers",
     "WandbHandler": "effects.handlers",
     "testing": "effects.testing",
+    "async_callback": "effects._api.async_callback",
+    "all_gather_start": "effects._api.async_collectives",
+    "all_to_all_start": "effects._api.async_collectives",
+    "ppermute_start": "effects._api.async_collectives",
+    "psum_scatter_start": "effects._api.async_collectives",
+    "psum_start": "effects._api.async_collectives",
+    "copy_start": "effects._api.async_references",
+    "Future": "effects._api.asynchronous",
+    "async_done": "effects._api.asynchronous",
+    "async_start": "effects._api.asynchronous",
+    "async_update": "effects._api.asynchronous",
+    "custom_call": "effects._api.custom_call",
+    "cmake_dir": "effects._api.paths",
+    "include_dir": "effects._api.paths",
+    "fori_loop_with_progress": "effects._api.progress_loops",
+    "scan_with_progress": "effects._api.progress_loops",
+    "while_loop_with_progress": "effects._api.progress_loops",
     "pallas_call": "effects._api.pallas_call",
     "__version__": "effects._version",
     "Comparison": "effects.dispatch.calling.compare",

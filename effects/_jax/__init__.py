@@ -174,3 +174,4 @@ from effects._jax.traces import tracers_closed_over as tracers_closed_over
 from effects._jax.traces import with_flat_arguments as with_flat_arguments
 from effects._jax.trees import compiled_with_token as compiled_with_token
 from effects._jax.trees import without_first_argument as without_first_argument
+from effects._jax.when_imported import when_imported as when_imported

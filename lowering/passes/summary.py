@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print_grad import print_grad_p
+from effects._model.asynchronous import async_done_p, async_start_p, async_update_p
 from effects._model.effect import Effect
-from effects._model.operation import Exchanged, Operation
-from effects._model.operation_primitives import async_start_p
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 
@@ -22,8 +20,7 @@ def effects_of(effects: Any) -> frozenset[Effect]:
     return frozenset([effect for effect in effects if isinstance(effect, Effect)])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """What a jaxpr has in it.
 
     Attributes:
@@ -130,8 +127,8 @@ def declare_of_grid(*primitives: _jax.Primitive) -> None:
 
 def _sites_of(eqn: Any) -> tuple[Site, ...]:
     """The sites that one equation has itself: that of an effect, or those of an exported program."""
-    if isinstance(operation := eqn.params.get("operation"), Operation):
-        return operation.sites
+    if eqn.primitive in (async_start_p, async_update_p, async_done_p):
+        return eqn.params["operation"].sites
     site = eqn.params.get("site")
     return (site,) if isinstance(site, Site) else tuple(eqn.params.get("sites", ()))
 
@@ -139,7 +136,7 @@ def _sites_of(eqn: Any) -> tuple[Site, ...]:
 def is_collective(eqn: Any) -> bool:
     """Whether devices talk to each other in this equation. Where there are several processes, or devices that are
     replicas of each other, starts may be those of JAX's collectives."""
-    if eqn.primitive is async_start_p and isinstance(operation := eqn.params["operation"], Exchanged):
+    if eqn.primitive is async_start_p and (operation := eqn.params["operation"]).exchanges:
         return operation.has_replicas or jax.process_count() > 1
     return _jax.is_collective(eqn)
 

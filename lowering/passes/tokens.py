@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from effects import _jax
+from effects._model.asynchronous import ASYNC
 from effects._model.effect import Effect
-from effects._model.operation import ASYNC
 
 Tokens = dict[str, Any]
 

@@ -15,6 +15,8 @@ LEFT_OUT = [
     *("jax._src.pallas.core", "jax._src.checkify", "jax.extend", "rich", "csv", "importlib.metadata"),
     *("effects._jax.pallas", "effects.lowering.rules.pallas_call", "effects.lowering.rules.mesh_kernels"),
     *("effects.dispatch.calling.inspect", "effects.dispatch.calling.compare"),
+    *("effects._model.operation", "effects._model.operation_primitives", "effects.lowering.rules.operations"),
+    *("effects.lowering.passes.futures", "effects.lowering.passes.flights", "effects._api.asynchronous"),
     *("effects.handlers", "effects.testing", "effects.cli"),
 ]
 """Modules that take long, and that few programs need."""

@@ -1,10 +1,18 @@
-"""Kernels, whose rules are loaded once Pallas is: programs without kernels do not wait for its import."""
+"""Rules that are loaded once what they are for has been imported: most programs have neither kernels nor asynchronous
+operations, and do not wait for their import."""
 
 from effects import _jax
 from effects._api.config import config
 from effects._jax import patches
 
 config.listen(lambda settings: _jax.set_kernel_options(checks_bounds=settings.bounds_checks))
+
+
+def _load_operations() -> None:
+    from effects.lowering.rules import operations as operations
+
+
+_jax.when_imported("effects._model.operation_primitives", _load_operations)
 
 
 @patches.once_imported("jax._src.pallas.pallas_call")
