@@ -16,7 +16,8 @@ LEFT_OUT = [
     *("effects._jax.pallas", "effects.lowering.rules.pallas_call", "effects.lowering.rules.mesh_kernels"),
     *("effects.dispatch.calling.inspect", "effects.dispatch.calling.compare"),
     *("effects._model.operation", "effects._model.operation_primitives", "effects.lowering.rules.operations"),
-    *("effects.lowering.passes.futures", "effects.lowering.passes.flights", "effects._api.asynchronous"),
+    *("effects._model.kernel_log", "effects.lowering.passes.futures"),
+    *("effects.lowering.passes.flights", "effects._api.asynchronous"),
     *("effects.handlers", "effects.testing", "effects.cli"),
 ]
 """Modules that take long, and that few programs need."""
@@ -147,6 +148,21 @@ def test_kernels_whenever_pallas_is_imported(order):
     done = run_python(f"import jax\n{ORDERS[order]}")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "program 0\nprogram 1\nTrue\n"
+
+
+def test_description_of_a_kernels_log_is_read_anywhere():
+    """A process without kernels reads what another one says of a kernel's log."""
+    code = """
+import sys
+import effects
+from effects._model.content import content_from
+assert "effects._model.kernel_log" not in sys.modules
+description = {"kernel_log": "add", "sites": [], "grid": [2, 3], "index": [0, 1], "capacity": 4, "grows": True}
+log = content_from(description, None)
+assert (log.title, log.grid, log.capacity) == ("add", (2, 3), 4)
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_imported_module_names_its_own_loader():
