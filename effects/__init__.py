@@ -86,6 +86,16 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.handlers import StructlogHandler as StructlogHandler
     from effects.handlers import TensorBoardHandler as TensorBoardHandler
     from effects.handlers import WandbHandler as WandbHandler
+else:  # type checkers would take it to have every name
+
+    def __getattr__(name: str) -> _typing.Any:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = _importlib.import_module(_LATER[name])
+        value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
+        globals()[name] = value
+        return value
+
 
 _LATER = {
     "handlers": "effects.handlers",
@@ -128,15 +138,6 @@ _LATER = {
     "assert_order": "effects.dispatch.testing",
 }
 """By name, the module that is imported when it is first asked for: few programs use it."""
-
-
-def __getattr__(name: str) -> _typing.Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _importlib.import_module(_LATER[name])
-    value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
-    globals()[name] = value
-    return value
 
 
 def __dir__() -> list[str]:

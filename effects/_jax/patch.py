@@ -1,7 +1,5 @@
 """What a change of JAX is: the places that it changes, and the row that says why."""
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 from typing import Any, NamedTuple

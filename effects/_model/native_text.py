@@ -1,7 +1,5 @@
 """What native code makes text of without Python, and how: fields that it shows byte for byte as Python and NumPy do."""
 
-from __future__ import annotations
-
 import enum
 import functools
 import re

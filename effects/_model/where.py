@@ -1,7 +1,5 @@
 """Lines of the user's source."""
 
-from __future__ import annotations
-
 import sys
 from types import FrameType
 from typing import NamedTuple

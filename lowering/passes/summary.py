@@ -1,7 +1,5 @@
 """What a jaxpr has in it, in one walk that is made once for each jaxpr."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

@@ -14,7 +14,7 @@ from tests.helpers import ROOT, run_python
 LEFT_OUT = [
     *("jax._src.pallas.core", "jax._src.checkify", "jax.extend", "rich", "csv", "importlib.metadata"),
     *("effects._jax.pallas", "effects.lowering.rules.pallas_call", "effects.lowering.rules.mesh_kernels"),
-    *("effects.dispatch.calling.inspect", "effects.dispatch.calling.compare"),
+    *("effects.dispatch.calling.inspect", "effects.dispatch.calling.compare", "effects.dispatch.calling.stages"),
     *("effects._model.operation", "effects._model.operation_primitives", "effects.lowering.rules.operations"),
     *("effects._model.kernel_log", "effects.lowering.passes.futures"),
     *("effects.lowering.passes.flights", "effects._api.asynchronous"),
