@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.experimental.pallas  # first of all: it has the rules of kernels loaded
 import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
+from effects._jax import pallas
 from effects._model.kernel_log import grown
 from effects.dispatch.calling.jit import jit
 from effects.dispatch.draining.barrier import effects_barrier
@@ -92,10 +94,10 @@ class _Visit:
 
     def note(self, params: dict[str, Any], args: Sequence[Any], results: Sequence[Any]) -> None:
         """While a program is traced: it has this kernel."""
-        if (grid := _jax.grid_of_kernel(params)) is None:
+        if (grid := pallas.grid_of_kernel(params)) is None:
             return
-        name, blocks = _jax.kernel_source(params), _jax.blocks_of_results(params)[: len(results)]
-        prefetched = args[: _jax.num_prefetched(params)]
+        name, blocks = pallas.kernel_source(params), pallas.blocks_of_results(params)[: len(results)]
+        prefetched = args[: pallas.num_prefetched(params)]
 
         def seen(device: Any, starts: Sequence[Any], results: Sequence[Any]) -> None:
             arrays = [list(map(np.asarray, values)) for values in (starts, results)]
@@ -104,7 +106,9 @@ class _Visit:
         axes = tuple(jax.sharding.get_abstract_mesh().manual_axes)
         device = jax.lax.axis_index(axes) if axes else 0  # those of a region call at the same time
         with _jax.left_to_jax():
-            jax.debug.callback(seen, device, _jax.starts_of_results(params, prefetched)[: len(results)], list(results))
+            jax.debug.callback(
+                seen, device, pallas.starts_of_results(params, prefetched)[: len(results)], list(results)
+            )
 
 
 @dataclasses.dataclass

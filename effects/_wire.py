@@ -4,8 +4,6 @@ It is written down here and, for native code, in `dispatch/native/wire.h`, and n
 it was compiled with, and `lowering/host/native.py` compares the two when it loads it.
 """
 
-from __future__ import annotations
-
 import enum
 import hashlib
 import struct

@@ -149,6 +149,16 @@ def holds(*primitives: Any) -> Callable[[Holder], Holder]:
     return register
 
 
+def holds_of_jax(*primitives: Any) -> Callable[[Holder], Holder]:
+    """Describes how primitives of JAX's hold jaxprs, and leaves them JAX's batching rules."""
+
+    def register(holder: Holder) -> Holder:
+        _holders.update(dict.fromkeys(primitives, holder))
+        return holder
+
+    return register
+
+
 def find_holder(primitive: Any) -> Holder | None:
     """The description of a primitive."""
     return _holders.get(primitive)
@@ -330,14 +340,6 @@ def _run_state(extra: Extra, *args: Any, jaxpr: Any, is_initialized: Any, **para
         if _jax.is_reference(x):
             x[...] = final
     return outs
-
-
-@holds(_jax.run_scoped_p)
-def _run_scoped(extra: Extra, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
-    """References that a kernel has for a while stay references until JAX lowers it."""
-    body = extra.rewrite(_jax.scope_body(jaxpr))
-    operands, scope = _jax.scope_of(body, [*extra.values, *args])
-    return extra.bind(*operands, jaxpr=scope, **params)
 
 
 def _inlined(body_in: Callable[[Any], Any]) -> Holder:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, overload
 
 from effects import _jax
+from effects._model.asynchronous import async_done_p, async_start_p, async_update_p
 from effects._model.operation import HostRun, Operation
-from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects._model.primitive import effect_p
 from effects._model.where import Where
 from effects.dispatch.calling.compare import Comparison, comparing

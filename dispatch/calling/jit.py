@@ -7,7 +7,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 
@@ -17,8 +17,10 @@ from effects.dispatch.calling.compiled_by_libraries import with_program_of_ours
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.options import JitOptions
 from effects.dispatch.calling.programs import programs_of
-from effects.dispatch.calling.stages import Lowered, Traced
 from effects.dispatch.calling.threaded import runtime_token_for, trace
+
+if TYPE_CHECKING:
+    from effects.dispatch.calling.stages import Lowered, Traced
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -105,12 +107,16 @@ class JitFunction(Dispatcher[P, R]):
     @api_boundary
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """As `jax.jit(f).lower`: the program for these arguments, tokens included, not yet compiled."""
+        from effects.dispatch.calling.stages import Lowered
+
         token = runtime_token_for(args, kwargs)
         return Lowered(self, self._threaded.trace(token, *args, **kwargs).lower())
 
     @api_boundary
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         """As `jax.jit(f).trace`: the function's jaxpr for these arguments, as the user wrote it."""
+        from effects.dispatch.calling.stages import Traced
+
         return Traced(self, trace(self._without_tokens, args, kwargs), args, kwargs)
 
     @api_boundary

@@ -16,13 +16,12 @@ import numpy as np
 
 from effects import _jax
 from effects._api import jax_callbacks
+from effects._model.asynchronous import ASYNC
 from effects._wire import TOKEN_LENGTH, ProgramTraits, domain_number
 from effects.dispatch.calling.options import jit_with_tokens, signature_of
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, gate_p, record_p
-from effects.lowering.passes.futures import check_futures
 from effects.lowering.passes.jax_callbacks import take_over
-from effects.lowering.passes.references import check_references
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.thread import last_record_closes, thread_tokens
 from effects.lowering.passes.tokens import token_key, token_keys
@@ -65,8 +64,12 @@ def trace(traceable: Any, args: Any, kwargs: Any) -> Any:
 def checked_jaxpr(traced: Any) -> Any:
     """The jaxpr of what was traced. Its effects are all ours, and futures and references are used as they may be."""
     jaxpr = take_over(traced.jaxpr)
-    check_futures(jaxpr)
-    check_references(traced.jaxpr)
+    if ASYNC in summarize(jaxpr).effects:
+        from effects.lowering.passes.futures import check_futures
+        from effects.lowering.passes.references import check_references
+
+        check_futures(jaxpr)
+        check_references(traced.jaxpr)
     return jaxpr
 
 

@@ -16,7 +16,7 @@ MSG_CUSTOM_CALL = (
 
 def failure_in(said: Iterable[BaseException], function: str) -> errors.CustomCallError | None:
     """What a handler said that made a program fail, of which JAX has said this, if no caller has been given it yet."""
-    for number in _NUMBER.findall("\n".join(map(str, said))):
+    for number in re.findall(_NUMBER, "\n".join(map(str, said))):
         if (taken := native.take_custom_call_failure(int(number))) is not None:
             target, where, code, message = taken
             return _error(target, where, _CODES.get(code, "UNKNOWN"), message.decode(errors="replace"), function)
@@ -28,7 +28,7 @@ def _error(target: str, where: str, code: str, message: str, function: str) -> e
     return errors.CustomCallError(text, target, where, code, message)
 
 
-_NUMBER = re.compile(r"\(custom call failure (\d+)\)")
+_NUMBER = r"\(custom call failure (\d+)\)"
 
 _CODES = {
     0: "OK",

@@ -15,7 +15,6 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._bars import bars
-from effects._model.kernel_log import grown
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
@@ -357,6 +356,8 @@ class Drain:
                 if (said := site.content.complaint(site, payload)) is not None:
                     replay.warn(said)
                     if call is not None:
+                        from effects._model.kernel_log import grown
+
                         outgrown[call[0]] = sum(grown.values())
                 parts.extend(reversed([*parts_of(site, token, device, payload)]))
                 continue

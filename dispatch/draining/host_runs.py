@@ -20,10 +20,10 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
-from effects._model import operation
+from effects._model import host_start
 from effects._model.functions import HostFunction, register_callback
 from effects._model.host_call import take_results
-from effects._model.operation import DONE_FUNCTION, UPDATE_FUNCTION
+from effects._model.host_start import DONE_FUNCTION, UPDATE_FUNCTION
 from effects._model.record import Record
 from effects._model.where import Where
 from effects._wire import EPOCH, STREAM, UNTRACKED_THREAD, thread_of
@@ -86,7 +86,7 @@ class HostRuns:
 
     def listen(self) -> None:
         """From now on the starts of programs come here, and so do their updates and dones."""
-        operation.listen(self._start)
+        host_start.listen(self._start)
         register_callback(DONE_FUNCTION)(self._done)
         register_callback(UPDATE_FUNCTION)(self._update)
 

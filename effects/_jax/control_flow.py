@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax._src import checkify, core
+from jax._src import core
 from jax._src.state import discharge
 
 from effects._jax.core import typeof
@@ -66,6 +66,8 @@ def hoisting_unless(has_effects: Callable[[Any], bool]) -> Callable[[Any], Any]:
 def checkifying_instead(other: Callable[[dict[str, Any]], Any]) -> Callable[[Any], Any]:
     """Makes of a rule of `checkify` one that takes another jaxpr in place of the equation: `other(params)` gives it, or
     None to leave the equation."""
+
+    from jax._src import checkify
 
     def make(check: Any) -> Any:
         context = list(inspect.signature(check).parameters).index("error")  # since 0.11 there is one

@@ -10,10 +10,12 @@ from jax._src import core, source_info_util
 from jax._src import linear_util as lu
 from jax._src.interpreters import partial_eval as pe
 from jax._src.util import weakref_lru_cache
-from jax.extend.core import ClosedJaxpr
 
 from effects._jax.core import typeof
 from effects._jax.keeping import Keeping
+
+# `jax.extend.core` has it under its old name in every version, and imports Pallas.
+ClosedJaxpr: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)
 
 
 def is_closed(jaxpr: Any) -> bool:

@@ -5,8 +5,6 @@ every context at every dispatch, whatever is dispatched; for the same reason the
 else a tuple.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

@@ -15,12 +15,6 @@ from effects._jax.jaxprs import closed_jaxpr, is_closed, trace_to_jaxpr
 mpmd_map_p = mpmd.mpmd_map_p
 
 
-def calls_mesh_kernel(jaxpr: Any) -> bool:
-    """Whether a jaxpr itself calls a kernel over a mesh, as the function does by which `plgpu.kernel` has a rule of its
-    own for `vmap`."""
-    return any(eqn.primitive is mpmd_map_p for eqn in closed_jaxpr(jaxpr).jaxpr.eqns)
-
-
 def mesh_kernel(params: dict[str, Any]) -> tuple[Any, dict[str, int]] | None:
     """The jaxpr of a kernel for GPUs, and the sizes of its mesh by their names; None if it is another one."""
     if len(params["jaxprs"]) != 1 or "mosaic_gpu" not in type(params["meshes"][0]).__module__:

@@ -1,4 +1,7 @@
-"""Kernels: `jax._src.pallas`, their grids, and how JAX simulates them."""
+"""Kernels: `jax._src.pallas`, their grids, and how JAX simulates them.
+
+The import of Pallas loads the rules of kernels, which import this module. So who imports it imports Pallas first.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from jax._src.pallas.primitives import program_id_p as program_id_p
 from jax._src.pallas.primitives import run_scoped_p as run_scoped_p
 from jax._src.state import indexing
 from jax._src.state import primitives as state
+from jax._src.state.indexing import ds as ds
 from jax._src.state.types import AbstractRef
 
 from effects._jax.callbacks import is_callback_effect, left_to_jax
@@ -29,13 +33,6 @@ pallas_call_p = pallas_call.pallas_call_p
 
 HIDDEN = "effects: "
 """How the names of those inputs and outputs of a kernel begin that are not the user's."""
-
-
-def is_in_kernel() -> bool:
-    """Whether what is traced now is a kernel, or the index map of one of its blocks."""
-    if (context := getattr(pallas_core, "_grid_context", None)) is not None:  # since 0.12
-        return context.value is not None
-    return pallas_core._pallas_tracing_env.grid_context is not None
 
 
 def is_simulated(params: dict[str, Any]) -> bool:

@@ -1,17 +1,14 @@
 """What a change of JAX is: the places that it changes, and the row that says why."""
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax._src.interpreters import mlir
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PatchPoint:
+class PatchPoint(NamedTuple):
     """An attribute of a module or a class of JAX's, or an entry of one of its tables."""
 
     name: str
@@ -57,8 +54,7 @@ def method(module: Any, primitive: str, name: str) -> PatchPoint:
     return PatchPoint(f"{module.__name__}.{primitive}.{name}", getattr(module, primitive), name)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Patch:
+class Patch(NamedTuple):
     """One change of JAX.
 
     Attributes:

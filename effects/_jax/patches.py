@@ -1,8 +1,11 @@
 """Everything of JAX's own that behaves differently once this library is imported, in one table.
 
+The rows that change Pallas and `checkify` stand in `later_patches.py`, since few programs import them.
+
 A row declares what is changed, and why. What stands there instead is given by the layer that knows it, with
-`@implements(name)`, which only collects. `apply` is called once, at the end of `effects/__init__.py`, and is the only
-code that changes JAX. Every replacement calls JAX's own function where a program has no effects of this library.
+`@implements(name)`, which only collects. `apply` is called once, at the end of `effects/__init__.py`, and nothing else
+changes JAX: at once what JAX imports itself, and the rest once it is imported. Every replacement calls JAX's own
+function where a program has no effects of this library.
 
 What JAX's tables are told of primitives and effect types of this library changes nothing of JAX's own; see
 `registrations.py`.
@@ -10,20 +13,22 @@ What JAX's tables are told of primitives and effect types of this library change
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.export
-from jax._src import api, callback, checkify, custom_batching, debugging, dispatch
+from jax._src import api, callback, custom_batching, debugging, dispatch
 from jax._src.export import _export
-from jax._src.interpreters import ad, batching
+from jax._src.interpreters import batching
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
-from jax._src.pallas import hlo_interpreter, mpmd, pallas_call
 from jax._src.pjit import jit_p
 
-from effects._jax.patch import Patch, Patches, attribute, entry, lowering, method
+from effects._jax.later_patches import ROWS_OF, Rows
+from effects._jax.patch import Patch, Patches, attribute, entry, method
 from effects._jax.primitives import (
     annotated_calls,
     cond_p,
@@ -36,6 +41,7 @@ from effects._jax.primitives import (
     unused_remat_is_dropped,
     while_p,
 )
+from effects._jax.when_imported import when_imported
 
 Maker = Callable[[Any], Any]
 """Makes what stands at a patch point from what JAX has there, which is None if that is nothing."""
@@ -192,83 +198,6 @@ _TABLE = (
         for _ in range(unused_remat_is_dropped)
     ),
     Patch(
-        "while in checkify",
-        (entry(checkify, "error_checks", while_p),),
-        "In `checkify`, a `while_loop` whose condition has effects carries its predicate.",
-        "JAX evaluates the condition twice in every iteration, once to look for errors and once to decide, so that "
-        "effects happen twice.",
-        "0.10",
-        "JAX carries the predicate itself.",
-    ),
-    Patch(
-        "effects of kernels",
-        (method(pallas_call, "pallas_call_p", "abstract_eval"),),
-        "The equation of a `pl.pallas_call` shows the effects that its kernel has, and effects in index maps are "
-        "refused. JAX's own callbacks are shown for simulated kernels only.",
-        "JAX shows none, so that a kernel whose results are not used is dropped with its effects, and those of other "
-        "kernels have no token.",
-        "0.10",
-        "JAX shows the effects of kernels.",
-    ),
-    Patch(
-        "bounds of kernels",
-        (method(pallas_call, "pallas_call_p", "bind"),),
-        "With the setting `bounds_checks`, a simulated kernel checks every index and where its blocks begin.",
-        "JAX's simulation moves what is outside to the nearest that is inside, without a word.",
-        "0.10",
-        "JAX's simulation checks bounds.",
-    ),
-    Patch(
-        "vmap of kernels",
-        (entry(batching, _BATCHERS, pallas_call.pallas_call_p),),
-        "A kernel with effects runs in every lane of a `vmap`, also where no operand differs, and knows which lane it "
-        "is.",
-        "JAX leaves a kernel without mapped operands as it is, so that its effects happen once for all lanes.",
-        "0.10",
-        "JAX batches what has effects also where no argument has lanes.",
-    ),
-    Patch(
-        "vmap of kernels over meshes",
-        (entry(batching, _BATCHERS, mpmd.mpmd_map_p),),
-        "The same for kernels over a mesh, which are called for one lane after the other where no operand differs.",
-        "They are of another primitive.",
-        "0.10",
-        "JAX batches what has effects also where no argument has lanes.",
-    ),
-    Patch(
-        "derivatives of kernels",
-        (entry(ad, "primitive_jvps", pallas_call.pallas_call_p),),
-        "In a kernel with effects, inputs that are not differentiated have tangents of zeros.",
-        "JAX gives every input a block for its tangent, and fails where one has none, as the lane of a `vmap`.",
-        "0.10",
-        "JAX differentiates kernels with regard to some of their inputs.",
-    ),
-    Patch(
-        "lowering of compiled kernels",
-        (lowering(pallas_call.pallas_call_p),),
-        "A compiled kernel with effects writes them to a log, from which they are recorded after it.",
-        "A compiled kernel cannot call the host, and JAX's compilers of kernels know no effects of other libraries.",
-        "0.10",
-        "JAX's compilers of kernels let libraries lower effects of theirs.",
-    ),
-    Patch(
-        "lowering of kernels over meshes",
-        (lowering(mpmd.mpmd_map_p),),
-        "The same for kernels over a mesh, such as those of `plgpu.kernel`.",
-        "They are of another primitive.",
-        "0.10",
-        "JAX's compilers of kernels let libraries lower effects of theirs.",
-    ),
-    Patch(
-        "grids of simulated kernels",
-        (attribute(hlo_interpreter, "pallas_call_hlo_interpret"),),
-        "In a simulated kernel, effects know the index of their program in the grid, `pl.program_id` may stand in "
-        "loops and branches, and `fx.pallas_call` says in which order the grid is visited.",
-        "The simulation turns the grid into a loop, in which nothing says whose effects these are.",
-        "0.10",
-        "JAX's simulation has the program's index in all bodies.",
-    ),
-    Patch(
         "eval_shape",
         (attribute(api, "eval_shape"), attribute(jax, "eval_shape")),
         "`jax.eval_shape` of what `fx.jit` returned knows its static arguments.",
@@ -304,9 +233,10 @@ _TABLE = (
     ),
 )
 
-_makers: dict[str, Maker] = {}
-
-# Of each patch point, by its name. A module that is loaded again keeps its names, so that nothing is replaced twice.
+# By the names of rows, of modules of JAX's, and of patch points. A module that is loaded again keeps them, so that
+# nothing is replaced twice.
+_makers: dict[str, Maker] = globals().get("_makers", {})
+_loaders: dict[str, Callable[[], None]] = globals().get("_loaders", {})
 _originals: dict[str, Any] = globals().get("_originals", {})
 
 
@@ -322,15 +252,37 @@ def implements(*names: str) -> Callable[[_Maker], _Maker]:
     return collect
 
 
+def once_imported(module: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Declares what loads the implementations of the rows of this module, which JAX itself does not import. It is
+    called once the module has been imported."""
+
+    def collect(load: Callable[[], None]) -> Callable[[], None]:
+        _loaders[module] = load
+        return load
+
+    return collect
+
+
 def apply() -> None:
-    """Changes JAX as the table says, in the order of its rows. The second call changes nothing."""
+    """Changes JAX as the table says, in the order of its rows; what JAX does not import itself, once it is imported.
+    The second call changes nothing."""
     if _originals:
         return
-    names = [row.name for row in _TABLE]
-    if set(names) != set(_makers):
-        missing, unknown = set(names) - set(_makers), set(_makers) - set(names)
-        raise AssertionError(f"rows without an implementation: {missing}; implementations without a row: {unknown}")
-    for row in _TABLE:
+    _change(_TABLE)
+    for module, rows in ROWS_OF.items():
+        when_imported(module, functools.partial(_load_and_change, module, rows))
+
+
+def _load_and_change(module: str, rows: Rows) -> None:
+    _loaders[module]()
+    _change(rows())
+
+
+def _change(rows: Sequence[Patch]) -> None:
+    names = {row.name for row in rows}
+    if missing := names - set(_makers):
+        raise AssertionError(f"rows without an implementation: {missing}")
+    for row in rows:
         for point in row.points:
             original = point.get()
             _originals.setdefault(point.name, original)
@@ -338,7 +290,9 @@ def apply() -> None:
 
 
 def patches() -> Patches:
-    """What importing this library has changed in JAX: what, why, and what would make it needless.
+    """What importing this library changes in JAX: what, why, and what would make it needless.
+
+    What it changes in Pallas and in `checkify`, it changes once they are imported, as they are by this function.
 
     Returns:
         A tuple of rows with the attributes `name`, `changes` (the names of what is changed), `now`, `why`, `since`
@@ -349,4 +303,9 @@ def patches() -> Patches:
         >>> [patch.changes for patch in fx.patches() if patch.name == "effects_barrier"]
         [('jax._src.dispatch.RuntimeTokenSet.block_until_ready',)]
     """
-    return Patches(_TABLE)
+    for module in ROWS_OF:
+        importlib.import_module(module)
+    rows = [*_TABLE, *(row for rows in ROWS_OF.values() for row in rows())]
+    if unknown := set(_makers) - {row.name for row in rows}:
+        raise AssertionError(f"implementations without a row: {unknown}")
+    return Patches(rows)

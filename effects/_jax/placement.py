@@ -1,7 +1,5 @@
 """Where values lie, as their types say: `jax.memory` and explicit shardings."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

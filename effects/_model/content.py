@@ -6,6 +6,7 @@ new effect is one module, with its content and the function that users call, bes
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -177,6 +178,9 @@ _C = TypeVar("_C", bound=type[Content])
 _kinds: dict[str, type[Content]] = {}
 """By the first key of their descriptions. Filled when modules are imported, and only read afterwards."""
 
+_LATER = {"kernel_log": "effects._model.kernel_log"}
+"""The same for contents that few programs have: the modules that make them known."""
+
 
 def described_by(key: str) -> Callable[[_C], _C]:
     """Makes a class of contents known: a description whose first key is this one is of that class."""
@@ -192,6 +196,8 @@ def described_by(key: str) -> Callable[[_C], _C]:
 def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> Content:
     """The content that describes itself so. A function is known by its name only."""
     key = next(iter(description))
+    if key in _LATER:
+        importlib.import_module(_LATER[key])
     if key not in _kinds:
-        raise ValueError(MSG_UNKNOWN_CONTENT.format(kind=key, known=", ".join(sorted(_kinds))))
+        raise ValueError(MSG_UNKNOWN_CONTENT.format(kind=key, known=", ".join(sorted({*_kinds, *_LATER}))))
     return _kinds[key].from_description(description, read_operand)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Never
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 _NAME = uuid.uuid4().hex
 """What no text of a user's has in it."""
 
-MARK = re.compile(rf"{_NAME}([fsrv])(\d+):([0-9a-f]*);")
+MARK = rf"{_NAME}([fsrv])(\d+):([0-9a-f]*);"
 """A mark in a text: the way in which it is shown, its number, and the specification of a format."""
 
 

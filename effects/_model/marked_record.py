@@ -3,6 +3,7 @@ of the site."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -74,7 +75,7 @@ class MarkedRecord(Record):
 
     def is_value(self, text: str) -> bool:
         """Whether a text is a mark that stands for the value itself."""
-        return (found := MARK.fullmatch(text)) is not None and found[1] == "v"
+        return (found := re.fullmatch(MARK, text)) is not None and found[1] == "v"
 
     def pieces(self, text: str, style: Style | None = None) -> Iterator[Piece]:
         """A text that was made of the record, as what stands between marks, each piece with the field behind it.
@@ -82,7 +83,7 @@ class MarkedRecord(Record):
         `style`: in which values are shown that stand there themselves.
         """
         literal = 0
-        for found in MARK.finditer(text):
+        for found in re.finditer(MARK, text):
             way, number, spec = found.groups()
             own = {"f": Style.FORMAT, "s": Style.STRING, "r": Style.REPR, "v": style}[way]
             field = None if own is None else self._marks[int(number)].field_of(own, bytes.fromhex(spec).decode())

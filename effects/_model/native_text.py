@@ -1,7 +1,5 @@
 """What native code makes text of without Python, and how: fields that it shows byte for byte as Python and NumPy do."""
 
-from __future__ import annotations
-
 import enum
 import functools
 import re
@@ -90,7 +88,7 @@ def field_of(value: Operand, style: Style, spec: str, options: Mapping[str, Any]
         field = field._replace(options=own, dtype=_dtype_in_repr(dtype, 0 in shape) if style == Style.REPR else "")
     if not spec:
         return field
-    fixed = _FIXED.fullmatch(spec)
+    fixed = re.fullmatch(_FIXED, spec)
     if style != Style.FORMAT or fixed is None or dtype.kind != "f" or (shape and options is not None):
         return None
     if fixed[2] == "g" and fixed[1] == "0":
@@ -101,7 +99,7 @@ def field_of(value: Operand, style: Style, spec: str, options: Mapping[str, Any]
 CODES = {name: code for code, name in enumerate(SCALARS)}
 """Of types, by name."""
 
-_FIXED = re.compile(r"\.(\d{1,2})([efg])")
+_FIXED = r"\.(\d{1,2})([efg])"
 
 FOLLOWS_NUMPY = (2, 3) <= tuple(map(int, np.__version__.split(".")[:2])) < (2, 6)
 """Whether native code shows arrays as this NumPy does: tests have compared the two, and options belong to contexts."""

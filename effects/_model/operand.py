@@ -62,12 +62,12 @@ class Static:
     value: Any
 
 
-_OPERAND = re.compile(r"(\w+)\[([-,\d]*)\](?:/(\w+))?(?:@([01]+))?")
+_OPERAND = r"(\w+)\[([-,\d]*)\](?:/(\w+))?(?:@([01]+))?"
 
 
 def read_operand(description: str) -> Operand:
     """The operand that describes itself so."""
-    match = _OPERAND.fullmatch(description)
+    match = re.fullmatch(_OPERAND, description)
     assert match is not None, description
     dtype, shape, stored, lanes = match.groups()
     return Operand(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,23 +17,16 @@ import numpy as np
 
 from effects import _jax
 from effects._model.arguments import flat_arguments
-from effects._model.content import Content, Report, described_by
 from effects._model.effect import Effect
 from effects._model.functions import HostFunction
 from effects._model.host_call import HostCall
+from effects._model.host_start import DONE_FUNCTION
 from effects._model.operand import Operand
 from effects._model.primitive import result_avals
-from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.where import Where
 
-ASYNC = Effect("async", kind="device")
-"""The effect of starts, updates and dones. They are in order on the device, in a domain that counts nothing."""
-
 TICKET_LENGTH = 3
-
-DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
-"""The names of the functions that wait for one of the host's, which `dispatch/` registers."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -66,6 +59,9 @@ class Operation:
 
     kind = "operation"
     """What an operation whose start is not known is called."""
+
+    exchanges = False
+    """Whether devices send each other values."""
 
     is_linear = True
     """Whether it hands on values as they are, so that it has a derivative."""
@@ -217,6 +213,7 @@ class Exchanged(Operation):
     has_replicas: bool = False
 
     kind = "collective"
+    exchanges = True
 
     def _particulars(self) -> Iterable[str]:
         yield from super()._particulars()
@@ -321,54 +318,3 @@ class HostAwait(Operation):
 
     def done_in_lanes(self, size: int, differs: Sequence[bool]) -> HostAwait:
         return dataclasses.replace(self, lanes=(size, *self.lanes), site=self.site.with_lanes(size, differs))
-
-
-Start = Callable[[HostFunction, Iterable[Record]], None]
-
-_start: list[Start] = []
-
-
-def listen(start: Start) -> None:
-    """`start(function, records)` is called for each start, with the record of each lane. One module listens."""
-    _start[:] = [start]
-
-
-@described_by("async_start")
-@dataclasses.dataclass(frozen=True)
-class HostStart(Content):
-    """The start of a function on the host. Its arguments are those of the function and, last, the number."""
-
-    function: HostFunction
-    name: str
-
-    is_counted = False  # its done is
-
-    @property
-    def title(self) -> str:
-        return self.name
-
-    @property
-    def is_portable(self) -> bool:
-        return self.function.registered
-
-    @property
-    def is_available(self) -> bool:
-        return self.function.fn is not None
-
-    def describe(self) -> dict[str, Any]:
-        function = self.function
-        return {"async_start": function.key, "name": self.name, "registered": function.registered}
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> HostStart:
-        key, name, registered = (description[field] for field in ("async_start", "name", "registered"))
-        return cls(HostFunction(None, key, name, registered), name)
-
-    def text(self, record: Record) -> str:
-        return f"start of {self.name}({', '.join(map(str, record.args[0]))})"
-
-    def is_shown(self, suppressed: bool) -> bool:
-        return True
-
-    def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
-        _start[0](self.function, records)

@@ -16,8 +16,9 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax
+from effects._model.asynchronous import ASYNC, async_done_p, async_start_p, async_update_p
 from effects._model.effect import jax_effects
-from effects._model.operation import ASYNC, Exchanged, HostAwait, Operation
+from effects._model.operation import Exchanged, HostAwait, Operation
 
 MSG_ASYNC_DERIVATIVE = (
     "A derivative was asked of the results of the asynchronous callback `{name}` at {where}. JAX cannot look into a "
@@ -36,13 +37,6 @@ MSG_ASYNC_LANES = (
     "What is started in each lane of a `vmap`, or in each turn of a loop, is {ended} in each. Write `jax.vmap` or "
     "`jax.lax.map` around `{call}`, as around the start."
 )
-
-async_start_p = _jax.Primitive("async_start")
-async_start_p.multiple_results = True
-async_update_p = _jax.Primitive("async_update")
-async_update_p.multiple_results = True
-async_done_p = _jax.Primitive("async_done")
-async_done_p.multiple_results = True
 
 
 def effects_of_end(operation: Operation) -> set[Any]:

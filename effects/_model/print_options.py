@@ -1,7 +1,5 @@
 """NumPy's print options, as far as native code follows them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,16 +1,13 @@
 """Lines of the user's source."""
 
-from __future__ import annotations
-
-import dataclasses
 import sys
 from types import FrameType
+from typing import NamedTuple
 
 from effects import _jax
 
 
-@dataclasses.dataclass(frozen=True)
-class Where:
+class Where(NamedTuple):
     """A line of the user's source."""
 
     file: str

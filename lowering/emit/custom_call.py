@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,14 +18,17 @@ from effects._api.attributes import Attributes
 from effects._api.custom_call_primitive import by_lane, custom_call_p
 from effects._api.message import message_of
 from effects._api.targets import platforms_of, unknown_target
+from effects._model.asynchronous import ASYNC
 from effects._model.effect import Order
-from effects._model.operation import ASYNC, Called
 from effects._model.platform import PLATFORMS, platforms_with_handlers
 from effects._model.site import Site
 from effects._wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
 from effects.lowering.emit.common import refuse_several_devices, register_site
 from effects.lowering.emit.native import emit_call, of_processes, own_devices
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
+
+if TYPE_CHECKING:
+    from effects._model.operation import Called
 
 threaded_call_p: _jax.Primitive = _jax.Primitive("threaded_custom_call")
 threaded_call_p.multiple_results = True

@@ -3,8 +3,6 @@
 Tokens are `uint32[4]`, or in a region of replicas `uint32[8]`; see `effects/_wire.py` and `docs/design.md`.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from effects import _jax

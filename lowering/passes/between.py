@@ -12,9 +12,8 @@ from typing import Any
 
 from effects import _jax
 from effects._model.after import after
+from effects._model.asynchronous import ASYNC, async_done_p, async_start_p
 from effects._model.effect import Effect
-from effects._model.operation import ASYNC
-from effects._model.operation_primitives import async_done_p, async_start_p
 from effects.lowering.passes.tokens import Tokens, token_key
 
 _KEY = token_key(ASYNC)

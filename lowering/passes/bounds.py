@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from effects import _jax
 from effects._api.check import check_at
+from effects._jax import pallas
 from effects._model.where import Where
 from effects.lowering.holders import Extra, find_holder
 
@@ -27,20 +28,20 @@ def with_bounds_checks(params: dict[str, Any], mask: Callable[[dict[str, Any]], 
         params: Those of the kernel.
         mask: Makes the kernel with checks one whose checks are made where its other effects happen.
     """
-    if _jax.has_note(params, _CHECKED):
+    if pallas.has_note(params, _CHECKED):
         return params
     unchecked = params["jaxpr"]
-    kernel, rank = _jax.closed_jaxpr(params["jaxpr"]), _jax.grid_rank(params)
+    kernel, rank = _jax.closed_jaxpr(params["jaxpr"]), pallas.grid_rank(params)
 
     def checked(*references: Any) -> list[Any]:
-        position, _ = _jax.grid_position(rank)
-        prefetched = references[: _jax.num_prefetched(params)]
-        for origin, frame, starts in _jax.block_starts(params, position, prefetched, _with_checks):
+        position, _ = pallas.grid_position(rank)
+        prefetched = references[: pallas.num_prefetched(params)]
+        for origin, frame, starts in pallas.block_starts(params, position, prefetched, _with_checks):
             for axis, (start, size) in enumerate(starts):
                 _check(Where(*frame), f"start of the block of `{origin}`", axis, size, start, None)
         return _with_checks(kernel, references)
 
-    params = _jax.with_note(mask(_jax.with_kernel(params, checked)), _CHECKED)
+    params = pallas.with_note(mask(pallas.with_kernel(params, checked)), _CHECKED)
     _unchecked[params["jaxpr"]] = unchecked
     return params
 
@@ -48,9 +49,9 @@ def with_bounds_checks(params: dict[str, Any], mask: Callable[[dict[str, Any]], 
 def without_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a kernel as they were before it checked its accesses, so that what is made of it checks them
     again; as they are, if that is not known."""
-    if (unchecked := _unchecked.get(params["jaxpr"])) is None or not _jax.has_note(params, _CHECKED):
+    if (unchecked := _unchecked.get(params["jaxpr"])) is None or not pallas.has_note(params, _CHECKED):
         return params
-    return {**_jax.without_note(params, _CHECKED), "jaxpr": unchecked}
+    return {**pallas.without_note(params, _CHECKED), "jaxpr": unchecked}
 
 
 def with_and_without_checks(params: dict[str, Any], change: Callable[..., dict[str, Any]]) -> dict[str, Any]:
@@ -68,7 +69,7 @@ _unchecked: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 def _with_checks(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
-        for kind, positions, mask in _jax.accesses(eqn, operands):
+        for kind, positions, mask in pallas.accesses(eqn, operands):
             where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
             for axis, size, at in positions:
                 _check(where, kind, axis, size, at, mask)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from effects import _jax
+from effects._model.asynchronous import async_done_p, async_start_p, async_update_p
 from effects._model.operation import Operation
-from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects.lowering.passes.between import is_asynchronous
 
 Path = tuple[tuple[int, int], ...]

@@ -16,8 +16,8 @@ from typing import Any
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.operation import ASYNC, Kept
-from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
+from effects._model.asynchronous import ASYNC, async_done_p, async_start_p, async_update_p
+from effects._model.operation import Kept
 from effects.lowering.holders import Extra, find_holder
 from effects.lowering.passes.between import is_asynchronous
 from effects.lowering.passes.future_values import (

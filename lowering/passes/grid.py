@@ -15,12 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
+from effects._jax import pallas
 from effects._model.operation import HostAwait, HostRun
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes.lanes import LANES
 from effects.lowering.passes.summary import summarize
+
+LANES = f"{pallas.HIDDEN}lane "
+"""How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""
 
 
 def needs_grid(params: dict[str, Any]) -> bool:
@@ -33,17 +36,24 @@ def needs_grid(params: dict[str, Any]) -> bool:
 def show_grid(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a kernel in which effects know which program of the grid has them, and loops and branches in
     which program they are."""
-    rank = _jax.grid_rank(params)
+    rank = pallas.grid_rank(params)
     # The last `vmap` is the outermost.
-    lanes = _jax.named_inputs(params, LANES)[::-1]
+    lanes = pallas.named_inputs(params, LANES)[::-1]
 
     def kernel(*references: Any) -> list[Any]:
-        position, sizes = _jax.grid_position(rank)
+        position, sizes = pallas.grid_position(rank)
         index = [references[lane][0, 0].astype(jnp.int32) for lane in lanes] + position
         vector = jnp.stack(index) if index else jnp.zeros(0, jnp.int32)
         return _with_index(_jax.closed_jaxpr(params["jaxpr"]), [*position, *sizes, vector], references)
 
-    return _jax.with_kernel(params, kernel)
+    return pallas.with_kernel(params, kernel)
+
+
+def with_lane(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a kernel that takes one input more: its lane in the next `vmap`."""
+    kernel = _jax.closed_jaxpr(params["jaxpr"])
+    name = f"{LANES}{len(pallas.named_inputs(params, LANES))}"
+    return pallas.with_input(params, name, lambda _, *references: _jax.evaluate(kernel, references))
 
 
 def visit_grid(params: dict[str, Any], order: np.ndarray) -> tuple[dict[str, Any], Any]:
@@ -52,7 +62,7 @@ def visit_grid(params: dict[str, Any], order: np.ndarray) -> tuple[dict[str, Any
     `order` says which program comes when, by their numbers in the grid, the last axis first.
     """
     kernel = _jax.closed_jaxpr(params["jaxpr"])
-    return _jax.with_grid_order(
+    return pallas.with_grid_order(
         params, order, lambda position, sizes, *references: _with_index(kernel, [*position, *sizes], references)
     )
 
@@ -63,9 +73,9 @@ def _with_index(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[
     rank = len(consts) // 2
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
-        if eqn.primitive is _jax.program_id_p:
+        if eqn.primitive is pallas.program_id_p:
             return [consts[eqn.params["axis"]]]
-        if eqn.primitive is _jax.num_programs_p:
+        if eqn.primitive is pallas.num_programs_p:
             return [consts[rank + eqn.params["axis"]]]
         if eqn.primitive is effect_p and len(consts) > 2 * rank:
             return _bind_effect(eqn, operands, consts[-1])

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
 
 from effects import _jax
+from effects._jax import kernel_logs, pallas
 from effects._model.kernel_log import COUNTS, need_of
 from effects._model.primitive import effect_p
 from effects._model.site import Site
@@ -54,7 +54,7 @@ class LogWriter:
         if value.ndim == 0:
             log[(*row, at)] = value
         else:
-            log[(*row, pl.ds(at, value.size))] = value.reshape(value.size)
+            log[(*row, pallas.ds(at, value.size))] = value.reshape(value.size)
 
     def effect(self, operands: Sequence[Any], site: Site, consts: Sequence[Any], state: Sequence[Any]) -> list[Any]:
         """Writes one effect. Returns the state behind it.
@@ -91,13 +91,13 @@ class LogWriter:
 
 def _refusal(target: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[str, str]:
     """What a target takes in place of such an array, and what to do; empty if it takes it."""
-    if target == _jax.SIMULATION:
+    if target == kernel_logs.SIMULATION:
         return "", ""
     if dtype.kind == "c":
         return "real numbers", "Record `x.real` and `x.imag`"
-    if target == _jax.MOSAIC_TPU and shape:
+    if target == kernel_logs.MOSAIC_TPU and shape:
         return "scalars", "Record one element or a sum"
-    if target != _jax.TRITON and dtype.itemsize == 8:
+    if target != kernel_logs.TRITON and dtype.itemsize == 8:
         return "numbers of 32 bits and fewer", "Convert it with `astype`"
     return "", ""
 
@@ -113,7 +113,7 @@ def as_words(x: Any, target: str) -> list[Any]:
         return [x.astype(jnp.int32)]
     if dtype.itemsize < 4:
         x = x.astype(jnp.float32)
-    if dtype.itemsize <= 4 and x.ndim == 0 and target == _jax.MOSAIC_GPU:  # which has no bits of scalars there
+    if dtype.itemsize <= 4 and x.ndim == 0 and target == kernel_logs.MOSAIC_GPU:  # which has no bits of scalars there
         return [x.astype(jnp.int32) if dtype.kind == "u" else _bits_of_first(jnp.broadcast_to(x, _A_WARPGROUP))]
     if dtype.itemsize <= 4:
         return [jax.lax.bitcast_convert_type(x, jnp.int32)]

@@ -8,7 +8,7 @@ therefore a primitive of its own until it is lowered, and each `vmap` puts a loo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,26 @@ from effects import _jax
 from effects.lowering.holders import Extra, find_holder, holds
 from effects.lowering.passes.summary import summarize
 
-LANES = f"{_jax.HIDDEN}lane "
-"""How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""
+_Binder = TypeVar("_Binder", bound=Callable[..., Sequence[Any]])
 
 _lane_p: _jax.Primitive = _jax.Primitive("lane_by_lane")
 _lane_p.multiple_results = True
 """(*operands) -> the results of its body."""
+
+
+_lane_takers: dict[_jax.Primitive, Callable[..., Sequence[Any]]] = {}
+"""By primitive, what binds it such that its effects know in which lane they are: a function of (lane, *args, **params).
+Pallas has such primitives."""
+
+
+def takes_lane(primitive: _jax.Primitive) -> Callable[[_Binder], _Binder]:
+    """Declares what binds a primitive such that its effects know in which lane they are."""
+
+    def declare(bind: _Binder) -> _Binder:
+        _lane_takers[primitive] = bind
+        return bind
+
+    return declare
 
 
 def lane_by_lane(fun: Callable[..., Sequence[Any]], args: Sequence[Any]) -> list[Any]:
@@ -56,21 +70,14 @@ def lanes_of(axis_data: Any) -> Any:
     return jnp.arange(axis_data.size, dtype=jnp.float32)[:, None, None]
 
 
-def with_lane(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a kernel that takes one input more: its lane in the next `vmap`."""
-    kernel = _jax.closed_jaxpr(params["jaxpr"])
-    name = f"{LANES}{len(_jax.named_inputs(params, LANES))}"
-    return _jax.with_input(params, name, lambda _, *references: _jax.evaluate(kernel, references))
-
-
 def _with_lane(jaxpr: Any, lane: Any, args: Sequence[Any]) -> list[Any]:
     """Evaluates a jaxpr whose kernels know in which lane they are."""
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         if not any(summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params)):
             return _jax.bind(eqn, operands)
-        if eqn.primitive is _jax.pallas_call_p:
-            return _jax.pallas_call_p.bind(*operands, lane, **with_lane(eqn.params))
+        if (bind := _lane_takers.get(eqn.primitive)) is not None:
+            return bind(lane, *operands, **eqn.params)
         if (holder := find_holder(eqn.primitive)) is None:
             return _jax.bind(eqn, operands)
 

@@ -6,11 +6,8 @@ there have it. It is of the same shape as the token pass: a loop over the equati
 one of its own, and the holders for the rest.
 """
 
-from __future__ import annotations
-
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -35,8 +32,7 @@ MSG_MASKED_STATE = (
 )
 
 
-@dataclasses.dataclass(slots=True)
-class MaskContext:
+class MaskContext(NamedTuple):
     """What a mask rule may need to know of its equation.
 
     Attributes:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from effects import _jax
-from effects._model.operation import ASYNC
-from effects._model.operation_primitives import async_start_p
+from effects._model.asynchronous import ASYNC, async_start_p
 from effects.lowering.passes.flights import Flights
 from effects.lowering.passes.summary import summarize
 

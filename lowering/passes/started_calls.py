@@ -11,8 +11,8 @@ from typing import Any
 
 from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
+from effects._model.asynchronous import async_start_p
 from effects._model.operation import Called, Kept
-from effects._model.operation_primitives import async_start_p
 
 
 @_jax.weakref_lru_cache

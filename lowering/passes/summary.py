@@ -1,18 +1,14 @@
 """What a jaxpr has in it, in one walk that is made once for each jaxpr."""
 
-from __future__ import annotations
-
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print_grad import print_grad_p
+from effects._model.asynchronous import async_done_p, async_start_p, async_update_p
 from effects._model.effect import Effect
-from effects._model.operation import Exchanged, Operation
-from effects._model.operation_primitives import async_start_p
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 
@@ -22,8 +18,7 @@ def effects_of(effects: Any) -> frozenset[Effect]:
     return frozenset([effect for effect in effects if isinstance(effect, Effect)])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """What a jaxpr has in it.
 
     Attributes:
@@ -70,7 +65,7 @@ def _summarize(jaxpr: Any) -> Summary:
     with_effects: set[int] = set()
     for position, eqn in enumerate(jaxpr.eqns):
         inner_jaxprs = [*_jax.jaxprs_in(eqn.params)] if eqn.params else ()
-        if not (eqn.effects or inner_jaxprs or eqn.primitive in _NOTED):
+        if not (eqn.effects or inner_jaxprs or eqn.primitive in _noted):
             continue
         shown = effects_of(eqn.effects)
         if eqn.effects:
@@ -81,7 +76,7 @@ def _summarize(jaxpr: Any) -> Summary:
             handlers.add(eqn.params["site"])
         has_collectives |= is_collective(eqn)
         needs_masks |= eqn.primitive is print_grad_p or bool(shown)
-        needs_grid |= bool(shown) or eqn.primitive in (_jax.program_id_p, _jax.num_programs_p)
+        needs_grid |= bool(shown) or eqn.primitive in _of_grid
         if eqn.effects:
             found = _sites_of(eqn)
             sites.update(found)
@@ -116,14 +111,22 @@ def _summarize(jaxpr: Any) -> Summary:
     )
 
 
-_NOTED = frozenset({custom_call_p, print_grad_p, _jax.program_id_p, _jax.num_programs_p})
+_noted: set[_jax.Primitive] = {custom_call_p, print_grad_p}
 """Primitives that say something even where they have neither effects nor jaxprs."""
+_of_grid: set[_jax.Primitive] = set()
+"""Those of them that ask which program of its grid a kernel is. Pallas has them."""
+
+
+def declare_of_grid(*primitives: _jax.Primitive) -> None:
+    """Makes primitives known that ask which program of its grid a kernel is."""
+    _of_grid.update(primitives)
+    _noted.update(primitives)
 
 
 def _sites_of(eqn: Any) -> tuple[Site, ...]:
     """The sites that one equation has itself: that of an effect, or those of an exported program."""
-    if isinstance(operation := eqn.params.get("operation"), Operation):
-        return operation.sites
+    if eqn.primitive in (async_start_p, async_update_p, async_done_p):
+        return eqn.params["operation"].sites
     site = eqn.params.get("site")
     return (site,) if isinstance(site, Site) else tuple(eqn.params.get("sites", ()))
 
@@ -131,7 +134,7 @@ def _sites_of(eqn: Any) -> tuple[Site, ...]:
 def is_collective(eqn: Any) -> bool:
     """Whether devices talk to each other in this equation. Where there are several processes, or devices that are
     replicas of each other, starts may be those of JAX's collectives."""
-    if eqn.primitive is async_start_p and isinstance(operation := eqn.params["operation"], Exchanged):
+    if eqn.primitive is async_start_p and (operation := eqn.params["operation"]).exchanges:
         return operation.has_replicas or jax.process_count() > 1
     return _jax.is_collective(eqn)
 

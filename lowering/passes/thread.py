@@ -17,17 +17,15 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.registry import registered_effects
 from effects._model.after import after
-from effects._model.operation import ASYNC
+from effects._model.asynchronous import ASYNC
 from effects.lowering.emit.record import NO_EDGES, Edges
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes.between import Between
 from effects.lowering.passes.collectives import (
     are_collectives_ordered_after_effects,
     communicates,
     order_collectives_after_effects,
 )
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
-from effects.lowering.passes.started_calls import with_started_calls
 from effects.lowering.passes.summary import effects_of, is_collective, is_ordered_record, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
 
@@ -78,12 +76,16 @@ def thread_tokens(
     """
     tokens = dict(tokens)
     joined: list[Any] = []
+    between = None
     if ASYNC in summarize(jaxpr).effects:
+        from effects.lowering.passes.between import Between
+        from effects.lowering.passes.started_calls import with_started_calls
+
         jaxpr = with_started_calls(jaxpr)
+        between = Between(jaxpr)
     summary = summarize(jaxpr)
     first, last = (summary.first, summary.last) if edges != NO_EDGES else (None, None)
     calls = itertools.count()
-    between = Between(jaxpr) if ASYNC in summary.effects else None
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         if between is None:

@@ -6,13 +6,12 @@ any. Most primitives need no rule, since their holder says enough (see `holders.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from effects import _jax
+from effects._model.asynchronous import ASYNC
 from effects._model.effect import Effect
-from effects._model.operation import ASYNC
 
 Tokens = dict[str, Any]
 
@@ -36,8 +35,7 @@ def token_keys(effects: Iterable[Effect]) -> tuple[str, ...]:
     return tuple(sorted({token_key(effect) for effect in effects}))
 
 
-@dataclasses.dataclass(slots=True)
-class TokenContext:
+class TokenContext(NamedTuple):
     """What a rule may need to know of its equation.
 
     Attributes:

@@ -16,6 +16,7 @@ import numpy as np
 
 from effects import _jax
 from effects._api.config import config
+from effects._jax import kernel_logs, pallas
 from effects._model.arguments import flat_arguments
 from effects._model.effect import Effect
 from effects._model.kernel_log import COUNTS, KernelLog, grown, need_of, order_of
@@ -23,8 +24,8 @@ from effects._model.operand import Operand
 from effects._model.operation import Operation
 from effects._model.site import Site
 from effects._model.where import Where
+from effects.lowering.passes.grid import LANES
 from effects.lowering.passes.kernel_log import LogWriter
-from effects.lowering.passes.lanes import LANES
 from effects.lowering.passes.summary import has_effects, summarize
 
 MSG_AWAITED = (
@@ -88,13 +89,13 @@ def log_kernel(
         The kernel's results, and the records that its effects have become, each as a site and operands. There is one
         for each order that the effects have.
     """
-    kernel, grid = _jax.kernel_name(params), _jax.grid_of_kernel(params)
-    index = tuple(_jax.grid_index_of_kernel(params, LANES))
+    kernel, grid = kernel_logs.kernel_name(params), pallas.grid_of_kernel(params)
+    index = tuple(kernel_logs.grid_index_of_kernel(params, LANES))
     plan = plan_log(params["jaxpr"], kernel, grid, index, options)
     *outs, log = logged_kernel_p.bind(
         *args, sites=plan.sites, capacity=plan.content.capacity, width=plan.width, **params
     )
-    lanes = _jax.named_inputs(params, LANES)[::-1]  # as in the index
+    lanes = pallas.named_inputs(params, LANES)[::-1]  # as in the index
     return outs, plan.records([log, *(args[at] for at, axis in zip(lanes, index, strict=False) if axis is None)])
 
 
@@ -188,26 +189,26 @@ def _record(content: KernelLog, effect: Effect, operands: list[Any], where: Wher
 def _logged_kernel_abstract_eval(
     *avals: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
 ) -> list[Any]:
-    outs, _ = _jax.pallas_call_p.abstract_eval(*avals, **params)
-    programs = math.prod(_jax.grid_of_kernel(params) or ())
+    outs, _ = pallas.pallas_call_p.abstract_eval(*avals, **params)
+    programs = math.prod(pallas.grid_of_kernel(params) or ())
     return [*outs, _jax.per_device(_jax.ShapedArray((programs, width), np.int32))]
 
 
 def _logged_kernel_lowering(
     ctx: Any, *operands: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
 ) -> Any:
-    kernel, target = _jax.closed_jaxpr(params["jaxpr"]), _jax.kernel_target(ctx, params)
-    if target == _jax.MOSAIC_GPU and _jax.named_inputs(params, _jax.HIDDEN):
+    kernel, target = _jax.closed_jaxpr(params["jaxpr"]), kernel_logs.kernel_target(ctx, params)
+    if target == kernel_logs.MOSAIC_GPU and pallas.named_inputs(params, pallas.HIDDEN):
         raise NotImplementedError(MSG_LANES.format(effect=sites[0].effect, where=sites[0].where))
     writer = LogWriter(sites, capacity, target)
 
     def run(log: Any, row: Sequence[Any], *references: Any) -> list[Any]:
         return writer.write(kernel, log, row, references)
 
-    with_log = _jax.with_log(params, width, target, run)
+    with_log = kernel_logs.with_log(params, width, target, run)
 
     def call(*args: Any) -> list[Any]:
-        *outs, log = _jax.pallas_call_p.bind(*args, **with_log)
+        *outs, log = pallas.pallas_call_p.bind(*args, **with_log)
         return [*outs, jax.lax.squeeze(log, [1])]
 
     return _jax.mlir.lower_fun(call)(ctx, *operands)

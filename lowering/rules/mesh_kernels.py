@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects._jax import patches
+from effects._jax import kernel_logs, mesh_kernels, patches
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
@@ -40,7 +40,7 @@ MSG_MESH_SIMULATED = (
 
 def log_mesh_kernel(args: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], list[tuple[Site, list[Any]]]]:
     """As `log_kernel`, for a kernel over a mesh. What its records show as the grid are the axes of the mesh."""
-    if (found := _jax.mesh_kernel(params)) is None or not params["out_avals"]:
+    if (found := mesh_kernels.mesh_kernel(params)) is None or not params["out_avals"]:
         raise errors.MissingTokenRule(MSG_MESH.format(where=_where(params)))
     kernel, sizes = found
     name = params["name"] or "kernel"
@@ -48,14 +48,16 @@ def log_mesh_kernel(args: Sequence[Any], params: dict[str, Any]) -> tuple[list[A
         raise NotImplementedError(MSG_MESH_SIMULATED.format(kernel=name, where=_where(params)))
     grid = tuple(sizes.values())
     plan = plan_log(kernel, name, grid, tuple(range(len(grid))), LogOptions(), MSG_MESH_AWAITED)
-    target = _jax.SIMULATION if params["interpret"] else _jax.MOSAIC_GPU
+    target = kernel_logs.SIMULATION if params["interpret"] else kernel_logs.MOSAIC_GPU
     writer = LogWriter(plan.sites, plan.content.capacity, target)
 
     def run(log: Any, row: Sequence[Any], *references: Any) -> list[Any]:
         return writer.write(kernel, log, row, references)
 
     programs = math.prod(grid)
-    *outs, log = _jax.mpmd_map_p.bind(*args, **_jax.with_mesh_log(params, len(args), programs, plan.width, run))
+    *outs, log = mesh_kernels.mpmd_map_p.bind(
+        *args, **mesh_kernels.with_mesh_log(params, len(args), programs, plan.width, run)
+    )
     return outs, plan.records([log.reshape(programs, plan.width)])
 
 
@@ -65,7 +67,7 @@ def _where(params: dict[str, Any]) -> Where:
     return min(sites, key=lambda site: site.id).where
 
 
-@register_token_rule(_jax.mpmd_map_p)
+@register_token_rule(mesh_kernels.mpmd_map_p)
 def _thread_mesh_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
     outs, records = log_mesh_kernel(args, params)
     for site, operands in records:
@@ -81,7 +83,7 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
     def rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
         if any(dim is not None for dim in dims) or not _has_effects(params) or _jax.is_axis_of_tangents(axis_data):
             return batch(axis_data, args, dims, **params)
-        outs = jax.lax.map(lambda _: _jax.mpmd_map_p.bind(*args, **params), jnp.arange(axis_data.size))
+        outs = jax.lax.map(lambda _: mesh_kernels.mpmd_map_p.bind(*args, **params), jnp.arange(axis_data.size))
         return outs, [0] * len(outs)
 
     return rule

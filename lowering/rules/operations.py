@@ -19,8 +19,9 @@ from effects import _jax
 from effects._api.config import config
 from effects._api.custom_call_primitive import custom_call_p
 from effects._model.after import after
+from effects._model.asynchronous import ASYNC
 from effects._model.operand import stored_dtype
-from effects._model.operation import ASYNC, Called, Exchanged, HostAwait, HostRun, Operation
+from effects._model.operation import Called, Exchanged, HostAwait, HostRun, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects._model.platform import platforms_with, platforms_with_handlers
 from effects._model.primitive import effect_p

@@ -17,16 +17,16 @@ import jax
 import jax.numpy as jnp
 
 from effects import _jax
-from effects._api.config import config
 from effects._api.pallas_call import grid_order_of, log_options_of, numbers_in_order
-from effects._jax import patches
+from effects._jax import kernel_logs, pallas, patches
 from effects._model.effect import Effect, Order
 from effects._model.primitive import effect_p
+from effects.lowering.holders import Extra, holds_of_jax
 from effects.lowering.passes.bounds import with_and_without_checks, with_bounds_checks, without_bounds_checks
-from effects.lowering.passes.grid import needs_grid, show_grid, visit_grid
-from effects.lowering.passes.lanes import call_lanes, lanes_of, with_lane
+from effects.lowering.passes.grid import needs_grid, show_grid, visit_grid, with_lane
+from effects.lowering.passes.lanes import call_lanes, lanes_of, takes_lane
 from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
-from effects.lowering.passes.summary import summarize
+from effects.lowering.passes.summary import declare_of_grid, summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
 from effects.lowering.rules.effect import bind_record
 from effects.lowering.rules.kernel_log import LogOptions, log_kernel
@@ -37,7 +37,9 @@ MSG_INDEX_MAP = (
     "`pl.program_id` says which program it is."
 )
 
-_MASK = f"{_jax.HIDDEN}mask"
+declare_of_grid(pallas.program_id_p, pallas.num_programs_p)
+
+_MASK = f"{pallas.HIDDEN}mask"
 
 
 def _is_ours(effect: Any) -> bool:
@@ -51,10 +53,10 @@ def _has_effects(params: dict[str, Any]) -> bool:
 @patches.implements("effects of kernels")
 def _showing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
     def rule(*avals: Any, **params: Any) -> Any:
-        for index_map in _jax.index_maps(params):
+        for index_map in pallas.index_maps(params):
             _check_index_map(index_map)
         outs, effects = abstract_eval(*avals, **params)
-        shown = _jax.shown_effects(params, _is_ours)
+        shown = pallas.shown_effects(params, _is_ours)
         return outs, {*effects, *shown} if shown else effects
 
     return rule
@@ -69,16 +71,13 @@ def _check_index_map(index_map: Any) -> None:
                 raise ValueError(MSG_INDEX_MAP.format(effect=f"`{effect}`", where=_jax.source_of(eqn)))
 
 
-config.listen(lambda settings: _jax.set_kernel_options(checks_bounds=settings.bounds_checks))
-
-
 @patches.implements("bounds of kernels")
 def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(bind)
     def checked(*args: Any, **params: Any) -> Any:
         # What a derivative or `vmap` makes of a kernel comes here again.
         is_last = not any(isinstance(x, _TRANSFORMED) for x in args)
-        if is_last and _jax.kernel_options().checks_bounds and _jax.is_simulated(params):
+        if is_last and _jax.kernel_options().checks_bounds and pallas.is_simulated(params):
             params = with_bounds_checks(params, _masked_again)
         return bind(*args, **params)
 
@@ -88,7 +87,7 @@ def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
 
 def _masked_again(params: dict[str, Any]) -> dict[str, Any]:
     """A kernel in which all effects happen where those happen that are masked already."""
-    if not (masks := _jax.named_inputs(params, _MASK)):
+    if not (masks := pallas.named_inputs(params, _MASK)):
         return params
     kernel = _jax.closed_jaxpr(params["jaxpr"])
 
@@ -96,7 +95,7 @@ def _masked_again(params: dict[str, Any]) -> dict[str, Any]:
         active = functools.reduce(jnp.logical_and, [references[mask][0, 0] != 0 for mask in masks])
         return mask_effects(kernel, active, references)
 
-    return _jax.with_kernel(params, masked)
+    return pallas.with_kernel(params, masked)
 
 
 _TRANSFORMED = (_jax.ad.JVPTracer, _jax.ad.LinearizeTracer, _jax.batching.BatchTracer)
@@ -117,18 +116,23 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
         return first, [None] * len(first)
 
     def each_lane(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> Any:
-        if axis_data.explicit_mesh_axis is not None or not _jax.needs_loop_over_lanes(params, args, dims):
+        if axis_data.explicit_mesh_axis is not None or not pallas.needs_loop_over_lanes(params, args, dims):
             params = with_and_without_checks(params, with_lane)
             return batch(axis_data, [*args, lanes_of(axis_data)], [*dims, 0], **params)
 
         def call(*args: Any) -> Sequence[Any]:
-            return _jax.pallas_call_p.bind(*args, **params)
+            return pallas.pallas_call_p.bind(*args, **params)
 
         avals = [_jax.without_lanes(x, dim) for x, dim in zip(args, dims, strict=True)]
         body = _jax.trace_to_jaxpr(call, avals, like=_jax.closed_jaxpr(params["jaxpr"]))
         return call_lanes(axis_data, args, dims, body=body)
 
     return rule
+
+
+@takes_lane(pallas.pallas_call_p)
+def _in_lane(lane: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    return pallas.pallas_call_p.bind(*args, lane, **with_lane(params))
 
 
 def _first_lane(x: Any, dim: int) -> Any:
@@ -157,42 +161,44 @@ def _order_of(params: dict[str, Any]) -> str | int | None:
     """The order in which a simulated kernel visits its grid; None for that of the grid."""
     visit = _jax.kernel_options().visit
     order = grid_order_of(params["metadata"]) if visit is None else visit.order
-    return None if order == "program" or _jax.grid_of_kernel(params) is None else order
+    return None if order == "program" or pallas.grid_of_kernel(params) is None else order
 
 
 @patches.implements("grids of simulated kernels")
 def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
     def simulated(*args: Any, **params: Any) -> Any:
         visit, given = _jax.kernel_options().visit, (params, args)
-        if needs_grid(params) or _jax.has_log(params):
+        if needs_grid(params) or kernel_logs.has_log(params):
             params = show_grid(params)
         if (order := _order_of(params)) is not None:
-            params, visited = visit_grid(params, numbers_in_order(order, math.prod(_jax.grid_of_kernel(params) or ())))
+            params, visited = visit_grid(
+                params, numbers_in_order(order, math.prod(pallas.grid_of_kernel(params) or ()))
+            )
             args = (visited, *args)
         outs = simulate(*args, **params)
         if visit is not None:
-            visit.note(*given, outs[: len(outs) - _jax.has_log(params)])
+            visit.note(*given, outs[: len(outs) - kernel_logs.has_log(params)])
         return outs
 
     return simulated
 
 
-@register_mask_rule(_jax.pallas_call_p)
+@register_mask_rule(pallas.pallas_call_p)
 def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
     """The kernel's effects happen where one more input is not zero."""
 
     def masked(params: dict[str, Any]) -> dict[str, Any]:
         kernel = _jax.closed_jaxpr(params["jaxpr"])
-        name = f"{_MASK}_{len(_jax.named_inputs(params, _MASK))}"
-        return _jax.with_input(
+        name = f"{_MASK}_{len(pallas.named_inputs(params, _MASK))}"
+        return pallas.with_input(
             params, name, lambda mask, *references: mask_effects(kernel, mask[0, 0] != 0, references)
         )
 
     params = with_and_without_checks(params, masked)
-    return _jax.pallas_call_p.bind(*args, jnp.reshape(active, (1, 1)).astype(jnp.float32), **params)
+    return pallas.pallas_call_p.bind(*args, jnp.reshape(active, (1, 1)).astype(jnp.float32), **params)
 
 
-@register_token_rule(_jax.pallas_call_p)
+@register_token_rule(pallas.pallas_call_p)
 def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
     if any(map(_jax.is_reference, args)):
         return _thread_closed_over(ctx, tokens, args, params)
@@ -200,14 +206,14 @@ def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any)
         return _thread_log(ctx, tokens, args, params)
     if params["interpret"] is not True:  # JAX's interpreters for other devices
         params = show_grid(params)
-    return ctx.thread(_jax.simulated_kernel(params, tuple(map(_jax.typeof, args))), tokens, args)
+    return ctx.thread(pallas.simulated_kernel(params, tuple(map(_jax.typeof, args))), tokens, args)
 
 
 def _needs_log(params: dict[str, Any]) -> bool:
     """Whether a kernel cannot call the host, or is treated as if it could not. The effects of a grid that is visited in
     another order are shown in the order of the grid."""
     if params["interpret"] is not True:
-        return not _jax.is_simulated(params)
+        return not pallas.is_simulated(params)
     return _jax.kernel_options().logs_simulated or (
         _order_of(params) is not None and not summarize(params["jaxpr"]).awaits_results
     )
@@ -255,7 +261,7 @@ def _thread_closed_over(
     """A kernel that closes over references takes and gives their values, as when JAX lowers it."""
     avals = tuple(map(_jax.typeof, args))
     bound = _jax.trace_to_jaxpr(
-        lambda *args: _jax.pallas_call_p.bind(*args, **params), avals, like=_jax.scope_body(params["jaxpr"])
+        lambda *args: pallas.pallas_call_p.bind(*args, **params), avals, like=pallas.scope_body(params["jaxpr"])
     )
     values = [x[...] if _jax.is_reference(x) else x for x in args]
     pure, values = _jax.discharge_state(bound, values, [True] * len(values))
@@ -263,3 +269,11 @@ def _thread_closed_over(
     for x, final in zip(filter(_jax.is_reference, args), outs[ctx.outs :], strict=True):
         x[...] = final
     return tokens, outs[: ctx.outs]
+
+
+@holds_of_jax(pallas.run_scoped_p)
+def _run_scoped(extra: Extra, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
+    """References that a kernel has for a while stay references until JAX lowers it."""
+    body = extra.rewrite(pallas.scope_body(jaxpr))
+    operands, scope = pallas.scope_of(body, [*extra.values, *args])
+    return extra.bind(*operands, jaxpr=scope, **params)

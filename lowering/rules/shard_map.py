@@ -23,7 +23,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.config import config
 from effects._model.after import after
-from effects._model.operation import ASYNC
+from effects._model.asynchronous import ASYNC
 from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.emit.record import Edges, close_p
 from effects.lowering.passes.collectives import are_collectives_ordered_after_effects, order_collectives_after_effects

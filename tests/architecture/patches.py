@@ -102,6 +102,7 @@ _MODULES = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import effects
+import jax.experimental.checkify, jax.experimental.pallas  # what is changed in them, once they are imported
 print(*(name for name in sys.modules if name.split(".")[0] == "jax"))
 """
 

@@ -239,15 +239,19 @@ def test_applied_whatever_is_imported_first(first):
 
 
 def test_rows_and_implementations_match(monkeypatch):
-    """A row without an implementation, or the other way round, is an error, and changes nothing."""
+    """A row without an implementation is an error, and changes nothing. So is an implementation without a row."""
     monkeypatch.setattr(patches, "_originals", {})
     names = [row.name for row in fx.patches()]
     assert len(set(names)) == len(names)
     standing = [point.get() for row in fx.patches() for point in row.points]
-    for makers in ({}, {**patches._makers, "another": lambda original: original}):
-        monkeypatch.setattr(patches, "_makers", makers)
-        with pytest.raises(AssertionError, match="without"):
+    with monkeypatch.context() as context:
+        context.setattr(patches, "_makers", {})
+        with pytest.raises(AssertionError, match="rows without an implementation"):
             patches.apply()
+    with monkeypatch.context() as context:
+        context.setattr(patches, "_makers", {**patches._makers, "another": lambda original: original})
+        with pytest.raises(AssertionError, match="implementations without a row: {'another'}"):
+            fx.patches()
     assert standing == [point.get() for row in fx.patches() for point in row.points]
 
 

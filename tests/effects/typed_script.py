@@ -134,6 +134,7 @@ def refused() -> None:
     of_nnx(X)  # type: ignore
     fx.jit(plain, static_argnum=1)  # type: ignore
     fx.jit(3)  # type: ignore
+    fx.no_such_name()  # type: ignore
     fx.effects_barrier(timeouts=3)  # type: ignore
 
 

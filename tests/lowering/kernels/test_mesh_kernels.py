@@ -15,6 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 import effects as fx
 from effects import _jax
+from effects._jax import mesh_kernels
 from effects.lowering.rules.mesh_kernels import log_mesh_kernel
 from tests.lowering.kernels.test_targets import lower
 
@@ -38,9 +39,9 @@ def logged(f):
 
 
 def _kernels_in(jaxpr):
-    found = [eqn for eqn in jaxpr.eqns if eqn.primitive is _jax.mpmd_map_p]
+    found = [eqn for eqn in jaxpr.eqns if eqn.primitive is mesh_kernels.mpmd_map_p]
     for eqn in jaxpr.eqns:
-        if eqn.primitive is not _jax.mpmd_map_p:
+        if eqn.primitive is not mesh_kernels.mpmd_map_p:
             for inner in _jax.jaxprs_in(eqn.params):
                 found += _kernels_in(getattr(inner, "jaxpr", inner))
     return found
@@ -193,7 +194,7 @@ def test_lanes_are_an_axis_of_the_mesh(f, programs):
     """Under `vmap` a kernel has programs for every lane. Where only some are there, it is called for one by one."""
     jaxpr = jax.make_jaxpr(lambda y: jax.vmap(f)(y))(jnp.zeros(3)).jaxpr
     (eqn,) = _kernels_in(jaxpr)
-    _, sizes = _jax.mesh_kernel(eqn.params)
+    _, sizes = mesh_kernels.mesh_kernel(eqn.params)
     assert math.prod(sizes.values()) == programs
     assert bool(eqn.params["out_avals"][0].shape[0] == 3) == (programs == 12)
 

@@ -18,7 +18,7 @@ from jax.experimental.pallas import triton as plt
 from jax.sharding import AbstractDevice, AbstractMesh
 
 import effects as fx
-from effects import _jax
+from effects._jax import pallas
 from effects.lowering.rules.kernel_log import log_kernel
 
 pytestmark = [
@@ -59,7 +59,7 @@ def logged(f):
     """The kernel in a program with its log as a result. What publishes the log needs the device."""
 
     def run(*args):
-        (eqn,) = [e for e in jax.make_jaxpr(f)(*args).jaxpr.eqns if e.primitive is _jax.pallas_call_p]
+        (eqn,) = [e for e in jax.make_jaxpr(f)(*args).jaxpr.eqns if e.primitive is pallas.pallas_call_p]
         outs, records = log_kernel(args, eqn.params)
         return outs, [operands for _, operands in records]
 
@@ -291,7 +291,7 @@ def _under_vmap(target):
 def test_lanes_and_masks(target, which):
     """What `vmap` and a mask hand into a kernel is lowered, but for Mosaic GPU, for which JAX takes no lanes."""
     f, x = _under_vmap(target)[which]
-    (eqn,) = [e for e in jax.make_jaxpr(f)(x).jaxpr.eqns if e.primitive is _jax.pallas_call_p]
+    (eqn,) = [e for e in jax.make_jaxpr(f)(x).jaxpr.eqns if e.primitive is pallas.pallas_call_p]
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     run = functools.partial(lower, lambda *args: log_kernel(args, eqn.params)[1][0][1], TARGETS[target][0], *avals)
     if target == "mosaic_gpu":

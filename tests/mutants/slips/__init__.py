@@ -9,6 +9,7 @@ from tests.mutants.slips import (
     export,
     failures,
     handlers,
+    imports,
     kernels,
     masks,
     merge,
@@ -24,6 +25,6 @@ from tests.mutants.slips import (
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
-    *(asynchronous, handlers, progress, plain, text),
+    *(asynchronous, handlers, progress, plain, text, imports),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)

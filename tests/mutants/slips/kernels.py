@@ -248,7 +248,7 @@ SLIPS = (
     Slip(
         "kernels.one_mask_of_two",
         RULES,
-        '        name = f"{_MASK}_{len(_jax.named_inputs(params, _MASK))}"\n',
+        '        name = f"{_MASK}_{len(pallas.named_inputs(params, _MASK))}"\n',
         "        name = _MASK\n",
         "The derivative of a kernel in a branch of a branch knows the inner one only.",
         _in("bounds", "derivative_of_lanes_that_take_a_branch"),

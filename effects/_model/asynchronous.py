@@ -1,0 +1,20 @@
+"""What every program knows of asynchronous operations: their effect, and their primitives.
+
+What operations are, and what becomes of these primitives, is imported by whatever starts an operation, with
+`operation_primitives.py`.
+"""
+
+from __future__ import annotations
+
+from effects import _jax
+from effects._model.effect import Effect
+
+ASYNC = Effect("async", kind="device")
+"""The effect of starts, updates and dones. They are in order on the device, in a domain that counts nothing."""
+
+async_start_p: _jax.Primitive = _jax.Primitive("async_start")
+async_start_p.multiple_results = True
+async_update_p: _jax.Primitive = _jax.Primitive("async_update")
+async_update_p.multiple_results = True
+async_done_p: _jax.Primitive = _jax.Primitive("async_done")
+async_done_p.multiple_results = True
