@@ -13,16 +13,17 @@ std::optional<std::string> HostFailures::take() {
 
 void HostFailures::note(const Span *token, const char *why) noexcept {
   try {
-    if (token != nullptr) {
-      const Token lost = LoadToken(*token).token;
-      drain().fail(ThreadOf(lost), lost.epoch);
+    {
+      std::lock_guard lock(mutex_);
+      if (!first_)
+        first_ = std::string("An effect of an earlier program was lost: ") + why +
+                 " It was copied from a device, and could " +
+                 "not be published. Effects after it in its program are lost too.";
     }
-    std::lock_guard lock(mutex_);
-    if (!first_)
-      first_ =
-          std::string("An effect of an earlier program was lost: ") + why +
-          ". It was copied from a device, and could not be published. Effects after it in its program are lost too.";
-  } catch (const std::exception &) { // there is no memory left to say more
+    if (token == nullptr) return;
+    const Token lost = LoadToken(*token).token; // what is none has said so
+    drain().fail(ThreadOf(lost), lost.epoch);
+  } catch (const std::exception &) { // there is no memory left, or no token
   }
 }
 
