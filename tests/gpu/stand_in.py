@@ -14,23 +14,13 @@ os.environ.update(environment())  # before JAX is imported
 
 import ctypes
 import functools
-from pathlib import Path
 from typing import Any
 
 import jax
 
-FOLDER = Path(__file__).parents[1] / "native" / "driver"
+from tests.gpu.library import build_stand_in
 
 MSG_COMPLAINTS = "The stand-in for the driver complains:\n{complaints}"
-
-
-def build_stand_in(*more: str) -> Path:
-    """The library of the stand-in, with these sources beside it."""
-    from tests.helpers import build_once  # which imports `effects`
-
-    includes = ["-I", str(FOLDER), "-isystem", jax.ffi.include_dir(), *(str(FOLDER / name) for name in more)]
-    flags = ["-O1", "-shared", "-fPIC", "-pthread"]
-    return build_once(FOLDER / "stand_in.cc", flags, includes, FOLDER.iterdir(), f"{jax.__version__} {more}")
 
 
 @functools.cache
