@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import effects as fx
-from effects import _native
+from effects import _jax, _native
 
 _PACKAGES = ("jax", "jaxlib", "numpy", "rich", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu")
 
@@ -36,8 +36,25 @@ def _facts() -> Iterator[tuple[str, str]]:
         kinds[device.platform, device.device_kind] += 1
     shown = ", ".join(f"{count} x {name} ({kind})" for (name, kind), count in kinds.items())
     yield "devices", f"{shown}; {jax.process_count()} processes"
+    yield "NVIDIA's driver", _driver()
     yield "native module", f"{_native.__file__}, interface {_native.wire()['numbers']['interface']}"
     yield "settings", repr(fx.config)
+
+
+def _driver() -> str:
+    """Which driver there is, and how effects come from a GPU."""
+    library, version, why_none = _native.cuda_driver()
+    shown = f"{library}, CUDA {version // 1000}.{version % 1000 // 10}" if version else library
+    has_gpu = any(_jax.platform_of(device) == "cuda" for device in jax.devices())
+    path = "native handlers" if fx.config.native and not why_none else "JAX's Python callbacks"
+    return f"{shown}. {why_none or 'It can be used.'} {_PATHS[has_gpu].format(path=path)}"
+
+
+_PATHS = {
+    True: "Effects come from the GPU by {path}.",
+    False: "JAX has no NVIDIA GPU here; on one, effects would come by {path}.",
+}
+"""By whether JAX has a GPU of NVIDIA's."""
 
 
 def _printed(run: Callable[[], object]) -> str:

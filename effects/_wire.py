@@ -26,6 +26,35 @@ REPLICA_TOKEN = (*TOKEN, "group", "replica", "num_shared", "announces_skips")
 """Those of a token in a region over some axes of its mesh, where devices are replicas of each other."""
 REPLICA_TOKEN_LENGTH = len(REPLICA_TOKEN)
 
+
+class TokenStep(NamedTuple):
+    """What a call makes of a token, number by number. Where the host does not write to the device's memory, the program
+    does this itself, behind the call."""
+
+    keeps_index: bool  # else it begins at 0
+    phase: int  # what is added to each
+    index: int
+    num_shared: int
+
+
+COUNT_STEP = TokenStep(True, 0, 1, 1)
+"""An effect."""
+ENTER_STEP = TokenStep(False, 1, 0, 0)
+"""A device begins to count for itself."""
+LEAVE_STEP = TokenStep(True, 2, 0, 0)
+"""And ends it: of the token around."""
+
+
+def step_numbers(step: TokenStep, length: int) -> tuple[list[int], list[int]]:
+    """What of each number of a token of this length is kept, as masks, and what is added to it."""
+    keeps, adds = [0xFFFFFFFF] * length, [0] * length
+    keeps[INDEX] *= step.keeps_index
+    adds[PHASE], adds[INDEX] = step.phase, step.index
+    if length == REPLICA_TOKEN_LENGTH:
+        adds[REPLICA_TOKEN.index("num_shared")] = step.num_shared
+    return keeps, adds
+
+
 DOMAIN_BITS = 8
 """How many bits of the stream number the order domain within its program; the rest number the thread."""
 
@@ -163,6 +192,7 @@ class RecordTrait(enum.IntFlag):
     MAY_DIVERGE = 32  # as the flag
     REPLICATED = 64
     HAS_SHARDS = 128  # each device publishes its shards; with `REPLICATED` they make one record
+    COUNTED = 1 << 62  # by the program: the call gives the token back as it came
 
 
 class CustomCallTrait(enum.IntFlag):
@@ -294,6 +324,9 @@ def layout() -> dict[str, Any]:
     return {
         "token": list(TOKEN),
         "replica_token": list(REPLICA_TOKEN),
+        "count_step": COUNT_STEP._asdict(),
+        "enter_step": ENTER_STEP._asdict(),
+        "leave_step": LEAVE_STEP._asdict(),
         "numbers": {
             "interface": INTERFACE,
             "domain_bits": DOMAIN_BITS,

@@ -21,8 +21,10 @@ FOLDERS = (
     "operations",
     "xla",
     "text",
+    "cuda",
 )  # of the library that the module, too, is linked with
-USE_XLA = ("custom_call_test.cc", "overlay_test.cc", "started_call_test.cc")
+IN_ALL = (NATIVE / "main.cc", NATIVE / "world.cc", NATIVE / "cuda_world.cc", NATIVE / "driver" / "stand_in.cc")
+USE_XLA = ("cuda", "custom_call", "overlay", "started_call")  # with these their names begin
 TESTS = sorted(NATIVE.glob("*_test.cc"))
 NAMES = [f"{file.stem}.{name}" for file in TESTS for name in re.findall(r"^TEST\((\w+)\)", file.read_text(), re.M)]
 FLAGS = ["-O0", "-g1", "-pthread"]  # lines for reports; to optimize or to track variables takes twice as long or more
@@ -48,18 +50,18 @@ def _includes() -> list[str]:
 def _libraries(flags: Sequence[str]) -> tuple[Path, Path]:
     """All tests, and the library that they test."""
     headers = [
-        *NATIVE.glob("*.h"),
+        *NATIVE.rglob("*.h"),
         LIBRARY / "wire.h",
         *(header for folder in FOLDERS for header in (LIBRARY / folder).glob("*.h")),
         *Path(fx.include_dir()).rglob("*.h"),
     ]
 
     def of_xla(source: Path) -> str:  # the others do not include XLA's headers
-        return jax.__version__ if source.parent.name == "xla" or source.name in USE_XLA else ""
+        return jax.__version__ if source.parent.name in ("xla", "cuda") or source.name.startswith(USE_XLA) else ""
 
     in_library = [source for folder in FOLDERS for source in sorted((LIBRARY / folder).glob("*.cc"))]
     library = build_library("native", in_library, flags, _includes(), headers, of_xla)
-    sources = [NATIVE / "main.cc", NATIVE / "world.cc", *TESTS]
+    sources = [*IN_ALL, *TESTS]
     return build_library("native-tests", sources, flags, _includes(), headers, of_xla), library
 
 

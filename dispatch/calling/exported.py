@@ -12,16 +12,15 @@ import jax.export
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.config import config
 from effects._api.registry import register_effect, registered_effects
 from effects._model.effect import Effect, describe_effect, jax_effects
-from effects._model.platform import platforms_with
 from effects._model.site import Site, site_from
 from effects.dispatch.calling.jit import jit
 from effects.dispatch.calling.saved import pack, unpack
 from effects.dispatch.calling.threaded import RUNTIME_TOKEN
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.emit.callback import replace_handlers
+from effects.lowering.emit.counting import calls_handlers
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
 
 MSG_EXPORT_VJP = (
@@ -253,8 +252,7 @@ exported_calls_p.def_abstract_eval(lambda token: token)
 
 
 def _exported_calls_lowering(ctx: Any, token: Any) -> list[Any]:
-    has_handlers = config.native and set(_jax.platforms_of(ctx)) <= set(platforms_with("native"))
-    if not has_handlers and not _jax.is_for_export(ctx):
+    if not calls_handlers(ctx) and not _jax.is_for_export(ctx):
         if _jax.automatic_devices(ctx):
             raise NotImplementedError(MSG_EXPORTED_WITHOUT_NATIVE)
         replace_handlers(ctx)

@@ -43,6 +43,16 @@ struct ReplicaNumbers {
   uint32_t announces_skips; // whether those that are not primary announce what they skip
 };
 
+// What a call makes of a token, number by number. Where the host does not write to the device's memory, the program does
+// this itself, behind the call.
+struct TokenStep {
+  bool keeps_index;                  // else it begins at 0
+  uint32_t phase, index, num_shared; // what is added to each
+};
+inline constexpr TokenStep kCountStep{true, 0, 1, 1};  // an effect
+inline constexpr TokenStep kEnterStep{false, 1, 0, 0}; // a device begins to count for itself
+inline constexpr TokenStep kLeaveStep{true, 2, 0, 0};  // and ends it: of the token around
+
 // The stream of untracked records: those that JAX dispatched, outside of `effects.jit`. It has no epochs.
 inline constexpr uint32_t kUntrackedThread = 0xFFFFFF;
 
@@ -157,6 +167,8 @@ enum RecordTrait : int64_t {
   kRecordMayDiverge = 32, // as the flag kMayDiverge
   kRecordIsReplicated = 64,
   kRecordHasShards = 128, // each device publishes its shards; with kRecordIsReplicated they make one record
+  // Above the number of the call:
+  kRecordIsCounted = int64_t{1} << 62, // by the program: the call gives the token back as it came
 };
 
 // And those of a call of a handler of the user's.

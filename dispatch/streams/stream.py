@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from effects._api.config import config
-from effects._jax import Array, forget_fast_paths, launches_take_threads, with_flat_arguments
+from effects._jax import Array, forget_fast_paths, launches_take_threads, platform_of, with_flat_arguments
 from effects._model.native_text import FOLLOWS_NUMPY
 from effects._model.platform import PLATFORMS
 from effects._model.print_options import print_options
@@ -213,7 +213,7 @@ class StreamHost:
     def has_gates(self, output_token: Any) -> bool:
         """Whether the handlers of a program wait for those of the one before."""
         devices = output_token.sharding.device_set
-        return config.native and all(PLATFORMS[device.platform].records == "native" for device in devices)
+        return config.native and not any(PLATFORMS[platform_of(device)].in_order for device in devices)
 
     def several_devices(self) -> bool:
         """Whether programs may run on several devices. Asked once."""

@@ -91,8 +91,10 @@ from effects._jax.lowering import call_handler as call_handler
 from effects._jax.lowering import is_for_export as is_for_export
 from effects._jax.lowering import keep_with_program as keep_with_program
 from effects._jax.lowering import mark_replicated as mark_replicated
+from effects._jax.lowering import mask_and_add as mask_and_add
 from effects._jax.lowering import missing_platform as missing_platform
 from effects._jax.lowering import owner_of as owner_of
+from effects._jax.lowering import platforms_here as platforms_here
 from effects._jax.lowering import platforms_of as platforms_of
 from effects._jax.lowering import replace_handlers as replace_handlers
 from effects._jax.lowering import values_beside as values_beside
@@ -110,6 +112,7 @@ from effects._jax.placing import Array as Array
 from effects._jax.placing import Placing as Placing
 from effects._jax.placing import devices_of_call as devices_of_call
 from effects._jax.placing import only_device as only_device
+from effects._jax.placing import platform_of as platform_of
 from effects._jax.placing import replicated as replicated
 from effects._jax.placing import sharding_of_call as sharding_of_call
 from effects._jax.primitives import annotated_calls as annotated_calls

@@ -105,6 +105,18 @@ def platforms_of(ctx: Any) -> Sequence[str]:
     return ctx.module_context.platforms
 
 
+def platforms_here(ctx: Any) -> Sequence[str]:
+    """Those of them that this part of it is lowered for."""
+    return ctx.platforms or platforms_of(ctx)
+
+
+def mask_and_add(x: Any, mask: Sequence[int], added: Sequence[int]) -> Any:
+    """`(x & mask) + added` of an array of `uint32`, where that does anything."""
+    if any(bits != 0xFFFFFFFF for bits in mask):
+        x = hlo.AndOp(x, mlir.ir_constant(np.array(mask, np.uint32))).result
+    return hlo.AddOp(x, mlir.ir_constant(np.array(added, np.uint32))).result
+
+
 def missing_platform(ctx: Any) -> str | None:
     """The platform that the program is lowered for, if this process has no device of it."""
     if len(platforms := platforms_of(ctx)) != 1:

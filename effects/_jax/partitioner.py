@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jax._src import xla_bridge
 from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 
@@ -53,10 +55,13 @@ def call_partitioned(ctx: Any, target: str, operands: Sequence[Any], said: str) 
 def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
     """`partition(operands' shapes, their shardings, result's shape, its sharding, what the call says)` gives what each
     device does in place of a call of this target. Results are the same on all devices."""
-    xla_client.register_custom_call_partitioner(
-        target,
+    register = functools.partial(
+        xla_client.register_custom_call_partitioner,
+        name=target,
         prop_user_sharding=lambda sharding, *_: replicated_hlo_sharding,
         partition=partition,
         infer_sharding_from_operands=lambda *_: replicated_hlo_sharding,
         can_side_effecting_have_replicated_sharding=True,
     )
+    register()
+    xla_bridge.register_plugin_callbacks(register)  # a GPU's plugin has a compiler of its own

@@ -32,6 +32,11 @@ def devices_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[Any]:
     return found or {jax.local_devices()[0] if (device := jax.config.jax_default_device) is None else device}
 
 
+def platform_of(device: Any) -> str:
+    """The platform of a device, as programs are lowered for it. A device says "gpu" of itself, whosever it is."""
+    return getattr(device.client, "_raw_platform", device.platform)
+
+
 def replicated(sharding: Any) -> Any:
     """What has the whole of an array on each of the devices of a sharding."""
     return jax.NamedSharding(sharding.mesh, jax.P())

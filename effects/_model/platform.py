@@ -13,20 +13,25 @@ class Platform(NamedTuple):
         records: The module of `lowering/emit/` that publishes records: `"native"`, from the device by handlers of the
             native module, or `"callback"`, from the host by JAX's Python callbacks.
         handlers: What XLA calls it for handlers of the user's; None where there can be none.
-        tokens_on_host: Whether native code reads tokens where they lie, so that a custom call knows its place.
+        tokens_on_host: Whether native code reads and writes tokens and values where they lie. So a custom call knows
+            its place, the handlers count, and what is in flight of asynchronous operations is kept on the host.
+        in_order: Whether a device runs programs in the order in which it gets them.
+        needs_driver: Whether the handlers call NVIDIA's driver.
     """
 
     name: str
     records: str
     handlers: str | None
     tokens_on_host: bool
+    in_order: bool = True
+    needs_driver: bool = False
 
 
 PLATFORMS = {
     row.name: row
     for row in (
-        Platform("cpu", "native", "cpu", True),
-        Platform("cuda", "callback", "CUDA", False),
+        Platform("cpu", "native", "cpu", True, in_order=False),
+        Platform("cuda", "native", "CUDA", False, needs_driver=True),
         Platform("rocm", "callback", "ROCM", False),
         Platform("tpu", "callback", None, False),
     )
@@ -34,9 +39,9 @@ PLATFORMS = {
 """By name. Records of a platform without a row are published by callbacks."""
 
 
-def platforms_with(records: str) -> tuple[str, ...]:
-    """The platforms whose records this module of `lowering/emit/` publishes."""
-    return tuple(row.name for row in PLATFORMS.values() if row.records == records)
+def platforms_on_host() -> tuple[str, ...]:
+    """The platforms whose handlers read and write values where they lie."""
+    return tuple(row.name for row in PLATFORMS.values() if row.records == "native" and row.tokens_on_host)
 
 
 def platforms_with_handlers() -> tuple[str, ...]:

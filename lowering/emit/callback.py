@@ -51,10 +51,11 @@ def replace_handlers(ctx: Any) -> None:
         if target in (ENTER_TARGET, SHARDS_TARGET) or attributes["traits"].value & RecordTrait.ENTERS:
             raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
         site = known_sites.find(attributes["site"].value)
+        is_counted = attributes["traits"].value & RecordTrait.COUNTED
 
         def record(token: Any, *operands: Any) -> list[Any]:
             after, *outs = publish_in_program(site, np.asarray(token), [np.asarray(x) for x in operands])
-            return [*outs, after]
+            return [*outs, np.asarray(token) if is_counted else after]
 
         return record
 

@@ -15,14 +15,17 @@ from effects import _jax
 from effects._api.config import config
 from effects._model.after import after_p
 from effects._model.effect import Order
+from effects._model.platform import PLATFORMS
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import (
     AFTER_TARGET,
     CALL_TARGET,
     CLOSE_TARGET,
+    ENTER_STEP,
     ENTER_TARGET,
     GATE_TARGET,
+    LEAVE_STEP,
     LEAVE_TARGET,
     RECORD_TARGET,
     REPLICA_TOKEN_LENGTH,
@@ -35,6 +38,7 @@ from effects._wire import (
 )
 from effects.lowering.emit import callback
 from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
+from effects.lowering.emit.counting import calls_handlers, is_counted, place_of_token, steps_of_record, take_steps
 from effects.lowering.emit.record import NO_EDGES, Edges, close_p, gate_p
 from effects.lowering.emit.shards import call_shards, call_whole
 from effects.lowering.rules.shard_map import enter_p, leave_p
@@ -51,7 +55,13 @@ MSG_REGION_OF_PROCESSES = (
 
 
 def site_attributes(
-    site: Site, devices: int = 0, replicated: bool = False, call: int = 0, edges: Edges = NO_EDGES, shards: bool = False
+    site: Site,
+    devices: int = 0,
+    replicated: bool = False,
+    call: int = 0,
+    edges: Edges = NO_EDGES,
+    shards: bool = False,
+    counted: bool = False,
 ) -> dict[str, Any]:
     """What a handler must know of a site, as attributes of its call."""
     has = {
@@ -63,6 +73,7 @@ def site_attributes(
         RecordTrait.ENTERS: edges.enters,
         RecordTrait.LEAVES: edges.leaves,
         RecordTrait.MAY_DIVERGE: edges.may_diverge,
+        RecordTrait.COUNTED: counted,
     }
     traits = call_traits(has, devices, call)
     site = site.portable
@@ -104,11 +115,19 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
     site = of_processes(ctx, site, devices)
     register_site(ctx, site)
     target = RECORD_TARGET if site.results is None else CALL_TARGET
-    own = own_devices(ctx, devices or replicas or edges.devices)
-    attributes = site_attributes(site, own, devices != 0, call, edges)
+    own, counted = own_devices(ctx, devices or replicas or edges.devices), is_counted(ctx)
+    attributes = site_attributes(site, own, devices != 0, call, edges, counted=counted)
+    steps = steps_of_record(site.effect.ordered, edges)
     if devices and _may_be_cut(ctx, site):
-        return call_whole(ctx, token, operands, devices, attributes)
-    return emit_call(ctx, target, (token, *operands), attributes, replicated=bool(devices or replicas))
+        return call_whole(ctx, token, operands, devices, attributes, steps if counted else None)
+    replicated = bool(devices or replicas)
+    if not counted:
+        return emit_call(ctx, target, (token, *operands), attributes, replicated=replicated)
+    aliases = {place_of_token(edges): len(ctx.avals_out) - 1}
+    *results, given_back = emit_call(
+        ctx, target, (token, *operands), attributes, replicated=replicated, aliases=aliases
+    )
+    return [*results, take_steps(ctx, given_back, steps, ctx.avals_out[-1], replicated)]
 
 
 def _may_be_cut(ctx: Any, site: Site) -> bool:
@@ -130,8 +149,10 @@ def shards_lowering(
     register_site(ctx, site.in_shards)
     edges = edges._replace(enters=site.effect.ordered, leaves=site.effect.ordered)
     own = own_devices(ctx, devices)
-    attributes = site_attributes(site.in_shards, own, False, call, edges, True)
-    return call_shards(ctx, token, operands, site, devices, attributes)
+    counted = is_counted(ctx)
+    attributes = site_attributes(site.in_shards, own, False, call, edges, True, counted)
+    steps = steps_of_record(site.effect.ordered, edges) if counted else None
+    return call_shards(ctx, token, operands, site, devices, attributes, steps)
 
 
 def _refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
@@ -156,15 +177,16 @@ def of_processes(ctx: Any, site: Site, devices: int) -> Site:
 
 
 def close_lowering(ctx: Any, *tokens: Any) -> Any:
-    if not config.native:
+    if not calls_handlers(ctx):
         return callback.close_lowering(ctx, *tokens)
     devices = _jax.automatic_devices(ctx)
-    return emit_call(ctx, CLOSE_TARGET, tokens, {"devices": own_devices(ctx, devices)}, replicated=devices != 0)
+    attributes, aliases = {"devices": own_devices(ctx, devices)}, {0: 0} if is_counted(ctx) else None
+    return emit_call(ctx, CLOSE_TARGET, tokens, attributes, replicated=devices != 0, aliases=aliases)
 
 
 def gate_lowering(ctx: Any, token: Any, *, domain: int) -> Any:
     """The handlers of two programs are in no order on a CPU, and so wait for each other."""
-    if not config.native:
+    if not config.native or all(PLATFORMS[platform].in_order for platform in _jax.platforms_here(ctx)):
         return [token]
     devices = _jax.automatic_devices(ctx)
     attributes = {"domain": domain, "devices": own_devices(ctx, devices)}
@@ -181,21 +203,61 @@ def enter_lowering(
     announces_skips: bool,
     has_records: bool,
 ) -> Any:
-    if not config.native:
+    if not calls_handlers(ctx):
         return callback.enter_lowering(ctx, *operands, has_records=has_records, has_groups=has_groups)
-    attributes = {"ordered": ordered, "devices": own_devices(ctx, devices)}
+    counted = is_counted(ctx)
+    attributes = {"ordered": ordered, "devices": own_devices(ctx, devices), "counted": counted}
     attributes |= {"apart": may_diverge, "parts": has_groups, "skips": announces_skips}  # as the handler has them
-    return _jax.call_handler(ctx, ENTER_TARGET, operands, attributes, has_side_effect=True)
+    if not counted:
+        return _jax.call_handler(ctx, ENTER_TARGET, operands, attributes, has_side_effect=True)
+    tokens, own = list(operands[: len(ctx.avals_out)]), operands[len(ctx.avals_out) :]
+    if ordered:
+        call_ctx = ctx.replace(avals_out=ctx.avals_in[: len(tokens)])
+        aliases = {at: at for at in range(len(tokens))}
+        tokens = list(
+            _jax.call_handler(call_ctx, ENTER_TARGET, operands, attributes, has_side_effect=True, aliases=aliases)
+        )
+    tokens = _each_taken(ctx, tokens, ENTER_STEP, ordered, ctx.avals_in, False)
+    return _with_groups(ctx, tokens, own, announces_skips) if has_groups else tokens
 
 
-def leave_lowering(ctx: Any, *tokens: Any, **attributes: Any) -> Any:
-    if not config.native:
-        return callback.leave_lowering(ctx, *tokens, **attributes)
-    return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=_jax.replicas_per_group(ctx) != 0)
+def _each_taken(
+    ctx: Any, tokens: Sequence[Any], step: Any, ordered: int, avals: Sequence[Any], replicated: bool
+) -> Any:
+    """The tokens, of which the first `ordered` count, after a step."""
+    return [
+        take_steps(ctx, token, [step] * (at < ordered), aval, replicated)
+        for at, (token, aval) in enumerate(zip(tokens, avals, strict=False))
+    ]
+
+
+def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any], announces_skips: bool) -> Any:
+    """The tokens with the numbers of replicas behind their own."""
+
+    def extend(*operands: Any) -> list[Any]:
+        group, replica = operands[len(tokens) :]
+        numbers = jnp.stack([group, replica, jnp.uint32(0), jnp.uint32(announces_skips)])
+        return [jnp.concatenate([token, numbers]) for token in operands[: len(tokens)]]
+
+    return _jax.mlir.lower_fun(extend)(ctx, *tokens, *own)
+
+
+def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
+    if not calls_handlers(ctx):
+        return callback.leave_lowering(ctx, *tokens)
+    replicated, counted = _jax.replicas_per_group(ctx) != 0, is_counted(ctx)
+    attributes = {"ordered": ordered, "counted": counted}
+    if not counted:
+        return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated)
+    around = tokens[len(tokens) // 2 :]
+    if ordered:
+        aliases = {len(around) + at: at for at in range(len(around))}
+        around = emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated, aliases=aliases)
+    return _each_taken(ctx, around, LEAVE_STEP, ordered, ctx.avals_out, replicated)
 
 
 def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
-    if not config.native:
+    if not calls_handlers(ctx):
         return operands[tokens:]
     ctx = ctx.replace(
         avals_in=[_jax.physical_aval(aval) for aval in ctx.avals_in],
@@ -236,7 +298,7 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     if (outs := lower_as_jax(ctx, operands, site)) is not None:
         return outs
     refuse_several_devices(ctx, site)
-    if not config.native:
+    if not calls_handlers(ctx):
         return callback.effect_lowering(ctx, *operands, site=site)
     kept, site = site.without_idle_mask(operands)
     avals_in = ctx.avals_in[len(operands) - len(kept) :]

@@ -8,17 +8,16 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.platform import PLATFORMS, platforms_with
+from effects._model.platform import PLATFORMS
 from effects._model.primitive import effect_p
 from effects._wire import TOKEN_LENGTH
 from effects.lowering.emit import callback, native
+from effects.lowering.emit.counting import have_handlers
 from effects.lowering.emit.record import close_p, record_p
 from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, rejoin_p
 
 _NOT_CACHEABLE = {record_p, close_p, effect_p}
 """What is lowered anew for each equation: a program keeps its sites."""
-
-_WITH_HANDLERS = frozenset(platforms_with("native"))
 
 
 def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
@@ -27,7 +26,7 @@ def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
     A program that is exported calls handlers, whatever the platform. Where there are none, the process that calls the
     program puts callbacks of its own in their place.
     """
-    has_handlers = _WITH_HANDLERS.issuperset(_jax.platforms_of(ctx))
+    has_handlers = have_handlers(ctx)
     if not has_handlers and params["edges"].enters and _jax.is_for_export(ctx):
         raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
     module = native if has_handlers or _jax.is_for_export(ctx) else callback

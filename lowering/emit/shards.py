@@ -20,24 +20,40 @@ import numpy as np
 
 from effects import _jax
 from effects._model.site import SIZE, Site
-from effects._wire import RECORD_TARGET, SHARDS_TARGET, TOKEN_LENGTH, RecordTrait
+from effects._wire import RECORD_TARGET, SHARDS_TARGET, TOKEN_LENGTH, RecordTrait, TokenStep, step_numbers
 
 
 def call_shards(
-    ctx: Any, token: Any, operands: Sequence[Any], site: Site, devices: int, attributes: dict[str, Any]
+    ctx: Any,
+    token: Any,
+    operands: Sequence[Any],
+    site: Site,
+    devices: int,
+    attributes: dict[str, Any],
+    steps: Sequence[TokenStep] | None,
 ) -> Any:
-    """Each shard has a record. `devices`: how many run the program; `attributes`: those of the call that each makes."""
+    """Each shard has a record. `devices`: how many run the program; `attributes`: those of the call that each makes;
+    `steps`: what the program makes of the token behind the call; None if the handler does."""
     # The lanes of a `vmap` stay together, and so does what says which of them have the effect.
     together = [len(operand.lanes) for operand in site.operands]
     empty = [_jax.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
-    said = {"attributes": attributes, "together": together, "empty": empty, "devices": devices}
+    said = {"attributes": attributes, "together": together, "empty": empty, "devices": devices, "steps": steps}
     return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), json.dumps(said))
 
 
-def call_whole(ctx: Any, token: Any, operands: Sequence[Any], devices: int, attributes: dict[str, Any]) -> Any:
-    """All shards have one record. `attributes`: those of the call that each device makes if no operand is cut."""
+def call_whole(
+    ctx: Any,
+    token: Any,
+    operands: Sequence[Any],
+    devices: int,
+    attributes: dict[str, Any],
+    steps: Sequence[TokenStep] | None,
+) -> Any:
+    """All shards have one record. `attributes`: those of the call that each device makes if no operand is cut; `steps`
+    as for `call_shards`."""
     nothing = [0] * len(operands), [""] * len(operands)
     said = dict(zip(("together", "empty"), nothing, strict=True), attributes=attributes, devices=devices, whole=True)
+    said["steps"] = steps
     return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), json.dumps(said))
 
 
@@ -61,7 +77,9 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
     elif any(tile.is_cut for tile in tiles):
         attributes["traits"] |= RecordTrait.HAS_SHARDS
         table = _table_of_whole(tiles, description["devices"])
-    program = _program_of_one(attributes, table, [tile.size for tile in tiles], types)
+    steps = description["steps"]
+    steps = None if steps is None else [step_numbers(TokenStep(*step), TOKEN_LENGTH) for step in steps]
+    program = _program_of_one(attributes, table, [tile.size for tile in tiles], types, steps)
     return program, [whole, *layouts], whole
 
 
@@ -124,9 +142,13 @@ def _table_of_whole(tiles: Sequence[_Tiles], devices: int) -> np.ndarray:
 
 
 def _program_of_one(
-    attributes: dict[str, Any], table: np.ndarray | None, shapes: Sequence[tuple[int, ...]], types: Sequence[str]
+    attributes: dict[str, Any],
+    table: np.ndarray | None,
+    shapes: Sequence[tuple[int, ...]],
+    types: Sequence[str],
+    steps: Sequence[tuple[Sequence[int], Sequence[int]]] | None,
 ) -> bytes:
-    """As text: looks up the device's row, if there is a table, and publishes."""
+    """As text: looks up the device's row, if there is a table, publishes, and counts, if the handler does not."""
     operands = [_type(shape, type_) for shape, type_ in zip(shapes, types, strict=True)]
     token = _type((TOKEN_LENGTH,), "ui32")
     arguments = "".join(f", %x{i}: {operand}" for i, operand in enumerate(operands))
@@ -148,12 +170,26 @@ def _program_of_one(
     lines += [
         f"  %out = stablehlo.custom_call @{RECORD_TARGET}({', '.join(passed)}) {{api_version = 4 : i32,"
         f" backend_config = {_dictionary(attributes)},"
-        f" operand_layouts = [{layouts}], result_layouts = [{_row_major(1)}]}}"
+        f" operand_layouts = [{layouts}], {'' if steps is None else _IN_PLACE}result_layouts = [{_row_major(1)}]}}"
         f" : ({', '.join(_type(*type_) for type_ in passed.values())}) -> {token}",
-        f"  return %out : {token}",
-        "}",
     ]
+    out = "%out"
+    for at, numbers in enumerate(steps or ()):
+        for name, operation, operand in zip(("masked", "added"), ("and", "add"), numbers, strict=True):
+            lines += [
+                f"  %{name}_by{at} = stablehlo.constant dense<{list(operand)}> : {token}",
+                f"  %{name}{at} = stablehlo.{operation} {out}, %{name}_by{at} : {token}",
+            ]
+            out = f"%{name}{at}"
+    lines += [f"  return {out} : {token}", "}"]
     return "\n".join(lines).encode()
+
+
+_IN_PLACE = (
+    "output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = [], operand_index = 0,"
+    " operand_tuple_indices = []>], "
+)
+"""The token is given back as it came."""
 
 
 def _type(shape: Sequence[int], element: str) -> str:

@@ -15,13 +15,20 @@ from effects._model.native import native as native
 from effects._model.platform import PLATFORMS
 
 
-def _register_handlers() -> None:
-    _jax.register_ffi_type(wire.SITE_STATE, *native.loaded_site_type())
+def _register_handlers(platform: str, handlers: Any, site_type: Any) -> None:
+    """JAX hands them on to XLA when it makes a backend of this platform, if it ever does."""
+    _jax.register_ffi_type(wire.SITE_STATE, *site_type, platform=platform)
     targets: dict[str, dict[str, Any]] = {}
-    for target, stage, capsule in native.handlers():
+    for target, stage, capsule in handlers:
         targets.setdefault(target, {})[stage] = capsule
     for target, stages in targets.items():
-        jax.ffi.register_ffi_target(target, stages, platform="cpu")
+        jax.ffi.register_ffi_target(target, stages, platform=platform)
+
+
+def has_usable_driver() -> bool:
+    """Whether handlers can call NVIDIA's driver here."""
+    _, _, why_none = native.cuda_driver()
+    return not why_none
 
 
 @functools.cache
@@ -43,7 +50,8 @@ def _configure(settings: Config) -> None:
     native.configure(settings.ring_bytes, wire.WHEN_FULL.index(settings.when_full))
 
 
-_register_handlers()
+_register_handlers("cpu", native.handlers(), native.loaded_site_type())
+_register_handlers("CUDA", native.cuda_handlers(), native.loaded_cuda_site_type())
 _register_custom_call_handler("cpu")  # a program from elsewhere may come before any handler of the user's does
 _targets.listen(_set_target)
 config.listen(_configure)

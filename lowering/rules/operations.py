@@ -23,7 +23,7 @@ from effects._model.asynchronous import ASYNC
 from effects._model.operand import stored_dtype
 from effects._model.operation import Called, Exchanged, HostAwait, HostRun, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
-from effects._model.platform import platforms_with, platforms_with_handlers
+from effects._model.platform import platforms_on_host, platforms_with_handlers
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
@@ -68,7 +68,7 @@ def _lower_operation(
     **_: Any,
 ) -> Any:
     platforms = set(_jax.platforms_of(ctx))
-    has_handlers = config.native and platforms <= set(platforms_with("native"))
+    has_handlers = config.native and platforms <= set(platforms_on_host())
     everywhere = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
     exchanges = isinstance(operation, Exchanged) and target == POST_TARGET
     if exchanges and (not has_handlers or everywhere or not _jax.is_within_processes(ctx, operation.axes)):
@@ -153,7 +153,7 @@ def _lower_started(
     ctx: Any, *operands: Any, platform: str, start: Called, tokens: int, site: Site, call: int, **params: Any
 ) -> Any:
     """Without native handlers the call is made as any other, and what it gives is kept."""
-    if config.native and platform in platforms_with("native"):
+    if config.native and platform in platforms_on_host():
         return lower_started_call(
             ctx, *operands, platform=platform, start=start, tokens=tokens, site=site, call=call, **params
         )

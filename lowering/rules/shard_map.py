@@ -36,7 +36,7 @@ from effects.lowering.passes.tokens import counts as counts_effects
 MSG_REGION_WITHOUT_NATIVE = (
     "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "
     "and JAX's Python callbacks, which stand in for it, do not say which device they are for. Use a platform with "
-    "native handlers (CPU) with the setting `native`, or move the effects out."
+    "native handlers (CPU, or CUDA with its driver) with the setting `native`, or move the effects out."
 )
 
 

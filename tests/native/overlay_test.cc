@@ -9,16 +9,7 @@
 #include "../../dispatch/native/xla/overlay.h"
 #include "../../dispatch/native/xla/targets.h"
 #include "check.h"
-
-// XLA's own types, which its interface declares only.
-struct XLA_FFI_Error {
-  std::string message;
-  XLA_FFI_Error_Code code;
-};
-struct XLA_FFI_Future {
-  bool available = false;
-  XLA_FFI_Error *error = nullptr;
-};
+#include "xla.h"
 
 namespace effects {
 namespace {

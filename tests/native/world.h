@@ -16,11 +16,10 @@
 #include "../../dispatch/native/drain/drain.h"
 #include "../../dispatch/native/producer/publisher.h"
 #include "check.h"
+#include "records.h"
 
 namespace effects {
 
-constexpr size_t kSmallest = 4096; // the bytes of the smallest ring
-constexpr std::chrono::milliseconds kPatience{50};
 constexpr uint64_t kSite = 7;
 constexpr int32_t kDevice = 3;
 
@@ -45,9 +44,6 @@ Plan LinePlan();
 
 // Calls `visit(preface)` for every record that a text stands for, which LinePlan() formatted.
 void ForEachLine(const Item &item, const std::function<void(const Preface &)> &visit);
-// Calls `visit(header, payload)` for every record that an item stands for. The item is not text.
-void ForEachRecord(const Item &item, const std::function<void(const RecordHeader &, const std::string &)> &visit);
-
 // A batch's items, one string each: "thread.epoch:indices" of records that came together, "large" or "text" before it
 // where it is that; before an index "c" if it is a callback's and "u" if it is unordered. Untracked records have no
 // epoch: "untracked:indices". A text's epoch is that of its first record; of one that another plan made than LinePlan()
@@ -121,8 +117,8 @@ private:
 };
 
 // Two threads publish, `first` and `second`, and the drain takes a batch. After it has taken what is in the first one's
-// ring, and before it takes what is in the second one's, they publish more: `behind` the scan, and then `before` it. The
-// end of the second one's ring has been read by then.
+// ring, and before it takes what is in the second one's, they publish more: `behind` the scan, and then `before` it.
+// The end of the second one's ring has been read by then.
 Batch DuringScan(World &world, const std::function<void()> &first, const std::function<void()> &second,
                  const std::function<void()> &behind, const std::function<void()> &before);
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "../wire.h"
+#include "bytes.h"
 
 namespace effects {
 
@@ -18,6 +19,13 @@ struct DeviceToken {
   // Whether the device publishes on behalf of its group. Without one it does for itself.
   bool is_primary() const { return replicas.replica == 0; }
 };
+
+// Makes of a token what a call does.
+inline void Take(const TokenStep &step, DeviceToken &token) {
+  token.token.phase += step.phase;
+  token.token.index = (step.keeps_index ? token.token.index : 0) + step.index;
+  token.replicas.num_shared += step.num_shared;
+}
 
 inline constexpr size_t kTokenSize = sizeof(Token);
 inline constexpr size_t kReplicaTokenSize = sizeof(Token) + sizeof(ReplicaNumbers);
@@ -35,6 +43,7 @@ inline DeviceToken LoadToken(const void *data, size_t size) {
     std::memcpy(&token.replicas, static_cast<const std::byte *>(data) + kTokenSize, sizeof token.replicas);
   return token;
 }
+inline DeviceToken LoadToken(const Span &span) { return LoadToken(span.data, span.size); }
 
 // Into a buffer of the size that it was read from.
 inline void StoreToken(const DeviceToken &token, void *data) {

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "../cuda/driver.h"
+#include "../cuda/handlers.h"
 #include "../xla/custom_call.h"
 #include "../xla/handlers.h"
 #include "../xla/runtime.h"
@@ -47,6 +49,22 @@ NB_MODULE(_native, m) {
       all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
     return all;
   });
+  m.def("cuda_handlers", [] {
+    nb::list all;
+    for (const Handler &handler : cuda::handlers())
+      all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
+    return all;
+  });
+  m.def("loaded_cuda_site_type", [] {
+    return nb::make_tuple(nb::capsule(cuda::LoadedCudaSiteTypeId()), nb::capsule(cuda::LoadedCudaSiteTypeInfo()));
+  });
+  // NVIDIA's driver: (library, version, why it cannot be used, or an empty text). Looks for it if nobody has yet.
+  m.def("cuda_driver", [] {
+    const cuda::DriverStatus status = cuda::driver_status();
+    return nb::make_tuple(status.library, status.version, status.why_none);
+  });
+  // For tests: another library is the driver.
+  m.def("use_cuda_driver", [](const std::string &library) { cuda::use_driver(library); });
   m.def("loaded_site_type",
         [] { return nb::make_tuple(nb::capsule(LoadedSiteTypeId()), nb::capsule(LoadedSiteTypeInfo())); });
 

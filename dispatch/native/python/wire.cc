@@ -34,6 +34,13 @@ nb::dict Numbers(std::initializer_list<std::pair<const char *, int64_t>> named) 
   return numbers;
 }
 
+nb::dict Step(const TokenStep &step) {
+  return Numbers({{"keeps_index", step.keeps_index},
+                  {"phase", step.phase},
+                  {"index", step.index},
+                  {"num_shared", step.num_shared}});
+}
+
 // The place of a field of four bytes among others.
 constexpr int64_t Word(size_t offset) { return static_cast<int64_t>(offset / sizeof(uint32_t)); }
 
@@ -83,6 +90,9 @@ nb::dict Wire() {
                                         {"replica", behind_token(offsetof(ReplicaNumbers, replica))},
                                         {"num_shared", behind_token(offsetof(ReplicaNumbers, num_shared))},
                                         {"announces_skips", behind_token(offsetof(ReplicaNumbers, announces_skips))}});
+  wire["count_step"] = Step(kCountStep);
+  wire["enter_step"] = Step(kEnterStep);
+  wire["leave_step"] = Step(kLeaveStep);
   wire["numbers"] = Numbers({{"interface", kInterface},
                              {"domain_bits", kDomainBits},
                              {"untracked_thread", kUntrackedThread},
@@ -112,7 +122,8 @@ nb::dict Wire() {
                                    {"leaves", kRecordLeaves},
                                    {"may_diverge", kRecordMayDiverge},
                                    {"replicated", kRecordIsReplicated},
-                                   {"has_shards", kRecordHasShards}});
+                                   {"has_shards", kRecordHasShards},
+                                   {"counted", kRecordIsCounted}});
   wire["custom_call_traits"] = Numbers({{"has_token", kCustomCallHasToken},
                                         {"counts", kCustomCallCounts},
                                         {"ordered", kCustomCallIsOrdered},

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "bodies.h"
 #include "operands.h"
 
 namespace effects {
@@ -34,76 +35,25 @@ void *LoadedSiteTypeInfo() {
 
 namespace {
 
-void CloseProgram(const Span &tokens, const Token &first, int32_t device, uint32_t devices) {
-  PublishClose(tokens, first, device, devices);
-  publisher().closed.note(first, devices);
-}
-
-// Of a record with one value from all devices: copies this device's shards, and publishes if it is the last device. The
-// row says how many devices copy something, and then of each operand what `Shard` says.
-void PublishWhole(const LoadedSite &site, const Token &token, ffi::RemainingArgs args) {
-  const auto row = args.get<ffi::AnyBuffer>(0);
-  if (!row.has_value()) throw std::runtime_error("an operand is not a buffer");
-  const auto *numbers = static_cast<const int32_t *>(row->untyped_data());
-  const auto devices = static_cast<uint32_t>(*numbers++);
-  std::vector<Shard> shards;
-  bool copies = false;
-  for (size_t i = 1; i < args.size(); ++i) {
-    const auto buffer = args.get<ffi::AnyBuffer>(i);
-    if (!buffer.has_value()) throw std::runtime_error("an operand is not a buffer");
-    const auto sizes = buffer->dimensions();
-    const size_t count = buffer->element_count(), item = count == 0 ? 0 : buffer->size_bytes() / count;
-    shards.push_back(
-        {static_cast<const std::byte *>(buffer->untyped_data()), item, sizes.size(), sizes.begin(), numbers});
-    copies = copies || shards.back().is_copied();
-    numbers += 1 + 3 * sizes.size();
+// Of a record of whole values: the sizes of each operand behind the token, for the body.
+std::vector<Dims> DimsOf(const LoadedSite &site, ffi::RemainingArgs args) {
+  std::vector<Dims> dims;
+  for (size_t i = 0; site.has_whole_values() && i < args.size(); ++i) {
+    const auto sizes = args.get<ffi::AnyBuffer>(i).value().dimensions();
+    dims.push_back({sizes.begin(), sizes.size()});
   }
-  if (!copies) return;
-  const bool may_wait = publisher().when_full.load(std::memory_order_relaxed) == WhenFull::kWait;
-  if (WholePayload whole = publisher().whole_values.add(token, shards, devices, may_wait))
-    publisher().publish(site.kind, site.site, token, kAllDevices, std::move(whole), site.flags & ~kReplicated);
+  return dims;
 }
 
-// (token, *operands) -> token: one record. The first of a region takes the token around it; the last gives that back,
-// and takes it behind its own if it is not the first too. Of what is sharded, the first operand is a row of numbers:
-// whether this device is primary, as the first of those that have the same shards, and what the record begins with.
+// (token, *operands) -> token: see PublishRecord().
 ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer<ffi::U32> token,
                   ffi::RemainingArgs args, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
-    DeviceToken own = LoadToken(token.untyped_data(), token.size_bytes());
+    const DeviceToken own = LoadToken(token.untyped_data(), token.size_bytes());
     Spans spans(args, 0);
-    const bool enters = site->has(kRecordEnters), leaves = site->has(kRecordLeaves);
-    size_t before = leaves && !enters ? 1 : 0;
-    Token around = before != 0 ? LoadToken(spans[0]).token : own.token;
-    if (enters) {
-      ++own.token.phase;
-      PublishEnter({&own.token, sizeof own.token}, own.token, device, site->devices, site->has(kRecordMayDiverge));
-      own.token.index = 0;
-    }
-    bool is_primary = own.is_primary();
-    if (site->has(kRecordHasShards) && site->has(kRecordIsReplicated)) {
-      PublishWhole(*site, own.token, args);
-      CountOn(own, device, /*has_published=*/true);
-      is_primary = false;
-    } else if (site->has(kRecordHasShards)) {
-      Span &row = spans[0];
-      int32_t is_first;
-      std::memcpy(&is_first, row.data, sizeof is_first);
-      is_primary = is_first != 0;
-      row = {static_cast<const std::byte *>(row.data) + sizeof is_first, row.size - sizeof is_first};
-      before = row.size == 0 ? 1 : 0;
-    }
-    if (is_primary)
-      publisher().publish(site->kind, site->site, own.token, device, spans.data() + before, spans.size() - before,
-                          site->flags);
-    if (site->ordered() && (is_primary || own.has_group)) CountOn(own, device, is_primary);
-    if (leaves) {
-      PublishLeave({&own.token, sizeof own.token}, own.token, device);
-      around.phase += 2;
-      own.token = around;
-    }
-    if (site->has(kRecordCloses)) CloseProgram({&own.token, sizeof own.token}, own.token, device, site->devices);
-    StoreToken(own, next->untyped_data());
+    const std::vector<Dims> dims = DimsOf(*site, args);
+    const DeviceToken after = PublishRecord(*site, device, own, spans.data(), spans.size(), dims.data());
+    if (!site->has(kRecordIsCounted)) StoreToken(after, next->untyped_data());
   });
 }
 
@@ -112,22 +62,11 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
 ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return GuardFuture([&] {
     Spans all(args, 0);
-    const DeviceToken token = LoadToken(all[0]);
-    DeviceToken next = token;
-    if (site->ordered()) CountOn(next, device, token.is_primary());
-    StoreToken(rets, rets.size() - 1, next);
-
+    const DeviceToken token = LoadToken(all[0]), next = NextOfCall(*site, device, token);
+    if (!site->has(kRecordIsCounted)) StoreToken(rets, rets.size() - 1, next);
     Waiting waiting(rets);
     ffi::Future future = waiting.future();
-    const bool shared = site->has(kRecordIsReplicated) || token.has_group;
-    // Unordered calls of one program may have one token: their number in the program tells them apart.
-    const UnorderedCall call{site->site, site->traits, device};
-    const uint32_t reply = !shared           ? replies().ask(std::move(waiting), token.token)
-                           : site->ordered() ? replies().ask_replicated(token, site->devices, std::move(waiting))
-                                             : replies().ask_replicated(token, site->devices, call, std::move(waiting));
-    if (reply != 0 && !FailIfStopped(reply))
-      publisher().publish(site->kind, site->site, token.token, device, all.data() + 1, all.size() - 1, site->flags,
-                          reply);
+    PublishCall(*site, device, token, all.data() + 1, all.size() - 1, std::move(waiting));
     return future;
   });
 }
@@ -137,10 +76,8 @@ ffi::Error Close(int64_t devices, int32_t device, ffi::RemainingArgs tokens,
                  ffi::Result<ffi::Buffer<ffi::U32>> output) {
   return Guard([&] {
     Spans spans(tokens, 0);
-    std::vector<Token> last;
-    for (size_t i = 0; i < spans.size(); ++i) last.push_back(LoadToken(spans[i]).token);
-    CloseProgram({last.data(), last.size() * sizeof(Token)}, last[0], device, static_cast<uint32_t>(devices));
-    std::memcpy(output->typed_data(), &last[0], sizeof last[0]);
+    PublishEnd(spans.data(), spans.size(), device, static_cast<uint32_t>(devices));
+    if (output->untyped_data() != spans[0].data) std::memcpy(output->untyped_data(), spans[0].data, kTokenSize);
   });
 }
 
@@ -177,9 +114,7 @@ ffi::Future UntrackedCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi
     Spans spans(operands, site->ordered() ? 1 : 0);
     Waiting waiting(rets);
     ffi::Future future = waiting.future();
-    const uint32_t reply = replies().ask(std::move(waiting));
-    if (FailIfStopped(reply)) return future;
-    PublishUntracked(site->site, site->ordered(), device, spans.data(), spans.size(), site->flags, reply);
+    PublishUntrackedCall(*site, device, spans.data(), spans.size(), std::move(waiting));
     return future;
   });
 }
@@ -211,8 +146,7 @@ XLA_FFI_DEFINE_HANDLER(
     kClose, Close,
     ffi::Ffi::Bind().Attr<int64_t>("devices").Ctx<ffi::DeviceOrdinal>().RemainingArgs().Ret<ffi::Buffer<ffi::U32>>());
 XLA_FFI_DEFINE_HANDLER(
-    kGate, Gate,
-    ffi::Ffi::Bind().Attr<int64_t>("domain").Attr<int64_t>("devices").RemainingArgs().RemainingRets());
+    kGate, Gate, ffi::Ffi::Bind().Attr<int64_t>("domain").Attr<int64_t>("devices").RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(
     kUntracked, Untracked,
@@ -228,20 +162,20 @@ const std::vector<Handler> &handlers() {
   const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
   static const auto *const all = [&] {
     auto *const handlers = new std::vector<Handler>{
-      {kRecordTarget, kLoad, pointer(kRegisterSite)},
-      {kRecordTarget, kRun, pointer(kRecord)},
-      {kCallTarget, kLoad, pointer(kRegisterSite)},
-      {kCallTarget, kRun, pointer(kCall)},
-      {kCloseTarget, kRun, pointer(kClose)},
-      {kGateTarget, kRun, pointer(kGate)},
-      {kEnterTarget, kRun, EnterHandler()},
-      {kLeaveTarget, kRun, LeaveHandler()},
-      {kAfterTarget, kRun, pointer(kAfter)},
-      {kUntrackedTarget, kLoad, pointer(kRegisterSite)},
-      {kUntrackedTarget, kRun, pointer(kUntracked)},
-      {kUntrackedCallTarget, kLoad, pointer(kRegisterSite)},
-      {kUntrackedCallTarget, kRun, pointer(kUntrackedCall)},
-      {kBeginTarget, kLoad, pointer(kRegisterSite)},
+        {kRecordTarget, kLoad, pointer(kRegisterSite)},
+        {kRecordTarget, kRun, pointer(kRecord)},
+        {kCallTarget, kLoad, pointer(kRegisterSite)},
+        {kCallTarget, kRun, pointer(kCall)},
+        {kCloseTarget, kRun, pointer(kClose)},
+        {kGateTarget, kRun, pointer(kGate)},
+        {kEnterTarget, kRun, EnterHandler()},
+        {kLeaveTarget, kRun, LeaveHandler()},
+        {kAfterTarget, kRun, pointer(kAfter)},
+        {kUntrackedTarget, kLoad, pointer(kRegisterSite)},
+        {kUntrackedTarget, kRun, pointer(kUntracked)},
+        {kUntrackedCallTarget, kLoad, pointer(kRegisterSite)},
+        {kUntrackedCallTarget, kRun, pointer(kUntrackedCall)},
+        {kBeginTarget, kLoad, pointer(kRegisterSite)},
     };
     for (const Handler &handler : OperationHandlers()) handlers->push_back(handler);
     return handlers;

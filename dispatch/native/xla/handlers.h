@@ -28,6 +28,8 @@ struct LoadedSite {
 
   bool has(RecordTrait trait) const { return (traits & trait) != 0; }
   bool ordered() const { return kind == Kind::kOrdered; }
+  // Its records have one value from all devices, each of which has shards of it.
+  bool has_whole_values() const { return has(kRecordHasShards) && has(kRecordIsReplicated); }
 };
 
 // The type of a LoadedSite; XLA wants to know it before the handlers.
@@ -35,11 +37,6 @@ void *LoadedSiteTypeId();
 void *LoadedSiteTypeInfo();
 
 const std::vector<Handler> &handlers();
-
-// A device begins to count for itself. The tokens are those of the region, but for their index.
-void PublishEnter(const Span &tokens, const Token &first, int32_t device, uint32_t devices, bool may_diverge);
-// And ends it. They are those behind its last effects.
-void PublishLeave(const Span &tokens, const Token &first, int32_t device);
 
 // The handlers of asynchronous operations, those of stages that are theirs alone: for the table in handlers.cc.
 std::vector<Handler> OperationHandlers();

@@ -40,28 +40,30 @@ private:
   std::vector<Span> more_;
 };
 
-inline DeviceToken LoadToken(const Span &span) { return LoadToken(span.data, span.size); }
-
 inline void StoreToken(xla::ffi::RemainingRets rets, size_t at, const DeviceToken &token) {
   StoreToken(token, rets.get<xla::ffi::AnyBuffer>(at).value()->untyped_data());
 }
 
-// Where results go, and the promise that they will be there. The last of what a call returns is its token, which is no
-// result. The answer's thread calls it; no thread waits meanwhile.
+// Where a result goes.
+struct Out {
+  void *data;
+  size_t size;
+};
+// All that a call returns but the last, which is its token and no result. Throws if one is no buffer.
+std::vector<Out> OutsOf(xla::ffi::RemainingRets rets);
+// Puts the results where they go. Returns what is wrong, if anything is.
+std::string CopyResults(const Answer &answer, const std::vector<Out> &outs);
+
+// Where results go, and the promise that they will be there. The answer's thread calls it; no
+// thread waits meanwhile.
 class Waiting {
 public:
-  explicit Waiting(xla::ffi::RemainingRets rets);
+  explicit Waiting(xla::ffi::RemainingRets rets) : outs_(OutsOf(rets)) {}
   xla::ffi::Future future() { return xla::ffi::Future(promise_); }
 
   Replies::Continuation operator()(const Answer &answer) const;
 
 private:
-  std::string take(const Answer &answer) const;
-
-  struct Out {
-    void *data;
-    size_t size;
-  };
   std::vector<Out> outs_;
   xla::ffi::Promise promise_;
 };

@@ -51,8 +51,7 @@ Replies &replies() {
 void CountOn(DeviceToken &token, int32_t device, bool has_published) {
   if (token.replicas.announces_skips != 0 && !has_published)
     publisher().publish(Kind::kSkip, 0, token.token, device, nullptr, 0);
-  ++token.token.index;
-  ++token.replicas.num_shared;
+  Take(kCountStep, token);
 }
 
 void PublishUntracked(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags,

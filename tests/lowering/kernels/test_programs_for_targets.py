@@ -41,7 +41,10 @@ def _program(target):
 
 @pytest.fixture
 def any_device(monkeypatch):
-    """JAX asks the devices of a platform for its callbacks. Those of the CPU answer for all."""
+    """JAX asks the devices of a platform for its callbacks. Those of the CPU answer for all.
+
+    So a GPU is there to call handlers, and its driver is not.
+    """
     client = jax.devices()[0].client
     monkeypatch.setattr(_jax.mlir.ModuleContext, "get_backend", lambda *_, **__: client)
 
@@ -69,10 +72,23 @@ def test_log_is_published_behind_its_kernel(target, jit, any_device):
 
 
 @JITS
-@pytest.mark.parametrize("target", [*TARGETS, MESH])
-def test_platforms_without_a_device_are_refused(target, jit):
-    """JAX makes callbacks only for devices that are there: the error says so at the user's line, and what to do."""
+@pytest.mark.parametrize("target", [target for target in [*TARGETS, MESH] if target != "tpu"])
+def test_handler_takes_the_log(target, jit):
+    """For a GPU that is not here a handler takes the log, a row for each program, behind the kernel and between the
+    prints."""
     f, platform = _program(target)
+    text = lower(f, platform, X, jit=jit)
+    kinds = re.findall(r"custom_call @\S*(effects_\w+|triton|mosaic_gpu)\S*\(", text)
+    kernel = next(kind for kind in kinds if not kind.startswith("effects"))
+    record = "effects_record" if jit is fx.jit else "effects_untracked"
+    assert kinds == [record, kernel, record, record]
+    assert re.search(rf"@{record}\(.*tensor<4x\d+xi32>", text)
+
+
+@JITS
+def test_platforms_without_a_device_are_refused(jit):
+    """JAX makes callbacks only for devices that are there: the error says so at the user's line, and what to do."""
+    f, platform = _program("tpu")
     line = inspect.getsourcelines(_program)[1] + 8
     place = rf"Effect `print` at .*test_programs_for_targets\.py:{line} "
     with pytest.raises(

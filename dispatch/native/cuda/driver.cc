@@ -1,0 +1,129 @@
+#include "driver.h"
+
+#include <atomic>
+#include <mutex>
+
+#if defined(__linux__)
+#include <dlfcn.h>
+#endif
+
+namespace effects::cuda {
+namespace {
+
+constexpr char kLibrary[] = "libcuda.so.1";
+
+// What was looked for, and found. Never freed: streams' host functions may outlive the static objects of this library.
+struct Found {
+  Driver driver;
+  DriverStatus status;
+};
+
+std::mutex mutex; // taken to look
+std::atomic<const Found *> found{nullptr};
+
+std::string Shown(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+
+template <typename Find>
+const Found *Load(const std::string &library, Find &&find) {
+  auto *const loaded = new Found;
+  Driver &driver = loaded->driver;
+  DriverStatus &status = loaded->status;
+  status.library = library;
+  const auto bind = [&](auto &function) {
+    void *const address = find(function.name);
+    if (address == nullptr && status.why_none.empty())
+      status.why_none = "It has no function `" + std::string(function.name) + "`.";
+    function.function = reinterpret_cast<decltype(function.function)>(address);
+  };
+  bind(driver.get_version);
+  if (driver.get_version.function != nullptr && driver.get_version.function(&status.version) == kSuccess &&
+      status.version < kOldestVersion) {
+    status.why_none = "It is of CUDA " + Shown(status.version) + ", and " + Shown(kOldestVersion) +
+                      " is the oldest that can be used.";
+    return loaded;
+  }
+  bind(driver.get_error_name);
+  bind(driver.get_error_string);
+  bind(driver.get_context);
+  bind(driver.push_context);
+  bind(driver.pop_context);
+  bind(driver.allocate_pinned);
+  bind(driver.free_pinned);
+  bind(driver.copy_to_host);
+  bind(driver.copy_to_device);
+  bind(driver.launch_host_function);
+  bind(driver.query);
+  return loaded;
+}
+
+const Found *Open(const std::string &library) {
+#if defined(__linux__)
+  if (void *const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL))
+    return Load(library, [handle](const char *name) { return dlsym(handle, name); });
+  const char *const why = dlerror();
+  auto *const none = new Found;
+  none->status = {library, 0,
+                  std::string("It cannot be opened: ") + (why == nullptr ? "no reason is given" : why) + "."};
+#else
+  auto *const none = new Found;
+  none->status = {library, 0, "There is none on this system."};
+#endif
+  return none;
+}
+
+const Found &Look() {
+  if (const Found *const known = found.load(std::memory_order_acquire)) return *known;
+  std::lock_guard lock(mutex);
+  if (found.load(std::memory_order_relaxed) == nullptr) found.store(Open(kLibrary), std::memory_order_release);
+  return *found.load(std::memory_order_relaxed);
+}
+
+} // namespace
+
+std::string Describe(const char *function, Result result) {
+  const Driver &driver = Look().driver;
+  const char *name = nullptr, *text = nullptr;
+  if (driver.get_error_name.function != nullptr) driver.get_error_name.function(result, &name);
+  if (driver.get_error_string.function != nullptr) driver.get_error_string.function(result, &text);
+  std::string shown = "The driver's function `" + std::string(function) + "` failed with ";
+  shown += name == nullptr ? "error " + std::to_string(result) : name;
+  if (text != nullptr) shown += std::string(" (") + text + ")";
+  return shown + ".";
+}
+
+const Driver *find_driver() {
+  const Found &known = Look();
+  return known.status.why_none.empty() ? &known.driver : nullptr;
+}
+
+const Driver &driver() {
+  const Found &known = Look();
+  if (!known.status.why_none.empty())
+    throw DriverError("The driver `" + known.status.library + "` cannot be used. " + known.status.why_none);
+  return known.driver;
+}
+
+DriverStatus driver_status() { return Look().status; }
+
+void use_driver(const std::string &library) {
+  std::lock_guard lock(mutex);
+  found.store(Open(library), std::memory_order_release);
+}
+
+void use_driver(const std::string &called, void *(*find)(const char *)) {
+  std::lock_guard lock(mutex);
+  found.store(Load(called, find), std::memory_order_release);
+}
+
+InContextOf::InContextOf(const Driver &driver, Stream stream) : driver_(driver) {
+  Context context = nullptr;
+  driver.get_context(stream, &context);
+  driver.push_context(context);
+}
+
+InContextOf::~InContextOf() {
+  Context context = nullptr;
+  driver_.pop_context.function(&context); // it fails only if somebody else has taken it away
+}
+
+} // namespace effects::cuda

@@ -1,0 +1,297 @@
+#include "handlers.h"
+
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "../xla/bodies.h"
+#include "../xla/operands.h"
+#include "host_failures.h"
+#include "launch.h"
+
+namespace effects::cuda {
+
+namespace ffi = xla::ffi;
+
+ffi::TypeId LoadedCudaSite::id{};
+
+void *LoadedCudaSiteTypeId() { return &LoadedCudaSite::id; }
+void *LoadedCudaSiteTypeInfo() {
+  static ffi::TypeInfo info = ffi::MakeTypeInfo<LoadedCudaSite>();
+  return &info;
+}
+
+namespace {
+
+constexpr char kRemedy[] =
+    " Records are copied from the device by NVIDIA's driver. If an earlier kernel has failed, look at "
+    "its error first: a device that has failed serves no more in this process.";
+constexpr char kNotCounted[] = "A program that was lowered for other platforms is loaded for CUDA. Its handlers would "
+                               "write tokens into the host's "
+                               "memory, where this platform has none. Lower or export it anew, for this platform too.";
+
+// The user's line, from a site's description: a list of file, line and function.
+std::string WhereOf(std::string_view description) {
+  constexpr std::string_view kKey = "\"where\":[\"", kUnknown = "an unknown line";
+  const size_t key = description.rfind(kKey);
+  if (key == description.npos) return std::string(kUnknown);
+  const std::string_view rest = description.substr(key + kKey.size());
+  const size_t file = rest.find("\",");
+  if (file == rest.npos) return std::string(kUnknown);
+  const size_t line = rest.find(',', file + 2);
+  return std::string(rest.substr(0, file)) + ":" + std::string(rest.substr(file + 2, line - file - 2));
+}
+
+// Runs what launches; what it throws is the handler's error. `what`: what could not be done, and where.
+template <typename Body>
+ffi::Error Guard(const std::string &what, Body &&body) {
+  try {
+    if (std::optional<std::string> failed = host_failures().take()) return ffi::Error::Internal(*failed);
+    return body();
+  } catch (const DriverError &error) {
+    return ffi::Error::Internal(what + " " + error.what() + kRemedy);
+  } catch (const std::exception &error) {
+    return ffi::Error::Internal(what + " " + error.what());
+  }
+}
+
+std::string NotPublished(const LoadedCudaSite &site) {
+  return "The effect at " + site.where + " could not be recorded on the device.";
+}
+constexpr char kNoEnd[] = "The end of a program could not be recorded on the device.";
+constexpr char kNoRegion[] = "A device could not record that it enters or leaves a region.";
+
+ffi::Error LaunchAll(Stream stream, ffi::RemainingArgs args, size_t first, Publish publish) {
+  const Driver &found = driver();
+  Spans buffers(args, first);
+  const InContextOf context(found, stream);
+  Launch(found, stream, buffers.data(), buffers.size(), std::move(publish));
+  return ffi::Error::Success();
+}
+
+// Publishes what belongs to the program of the first token.
+template <typename Body>
+Publish InProgram(Body body) {
+  return [body = std::move(body)](Span *operands, size_t count) {
+    host_failures().run(operands, [&] { body(operands, count); });
+  };
+}
+
+// (token, *operands) -> token: see PublishRecord().
+ffi::Error Record(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs args,
+                  ffi::RemainingRets) {
+  return Guard(NotPublished(*loaded), [&] {
+    std::vector<std::vector<int64_t>> sizes;
+    for (size_t i = 1; loaded->site->has_whole_values() && i < args.size(); ++i) {
+      const auto dims = args.get<ffi::AnyBuffer>(i).value().dimensions();
+      sizes.emplace_back(dims.begin(), dims.end());
+    }
+    return LaunchAll(stream, args, 0,
+                     InProgram([site = loaded->site, device, sizes = std::move(sizes)](Span *operands, size_t count) {
+                       std::vector<Dims> dims;
+                       for (const std::vector<int64_t> &each : sizes) dims.push_back({each.data(), each.size()});
+                       PublishRecord(*site, device, LoadToken(operands[0]), operands + 1, count - 1, dims.data());
+                     }));
+  });
+}
+
+// Launches what publishes a call, waits for its answer and launches its results. `publish` is given the waiter.
+template <typename Body>
+ffi::Error AwaitCall(const LoadedCudaSite &loaded, Stream stream, ffi::RemainingArgs args, size_t first,
+                     ffi::RemainingRets rets, Body publish) {
+  return Guard(NotPublished(loaded), [&] {
+    const Driver &found = driver();
+    Spans buffers(args, first);
+    const InContextOf context(found, stream);
+    const auto answered = std::make_shared<Answered>(found, OutsOf(rets));
+    Launch(found, stream, buffers.data(), buffers.size(), [answered, publish](Span *operands, size_t count) {
+      try {
+        publish(operands, count, [answered](const Answer &answer) {
+          answered->answer(answer);
+          return Replies::Continuation(); // the program goes on in the thread that launches
+        });
+      } catch (const std::exception &error) {
+        answered->fail(error.what());
+      }
+    });
+    if (std::string error = answered->wait(found, stream); !error.empty()) return ffi::Error::Internal(error);
+    answered->launch_results(found, stream);
+    return ffi::Error::Success();
+  });
+}
+
+// (token, *operands) -> (*results, token): one record of a callback.
+ffi::Error Call(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs args,
+                ffi::RemainingRets rets) {
+  return AwaitCall(*loaded, stream, args, 0, rets,
+                   [site = loaded->site, device](Span *operands, size_t count, Replies::Waiter waiter) {
+                     const DeviceToken token = LoadToken(operands[0]);
+                     NextOfCall(*site, device, token);
+                     PublishCall(*site, device, token, operands + 1, count - 1, std::move(waiter));
+                   });
+}
+
+// (*tokens) -> token: the program has published all it will.
+ffi::Error Close(int64_t devices, int32_t device, Stream stream, ffi::RemainingArgs tokens, ffi::RemainingRets) {
+  return Guard(kNoEnd, [&] {
+    return LaunchAll(stream, tokens, 0, InProgram([devices, device](const Span *operands, size_t count) {
+                       PublishEnd(operands, count, device, static_cast<uint32_t>(devices));
+                     }));
+  });
+}
+
+// (*tokens) -> (*tokens): see PublishEntrance(). The program gives them their numbers.
+ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool skips, bool, int32_t device,
+                 Stream stream, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  return Guard(kNoRegion, [&] {
+    const Entrance entrance{rets.size(), static_cast<size_t>(ordered), static_cast<uint32_t>(devices), apart, parts,
+                            skips};
+    return LaunchAll(stream, args, 0, InProgram([entrance, device](const Span *operands, size_t) {
+                       PublishEntrance(entrance, operands, device);
+                     }));
+  });
+}
+
+// (*tokens, *tokens at the entry) -> (*tokens): see PublishExit().
+ffi::Error Leave(int64_t ordered, bool, int32_t device, Stream stream, ffi::RemainingArgs args,
+                 ffi::RemainingRets rets) {
+  return Guard(kNoRegion, [&] {
+    return LaunchAll(stream, args, 0,
+                     InProgram([num_tokens = rets.size(), ordered, device](const Span *operands, size_t) {
+                       PublishExit(num_tokens, static_cast<size_t>(ordered), operands, device);
+                     }));
+  });
+}
+
+// (*tokens, *values) -> the values, in the same memory: they are there after what the tokens stand for.
+ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
+
+// (*operands) -> nothing, or with the runtime's own token in and out.
+ffi::Error Untracked(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream,
+                     ffi::RemainingArgs operands, ffi::RemainingRets) {
+  return Guard(NotPublished(*loaded), [&] {
+    return LaunchAll(stream, operands, loaded->site->ordered() ? 1 : 0,
+                     [site = loaded->site, device](const Span *spans, size_t count) {
+                       host_failures().run(nullptr, [&] {
+                         PublishUntracked(site->site, site->ordered(), device, spans, count, site->flags);
+                       });
+                     });
+  });
+}
+
+// As `Untracked`, with results.
+ffi::Error UntrackedCall(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream,
+                         ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  return AwaitCall(*loaded, stream, args, loaded->site->ordered() ? 1 : 0, rets,
+                   [site = loaded->site, device](const Span *operands, size_t count, Replies::Waiter waiter) {
+                     PublishUntrackedCall(*site, device, operands, count, std::move(waiter));
+                   });
+}
+
+ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadSite(int64_t site, int64_t traits, std::string_view description,
+                                                       bool counts) {
+  try {
+    if (counts && (traits & kRecordIsCounted) == 0)
+      return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition, kNotCounted));
+    auto loaded = std::make_unique<LoadedCudaSite>();
+    loaded->site = std::make_shared<const LoadedSite>(site, traits, description);
+    loaded->where = WhereOf(description);
+    return loaded;
+  } catch (const std::exception &error) {
+    return ffi::Unexpected(ffi::Error::Internal(std::string("A site could not be registered: ") + error.what()));
+  }
+}
+// When a program is loaded.
+ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadCounted(int64_t site, int64_t traits, std::string_view description) {
+  return LoadSite(site, traits, description, true);
+}
+ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadUntracked(int64_t site, int64_t traits,
+                                                            std::string_view description) {
+  return LoadSite(site, traits, description, false);
+}
+
+XLA_FFI_DEFINE_HANDLER(
+    kLoadCounted, LoadCounted,
+    ffi::Ffi::BindInstantiate().Attr<int64_t>("site").Attr<int64_t>("traits").Attr<std::string_view>("description"));
+XLA_FFI_DEFINE_HANDLER(
+    kLoadUntracked, LoadUntracked,
+    ffi::Ffi::BindInstantiate().Attr<int64_t>("site").Attr<int64_t>("traits").Attr<std::string_view>("description"));
+XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets(),
+                       {ffi::Traits::kCmdBufferCompatible});
+
+// JAX tells its plugin of handlers before it tells it of types, at least up to version 0.10, and XLA refuses a handler
+// whose type it does not know. So when XLA asks what a handler is, one answers that has no type.
+template <XLA_FFI_Handler *const &load>
+XLA_FFI_Error *Load(XLA_FFI_CallFrame *frame) {
+  return frame->extension_start != nullptr ? (*kAfter)(frame) : (*load)(frame);
+}
+
+#define EFFECTS_DEFINE_HANDLER_OF_SITE(name, body)                                                                     \
+  XLA_FFI_DEFINE_HANDLER(name, body,                                                                                   \
+                         ffi::Ffi::Bind()                                                                              \
+                             .Ctx<ffi::State<LoadedCudaSite>>()                                                        \
+                             .Attrs()                                                                                  \
+                             .Ctx<ffi::DeviceOrdinal>()                                                                \
+                             .Ctx<ffi::PlatformStream<Stream>>()                                                       \
+                             .RemainingArgs()                                                                          \
+                             .RemainingRets())
+EFFECTS_DEFINE_HANDLER_OF_SITE(kRecord, Record);
+EFFECTS_DEFINE_HANDLER_OF_SITE(kCall, Call);
+EFFECTS_DEFINE_HANDLER_OF_SITE(kUntracked, Untracked);
+EFFECTS_DEFINE_HANDLER_OF_SITE(kUntrackedCall, UntrackedCall);
+#undef EFFECTS_DEFINE_HANDLER_OF_SITE
+
+XLA_FFI_DEFINE_HANDLER(kClose, Close,
+                       ffi::Ffi::Bind()
+                           .Attr<int64_t>("devices")
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<ffi::PlatformStream<Stream>>()
+                           .RemainingArgs()
+                           .RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kEnter, Enter,
+                       ffi::Ffi::Bind()
+                           .Attr<int64_t>("ordered")
+                           .Attr<int64_t>("devices")
+                           .Attr<bool>("apart")
+                           .Attr<bool>("parts")
+                           .Attr<bool>("skips")
+                           .Attr<bool>("counted")
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<ffi::PlatformStream<Stream>>()
+                           .RemainingArgs()
+                           .RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kLeave, Leave,
+                       ffi::Ffi::Bind()
+                           .Attr<int64_t>("ordered")
+                           .Attr<bool>("counted")
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<ffi::PlatformStream<Stream>>()
+                           .RemainingArgs()
+                           .RemainingRets());
+
+} // namespace
+
+const std::vector<Handler> &handlers() {
+  static constexpr char kOnLoad[] = "instantiate", kRun[] = "execute";
+  const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
+  static const auto *const all = new std::vector<Handler>{
+      {kRecordTarget, kOnLoad, pointer(&Load<kLoadCounted>)},
+      {kRecordTarget, kRun, pointer(kRecord)},
+      {kCallTarget, kOnLoad, pointer(&Load<kLoadCounted>)},
+      {kCallTarget, kRun, pointer(kCall)},
+      {kCloseTarget, kRun, pointer(kClose)},
+      {kEnterTarget, kRun, pointer(kEnter)},
+      {kLeaveTarget, kRun, pointer(kLeave)},
+      {kAfterTarget, kRun, pointer(kAfter)},
+      {kUntrackedTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
+      {kUntrackedTarget, kRun, pointer(kUntracked)},
+      {kUntrackedCallTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
+      {kUntrackedCallTarget, kRun, pointer(kUntrackedCall)},
+  };
+  return *all;
+}
+
+} // namespace effects::cuda

@@ -1,0 +1,33 @@
+// XLA FFI handlers for programs on NVIDIA's GPUs. Each puts copies of its operands into the stream, and a host function
+// that publishes what the handler of a CPU would (xla/bodies.h). No stream is waited for, and the host writes no token:
+// the program counts by itself, behind the call, whose token is given back as it came.
+//
+// XLA's launching threads call them. No exception leaves them, nor the host functions.
+//
+// A slot of pinned memory belongs to one launch, so a call must not be replayed: none of them but the one that does
+// nothing says that it may be put into a command buffer (a CUDA graph).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../xla/handlers.h"
+
+namespace effects::cuda {
+
+// What a loaded program keeps of a site of its own, shared with host functions, which may come when it is gone. XLA's
+// plugin for GPUs numbers types by itself, so that the type is another than that of CPUs.
+struct LoadedCudaSite {
+  static xla::ffi::TypeId id;
+
+  std::shared_ptr<const LoadedSite> site;
+  std::string where; // the user's line
+};
+
+void *LoadedCudaSiteTypeId();
+void *LoadedCudaSiteTypeInfo();
+
+const std::vector<Handler> &handlers();
+
+} // namespace effects::cuda

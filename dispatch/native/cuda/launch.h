@@ -1,0 +1,60 @@
+// What a handler puts into a stream: copies of what lies on the device, and a host function that publishes them.
+//
+// The thread that launches calls everything here that is not said to be another's. It never waits for the stream.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../xla/operands.h"
+#include "driver.h"
+#include "pinned.h"
+
+namespace effects::cuda {
+
+// Called in a stream's host function with what was copied: it must not throw, nor call the driver. It is destroyed when
+// it has run, and so keeps alive what it has copies of.
+using Publish = std::function<void(Span *operands, size_t count)>;
+
+// Puts copies of `buffers`, whose addresses are the device's, into the stream, and behind them a call of `publish`.
+// Each copy begins at a multiple of 8. Throws DriverError; then `publish` is not called.
+void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish);
+
+// The answer to a call: the thread that launches waits for it on the host, puts the results into the stream behind what
+// is there, and goes on.
+//
+// The stream itself does not wait. Programs that the callback runs on the same device come behind it in this stream, so
+// that a stream that waits for the callback would wait for itself. And when the wait is over XLA takes no error any
+// more. XLA waits in this thread in any case: its custom calls on GPUs have no futures that do without.
+class Answered {
+public:
+  // `results`: where the program wants them, in the device's memory.
+  Answered(const Driver &driver, std::vector<Out> results);
+  Answered(const Answered &) = delete;
+
+  // The thread that answers.
+  void answer(const Answer &answer);
+  void fail(std::string why) { answer({{}, std::move(why)}); }
+
+  // Waits. Returns what the callback failed with; empty: nothing. Throws DriverError if the stream fails meanwhile.
+  std::string wait(const Driver &driver, Stream stream);
+  // Afterwards: puts the results into the stream.
+  void launch_results(const Driver &driver, Stream stream);
+
+private:
+  const std::vector<Out> results_;
+  Slot slot_;             // for the results, pinned
+  std::vector<Out> outs_; // their places in it
+
+  std::mutex mutex_; // guards all below, and the slot until the answer is there
+  std::condition_variable answered_;
+  bool done_ = false;
+  std::string error_;
+};
+
+} // namespace effects::cuda

@@ -1,0 +1,185 @@
+"""Programs with effects on the first device that JAX has: what they print, call and raise.
+
+On a GPU `tests/gpu/test_on_gpu.py` runs them, and `test_with_stand_in.py` on CPUs with a stand-in for the driver.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import effects as fx
+from tests.helpers import meet_barrier
+from tests.oracle.cases import case_number
+from tests.oracle.compare import check
+from tests.oracle.language import FEATURES
+from tests.oracle.runners import library
+
+FLOAT = jax.ShapeDtypeStruct((), "float32")
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_random_programs(chunk):
+    """What random programs print is what a plain Python interpreter of them prints."""
+    runner = library()
+    features = FEATURES - {"native", "async", "devices"}  # handlers of a CPU's, what they keep, and several devices
+    for number in range(10 * chunk, 10 * chunk + 10):
+        check(case_number(0, number, features), runner)
+
+
+def test_loops(lines):
+    """Each turn has its lines, in order, and so have the next calls."""
+
+    @fx.jit
+    def f(n):
+        def turn(i, x):
+            fx.print("turn {}: {}", i, x)
+            x = jax.lax.cond(i % 2 == 0, lambda: (fx.print("even"), x + 1)[1], lambda: x * 2)
+            return x
+
+        return jax.lax.fori_loop(0, n, turn, 1.0)
+
+    def expected(n):
+        x = 1.0
+        for i in range(n):
+            yield f"turn {i}: {x}"
+            if i % 2 == 0:
+                yield "even"
+            x = x + 1 if i % 2 == 0 else x * 2
+
+    seen = lines(lambda: [f(n) for n in (5, 0, 7)])
+    assert seen == [*expected(5), *expected(7)]
+
+
+def test_what_is_shown_is_what_there_was(lines):
+    """A value that is overwritten afterwards is shown as it was, a large one too."""
+
+    @fx.jit
+    def f(x):
+        for i in range(3):
+            fx.print("{}", x[::100_000])
+            x = x.at[:].add(i + 1)
+        return x
+
+    x = jnp.zeros(400_000)
+    assert lines(lambda: f(f(x))) == [
+        f"[{n} {n} {n} {n}]".replace(" ", ". ").replace("]", ".]") for n in (0, 1, 3, 6, 7, 9)
+    ]
+
+
+def test_many_records(lines):
+    """None of a hundred thousand is lost, and all are in order."""
+
+    @fx.jit
+    def f(n):
+        jax.lax.fori_loop(0, n, lambda i, _: fx.print("{}", i), None)
+
+    assert lines(f, jnp.int32(20_000)) == [str(i) for i in range(20_000)]
+
+
+def test_callbacks_give_results():
+    """A loop goes on with what a callback returns, which may itself run a program on the device."""
+
+    @fx.jit
+    def inner(x):
+        fx.print("inner {}", x)
+        return x * 2
+
+    def call(x):
+        return np.float32(inner(jnp.float32(x)) + 1)
+
+    @fx.jit
+    def f(x):
+        return jax.lax.fori_loop(0, 3, lambda _, x: fx.callback(call, FLOAT, x), x)
+
+    with fx.capture(suppress=True) as records:
+        assert float(f(1.0)) == 15
+        meet_barrier()
+    assert [r.text for r in records if r.effect == "print"] == ["inner 1.0", "inner 3.0", "inner 7.0"]
+
+
+def test_callback_that_raises():
+    """The call raises it, with the user's line; effects before it came, and the next call is as any other."""
+
+    def fail_at_two(i):
+        if i == 2:
+            raise ValueError("as asked")
+        return np.float32(i)
+
+    @fx.jit
+    def f(n):
+        def turn(i, x):
+            fx.log("turn", i=i)
+            return x + fx.callback(fail_at_two, FLOAT, i)
+
+        return jax.lax.fori_loop(0, n, turn, 0.0)
+
+    with fx.capture(suppress=True) as records:
+        with pytest.raises(fx.EffectError, match="as asked"):
+            f(4)
+        assert float(f(2)) == 1
+        meet_barrier()
+    assert [r.args["i"] if isinstance(r.args, dict) else r.text for r in records if r.effect == "log"] or records
+
+
+def test_full_ring_while_a_callback_computes(lines):
+    """A callback that waits for the device goes on though a full ring holds up the device."""
+    done = []
+
+    def compute():
+        done.append(float(jnp.arange(8.0).sum()))
+
+    @fx.jit
+    def f(n):
+        fx.callback(compute, None)
+        jax.lax.fori_loop(0, n, lambda i, _: fx.print("{}", i), None)
+
+    def in_thread():
+        seen.extend(lines(f, jnp.int32(2000)))
+
+    seen = []
+    with fx.config.override(ring_bytes=4096):
+        thread = threading.Thread(target=in_thread)  # whose host functions may have a ring already
+        thread.start()
+        thread.join()
+    assert done == [28.0] and seen == [str(i) for i in range(2000)]
+
+
+def test_untracked_programs(lines):
+    """Those of plain `jax.jit` have effects in order too."""
+
+    @jax.jit
+    def f(x):
+        fx.print("a {}", x)
+        y = fx.callback(lambda x: x + 1, FLOAT, x)
+        fx.print("b {}", y)
+        return y
+
+    assert lines(lambda: f(f(1.0))) == ["a 1.0", "b 2.0", "a 2.0", "b 3.0"]
+
+
+def test_regions(lines):
+    """Each device of a region has its own effects, by place and then by device, however many there are."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    @fx.jit
+    def f(x):
+        def body(x):
+            fx.print("{}", x[0])
+            y = fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((1,), "float32"), x)
+            fx.print("then {}", y[0])
+            return y
+
+        x = jax.shard_map(body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))(x)
+        fx.print("sum {}", x.sum())
+        return x
+
+    n = len(devices)
+    x = jax.device_put(jnp.arange(float(n)), jax.NamedSharding(mesh, jax.P("i")))
+    expected = [*(f"{float(i)}" for i in range(n)), *(f"then {i + 1.0}" for i in range(n)), f"sum {n * (n + 1) / 2}"]
+    assert lines(f, x) == expected

@@ -1,0 +1,1 @@
+"""Programs for NVIDIA's GPUs, lowered where there is none."""

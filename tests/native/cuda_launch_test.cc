@@ -1,0 +1,172 @@
+// What handlers put into a stream: when it is done, what it keeps, and what they say if the driver fails.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "../../dispatch/native/cuda/pinned.h"
+#include "../../dispatch/native/xla/runtime.h"
+#include "cuda_world.h"
+
+namespace effects {
+namespace {
+
+bool Has(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
+
+// Nothing is published while the stream stands still, and the thread that launches does not wait. What is published is
+// what lay there when the stream came by; the site is known until then, though the program is gone.
+TEST(test_records_wait_for_the_stream) {
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  Launching launching(device);
+  StandIn_Hold(device.stream);
+  Token token = device.token.token;
+  for (int i = 0; i < 3; ++i, ++token.index) CHECK(launching.record(token, i).empty());
+  launching.unload();
+  CHECK_EQ(publisher().stats.published.load(), uint64_t{0});
+  CHECK_EQ(sites().holders(11), uint64_t{1});
+  CHECK(drain().next_batch(std::chrono::milliseconds(1)).items.empty());
+  StandIn_LetGo(device.stream);
+  device.synchronize();
+  CHECK_EQ(sites().holders(11), uint64_t{0});
+  device.token.token = token;
+  CHECK_EQ(Play({[&] { CHECK(device.close().empty()); }}, 1).size(), size_t{3});
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// Slots are used again when the stream has come by, and no sooner; a thousand launches need no more than are under way.
+TEST(test_slots_are_used_again) {
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  Launching launching(device);
+  Token token = device.token.token;
+  const auto launch = [&] {
+    CHECK(launching.record(token, 1).empty());
+    ++token.index;
+  };
+  for (int i = 0; i < 100; ++i) {
+    launch();
+    device.synchronize();
+  }
+  CHECK_EQ(StandIn_Calls("cuMemHostAlloc"), 1);
+  StandIn_Hold(device.stream);
+  for (int i = 0; i < 10; ++i) launch();
+  CHECK_EQ(StandIn_Calls("cuMemHostAlloc"), 10);
+  StandIn_LetGo(device.stream);
+  device.synchronize();
+  for (int i = 0; i < 10; ++i) launch();
+  device.synchronize();
+  CHECK_EQ(StandIn_Calls("cuMemHostAlloc"), 10);
+  device.token.token = token;
+  CHECK_EQ(Play({[&] { CHECK(device.close().empty()); }}, 1).size(), size_t{120});
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// Memory beyond what is kept is freed by a thread that launches.
+TEST(test_much_memory_is_given_back) {
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  cuda::PinnedPool pool;
+  const cuda::InContextOf context(cuda::driver(), static_cast<cuda::Stream>(device.stream));
+  constexpr size_t kLarge = size_t{1} << 25;
+  {
+    std::vector<cuda::Slot> slots;
+    for (int i = 0; i < 4; ++i) slots.push_back(pool.take(cuda::driver(), kLarge));
+  }
+  CHECK_EQ(pool.kept(), 4 * kLarge);
+  {
+    const cuda::Slot slot = pool.take(cuda::driver(), 1);
+  }
+  CHECK_EQ(StandIn_Calls("cuMemFreeHost"), 2);
+  CHECK(pool.kept() <= 2 * kLarge + 256);
+  cuda::Slot abandoned = pool.take(cuda::driver(), 1);
+  abandoned.abandon();
+  {
+    const cuda::Slot other = std::move(abandoned);
+  }
+  CHECK_EQ(pool.kept(), 2 * kLarge);
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// Whatever the driver fails at, the handler's error says what that was, which error it had, and at which line. Nothing
+// is published then, no context is left behind, and the next call is as any other.
+TEST(test_errors_of_the_driver) {
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  Launching launching(device);
+  Token token = device.token.token;
+  for (const char *function :
+       {"cuStreamGetCtx", "cuCtxPushCurrent_v2", "cuMemHostAlloc", "cuMemcpyDtoHAsync_v2", "cuLaunchHostFunc"})
+    for (int skipped : {0, 1}) {
+      if (skipped == 1 && std::strcmp(function, "cuMemcpyDtoHAsync_v2") != 0) continue;
+      StandIn_FailCall(function, skipped, 700);
+      const std::string error = launching.record(token, 1);
+      CHECK(Has(error, "The effect at model.py:7 could not be recorded on the device."));
+      CHECK(Has(error,
+                "`" + std::string(function) + "` failed with CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access"));
+      CHECK_EQ(StandIn_Contexts(), 0);
+    }
+  StandIn_FailCall("cuStreamGetCtx", 0, 12345);
+  CHECK(Has(launching.record(token, 1), "`cuStreamGetCtx` failed with error 12345."));
+  device.synchronize();
+  CHECK_EQ(publisher().stats.published.load(), uint64_t{0});
+  CHECK(launching.record(token, 2).empty());
+  ++device.token.token.index;
+  CHECK_EQ(Play({[&] { CHECK(device.close().empty()); }}, 1).size(), size_t{1});
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// A host function that cannot publish says so by the next handler, and its program's order does not wait for the
+// record.
+TEST(test_failure_of_a_host_function) {
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  Launching launching(device), wrong(device, 12, kRecordIsOrdered | kRecordLeaves); // whose operand is no token
+  CHECK(launching.record(device.token.token, 1).empty());
+  CHECK(wrong.record(device.token.token, 1).empty());
+  device.synchronize();
+  CHECK(Has(launching.record(device.token.token, 1), "An effect of an earlier program was lost: A token has neither"));
+  CHECK_EQ(Play({}, 1).size(), size_t{1});
+
+  CHECK(launching.record(device.token.token, 1, /*token_size=*/8).empty()); // not even the first is a token
+  device.synchronize();
+  CHECK(Has(launching.record(device.token.token, 1), "An effect of an earlier program was lost: A token has neither"));
+}
+
+// Where there is no driver, or one that is too old or lacks something, handlers and who asks are told.
+TEST(test_drivers_that_cannot_be_used) {
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  Launching launching(device);
+  const auto why = [&](const std::string &expected) {
+    CHECK(cuda::find_driver() == nullptr);
+    CHECK(Has(cuda::driver_status().why_none, expected));
+    CHECK(Has(launching.record(device.token.token, 1), expected));
+  };
+  cuda::use_driver("no such library");
+  CHECK(cuda::driver_status().library == "no such library");
+  why("It cannot be opened: ");
+  StandIn_SetVersion(10020);
+  cuda::use_driver("the stand-in", &StandIn_Find);
+  CHECK_EQ(cuda::driver_status().version, 10020);
+  why("It is of CUDA 10.2, and 11.0 is the oldest that can be used.");
+  StandIn_SetVersion(12040);
+  cuda::use_driver("the stand-in", [](const char *name) {
+    return std::strcmp(name, "cuLaunchHostFunc") == 0 ? nullptr : StandIn_Find(name);
+  });
+  why("It has no function `cuLaunchHostFunc`.");
+  cuda::use_driver("the stand-in", &StandIn_Find);
+  CHECK(cuda::find_driver() != nullptr && cuda::driver_status().why_none.empty());
+  CHECK_EQ(cuda::driver_status().version, 12040);
+}
+
+// What was lowered for CPUs alone has its handlers write tokens: it is refused when it is loaded.
+TEST(test_programs_of_other_platforms_are_refused) {
+  OnDevice device(On::kCuda, 1, 0);
+  Launching launching(device);
+  Loaded other{0, device.stream, nullptr};
+  const std::string error =
+      Frame(other)
+          .attributes({{"site", int64_t{1}}, {"traits", int64_t{1}}, {"description", std::string()}})
+          .call(launching.load, XLA_FFI_ExecutionStage_INSTANTIATE);
+  CHECK(Has(error, "was lowered for other platforms"));
+}
+
+} // namespace
+} // namespace effects
