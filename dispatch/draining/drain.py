@@ -145,10 +145,9 @@ class Drain:
         native.stop()
         deadline = None if timeout is None else monotonic() + timeout
         while threads := [thread for thread in self._threads if thread.is_alive()]:  # one may start another
-            left = None if deadline is None else deadline - monotonic()
-            if left is not None and left <= 0:
+            if deadline is not None and deadline <= monotonic():
                 return False
-            threads[0].join(left)
+            threads[0].join(None if deadline is None else max(0.0, deadline - monotonic()))
         native.fail_replies(MSG_PROCESS_ENDS)
         self.ended = True
         return True

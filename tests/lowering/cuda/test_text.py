@@ -56,10 +56,11 @@ def test_loops_and_branches():
         return x
 
     calls = calls_in(lowered(f, 1.0, 2, jit=fx.jit))
-    assert _kinds(calls) == ["record", "call", "record", "record", "record", "record"]
+    assert sorted(_kinds(calls)) == ["call", *("record" for _ in range(5))]  # bodies may stand behind the program's own
     assert all(call.is_in_place for call in calls)
-    assert calls[1].before == 0 and calls[1].added == COUNT
-    assert calls[0].before == calls[2].before == "argument"  # of the body
+    [awaited] = [call for call in calls if call.target == "effects_call"]
+    assert calls[awaited.before].before == "argument" and awaited.added == COUNT
+    assert sum(call.before == "argument" for call in calls) >= 2  # the first in each loop's body
 
 
 def test_lanes():
