@@ -249,10 +249,10 @@ def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
     attributes = {"ordered": ordered, "counted": counted}
     if not counted:
         return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated)
-    around = tokens[len(tokens) // 2 :]
-    if ordered:
-        aliases = {len(around) + at: at for at in range(len(around))}
-        around = emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated, aliases=aliases)
+    half = len(tokens) // 2
+    # Also where none of them counts: what follows comes after the effects of the region by this call alone.
+    aliases = {half + at: at for at in range(half)}
+    around = emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated, aliases=aliases)
     return _each_taken(ctx, around, LEAVE_STEP, ordered, ctx.avals_out, replicated)
 
 

@@ -1,7 +1,10 @@
 #include "driver.h"
 
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #if defined(__linux__)
 #include <dlfcn.h>
@@ -12,20 +15,22 @@ namespace {
 
 constexpr char kLibrary[] = "libcuda.so.1";
 
-// What was looked for, and found. Never freed: streams' host functions may outlive the static objects of this library.
+// What was looked for, and found.
 struct Found {
   Driver driver;
   DriverStatus status;
 };
 
 std::mutex mutex; // taken to look
+// All that were. Never destroyed: streams' host functions may outlive the static objects of this library.
+auto &all = *new std::vector<std::unique_ptr<const Found>>;
 std::atomic<const Found *> found{nullptr};
 
 std::string Shown(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
 
 template <typename Find>
-const Found *Load(const std::string &library, Find &&find) {
-  auto *const loaded = new Found;
+std::unique_ptr<const Found> Load(const std::string &library, Find &&find) {
+  auto loaded = std::make_unique<Found>();
   Driver &driver = loaded->driver;
   DriverStatus &status = loaded->status;
   status.library = library;
@@ -56,25 +61,31 @@ const Found *Load(const std::string &library, Find &&find) {
   return loaded;
 }
 
-const Found *Open(const std::string &library) {
+std::unique_ptr<const Found> Open(const std::string &library) {
 #if defined(__linux__)
   if (void *const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL))
     return Load(library, [handle](const char *name) { return dlsym(handle, name); });
   const char *const why = dlerror();
-  auto *const none = new Found;
+  auto none = std::make_unique<Found>();
   none->status = {library, 0,
                   std::string("It cannot be opened: ") + (why == nullptr ? "no reason is given" : why) + "."};
 #else
-  auto *const none = new Found;
+  auto none = std::make_unique<Found>();
   none->status = {library, 0, "There is none on this system."};
 #endif
   return none;
 }
 
+// With the lock held: from now on this is the driver.
+void Use(std::unique_ptr<const Found> one) {
+  all.push_back(std::move(one));
+  found.store(all.back().get(), std::memory_order_release);
+}
+
 const Found &Look() {
   if (const Found *const known = found.load(std::memory_order_acquire)) return *known;
   std::lock_guard lock(mutex);
-  if (found.load(std::memory_order_relaxed) == nullptr) found.store(Open(kLibrary), std::memory_order_release);
+  if (found.load(std::memory_order_relaxed) == nullptr) Use(Open(kLibrary));
   return *found.load(std::memory_order_relaxed);
 }
 
@@ -107,12 +118,12 @@ DriverStatus driver_status() { return Look().status; }
 
 void use_driver(const std::string &library) {
   std::lock_guard lock(mutex);
-  found.store(Open(library), std::memory_order_release);
+  Use(Open(library));
 }
 
 void use_driver(const std::string &called, void *(*find)(const char *)) {
   std::lock_guard lock(mutex);
-  found.store(Load(called, find), std::memory_order_release);
+  Use(Load(called, find));
 }
 
 InContextOf::InContextOf(const Driver &driver, Stream stream) : driver_(driver) {

@@ -89,12 +89,15 @@ ffi::Error Record(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Strea
       const auto dims = args.get<ffi::AnyBuffer>(i).value().dimensions();
       sizes.emplace_back(dims.begin(), dims.end());
     }
-    return LaunchAll(stream, args, 0,
-                     InProgram([site = loaded->site, device, sizes = std::move(sizes)](Span *operands, size_t count) {
-                       std::vector<Dims> dims;
-                       for (const std::vector<int64_t> &each : sizes) dims.push_back({each.data(), each.size()});
-                       PublishRecord(*site, device, LoadToken(operands[0]), operands + 1, count - 1, dims.data());
-                     }));
+    const auto publish = [site = loaded->site, device, sizes = std::move(sizes)](Span *operands, size_t count) {
+      DeviceToken token = LoadToken(operands[0]);
+      PublishRecord(*site, device, token, operands + 1, count - 1, [&] {
+        std::vector<Dims> dims;
+        for (const std::vector<int64_t> &each : sizes) dims.push_back({each.data(), each.size()});
+        return dims;
+      });
+    };
+    return LaunchAll(stream, args, 0, InProgram(publish));
   });
 }
 

@@ -21,9 +21,12 @@ struct DeviceToken {
 };
 
 // Makes of a token what a call does.
+inline void Take(const TokenStep &step, Token &token) {
+  token.phase += step.phase;
+  token.index = (step.keeps_index ? token.index : 0) + step.index;
+}
 inline void Take(const TokenStep &step, DeviceToken &token) {
-  token.token.phase += step.phase;
-  token.token.index = (step.keeps_index ? token.token.index : 0) + step.index;
+  Take(step, token.token);
   token.replicas.num_shared += step.num_shared;
 }
 

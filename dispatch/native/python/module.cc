@@ -69,14 +69,15 @@ NB_MODULE(_native, m) {
         [] { return nb::make_tuple(nb::capsule(LoadedSiteTypeId()), nb::capsule(LoadedSiteTypeInfo())); });
 
   // Custom calls of the user's: `handler` is an address.
-  m.def("custom_call_handlers", [] {
+  m.def("custom_call_handlers", [](bool in_plugin) {
     nb::list all;
-    for (const Handler &handler : CustomCallHandlers())
+    for (const Handler &handler : CustomCallHandlers(in_plugin))
       all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
     return all;
   });
-  m.def("loaded_call_type",
-        [] { return nb::make_tuple(nb::capsule(LoadedCallTypeId()), nb::capsule(LoadedCallTypeInfo())); });
+  m.def("loaded_call_type", [](bool in_plugin) {
+    return nb::make_tuple(nb::capsule(LoadedCallTypeId(in_plugin)), nb::capsule(LoadedCallTypeInfo(in_plugin)));
+  });
   m.def("set_target", [](const std::string &name, const std::string &platform, uintptr_t handler) {
     return targets().set(name, platform, reinterpret_cast<UserHandler>(handler));
   });

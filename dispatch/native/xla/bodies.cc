@@ -2,16 +2,13 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace effects {
-namespace {
-
-// A device begins to count for itself. The tokens are those of the region, but for their index.
 void PublishEnter(const Span &tokens, const Token &first, int32_t device, uint32_t devices, bool may_diverge) {
   publisher().publish(Kind::kEnter, devices, first, device, &tokens, 1, may_diverge ? kMayDiverge : 0);
 }
 
-// And ends it. They are those behind its last effects.
 void PublishLeave(const Span &tokens, const Token &first, int32_t device) {
   publisher().publish(Kind::kLeave, 0, first, device, &tokens, 1);
 }
@@ -21,16 +18,14 @@ void CloseProgram(const Span &tokens, const Token &first, int32_t device, uint32
   publisher().closed.note(first, devices);
 }
 
-// In a region, with the index of the token around it.
-Token EnterMarker(const DeviceToken &inside, const DeviceToken &around) {
-  Token marker = inside.token;
-  marker.index = around.token.index;
+Token EnterMarker(const Token &inside, const Token &around) {
+  Token marker = inside;
+  marker.index = around.index;
   return marker;
 }
 
-// Of a record with one value from all devices: copies this device's shards, and publishes if it is the last device. The
-// row says how many devices copy something, and then of each operand what `Shard` says.
-void PublishWhole(const LoadedSite &site, const Token &token, const Span *operands, size_t count, const Dims *dims) {
+void PublishWhole(const LoadedSite &site, const Token &token, const Span *operands, size_t count,
+                  const std::vector<Dims> &dims) {
   const auto *numbers = static_cast<const int32_t *>(operands[0].data);
   const auto devices = static_cast<uint32_t>(*numbers++);
   std::vector<Shard> shards;
@@ -47,43 +42,6 @@ void PublishWhole(const LoadedSite &site, const Token &token, const Span *operan
   const bool may_wait = publisher().when_full.load(std::memory_order_relaxed) == WhenFull::kWait;
   if (WholePayload whole = publisher().whole_values.add(token, shards, devices, may_wait))
     publisher().publish(site.kind, site.site, token, kAllDevices, std::move(whole), site.flags & ~kReplicated);
-}
-
-} // namespace
-
-DeviceToken PublishRecord(const LoadedSite &site, int32_t device, DeviceToken own, Span *operands, size_t count,
-                          const Dims *dims) {
-  const bool enters = site.has(kRecordEnters), leaves = site.has(kRecordLeaves);
-  size_t before = leaves && !enters ? 1 : 0;
-  DeviceToken around = before != 0 ? LoadToken(operands[0]) : own;
-  if (enters) {
-    Take(kEnterStep, own);
-    const Token marker = EnterMarker(own, around);
-    PublishEnter({&marker, sizeof marker}, marker, device, site.devices, site.has(kRecordMayDiverge));
-  }
-  bool is_primary = own.is_primary();
-  if (site.has_whole_values()) {
-    PublishWhole(site, own.token, operands, count, dims);
-    CountOn(own, device, /*has_published=*/true);
-    is_primary = false;
-  } else if (site.has(kRecordHasShards)) {
-    Span &row = operands[0];
-    int32_t is_first;
-    std::memcpy(&is_first, row.data, sizeof is_first);
-    is_primary = is_first != 0;
-    row = {static_cast<const std::byte *>(row.data) + sizeof is_first, row.size - sizeof is_first};
-    before = row.size == 0 ? 1 : 0;
-  }
-  if (is_primary)
-    publisher().publish(site.kind, site.site, own.token, device, operands + before, count - before, site.flags);
-  if (site.ordered() && (is_primary || own.has_group)) CountOn(own, device, is_primary);
-  if (leaves) {
-    PublishLeave({&own.token, sizeof own.token}, own.token, device);
-    own.token = around.token;
-    Take(kLeaveStep, own);
-  }
-  if (site.has(kRecordCloses)) CloseProgram({&own.token, sizeof own.token}, own.token, device, site.devices);
-  return own;
 }
 
 DeviceToken NextOfCall(const LoadedSite &site, int32_t device, const DeviceToken &token) {
@@ -126,7 +84,7 @@ std::vector<DeviceToken> PublishEntrance(const Entrance &entrance, const Span *o
     token.token = around.token;
     if (i >= entrance.ordered) continue;
     Take(kEnterStep, token);
-    markers.push_back(EnterMarker(token, around));
+    markers.push_back(EnterMarker(token.token, around.token));
   }
   if (!markers.empty() && (numbers.is_primary() || entrance.announces_skips))
     PublishEnter({markers.data(), markers.size() * sizeof(Token)}, markers[0], device, entrance.devices,

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "../drain/replies.h"
@@ -22,13 +23,59 @@ struct Dims {
   size_t rank;
 };
 
+// Parts of what follows.
+
+// A device begins to count for itself. The tokens are those of the region, but for their index.
+void PublishEnter(const Span &tokens, const Token &first, int32_t device, uint32_t devices, bool may_diverge);
+// And ends it. They are those behind its last effects.
+void PublishLeave(const Span &tokens, const Token &first, int32_t device);
+void CloseProgram(const Span &tokens, const Token &first, int32_t device, uint32_t devices);
+// The token inside of a region with the index of the token around it.
+Token EnterMarker(const Token &inside, const Token &around);
+// Of a record with one value from all devices: copies this device's shards, and publishes if it is the last device. The
+// row says how many devices copy something, and then of each operand what `Shard` says.
+void PublishWhole(const LoadedSite &site, const Token &token, const Span *operands, size_t count,
+                  const std::vector<Dims> &dims);
+
 // (token, *operands): one record. The first of a region takes the token around it; the last gives that back, and takes
 // it behind its own if it is not the first too. Of what is sharded, the first operand is a row of numbers: whether this
 // device is primary, as the first of those that have the same shards, and what the record begins with. `own` is the
-// token; the spans are those behind it, and `dims` theirs, which only records of whole values look at. Returns the next
-// token.
-DeviceToken PublishRecord(const LoadedSite &site, int32_t device, DeviceToken own, Span *operands, size_t count,
-                          const Dims *dims);
+// token; the spans are those behind it, and `dims_of()` gives theirs, for records of whole values. Makes the next
+// token of it. Inline: every record comes by.
+template <typename DimsOf>
+void PublishRecord(const LoadedSite &site, int32_t device, DeviceToken &own, Span *operands, size_t count,
+                   DimsOf &&dims_of) {
+  const bool enters = site.has(kRecordEnters), leaves = site.has(kRecordLeaves);
+  size_t before = leaves && !enters ? 1 : 0;
+  Token around = before != 0 ? LoadToken(operands[0]).token : own.token;
+  if (enters) {
+    Take(kEnterStep, own);
+    const Token marker = EnterMarker(own.token, around);
+    PublishEnter({&marker, sizeof marker}, marker, device, site.devices, site.has(kRecordMayDiverge));
+  }
+  bool is_primary = own.is_primary();
+  if (site.has_whole_values()) {
+    PublishWhole(site, own.token, operands, count, dims_of());
+    CountOn(own, device, /*has_published=*/true);
+    is_primary = false;
+  } else if (site.has(kRecordHasShards)) {
+    Span &row = operands[0];
+    int32_t is_first;
+    std::memcpy(&is_first, row.data, sizeof is_first);
+    is_primary = is_first != 0;
+    row = {static_cast<const std::byte *>(row.data) + sizeof is_first, row.size - sizeof is_first};
+    before = row.size == 0 ? 1 : 0;
+  }
+  if (is_primary)
+    publisher().publish(site.kind, site.site, own.token, device, operands + before, count - before, site.flags);
+  if (site.ordered() && (is_primary || own.has_group)) CountOn(own, device, is_primary);
+  if (leaves) {
+    PublishLeave({&own.token, sizeof own.token}, own.token, device);
+    Take(kLeaveStep, around);
+    own.token = around;
+  }
+  if (site.has(kRecordCloses)) CloseProgram({&own.token, sizeof own.token}, own.token, device, site.devices);
+}
 
 // (token, *operands): one record of a callback, whose answer `waiter` gets.
 void PublishCall(const LoadedSite &site, int32_t device, const DeviceToken &token, const Span *operands, size_t count,

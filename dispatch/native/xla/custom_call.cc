@@ -35,6 +35,7 @@ namespace effects {
 namespace ffi = xla::ffi;
 
 ffi::TypeId LoadedCall::id{};
+ffi::TypeId LoadedPluginCall::id{};
 
 LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site_id,
                        int64_t traits, ffi::Span<const int64_t> kept, std::string_view description)
@@ -82,7 +83,8 @@ XLA_FFI_Api_Version VersionOf(UserHandler handler) {
 }
 
 // When a program is loaded.
-ffi::ErrorOr<std::unique_ptr<LoadedCall>> Instantiate(Api api, ffi::Dictionary attributes) {
+template <typename Loaded>
+ffi::ErrorOr<std::unique_ptr<Loaded>> Instantiate(Api api, ffi::Dictionary attributes) {
   try {
     auto ours = attributes.get<ffi::Dictionary>(kCustomCallAttribute);
     if (!ours.has_value()) return ffi::Unexpected(ours.error());
@@ -118,12 +120,14 @@ ffi::ErrorOr<std::unique_ptr<LoadedCall>> Instantiate(Api api, ffi::Dictionary a
                         ". XLA calls handlers that are not newer than itself. Compile it with the headers "
                         "in `jax.ffi.include_dir()` of this JAX, or of an older one.");
     }
-    return std::make_unique<LoadedCall>(handler, *target, *where, *site, *traits, *kept, *description);
+    return std::make_unique<Loaded>(handler, *target, *where, *site, *traits, *kept, *description);
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A custom call could not be loaded: ") + error.what()));
   }
 }
-XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Ctx<Api>().Attrs());
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate<LoadedCall>, ffi::Ffi::BindInstantiate().Ctx<Api>().Attrs());
+XLA_FFI_DEFINE_HANDLER(kInstantiateInPlugin, Instantiate<LoadedPluginCall>,
+                       ffi::Ffi::BindInstantiate().Ctx<Api>().Attrs());
 
 // Answers when XLA asks for the version.
 XLA_FFI_DEFINE_HANDLER(
@@ -238,13 +242,20 @@ XLA_FFI_Error *Start(const LoadedCall &call, XLA_FFI_CallFrame *frame, CurrentCa
   return error;
 }
 
+// JAX tells plugins of handlers before it tells them of types, in some versions, and XLA refuses a handler whose type
+// it does not know. So when XLA asks what this is, one answers that has no type.
+XLA_FFI_Error *LoadInPlugin(XLA_FFI_CallFrame *frame) {
+  return frame->extension_start != nullptr ? (*kMetadata)(frame) : (*kInstantiateInPlugin)(frame);
+}
+
+template <typename Loaded>
 XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
   if (frame->extension_start != nullptr) return (*kMetadata)(frame);
   try {
-    XLA_FFI_State_Get_Args state{XLA_FFI_State_Get_Args_STRUCT_SIZE, nullptr,         frame->ctx,
-                                 XLA_FFI_ExecutionStage_INSTANTIATE, &LoadedCall::id, nullptr};
+    XLA_FFI_State_Get_Args state{XLA_FFI_State_Get_Args_STRUCT_SIZE, nullptr,     frame->ctx,
+                                 XLA_FFI_ExecutionStage_INSTANTIATE, &Loaded::id, nullptr};
     if (XLA_FFI_Error *error = frame->api->XLA_FFI_State_Get(&state)) return error;
-    const LoadedCall &call = *static_cast<const LoadedCall *>(state.state);
+    const LoadedCall &call = *static_cast<const Loaded *>(state.state);
 
     CurrentCall now{&call, frame->ctx, {}, nullptr, nullptr, false};
     const int64_t from_end = 1 + call.starts; // our token for the records
@@ -265,15 +276,19 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
 
 CurrentCall *current_call() { return current; }
 
-void *LoadedCallTypeId() { return &LoadedCall::id; }
-void *LoadedCallTypeInfo() {
-  static ffi::TypeInfo info = ffi::MakeTypeInfo<LoadedCall>();
-  return &info;
+void *LoadedCallTypeId(bool in_plugin) { return in_plugin ? &LoadedPluginCall::id : &LoadedCall::id; }
+void *LoadedCallTypeInfo(bool in_plugin) {
+  static ffi::TypeInfo info = ffi::MakeTypeInfo<LoadedCall>(), of_plugin = ffi::MakeTypeInfo<LoadedPluginCall>();
+  return in_plugin ? &of_plugin : &info;
 }
 
-std::vector<Handler> CustomCallHandlers() {
-  return {{kCustomCallTarget, "instantiate", reinterpret_cast<void *>(kInstantiate)},
-          {kCustomCallTarget, "execute", reinterpret_cast<void *>(&Execute)}};
+std::vector<Handler> CustomCallHandlers(bool in_plugin) {
+  const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
+  if (in_plugin)
+    return {{kCustomCallTarget, "instantiate", pointer(&LoadInPlugin)},
+            {kCustomCallTarget, "execute", pointer(&Execute<LoadedPluginCall>)}};
+  return {{kCustomCallTarget, "instantiate", pointer(kInstantiate)},
+          {kCustomCallTarget, "execute", pointer(&Execute<LoadedCall>)}};
 }
 
 } // namespace effects

@@ -39,8 +39,14 @@ struct LoadedCall {
   ~LoadedCall();
 };
 
-void *LoadedCallTypeId();
-void *LoadedCallTypeInfo();
+// The same where XLA is a plugin, as for GPUs: it numbers types by itself, so that the type is another.
+struct LoadedPluginCall : LoadedCall {
+  static xla::ffi::TypeId id;
+  using LoadedCall::LoadedCall;
+};
+
+void *LoadedCallTypeId(bool in_plugin);
+void *LoadedCallTypeInfo(bool in_plugin);
 
 // What a call's buffers are, as the user's handler sees it. XLA describes the buffers of another call in the same
 // memory once the handler has returned, and a handler that answers later may still look there.
@@ -71,6 +77,6 @@ struct CurrentCall {
 CurrentCall *current_call();
 
 // The stages of the handler.
-std::vector<Handler> CustomCallHandlers();
+std::vector<Handler> CustomCallHandlers(bool in_plugin);
 
 } // namespace effects

@@ -35,10 +35,10 @@ void *LoadedSiteTypeInfo() {
 
 namespace {
 
-// Of a record of whole values: the sizes of each operand behind the token, for the body.
-std::vector<Dims> DimsOf(const LoadedSite &site, ffi::RemainingArgs args) {
+// The sizes of each operand behind the token.
+std::vector<Dims> DimsOf(ffi::RemainingArgs args) {
   std::vector<Dims> dims;
-  for (size_t i = 0; site.has_whole_values() && i < args.size(); ++i) {
+  for (size_t i = 0; i < args.size(); ++i) {
     const auto sizes = args.get<ffi::AnyBuffer>(i).value().dimensions();
     dims.push_back({sizes.begin(), sizes.size()});
   }
@@ -49,11 +49,10 @@ std::vector<Dims> DimsOf(const LoadedSite &site, ffi::RemainingArgs args) {
 ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer<ffi::U32> token,
                   ffi::RemainingArgs args, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
-    const DeviceToken own = LoadToken(token.untyped_data(), token.size_bytes());
+    DeviceToken own = LoadToken(token.untyped_data(), token.size_bytes());
     Spans spans(args, 0);
-    const std::vector<Dims> dims = DimsOf(*site, args);
-    const DeviceToken after = PublishRecord(*site, device, own, spans.data(), spans.size(), dims.data());
-    if (!site->has(kRecordIsCounted)) StoreToken(after, next->untyped_data());
+    PublishRecord(*site, device, own, spans.data(), spans.size(), [&] { return DimsOf(args); });
+    if (!site->has(kRecordIsCounted)) StoreToken(own, next->untyped_data());
   });
 }
 

@@ -89,6 +89,17 @@ def _region(body, **options):
     return region, jax.ShapeDtypeStruct((8,), "float32", sharding=jax.NamedSharding(mesh, P("i")))
 
 
+def test_region_without_order_is_left_behind_its_effects():
+    """A call takes the tokens of the effects: without it the program could end before them."""
+
+    def several(x):
+        jax.lax.fori_loop(0, 3, lambda i, _: fx.print("{}", i, ordered=False), None)
+        return x
+
+    region, x = _region(several)
+    assert _kinds(calls_in(lowered(region, x, jit=fx.jit))).count("leave") == 1
+
+
 def test_regions():
     """Devices enter and leave with their records, or by calls of their own, and the program advances the phase."""
 
