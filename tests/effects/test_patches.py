@@ -82,6 +82,14 @@ print(json.dumps({"changes": changes, "table": table}))
 """
 
 
+KEPT_FOR_PLUGINS = (
+    "jaxlib.xla_client._custom_callback[",
+    "jaxlib.xla_client._custom_type_id[",
+    "jax._src.xla_bridge._plugin_callbacks[",
+)
+"""Where JAX keeps handlers of ours for a platform that has no backend yet."""
+
+
 def test_table_says_all_that_import_changes():
     """After the import, what differs in JAX is what the table says, and entries for things of ours."""
     done = run_python(SNAPSHOT)
@@ -89,6 +97,7 @@ def test_table_says_all_that_import_changes():
     seen = json.loads(done.stdout)
     table = set(seen["table"])
     changed = {next(iter(table & set(names)), names[0]) for names in seen["changes"]}
+    changed = {name for name in changed if not name.startswith(KEPT_FOR_PLUGINS)}
     # What JAX itself puts there, when it makes a backend.
     assert changed == table | {"jaxlib.xla_client._custom_type_id_handler[Host]"}
 
