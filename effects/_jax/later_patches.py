@@ -10,6 +10,11 @@ from effects._jax.patch import Patch, attribute, entry, lowering, method
 from effects._jax.primitives import while_p
 
 Rows = Callable[[], tuple[Patch, ...]]
+
+CHECKIFY = "jax._src.checkify"
+KERNELS = "jax._src.pallas.pallas_call"
+MESH_KERNELS = "jax._src.pallas.mpmd"
+
 ROWS_OF: dict[str, Rows] = {}
 """By module: the rows that change it, which are made once it has been imported."""
 
@@ -18,7 +23,7 @@ def _of(module: str) -> Callable[[Rows], Rows]:
     return lambda rows: ROWS_OF.setdefault(module, rows)
 
 
-@_of("jax._src.checkify")
+@_of(CHECKIFY)
 def _rows_of_checkify() -> tuple[Patch, ...]:
     from jax._src import checkify
 
@@ -35,7 +40,7 @@ def _rows_of_checkify() -> tuple[Patch, ...]:
     )
 
 
-@_of("jax._src.pallas.pallas_call")
+@_of(KERNELS)
 def _rows_of_kernels() -> tuple[Patch, ...]:
     from jax._src.pallas import hlo_interpreter, pallas_call
 
@@ -96,7 +101,7 @@ def _rows_of_kernels() -> tuple[Patch, ...]:
     )
 
 
-@_of("jax._src.pallas.mpmd")
+@_of(MESH_KERNELS)
 def _rows_of_mesh_kernels() -> tuple[Patch, ...]:
     from jax._src.pallas import mpmd
 

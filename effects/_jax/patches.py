@@ -27,6 +27,9 @@ from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
 from jax._src.pjit import jit_p
 
+from effects._jax.later_patches import CHECKIFY as CHECKIFY
+from effects._jax.later_patches import KERNELS as KERNELS
+from effects._jax.later_patches import MESH_KERNELS as MESH_KERNELS
 from effects._jax.later_patches import ROWS_OF, Rows
 from effects._jax.patch import Patch, Patches, attribute, entry, method
 from effects._jax.primitives import (

@@ -1,7 +1,7 @@
 """What is done once a module has been imported that many programs do not need, such as those of Pallas.
 
-Importing them ahead would take longer than importing this library. Who imports them has them as they are to be: what is
-done comes ahead of the importer's next line.
+To import such modules ahead would take longer than the import of this library. What waits for a module runs ahead of
+the next line of whoever imports it, so that nobody sees the module without it.
 """
 
 from __future__ import annotations

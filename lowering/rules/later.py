@@ -15,11 +15,11 @@ def _load_operations() -> None:
 _jax.when_imported("effects._model.operation_primitives", _load_operations)
 
 
-@patches.once_imported("jax._src.pallas.pallas_call")
+@patches.once_imported(patches.KERNELS)
 def _implement_kernels() -> None:
     from effects.lowering.rules import pallas_call as pallas_call
 
 
-@patches.once_imported("jax._src.pallas.mpmd")
+@patches.once_imported(patches.MESH_KERNELS)
 def _implement_mesh_kernels() -> None:
     from effects.lowering.rules import mesh_kernels as mesh_kernels

@@ -74,6 +74,6 @@ def _asked_once(params: dict[str, Any]) -> Any:
     return loop_with_carried_predicate(avals, cond, range(split), body, of_body, others)
 
 
-@patches.once_imported("jax._src.checkify")
+@patches.once_imported(patches.CHECKIFY)
 def _implement_checkify() -> None:
     patches.implements("while in checkify")(_jax.checkifying_instead(_asked_once))

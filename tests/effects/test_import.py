@@ -46,7 +46,7 @@ def test_a_program_needs_no_more():
 
 
 def test_names_that_come_later_are_those_that_type_checkers_see():
-    """What type checkers are told to import is what is imported when a name is asked for."""
+    """A name is imported from the module from which type checkers import it."""
     tree = ast.parse((ROOT / "effects" / "__init__.py").read_text())
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     told = {alias.asname: f"{node.module}.{alias.name}" for node in block.body for alias in node.names}

@@ -42,7 +42,7 @@ def test_stand_in():
 
 @pytest.mark.parametrize("version", [10020, 9000])
 def test_old_driver(version):
-    """One that is too old is said to be."""
+    """The doctor says that a driver is too old."""
     library = str(build_stand_in())
     more = f"import ctypes; ctypes.CDLL(library).StandIn_SetVersion({version}); _native.use_cuda_driver(library)"
     said = _said(library, more)

@@ -130,7 +130,7 @@ TEST(test_failure_of_a_host_function) {
   CHECK(Has(launching.record(device.token.token, 1), "An effect of an earlier program was lost: A token has neither"));
 }
 
-// Where there is no driver, or one that is too old or lacks something, handlers and who asks are told.
+// Without a driver, or with one that is too old or lacks a function, handlers fail and the status says why.
 TEST(test_drivers_that_cannot_be_used) {
   OnDevice device(On::kCuda, 1, drain().open(1, 0));
   Launching launching(device);

@@ -58,7 +58,7 @@ NB_MODULE(_native, m) {
   m.def("loaded_cuda_site_type", [] {
     return nb::make_tuple(nb::capsule(cuda::LoadedCudaSiteTypeId()), nb::capsule(cuda::LoadedCudaSiteTypeInfo()));
   });
-  // NVIDIA's driver: (library, version, why it cannot be used, or an empty text). Looks for it if nobody has yet.
+  // NVIDIA's driver: (library, version, why it cannot be used, or an empty text). The first call opens it.
   m.def("cuda_driver", [] {
     const cuda::DriverStatus status = cuda::driver_status();
     return nb::make_tuple(status.library, status.version, status.why_none);

@@ -142,7 +142,7 @@ def test_regions():
 
 
 def test_sharded_programs():
-    """Where XLA's partitioner has several devices, it is told what the program makes of the token."""
+    """With several devices, what XLA's partitioner writes for each of them also counts on."""
     mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, P("i")))
 
