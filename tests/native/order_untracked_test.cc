@@ -170,6 +170,36 @@ TEST(test_impatient_untracked_records_pass_suspended_streams) {
   CHECK_SEEN(play.take(), {"untracked.1"});
 }
 
+// An epoch may end with records that a run is replaying. Untracked records from after it wait for that run; those from
+// before it do not, nor one that somebody waits for.
+TEST(test_untracked_records_wait_for_a_run_with_which_an_epoch_ends) {
+  for (const bool asked : {false, true}) {
+    Play play;
+    play.open(1, 0); // dispatch 1
+    play.open(1, 1); // dispatch 2
+    play.order.restrict_to(1);
+    for (uint32_t epoch : {0u, 1u}) {
+      play.record(1, epoch, 0);
+      play.close(1, epoch, {{0, 1}});
+    }
+    play.advance_to_the_end();
+    CHECK_SEEN(play.take(), {"1.0.0.0", "end 1.0", "1.1.0.0", "end 1.1"});
+    play.order.lift_restriction();
+    play.order.suspend(1);
+    play.order.hold(1); // the host's hold has nothing to do with the run
+    play.untracked(0, 0);
+    CHECK_SEEN(play.take(), {"untracked.0"});
+    play.untracked(1, 1);
+    play.untracked(2, 2, asked ? 5 : 0);
+    play.advance_to_the_end();
+    if (!asked) CHECK_SEEN(play.take(), {});
+    if (!asked) play.order.resume(1);
+    play.advance_to_the_end();
+    CHECK_SEEN(play.take(), {"untracked.1", "untracked.2"});
+    CheckAllEnded(play);
+  }
+}
+
 // While functions run for untracked records, neither the untracked records behind them leave nor the programs
 // dispatched after them; those dispatched before do.
 TEST(test_suspended_untracked_records) {

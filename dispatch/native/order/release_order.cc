@@ -39,22 +39,23 @@ void ReleaseOrder::lose(uint32_t thread, uint32_t number, int32_t device) {
 
 void ReleaseOrder::forget(uint32_t thread) {
   auto it = streams_.find(thread);
-  if (it != streams_.end() && it->second.epochs.empty() && it->second.suspended == 0) streams_.erase(it);
+  if (it != streams_.end() && it->second.epochs.empty() && !it->second.is_suspended()) streams_.erase(it);
 }
 
 void ReleaseOrder::suspend(uint32_t thread) {
-  ++suspended(thread);
+  ++runs_of(thread);
   ++num_suspended_;
 }
 
 void ReleaseOrder::resume(uint32_t thread) {
-  --suspended(thread);
+  const bool is_last = --runs_of(thread) == 0;
   --num_suspended_;
+  if (const auto stream = streams_.find(thread); is_last && stream != streams_.end()) stream->second.ended_in_run = 0;
 }
 
-int &ReleaseOrder::suspended(uint32_t thread) {
+int &ReleaseOrder::runs_of(uint32_t thread) {
   if (thread == kUntrackedThread) return untracked_suspended_;
-  return thread == kNoThread ? unordered_suspended_ : streams_[thread].suspended;
+  return thread == kNoThread ? unordered_suspended_ : streams_[thread].runs;
 }
 
 // What is known
@@ -126,7 +127,7 @@ void ReleaseOrder::relax(uint32_t thread) {
 // record from before its dispatch is left.
 bool ReleaseOrder::may_leave(const Epoch &epoch) const {
   const EpochQueue &stream = *epoch.stream;
-  if (&stream.epochs.front() != &epoch || stream.suspended != 0) return false;
+  if (&stream.epochs.front() != &epoch || stream.is_suspended()) return false;
   if (!may_leave(epoch.info.thread)) return false;
   return !untracked_expected_ || stream.nested || !must_wait_for_untracked(epoch);
 }
@@ -290,6 +291,8 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
       if (!may_leave(epoch.info.thread)) return;
     }
     finished.push_back({epoch.info.thread, epoch.info.epoch});
+    // Its records may be in the run that the batch has.
+    if (restricted_to_ == epoch.info.thread && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;
     --open_epochs_;
     stream.epochs.pop_front();
     again = again || !stream.epochs.empty();

@@ -67,8 +67,8 @@ public:
   void suspend(uint32_t thread);
   void resume(uint32_t thread);
   // The same for a stream of which nothing is being replayed meanwhile: its records are all here.
-  void hold(uint32_t thread) { ++streams_[thread].suspended; }
-  void let_go(uint32_t thread) { --streams_[thread].suspended; }
+  void hold(uint32_t thread) { ++streams_[thread].holds; }
+  void let_go(uint32_t thread) { --streams_[thread].holds; }
   bool any_suspended() const { return num_suspended_ != 0; }
 
   // From now on only this thread's ordered records may leave, or with kNoThread none.
@@ -113,7 +113,7 @@ private:
 
   const Epoch *find(uint32_t thread, uint32_t number) const;
   Epoch *find(uint32_t thread, uint32_t number);
-  int &suspended(uint32_t thread);
+  int &runs_of(uint32_t thread);
 
   bool may_leave(uint32_t thread) const { return restricted_to_ == kNoRestriction || restricted_to_ == thread; }
   bool may_leave(const Epoch &epoch) const;

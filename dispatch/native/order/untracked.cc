@@ -17,14 +17,20 @@ bool ReleaseOrder::accept_untracked(const RecordHeader &header, Payload &&payloa
   return true;
 }
 
-// An untracked record carries the number of dispatches when it was published, and leaves after all of them have ended.
+// An untracked record carries the number of dispatches when it was published, and leaves after all of them have ended,
+// and after what has left of them has been replayed:
+//   1. A batch has records of an epoch for Python to replay, and the epoch ends with them.
+//   2. While Python replays them, another thread takes the lead.
+//   3. An untracked record from after that epoch left here, and was written ahead of what is being replayed.
 // A suspended stream's cannot end while a function that runs for it waits for this record.
 bool ReleaseOrder::untracked_is_due(const RecordHeader &header) const {
   const bool passes_suspended = untracked_awaited_by_function_ || untracked_num_asked_ != 0;
-  for (auto &[thread, stream] : streams_)
-    if (!stream.epochs.empty() && !stream.nested && !(stream.suspended != 0 && passes_suspended) &&
-        static_cast<int32_t>(header.token.epoch - static_cast<uint32_t>(stream.epochs.front().dispatch)) >= 0)
-      return false;
+  for (auto &[thread, stream] : streams_) {
+    if (stream.nested || (stream.is_suspended() && passes_suspended)) continue;
+    uint64_t oldest = stream.ended_in_run;
+    if (oldest == 0 && !stream.epochs.empty()) oldest = stream.epochs.front().dispatch;
+    if (oldest != 0 && static_cast<int32_t>(header.token.epoch - static_cast<uint32_t>(oldest)) >= 0) return false;
+  }
   return true;
 }
 
