@@ -14,7 +14,7 @@ from effects._api.check import CHECK
 from effects._api.log import LOG
 from effects._model.record import Record, Records
 from effects._model.site import Site
-from effects.dispatch.streams.outputs import may_wait
+from effects.dispatch.streams.outputs import may_wait, share
 from effects.lowering.host.native import native
 
 MSG_HANDLER_FAILED = (
@@ -170,6 +170,7 @@ class Observers:
         """The drain's leader: looks at `sys.stdout`. If writing there may wait, it is a function of the user's."""
         output = sys.stdout
         if output is not self._output:
+            share(output)
             with self._lock:
                 self._output, self._output_may_wait = output, may_wait(output)
                 self._tell_native()

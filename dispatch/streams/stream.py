@@ -22,7 +22,7 @@ from effects._model.platform import PLATFORMS
 from effects._model.print_options import print_options
 from effects._model.site import Site
 from effects._wire import ProgramTraits
-from effects.dispatch.streams.outputs import may_wait
+from effects.dispatch.streams.outputs import may_wait, share
 from effects.dispatch.streams.tokens import PlacedTokens, token_memory
 from effects.lowering.host.native import native
 
@@ -200,6 +200,7 @@ class StreamHost:
 
     def may_wait(self, output: Any) -> bool:
         """Whether writing to this output may wait for effects. Asked whenever it is another than before."""
+        share(output)
         return may_wait(output)
 
     def print_options(self) -> int | None:

@@ -8,6 +8,7 @@ import io
 import pickle
 import re
 import sys
+from contextlib import redirect_stdout
 
 import jax.numpy as jnp
 import pytest
@@ -58,6 +59,18 @@ def test_lines_are_whole_in_a_notebook(tmp_path):
         _check(notebook.run(PRINTS)[0])
     finally:
         notebook.close()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12, 4), reason="Python's text files can be shared by threads")
+def test_output_of_a_call_gathers_no_text(tmp_path):
+    """Before Python 3.12.4 a text file that gathers text loses some where two threads write."""
+    with open(tmp_path / "out", "w") as output, redirect_stdout(output):
+        assert not output.write_through
+        fx.jit(lambda x: fx.print("{}", x))(1)
+        assert output.write_through
+        print("host")
+        meet_barrier()
+    assert sorted((tmp_path / "out").read_text().splitlines()) == ["1", "host"]
 
 
 @pytest.fixture
