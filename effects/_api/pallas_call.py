@@ -60,7 +60,7 @@ def pallas_call(
         out_shape: What it returns.
         grid_order: The order in which a simulated kernel visits its grid: `"program"`, as JAX does, the last axis
             first; `"reverse"`; or an integer, the seed of a random order. Effects are shown in the order of the grid
-            all the same, but for kernels that wait for results of callbacks: theirs come as the grid is visited.
+            all the same, behind the kernel. Callbacks whose results the kernel waits for run as the grid is visited.
         log_capacity: How many words of 32 bits the effects of one program of the grid may take in the log of a kernel
             that is compiled for a device; by default what the setting `kernel_log_capacity` says.
         when_full: What becomes of a log that had too little room. What did not fit is counted and said in any case.

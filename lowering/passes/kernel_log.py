@@ -33,7 +33,7 @@ MSG_UNSUPPORTED = (
 class LogWriter:
     """What is known of a log while a kernel is rewritten."""
 
-    sites: tuple[Site, ...]  # as the kernel has them, by their numbers
+    sites: tuple[Site, ...]  # as the kernel has them, by their numbers; effects of others stay in the kernel
     capacity: int
     target: str
 
@@ -136,7 +136,7 @@ def _evaluate(
     state = list(state)
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
-        if eqn.primitive is effect_p:
+        if eqn.primitive is effect_p and eqn.params["site"] in writer.sites:
             state[:] = writer.effect(operands, eqn.params["site"], consts, state)
             return []
         holder = find_holder(eqn.primitive)

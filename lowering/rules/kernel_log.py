@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from effects._model.effect import Effect
 from effects._model.kernel_log import COUNTS, KernelLog, grown, need_of, order_of
 from effects._model.operand import Operand
 from effects._model.operation import Operation
+from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
 from effects.lowering.passes.grid import LANES
@@ -68,6 +69,7 @@ class LogOptions:
     capacity: int | None = None  # words in each program; None: what the setting says
     grows: bool = True  # whether it has more room once that was too few
     takes_largest: bool = False  # whether it has room for each of the kernel's effects, whatever the capacity
+    leaves_awaited: bool = False  # whether what the kernel waits for stays in it, as a simulated one's may
 
 
 logged_kernel_p: _jax.Primitive = _jax.Primitive("logged_kernel")
@@ -76,7 +78,10 @@ logged_kernel_p.multiple_results = True
 
 
 def log_kernel(
-    args: Sequence[Any], params: dict[str, Any], options: LogOptions = LogOptions()
+    args: Sequence[Any],
+    params: dict[str, Any],
+    options: LogOptions = LogOptions(),
+    bind_rest: Callable[[dict[str, Any]], Sequence[Any]] | None = None,
 ) -> tuple[list[Any], list[tuple[Site, list[Any]]]]:
     """Binds a kernel whose effects go into a log.
 
@@ -84,6 +89,8 @@ def log_kernel(
         args: The kernel's operands.
         params: Its parameters.
         options: What its call says of the log.
+        bind_rest: Binds a kernel with these parameters, which is simulated and has effects that the log has not; by
+            default as any kernel.
 
     Returns:
         The kernel's results, and the records that its effects have become, each as a site and operands. There is one
@@ -92,9 +99,13 @@ def log_kernel(
     kernel, grid = kernel_logs.kernel_name(params), pallas.grid_of_kernel(params)
     index = tuple(kernel_logs.grid_index_of_kernel(params, LANES))
     plan = plan_log(params["jaxpr"], kernel, grid, index, options)
-    *outs, log = logged_kernel_p.bind(
-        *args, sites=plan.sites, capacity=plan.content.capacity, width=plan.width, **params
-    )
+    shape = {"sites": plan.sites, "capacity": plan.content.capacity, "width": plan.width}
+    if options.leaves_awaited and has_rest(params["jaxpr"]):
+        rest = _with_log(params, kernel_logs.SIMULATION, **shape)
+        *outs, log = pallas.pallas_call_p.bind(*args, **rest) if bind_rest is None else bind_rest(rest)
+        log = jax.lax.squeeze(log, [1])
+    else:
+        *outs, log = logged_kernel_p.bind(*args, **shape, **params)
     lanes = pallas.named_inputs(params, LANES)[::-1]  # as in the index
     return outs, plan.records([log, *(args[at] for at, axis in zip(lanes, index, strict=False) if axis is None)])
 
@@ -124,10 +135,13 @@ def plan_log(
 ) -> LogPlan:
     """The layout of this kernel's log. Raises where it cannot have one, with `awaited` if the kernel would wait for
     results."""
-    sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
-    _refuse_operations(jaxpr)
+    if options.leaves_awaited:
+        sites = tuple(sorted(logged_sites(jaxpr), key=lambda site: site.id))
+    else:
+        sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
+        _refuse_operations(jaxpr)
+        _refuse_results(sites, awaited)
     where = sites[0].where if (frame := _jax.user_frame()) is None else Where(*frame)
-    _refuse_results(sites, awaited)
     if grid is None:
         raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where))
     inner = tuple(_in_grid(site, len(index)) for site in sites)
@@ -137,6 +151,30 @@ def plan_log(
         shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
         raise ValueError(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
     return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity, options.grows), width, where)
+
+
+def logged_sites(jaxpr: Any) -> frozenset[Site]:
+    """The sites of the effects for which a kernel does not wait."""
+    return frozenset(site for site in _effect_sites(jaxpr) if not _is_awaited(site))
+
+
+def has_rest(jaxpr: Any) -> bool:
+    """Whether a kernel has more than effects for which it does not wait."""
+    return summarize(jaxpr).sites != logged_sites(jaxpr)
+
+
+def _is_awaited(site: Site) -> bool:
+    """Whether a kernel waits for the host, or for a handler of the user's."""
+    return site.results is not None or site.content.calls_handler
+
+
+def _effect_sites(jaxpr: Any) -> Iterator[Site]:
+    """The sites of effects, those of operations left aside."""
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if eqn.primitive is effect_p:
+            yield eqn.params["site"]
+        for inner in _jax.jaxprs_in(eqn.params):
+            yield from _effect_sites(inner) if has_effects(inner) else ()
 
 
 def _refuse_operations(jaxpr: Any) -> None:
@@ -152,7 +190,7 @@ def _refuse_operations(jaxpr: Any) -> None:
 def _refuse_results(sites: Sequence[Site], message: str) -> None:
     """Raises if a kernel would wait for the host, or for a handler of the user's."""
     for site in sites:
-        if site.results is not None or site.content.calls_handler:
+        if _is_awaited(site):
             what = "callback" if site.content.call is not None else "custom call"
             raise NotImplementedError(message.format(what=what, name=site.content.title, where=site.where))
 
@@ -197,21 +235,28 @@ def _logged_kernel_abstract_eval(
 def _logged_kernel_lowering(
     ctx: Any, *operands: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
 ) -> Any:
-    kernel, target = _jax.closed_jaxpr(params["jaxpr"]), kernel_logs.kernel_target(ctx, params)
+    target = kernel_logs.kernel_target(ctx, params)
     if target == kernel_logs.MOSAIC_GPU and pallas.named_inputs(params, pallas.HIDDEN):
         raise NotImplementedError(MSG_LANES.format(effect=sites[0].effect, where=sites[0].where))
-    writer = LogWriter(sites, capacity, target)
-
-    def run(log: Any, row: Sequence[Any], *references: Any) -> list[Any]:
-        return writer.write(kernel, log, row, references)
-
-    with_log = kernel_logs.with_log(params, width, target, run)
+    with_log = _with_log(params, target, sites, capacity, width)
 
     def call(*args: Any) -> list[Any]:
         *outs, log = pallas.pallas_call_p.bind(*args, **with_log)
         return [*outs, jax.lax.squeeze(log, [1])]
 
     return _jax.mlir.lower_fun(call)(ctx, *operands)
+
+
+def _with_log(
+    params: dict[str, Any], target: str, sites: tuple[Site, ...], capacity: int, width: int
+) -> dict[str, Any]:
+    """The parameters of a kernel that writes the effects of these sites into a log, its last output."""
+    kernel, writer = _jax.closed_jaxpr(params["jaxpr"]), LogWriter(sites, capacity, target)
+
+    def run(log: Any, row: Sequence[Any], *references: Any) -> list[Any]:
+        return writer.write(kernel, log, row, references)
+
+    return kernel_logs.with_log(params, width, target, run)
 
 
 _jax.mlir.register_lowering(logged_kernel_p, _logged_kernel_lowering, cacheable=False)

@@ -29,7 +29,7 @@ from effects.lowering.passes.masks import MaskContext, mask_effects, register_ma
 from effects.lowering.passes.summary import declare_of_grid, summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
 from effects.lowering.rules.effect import bind_record
-from effects.lowering.rules.kernel_log import LogOptions, log_kernel
+from effects.lowering.rules.kernel_log import LogOptions, log_kernel, logged_sites
 
 MSG_INDEX_MAP = (
     "The index map of a kernel has the effect {effect} at {where}. An index map says which block a program of the grid "
@@ -210,26 +210,35 @@ def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any)
 
 
 def _needs_log(params: dict[str, Any]) -> bool:
-    """Whether a kernel cannot call the host, or is treated as if it could not. The effects of a grid that is visited in
-    another order are shown in the order of the grid."""
+    """Whether a kernel cannot call the host, or is treated as if it could not, and its effects are not in a log yet.
+    The effects of a grid that is visited in another order are shown in the order of the grid, but for those that it
+    waits for."""
+    if kernel_logs.has_log(params):
+        return False
     if params["interpret"] is not True:
         return not pallas.is_simulated(params)
     return _jax.kernel_options().logs_simulated or (
-        _order_of(params) is not None and not summarize(params["jaxpr"]).awaits_results
+        _order_of(params) is not None and bool(logged_sites(params["jaxpr"]))
     )
 
 
 def _log_options(params: dict[str, Any]) -> LogOptions:
     # A log that only restores the order of a simulated grid takes whatever the simulation would.
     simulated = params["interpret"] is True and not _jax.kernel_options().logs_simulated
-    return LogOptions(*log_options_of(params["metadata"]), takes_largest=simulated)
+    return LogOptions(*log_options_of(params["metadata"]), takes_largest=simulated, leaves_awaited=simulated)
 
 
 def _thread_log(
     ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[Tokens, Sequence[Any]]:
-    """A kernel that cannot call the host has its effects in a log, which is published behind it."""
-    outs, records = log_kernel(args, params, _log_options(params))
+    """The effects of a kernel that cannot call the host are in a log, which is published behind it."""
+
+    def simulate(rest: dict[str, Any]) -> Sequence[Any]:
+        nonlocal tokens
+        tokens, outs = ctx.thread(pallas.simulated_kernel(rest, tuple(map(_jax.typeof, args))), tokens, args)
+        return outs
+
+    outs, records = log_kernel(args, params, _log_options(params), simulate)
     for site, operands in records:
         after, _ = bind_record(ctx, tokens, operands, site)
         tokens = {**tokens, **after}

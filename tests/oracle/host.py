@@ -22,10 +22,11 @@ DISPATCH: contextvars.ContextVar[int] = contextvars.ContextVar("dispatch", defau
 """Which dispatch it is, where a sequence says so. Callbacks show it."""
 
 
-def simulated(kernel: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """A kernel that JAX simulates."""
+def simulated(kernel: Callable[..., Any], *, grid_order: Any = None, **options: Any) -> Callable[..., Any]:
+    """A kernel that JAX simulates. It knows one order of its grid."""
     from jax.experimental import pallas  # takes a second to import and few programs need it
 
+    del grid_order
     return pallas.pallas_call(kernel, interpret=True, **options)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from effects._api.pallas_call import numbers_in_order
 from tests.oracle.host import Host, in_lane
 from tests.oracle.language import ACTIONS, DOMAINS, EFFECTS, MODULUS, Failure, Program, T, kinds_of_labels, statements
 from tests.oracle.source import compiled
@@ -55,6 +56,8 @@ class Reading:
         self._grid: tuple[int, ...] | None = None  # in a kernel: which program of its grid we are
         self._rewritten = rewritten
         self._log: Any = None  # in a kernel that writes a log: the place of that
+        self._visits = False  # in a kernel whose grid is visited in another order
+        self._asked: list[Point] = []  # there: what it waits for in lanes
         # Where `x` has a derivative: how it goes back, a step for each thing that was made of `x`.
         self._steps: list[Step] | None = None
         self._goes_back = False  # whether effects come of that
@@ -68,7 +71,8 @@ class Reading:
     def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
         callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
         self._kinds, self.stopped = kinds_of_labels(program), ""
-        self.notes.begin(program, number, program in self._rewritten)
+        has_logs = any(getattr(s, "order", None) is not None for s in statements(program))
+        self.notes.begin(program, number, has_logs or program in self._rewritten)
         self._has_logs = program in self._rewritten
 
         def log(label: str, level: str, **fields: Any) -> None:
@@ -79,11 +83,12 @@ class Reading:
         def call(label: str, *values: int) -> list[int]:
             callback = callbacks[label]
             lane, grid = (self._lane, self._grid) if callback.pass_record else ((), None)
-            if callback.awaited and not self._lane and not self._defers:
+            if callback.awaited and not self._lane and (self._visits or not self._defers):
                 self._leave_out(label)
                 with self._noted(label, ()):
                     return self.host.call(callback, values, lane, grid)
-            self._at_this_point(label, lambda: self._call(callback, values, lane, grid))
+            happens = lambda: self._call(callback, values, lane, grid)  # noqa: E731
+            self._at_this_point(label, happens, callback.awaited)
             return callback.numbers(sum((j + 1) * y for j, y in enumerate(values)) % MODULUS)
 
         def check(label: str, holds: bool, *values: int) -> None:
@@ -108,7 +113,7 @@ class Reading:
         namespace |= self.more_names(program)
         exec(compiled(program), namespace)
         self._lane, self._points, self._position, self._steps = (), [], [0], None
-        self._grid, self._log, self._defers = None, None, False
+        self._grid, self._log, self._defers, self._visits, self._asked = None, None, False, False, []
         return namespace["program"](number, *state)
 
     def more_names(self, program: Program) -> dict[str, Any]:
@@ -146,11 +151,12 @@ class Reading:
     # program, and at one place in the order of the lanes. A place is known by how many effects, branches and loops came
     # before it in the same block, and by those of the blocks around it, with the branch or turn that the block is.
 
-    def _at_this_point(self, label: str, happens: Callable[[], object]) -> None:
+    def _at_this_point(self, label: str, happens: Callable[[], object], awaited: bool = False) -> None:
         self._position[-1] += 1
         if self._lane or self._defers:
-            what = _Happening(happens, self._grid, self._log)
-            self._points.append((tuple(self._position), self._lane, label, what))
+            asked = awaited and self._visits
+            what = _Happening(happens, self._grid, None if asked else self._log)
+            (self._asked if asked else self._points).append((tuple(self._position), self._lane, label, what))
         elif not self._leave_out(label):
             with self._noted(label, (), self._log):
                 happens()
@@ -218,10 +224,17 @@ class Reading:
         self._position, self._lane = position, around
         if not around and not self._defers:
             self._let_happen()
+        elif not around and self._visits:
+            self._asked, points = [], self._asked
+            self._let_all_happen(points)
         return results
 
     def _let_happen(self) -> None:
-        points, self._points = sorted(self._points, key=lambda point: point[:2]), []
+        self._points, points = [], self._points
+        self._let_all_happen(points)
+
+    def _let_all_happen(self, points: Sequence[Point]) -> None:
+        points = sorted(points, key=lambda point: point[:2])
         around = self._grid
         for number, (place, lane, label, happens) in enumerate(points):
             log = None
@@ -238,11 +251,16 @@ class Reading:
                 raise
         self._grid = around
 
-    def _programs(self, sizes: tuple[int, ...], by_lane: bool = False) -> Iterator[tuple[int, ...]]:
+    def _programs(
+        self, sizes: tuple[int, ...], by_lane: bool = False, order: str | int | None = None
+    ) -> Iterator[tuple[int, ...]]:
         """A kernel: the programs of its grid, one after the other. `by_lane`: whether each lane may have its own log.
 
         A lane of a `vmap` around makes the whole grid before the next one does. Its number stands ahead of the index.
         """
+        if order is not None:
+            yield from self._visited_programs(sizes, order)
+            return
         position, around, defers = self._position, self._lane, self._defers
         position[-1] += 1
         for number, index in enumerate(np.ndindex(*sizes)):
@@ -251,6 +269,19 @@ class Reading:
             self._log = ("logs" if by_lane else "log", *position) if self._has_logs else None
             yield index
         self._position, self._lane, self._defers, self._grid, self._log = position, around, defers, None, None
+
+    def _visited_programs(self, sizes: tuple[int, ...], order: str | int) -> Iterator[tuple[int, ...]]:
+        """A kernel whose grid is visited in another order. What it waits for happens as it is visited; all else is in a
+        log, from which it is shown behind the kernel, in the order of the grid."""
+        assert not self._lane and not self._defers, "lanes would be visited in turns"
+        position = self._position
+        position[-1] += 1
+        indices, self._defers, self._visits, self._log = [*np.ndindex(*sizes)], True, True, ("log", *position)
+        for number in numbers_in_order(order, len(indices)).tolist():
+            self._position, self._grid = [*position, number, 0], indices[number]
+            yield indices[number]
+        self._position, self._defers, self._visits, self._grid, self._log = position, False, False, None, None
+        self._let_happen()
 
     # Derivatives.
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 RINGS = ("wait", "drop_newest", "drop_oldest")
 """What is done about a full ring, as the setting `when_full` has it."""
 
-KEEPS_ALL = frozenset({"callback", "record", "nested", "failures", "check", "async"})
+KEEPS_ALL = frozenset({"callback", "record", "nested", "failures", "check", "async", "grid_order"})
 """What a case is without whose records may be dropped: what a function that is not called would have done, and what
-leaves no line."""
+leaves no line, and a kernel's log, which is one record."""
 
 
 def drops(case: Case) -> bool:

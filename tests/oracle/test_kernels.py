@@ -206,6 +206,7 @@ def test_cases_reach_every_statement() -> None:
         "kernel_dropped",
         "scratch",
         "grid_dynamic",
+        "grid_order",
         "table_shifted",
         *(f"grid_rank_{n}" for n in range(4)),
     }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import effects as fx
+from effects._api.pallas_call import numbers_in_order
 from effects.testing import check_grid_races
 
 X = jnp.arange(8, dtype=jnp.int32)
@@ -70,6 +74,91 @@ def test_callbacks_with_results_come_as_visited():
         result = fx.jit(fx.pallas_call(kernel, INT, grid_order="reverse", **options))(X)
     assert result.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert [record.grid for record in records] == [(3,), (2,), (1,), (0,)]
+
+
+def _asking(called):
+    """A kernel that waits for a callback in a branch of a loop, between effects for which it does not wait."""
+
+    def ask(i, x):
+        called.append((int(i), int(x)))
+        return np.asarray(x) + 1
+
+    def kernel(x_ref, o_ref):
+        program = pl.program_id(0)
+        fx.print("{grid} begins")
+
+        def body(j, _):
+            fx.print("{grid} {} {}", j, x_ref, ordered=False)
+
+            @pl.when(j == program % 2)
+            def _():
+                o_ref[j] = fx.callback(ask, jax.ShapeDtypeStruct((), jnp.int32), program, x_ref[j])
+                fx.print("{grid} has {}", o_ref[j])
+
+        o_ref[...] = x_ref[...]
+        jax.lax.fori_loop(0, 2, body, None)
+
+    return kernel
+
+
+def _ordered_lines(records):
+    return [record.text for record in records if "begins" in record.text or "has" in record.text]
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+@pytest.mark.parametrize("order", ["program", "reverse", 3])
+def test_effects_beside_awaited_callbacks_are_shown_in_the_order_of_the_grid(jit, order):
+    """What a kernel waits for comes as visited, and all else as in the order of the grid."""
+    called = []
+    options = {"grid": (4,), "in_specs": [PAIRS], "out_specs": PAIRS, "interpret": True}
+    with fx.capture(suppress=True) as records:
+        result = jit(fx.pallas_call(_asking(called), INT, grid_order=order, **options))(X)
+        fx.effects_barrier()
+    assert result.tolist() == [1, 1, 2, 4, 5, 5, 6, 8]
+    visited = list(range(4)) if order == "program" else numbers_in_order(order, 4).tolist()
+    assert called == [(i, 2 * i + i % 2) for i in visited]
+    assert [record.grid for record in records if record.effect == "callback"] == [(i,) for i in visited]
+    prints = [record for record in records if record.effect == "print"]
+    ordered = [text for i in range(4) for text in (f"({i},) begins", f"({i},) has {2 * i + i % 2 + 1}")]
+    assert _ordered_lines(prints) == ordered
+    unordered = [f"({i},) {j} [{2 * i} {2 * i + 1}]" for i in range(4) for j in range(2)]
+    assert sorted({record.text for record in prints} - {*ordered}) == unordered
+
+
+@pytest.mark.parametrize("around", ["vmap", "shard_map", "scan", "two kernels"])
+def test_effects_beside_awaited_callbacks_in_transformations(around):
+    called = []
+    options = {"grid": (4,), "in_specs": [PAIRS], "out_specs": PAIRS, "interpret": True, "grid_order": "reverse"}
+    kernel = fx.pallas_call(_asking(called), INT, **options)
+    if around == "vmap":
+        fun = jax.vmap(kernel)
+    elif around == "scan":
+        fun = functools.partial(jax.lax.map, kernel)
+    elif around == "shard_map":
+        mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+        spec = jax.sharding.PartitionSpec("d")
+        fun = jax.shard_map(lambda x: kernel(x[0])[None], mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    else:
+        fun = lambda xs: jnp.stack([kernel(xs[0]), kernel(xs[1])])  # noqa: E731
+    with fx.capture(suppress=True) as records:
+        result = fx.jit(fun)(jnp.stack([X, X + 10]))
+        fx.effects_barrier()
+    assert result.tolist() == [[1, 1, 2, 4, 5, 5, 6, 8], [11, 11, 12, 14, 15, 15, 16, 18]]
+    prints = [record for record in records if record.effect == "print"]
+    shown = (
+        [_ordered_lines(prints)]
+        if around != "shard_map"
+        else [_ordered_lines([record for record in prints if record.device == device]) for device in range(2)]
+    )
+    grids = [f"{lane}, {i}" if around == "vmap" else f"{i}," for lane in range(2) for i in range(4)]
+    has = [value for row in result.tolist() for value in (row[0], row[3], row[4], row[7])]
+    assert [*itertools.chain(*shown)] == [
+        line for at, grid in enumerate(grids) for line in (f"({grid}) begins", f"({grid}) has {has[at]}")
+    ]
+    visited = [i for _ in range(2) for i in (3, 2, 1, 0)]
+    assert sorted(i for i, _ in called) == sorted(visited)
+    if around in ("scan", "two kernels"):
+        assert [i for i, _ in called] == visited
 
 
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])

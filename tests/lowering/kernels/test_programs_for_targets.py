@@ -13,7 +13,10 @@ import effects as fx
 from effects import _jax
 from tests.lowering.kernels.test_targets import TARGETS, X, call, k_loop, lower, platform_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated"),
+    pytest.mark.filterwarnings("ignore:Using ``pl.pallas_call`` for Mosaic GPU kernels is deprecated"),
+]
 
 MESH = "plgpu.kernel"
 JITS = pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])

@@ -206,6 +206,14 @@ SLIPS = (
         _in("logs", "callbacks_without_results_are_called"),
     ),
     Slip(
+        "kernels.log_beside_awaited",
+        "lowering/rules/pallas_call.py",
+        'bool(logged_sites(params["jaxpr"]))',
+        'not summarize(params["jaxpr"]).awaits_results',
+        "In a kernel that waits for a callback, prints come as the grid is visited.",
+        _in("grid_order", "effects_beside_awaited_callbacks_are_shown_in_the_order_of_the_grid"),
+    ),
+    Slip(
         "kernels.order_of_visits",
         "effects/_api/pallas_call.py",
         'return numbers[::-1].copy() if order == "reverse"',

@@ -26,12 +26,14 @@ from tests.oracle.kernels.statements import (
 )
 from tests.oracle.language import DOMAINS, FEATURES, Block_, Case, Expression, Program, Statement, statements
 from tests.oracle.place import Draw, Place
+from tests.oracle.statements.asynchronous import InFlight
+from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.calls import Call
 from tests.oracle.statements.control import While
 from tests.oracle.statements.state import OptimizationBarrier
 
-KERNEL_FEATURES = FEATURES - {"grad"}
-"""JAX differentiates a kernel forward only. What programs with kernels may have besides."""
+KERNEL_FEATURES = FEATURES - {"grad"} | {"grid_order"}
+"""What programs with kernels may have besides. JAX differentiates a kernel forward only."""
 
 
 @dataclass(frozen=True)
@@ -237,10 +239,23 @@ class KernelGenerator(Generator):
         carries, keep = bool(self.draw.integer(0, 1)), bool(self.draw.choice((1, 1, 1, 0)))
         if not any(b.form == "table" for b in (*inputs, *outputs)):
             table, shift = (), None
+        order = None
+        if "grid_order" in self.features and not place.lanes and dynamic is None and self._may_be_reordered(body):
+            order = self.draw.choice((None, None, "reverse", self.draw.integer(0, 9)))
         return Kernel(
             *(name, grid, dynamic, table, shift, inputs, outputs, cells, ("n", *place.values[1:])),
-            *(carries, keep, body, self.register()),
+            *(carries, keep, body, self.register(), order),
         )
+
+    def _may_be_reordered(self, body: Block_) -> bool:
+        """Not where a failure ends the kernel, whose log is lost then, nor where an operation ends on the host."""
+        functions = {function.name: function for function in self.functions}
+        every, called = [*statements(body)], set()
+        for s in every:
+            if isinstance(s, Call) and s.function not in called:
+                called.add(s.function)
+                every += statements(functions[s.function])
+        return not any(isinstance(s, InFlight) or (isinstance(s, Callback) and s.fails_at) for s in every)
 
 
 def case_number(seed: int, number: int) -> Case:

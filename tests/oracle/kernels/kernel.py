@@ -29,7 +29,8 @@ class Kernel:
     """A kernel whose outputs are folded into `target`.
 
     A program of the grid begins with the registers of the program before it if the kernel `carries`, and else with
-    those ahead of the kernel; after the kernel they are those of the last program.
+    those ahead of the kernel; after the kernel they are those of the last program. The program before and the last one
+    are those of the order in which the grid is visited.
     """
 
     name: str
@@ -39,12 +40,14 @@ class Kernel:
     shift: Expression | None  # how much further each of them stands in the end, if data says so
     inputs: tuple[Block, ...]
     outputs: tuple[Block, ...]
-    cells: tuple[tuple[str, int], ...]  # numbers in scratch memory, with what the first program writes there
+    # Numbers in scratch memory, with what the first program writes there: if another may come first, each program.
+    cells: tuple[tuple[str, int], ...]
     closes: tuple[str, ...]  # names of values that the kernel knows
     carries: bool
     keep: bool  # whether the outputs are used
     body: Block_
     target: str
+    order: str | int | None = None  # in which its grid is visited: "reverse", or a seed
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -55,6 +58,7 @@ class Kernel:
         found += ["table_shifted"] * (self.shift is not None)
         found += [kind for block in (*self.inputs, *self.outputs) for kind in block.kinds()]
         found += ["scratch"] * bool(self.cells) + ["kernel_carries"] * self.carries
+        found += ["grid_order"] * (self.order is not None)
         return (*found, *["kernel_dropped"] * (not self.keep))
 
     # As Python.
@@ -75,14 +79,16 @@ class Kernel:
             sizes = ", ".join([f"{self.dynamic.python()} % {self.grid[0]} + 1", *map(str, self.grid[1:])])
         sizes = f"({sizes},)" if self.grid else "()"
         names = "".join(f"{index}, " for index in indices)
-        by_lane = ", by_lane=True" * (self.shift is not None)
-        with out.block(f"for ({names}) in programs({sizes}{by_lane}):  # {self.name}"):
+        options = ", by_lane=True" * (self.shift is not None)
+        if self.order is not None:
+            options += f", order={self.order!r}"
+        with out.block(f"for ({names}) in programs({sizes}{options}):  # {self.name}"):
             for block, array in arrays.items():
                 out.line(f"{block.name} = {array}[{block.part(indices, self.grid)}]")
             if not self.carries:
                 out.line(f"{STATE} = {entry}")
             for cell, value in self.cells:
-                out.line(f"if not any(({names})): {cell}[0] = {value}")
+                out.line(f"{'' if self.order is not None else f'if not any(({names})): '}{cell}[0] = {value}")
             for block in self.outputs:
                 if block.starts == "fill":
                     out.line(f"{block.name}[...] = 7")
@@ -144,6 +150,8 @@ class Kernel:
         if table:
             specs = {"grid_spec": pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=len(table), **specs)}
         shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in outputs]
+        if self.order is not None:
+            specs["grid_order"] = self.order
         call = scope.runner.kernel(
             lambda *refs: self._kernel(scope, refs[len(table) :]),
             out_shape=shapes,
@@ -168,7 +176,9 @@ class Kernel:
             for name, value in self.cells:
                 cells[name][...] = np.int32(value)
 
-        if self.cells:
+        if self.order is not None:
+            start()
+        elif self.cells:
             first = np.bool_(True)
             for axis in range(len(self.grid)):
                 first = jnp.logical_and(first, pl.program_id(axis) == 0)
