@@ -1,12 +1,13 @@
 """Callbacks for which a program waits, one by one, on the shortest path to their answers.
 
 A program that waits in each step of a loop goes as fast as this path is short. So it is one function, for a batch that
-holds nothing else, a function that is called once with arrays, and a drain in which nothing else has to be seen to.
-`Replay` has the general path, and says what this one must come to.
+holds nothing else (`Asked`), a function that is called once with arrays, and a drain in which nothing else has to be
+seen to. `Replay` has the general path, and says what this one must come to.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -14,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from effects._model.host_call import HostCall, take_results
-from effects._model.where import Where
+from effects._model.host_call import take_results
+from effects._wire import Asked, Batch, CallbackRecord, Item, ItemKind
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle
@@ -33,6 +34,28 @@ def answer_with(reply: int, result: Any) -> None:
         native.answer_error(reply, str(result).encode("utf-8", "replace").decode())
 
 
+def as_item(asked: tuple[Any, ...]) -> Item:
+    """What was asked, as an item of a batch."""
+    _, _, thread, epoch, site, token, device, reply, payload = asked
+    record = CallbackRecord(site, token, device, reply, False, payload)
+    return Item(ItemKind.RECORDS, thread, epoch, 1, [record], None, True, False, reply)
+
+
+def left_of(run: list[Any] | tuple[Any, ...]) -> list[Item]:
+    """What is left of a run that is under way: of the items of a batch, or of what was asked."""
+    return [Item._make(item) for item in run if item] if isinstance(run, list) else [as_item(run)]
+
+
+def as_batch(asked: tuple[Any, ...]) -> Batch:
+    """The batch that holds what was asked alone, for the general path."""
+    run, untracked, *_ = asked
+    return Batch([as_item(asked)], [], [], None, run, untracked, False)
+
+
+ASKED = len(Asked._fields)
+"""How long what native code gives is where it is an `Asked`. No tuple has its class, since that would take time."""
+
+
 class DirectCalls:
     """What the path looks at. Drain threads use it.
 
@@ -45,6 +68,7 @@ class DirectCalls:
         running: The drain's, of functions by their thread.
         start_thread: Called when no thread of the drain stands by.
         fail: Called with a program that has failed on one of its devices.
+        patience: Seconds after which a batch comes though there is nothing in it.
     """
 
     def __init__(
@@ -57,35 +81,37 @@ class DirectCalls:
         running: dict[int, Any],
         start_thread: Callable[[], object],
         fail: Callable[[ProgramKey], None],
+        patience: float,
     ) -> None:
-        self._streams = streams
+        self._stream_of = streams.get
         self._failures = failures
         self._observers = observers
-        self._sites = sites
+        self._site_of = sites.get
         self._runs = runs
         self._running = running
         self._start_thread = start_thread
         self._fail = fail
+        self._next = patience, observers.note_output
+        self.next_batch: Callable[[], tuple[Any, ...]] = functools.partial(native.next_batch, *self._next)
 
-    def answer(self, items: list[Any], run: int, untracked: int, settle: Settle | None) -> bool | None:
-        """Calls the function of the only item and answers. Returns whether this thread still leads, or None if the
-        call takes the general path."""
+    def answer(self, asked: tuple[Any, ...], settle: Settle | None) -> tuple[Any, ...] | None:
+        """Calls the function and answers. Returns the leader's next batch, or None if another thread leads now. If the
+        call takes the general path: the batch that it is."""
         failures, observers = self._failures, self._observers
         if failures.programs or failures.unended or failures.given_up or failures.untracked_ended:
-            return None
-        if observers.handlers or observers.captures or len(items) != 1:
-            return None
-        _, thread, epoch, _, parts, _, _, failed, asked = items[0]
-        if not asked or failed or len(parts) != 1 or (stream := self._streams.get(thread)) is None or stream.eager:
-            return None
-        site_id, token, device, reply, several, payload = parts[0]
-        call, site = stream.calls.get(epoch), self._sites.get(site_id)
-        if several or call is None or site is None or not site.is_called_with_arrays:
-            return None
+            return as_batch(asked)
+        if observers.handlers or observers.captures:
+            return as_batch(asked)
+        run, untracked, thread, epoch, site_id, token, device, reply, payload = asked
+        if (stream := self._stream_of(thread)) is None or stream.eager:
+            return as_batch(asked)
+        call, site = stream.calls.get(epoch), self._site_of(site_id)
+        if call is None or site is None or not site.is_called_with_arrays:
+            return as_batch(asked)
         if (fn := site.content.function.fn) is None:
-            return None
-        key, me = (thread, epoch), threading.get_ident()
-        self._runs[id(items)] = run, untracked, items
+            return as_batch(asked)
+        key, me, under_way = (thread, epoch), threading.get_ident(), id(asked)
+        self._runs[under_way] = run, untracked, asked
         if native.offer() == 0:
             self._start_thread()
         self._running[me] = site, key, token, reply, False, monotonic()
@@ -96,31 +122,27 @@ class DirectCalls:
             finally:
                 if settle is not None:
                     settle(key)
-            result = _bytes_of(site.content, site.where, returned)
+            only = site.content.only_result
+            if (
+                only is not None
+                and type(returned) is np.ndarray
+                and returned.dtype is only.stored
+                and returned.shape == only.shape
+            ):
+                result = [to_bytes(returned)]  # what `take_results` comes to, for what is most common
+            else:
+                results = take_results(site.content, site.where, returned, site.content.results or ())
+                result = [to_bytes(x) for x in results]
         except BaseException as error:
             result = Replay(failures, observers, call, key, settle).end(error, site, token, device)
             self._fail(key)
         self._running.pop(me, None)
         if failures.frames:
             failures.clear_frames()
-        items[0] = parts = payload = returned = None  # arguments live no longer than the function's run
-        suspended = self._runs.pop(id(items), None) is not None
+        suspended = self._runs.pop(under_way, None) is not None
         if suspended and isinstance(result, list):
-            return native.conclude(run, untracked, reply, result)
+            return native.conclude(run, untracked, reply, result, *self._next)
         if suspended:
             native.resume(run, untracked)
         answer_with(reply, result)
-        return native.reclaim()
-
-
-def _bytes_of(call: HostCall, where: Where, returned: Any) -> list[Any]:
-    """What a function returned, as it travels."""
-    only = call.only_result
-    if (
-        only is not None
-        and type(returned) is np.ndarray
-        and returned.dtype is only.stored
-        and returned.shape == only.shape
-    ):
-        return [to_bytes(returned)]  # what `take_results` comes to, for what is most common
-    return [to_bytes(x) for x in take_results(call, where, returned, call.results or ())]
+        return self.next_batch() if native.reclaim() else None

@@ -18,7 +18,7 @@ from effects._bars import bars
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
-from effects.dispatch.draining.answers import DirectCalls, answer_with
+from effects.dispatch.draining.answers import ASKED, DirectCalls, answer_with, as_batch, left_of
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.host_runs import HostRuns
@@ -70,13 +70,14 @@ class Drain:
         self.host_runs: HostRuns = HostRuns(streams, failures, self._wait_for_nested)
         self.host_runs.listen()
         # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
-        # suspended, how many untracked records are part of it, and what is left of it.
-        self._runs: dict[int, tuple[int, int, list[Any]]] = {}
+        # suspended, how many untracked records are part of it, and what is left of it, see `left_of`.
+        self._runs: dict[int, tuple[int, int, Any]] = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         self._direct = DirectCalls(
-            streams, failures, observers, sites, self._runs, self.running, self._start_thread, self.host_runs.fail
+            *(streams, failures, observers, sites, self._runs, self.running),
+            *(self._start_thread, self.host_runs.fail, _PATIENCE),
         )
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
         self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
@@ -159,8 +160,8 @@ class Drain:
             native.fail_replies(MSG_PROCESS_ENDS)
             self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
             for key, (run, untracked, items) in [*self._runs.items()]:
-                for item in filter(None, items[:]):
-                    given_up.add_item(Item._make(item), self._sites.find)
+                for item in left_of(items):
+                    given_up.add_item(item, self._sites.find)
                 if self._runs.pop(key, None) is not None:
                     native.resume(run, untracked)
         self.stop(patience)
@@ -210,33 +211,39 @@ class Drain:
         """Replays a batch. Returns whether this thread still leads, whether there was anything in the batch, and
         whether the drain is to end."""
         # No `Batch` of `Item`s: to make named tuples takes time, at every result that a device waits for.
-        items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = native.next_batch(
-            _PATIENCE, self._observers.note_output
-        )
-        leads = None
-        if run is not None and not (finished or forgotten or untracked_released or self.ended or self.given_up):
-            leads = self._direct.answer(items, run, untracked_in_run, settle)
-        if leads is None:
-            # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
-            calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
-            at, leads = 0, True
-            if items and items[0][_KIND] == ItemKind.TEXT:
-                at = self._show_texts(items, calls)
-            if finished or untracked_released is not None:
-                self._end_epochs([each for each in finished if each[0] != run], untracked_released or 0)
-                finished = [each for each in finished if each[0] == run]
-            if run is not None:
-                leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, settle)
-            elif forgotten:
-                self._sites.forget(forgotten)
+        batch: Any = self._direct.next_batch()
+        while len(batch) == ASKED:
+            batch = as_batch(batch) if self.ended or self.given_up else self._direct.answer(batch, settle)
+            if batch is None:
+                return False, True, False
+            self._batches += 1
+            if self._batches % 64 == 0:
+                self._look()
+        items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = batch
+        # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
+        calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
+        at, leads = 0, True
+        if items and items[0][_KIND] == ItemKind.TEXT:
+            at = self._show_texts(items, calls)
+        if finished or untracked_released is not None:
+            self._end_epochs([each for each in finished if each[0] != run], untracked_released or 0)
+            finished = [each for each in finished if each[0] == run]
+        if run is not None:
+            leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, settle)
+        elif forgotten:
+            self._sites.forget(forgotten)
         self._batches += 1
         if leads and not stopped and (run is None or self._batches % 64 == 0):
-            self._settling.look()
-            fail_other_devices(self._streams, self._failures, self.host_runs)
-            stuck = self._watch.find_stuck(self._functions(self.running.copy()))
-            free_stuck(self.running, stuck, self._failures, self.host_runs)
-            self._streams.forget_ended()
+            self._look()
         return leads, bool(items or finished), stopped
+
+    def _look(self) -> None:
+        """Looks for what comes by no batch: programs that failed, functions that are stuck, threads that ended."""
+        self._settling.look()
+        fail_other_devices(self._streams, self._failures, self.host_runs)
+        stuck = self._watch.find_stuck(self._functions(self.running.copy()))
+        free_stuck(self.running, stuck, self._failures, self.host_runs)
+        self._streams.forget_ended()
 
     def _show_texts(self, items: list[Any], calls: list[tuple[Any, Site | None]]) -> int:
         """Writes the texts with which a batch begins. Returns how many there are."""

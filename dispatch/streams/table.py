@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from effects._api.config import Config, config
@@ -34,6 +34,7 @@ class Streams:
         self._shared = SharedStream(0, self.launching, self.this_thread)
         self._use_shared = False
         self._by_thread: dict[int, Stream] = {0: self._shared}
+        self.get: Callable[[int], Stream | None] = self._by_thread.get
         self._ended: list[int] = []  # numbers of threads that are gone
         # The drain's threads are made as they are needed. The user's are counted by themselves, as in all processes.
         self._numbers = itertools.count(1)
@@ -49,9 +50,6 @@ class Streams:
 
     def __getitem__(self, thread: int) -> Stream:
         return self._by_thread[thread]
-
-    def get(self, thread: int) -> Stream | None:
-        return self._by_thread.get(thread)
 
     def all(self) -> list[Stream]:
         return list(self._by_thread.values())

@@ -27,6 +27,8 @@ class KnownSites:
 
     def __init__(self) -> None:
         self._sites: dict[int, Site] = {}
+        # The site of a record, if it is known by now.
+        self.get: Callable[[int], Site | None] = self._sites.get
         self._lock = threading.Lock()  # for adding and taking out
         self._listeners: list[Callable[[], None]] = []
 
@@ -52,10 +54,6 @@ class KnownSites:
                     native.set_plan(site.id, plan)
                 self._sites[site.id] = site  # last: who is interrupted before does it all again
             return None
-
-    def get(self, site_id: int) -> Site | None:
-        """The site of a record, if it is known by now."""
-        return self._sites.get(site_id)
 
     def find(self, site_id: int) -> Site:
         """The site of a record. One that was not lowered here is rebuilt from what its program says of it."""

@@ -161,19 +161,11 @@ NB_MODULE(_native, m) {
   m.def("resume", [](uint32_t thread, uint64_t untracked) { drain().resume(thread, untracked); });
   m.def("show_python", [](bool all) { drain().show_python(all); });
 
-  m.def("next_batch", [](double patience_s, nb::callable before_untracked) {
-    const std::chrono::milliseconds patience(static_cast<int64_t>(patience_s * 1e3));
+  m.def("next_batch", [](double patience_s, const nb::callable &before_untracked) {
     Batch batch;
     {
       nb::gil_scoped_release release;
-      batch = drain().next_batch(patience, [&before_untracked] {
-        nb::gil_scoped_acquire acquire;
-        try {
-          before_untracked();
-        } catch (nb::python_error &error) { // the batch must not be lost
-          error.discard_as_unraisable(before_untracked);
-        }
-      });
+      batch = TakeBatch(patience_s, before_untracked);
     }
     return ToPython(batch);
   });
@@ -212,14 +204,24 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     replies().answer(number, {buffers.spans(), {}});
   });
-  // What the leader does behind a function that a program waits for, in one step: `resume`, `answer`, `reclaim`.
-  m.def("conclude", [](uint32_t thread, uint64_t untracked, uint32_t number, nb::list results) {
-    const Buffers buffers(results);
-    nb::gil_scoped_release release;
-    drain().resume(thread, untracked);
-    replies().answer(number, {buffers.spans(), {}});
-    return wake_up().reclaim();
-  });
+  // What the leader does behind a function that a program waits for, in one step: `resume`, `answer`, `reclaim`, and
+  // `next_batch` unless another thread leads now. The program may go on in this thread as far as its next call, which
+  // then is that batch, without Python's lock in between. Returns the batch, or None.
+  m.def("conclude",
+        [](uint32_t thread, uint64_t untracked, uint32_t number, nb::list results, double patience_s,
+           const nb::callable &before_untracked) -> nb::object {
+          const Buffers buffers(results);
+          Batch batch;
+          bool leads;
+          {
+            nb::gil_scoped_release release;
+            drain().resume(thread, untracked);
+            replies().answer(number, {buffers.spans(), {}});
+            leads = wake_up().reclaim();
+            if (leads) batch = TakeBatch(patience_s, before_untracked);
+          }
+          return leads ? nb::object(ToPython(batch)) : nb::object(nb::none());
+        });
   m.def("answer_error", [](uint32_t number, const std::string &why) {
     nb::gil_scoped_release release;
     replies().fail(number, why);

@@ -35,17 +35,9 @@ SLIPS = (
         ("tests/effects/callback/test_nested.py",),
     ),
     Slip(
-        "replay.direct_arguments",
-        ANSWERS,
-        "        items[0] = parts = payload = returned = None  # arguments",
-        "        returned = None  # arguments",
-        "A callback's arguments are kept while its program goes on.",
-        ("tests/effects/callback/test_lifetime.py",),
-    ),
-    Slip(
         "replay.direct_type",
         ANSWERS,
-        "        and returned.shape == only.shape\n",
+        "                and returned.shape == only.shape\n",
         "",
         "An array of another shape is taken for the result.",
         ("tests/effects/callback/test_results.py",),
