@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 24
+INTERFACE = 25
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens

@@ -20,6 +20,7 @@ from effects._wire import Asked, Batch, CallbackRecord, Item, ItemKind
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle
+from effects.dispatch.draining.runs import Runs
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
 from effects.lowering.host.publish import to_bytes
@@ -77,7 +78,7 @@ class DirectCalls:
         failures: Failures,
         observers: Observers,
         sites: KnownSites,
-        runs: dict[int, Any],
+        runs: Runs,
         running: dict[int, Any],
         start_thread: Callable[[], object],
         fail: Callable[[ProgramKey], None],

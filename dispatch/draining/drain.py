@@ -26,7 +26,8 @@ from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.logs import outgrown, parts_of
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
-from effects.dispatch.draining.rescue import fail_other_devices, free_stuck
+from effects.dispatch.draining.rescue import fail_other_devices, free_stuck, let_asked_pass
+from effects.dispatch.draining.runs import Runs
 from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.texts import replay_text
 from effects.dispatch.draining.watchdog import Running, Watch
@@ -51,9 +52,8 @@ _PATIENCE = 0.005
 _BETWEEN = len(RecordsBetween._fields)
 """How long those parts of an item are that are no `CallbackRecord`s."""
 
-_KIND, _THREAD, _EPOCH, _HAS_CALLBACKS, _REPLY = map(
-    Item._fields.index, ("kind", "thread", "epoch", "has_callbacks", "reply")
-)
+_FIELDS = ("kind", "thread", "epoch", "has_callbacks", "reply")
+_KIND, _THREAD, _EPOCH, _HAS_CALLBACKS, _REPLY = map(Item._fields.index, _FIELDS)
 
 
 class Drain:
@@ -69,14 +69,12 @@ class Drain:
         self._settling = settling
         self.host_runs: HostRuns = HostRuns(streams, failures, self._wait_for_nested)
         self.host_runs.listen()
-        # By the identity of its work, a run of functions that is under way: the number of the thread whose stream is
-        # suspended, how many untracked records are part of it, and what is left of it, see `left_of`.
-        self._runs: dict[int, tuple[int, int, Any]] = {}
+        self.runs: Runs = Runs()
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         self._direct = DirectCalls(
-            *(streams, failures, observers, sites, self._runs, self.running),
+            *(streams, failures, observers, sites, self.runs, self.running),
             *(self._start_thread, self.host_runs.fail, _PATIENCE),
         )
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
@@ -90,12 +88,7 @@ class Drain:
 
     def is_suspended(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way."""
-        return any(suspended == thread for suspended, *_ in self._runs.copy().values())
-
-    @property
-    def untracked_in_runs(self) -> int:
-        """How many untracked records are part of runs of functions that are under way."""
-        return sum(untracked for _, untracked, _ in self._runs.copy().values())
+        return thread in self.runs.suspended
 
     def has_functions_of(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way, asynchronous ones included, for which these may
@@ -159,10 +152,10 @@ class Drain:
         for _ in range(2):  # the second time, functions that do not return keep nothing back
             native.fail_replies(MSG_PROCESS_ENDS)
             self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
-            for key, (run, untracked, items) in [*self._runs.items()]:
+            for key, (run, untracked, items) in [*self.runs.items()]:
                 for item in left_of(items):
                     given_up.add_item(item, self._sites.find)
-                if self._runs.pop(key, None) is not None:
+                if self.runs.pop(key, None) is not None:
                     native.resume(run, untracked)
         self.stop(patience)
         native.fail_replies(MSG_PROCESS_ENDS)
@@ -210,8 +203,7 @@ class Drain:
     def _step(self, settle: Settle | None) -> tuple[bool, bool, bool]:
         """Replays a batch. Returns whether this thread still leads, whether there was anything in the batch, and
         whether the drain is to end."""
-        # No `Batch` of `Item`s: to make named tuples takes time, at every result that a device waits for.
-        batch: Any = self._direct.next_batch()
+        batch: Any = self._direct.next_batch()  # no `Batch` of `Item`s: to name them takes time
         while len(batch) == ASKED:
             batch = as_batch(batch) if self.ended or self.given_up else self._direct.answer(batch, settle)
             if batch is None:
@@ -220,7 +212,7 @@ class Drain:
             if self._batches % 64 == 0:
                 self._look()
         items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = batch
-        # Who called each is looked up now: another thread may lead before all is replayed, and end their epochs.
+        # Looked up now: another thread may lead before all is replayed, and end these epochs.
         calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
         at, leads = 0, True
         if items and items[0][_KIND] == ItemKind.TEXT:
@@ -241,8 +233,9 @@ class Drain:
         """Looks for what comes by no batch: programs that failed, functions that are stuck, threads that ended."""
         self._settling.look()
         fail_other_devices(self._streams, self._failures, self.host_runs)
-        stuck = self._watch.find_stuck(self._functions(self.running.copy()))
-        free_stuck(self.running, stuck, self._failures, self.host_runs)
+        functions = self._functions(self.running.copy())
+        free_stuck(self.running, self._watch.find_stuck(functions), self._failures, self.host_runs)
+        let_asked_pass(self._watch, functions, self.runs.suspended)
         self._streams.forget_ended()
 
     def _show_texts(self, items: list[Any], calls: list[tuple[Any, Site | None]]) -> int:
@@ -277,7 +270,7 @@ class Drain:
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
         Returns whether we still lead."""
-        self._runs[id(items)] = run, untracked, items
+        self.runs[id(items)] = run, untracked, items
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer, program = None, (run, 0)
@@ -298,7 +291,7 @@ class Drain:
             items[at] = item = None  # the arguments of a function live no longer than its run
             if self._failures.frames:
                 self._failures.clear_frames()
-        suspended = self._runs.pop(id(items), None) is not None
+        suspended = self.runs.pop(id(items), None) is not None
         if finished:
             self._end_epochs(finished, 0)
         if suspended:  # last: once the thread is resumed its next epochs may end
@@ -401,7 +394,7 @@ class Drain:
         if (stream := self._streams.get(thread)) is None:
             return None, None
         call = stream.calls.get(number)
-        if self._runs and call is not None and self.is_suspended(thread):
+        if self.runs and call is not None and self.is_suspended(thread):
             # What is unordered passes a function that runs in this context, and no two threads can be in one.
             call = (*call[:2], call[2].copy())
         return call, (stream.eager.get(number) if stream.eager else None)

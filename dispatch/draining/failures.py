@@ -185,6 +185,8 @@ class Failures:
                 if program.first in program.kept:
                     program.kept.remove(program.first)
                     self._kept[owner] -= 1
+                elif program.more:  # so many others of the program came before it
+                    program.more -= 1
                 else:
                     self._more[owner][0] -= 1
                 program.awaited = program.first

@@ -1,8 +1,8 @@
-"""What ends programs that cannot end by themselves."""
+"""What is done about programs that cannot end by themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from effects import _errors as errors
@@ -11,7 +11,7 @@ from effects.dispatch.draining.answers import answer_with
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.output_tokens import failed_on_some_devices
-from effects.dispatch.draining.watchdog import Running
+from effects.dispatch.draining.watchdog import Running, Watch
 from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
 
@@ -44,3 +44,10 @@ def free_stuck(
         answer_with(function.reply, failure)
         if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
             native.end_program(*function.key)
+
+
+def let_asked_pass(watch: Watch, running: Mapping[int, Running], suspended: Collection[int]) -> None:
+    """Lets the callbacks of programs that JAX has dispatched pass functions that wait for these programs. `running`: by
+    the identity of their threads; `suspended`: the numbers of the threads whose streams are suspended for functions."""
+    for thread in watch.find_waiting(running, suspended, bool(suspended) and native.is_asked_held_up()):
+        native.let_asked_pass(thread)

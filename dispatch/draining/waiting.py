@@ -93,8 +93,8 @@ class Waiting:
             # does not tell.
             untracked_released = native.untracked_released()
             if nested:
-                untracked_released += self._drain.untracked_in_runs
-            elif untracked and self._drain.untracked_in_runs:
+                untracked_released += self._drain.runs.untracked
+            elif untracked and self._drain.runs.untracked:
                 return False
             return untracked_released >= untracked and not any(number in stream.calls for stream, number in last)
 

@@ -56,6 +56,12 @@ _IDLE_PATIENCE = 8.0
 _ARRAY_PATIENCE = 60.0
 """The same for one that does not stand still, or we do not know where, and has what cannot come in a variable."""
 
+_HELD_PATIENCE = 0.02
+"""Seconds for which a function must have stood where it waits, before it is taken to wait for a program of JAX's."""
+
+_HELD_LONG = 1.0
+"""Seconds after which all that run are taken to do so."""
+
 _IDLE = 0.1
 """The share of a processor's time below which nothing is computed."""
 
@@ -118,6 +124,8 @@ class Watch:
 
     def __init__(self) -> None:
         self._waits: dict[int, _Wait] = {}  # by the identity of their threads
+        self._held: dict[int, _Wait] = {}  # the same, while something asked is held up
+        self._held_since: float | None = None
         self._next = 0.0
         self._starved: set[int] = set()  # threads whose functions' programs were ended, since nothing was computed
         self._clocks: list[int] = []  # of the drain's threads that have begun: what each has computed
@@ -175,6 +183,27 @@ class Watch:
             elif idle:
                 self._starved.add(thread)
                 yield thread, function, MSG_STARVED
+
+    def find_waiting(self, running: Mapping[int, Running], suspended: Iterable[int], held_up: bool) -> set[int]:
+        """Whose functions seem to wait for what a callback of a program gives that JAX has dispatched: the numbers of
+        the threads whose streams are suspended for them.
+
+        Args:
+            running: The functions that run, by the identity of their threads.
+            suspended: The numbers of all threads whose streams are suspended.
+            held_up: Whether there is such a callback, which waits for functions that run.
+        """
+        if not held_up:
+            self._held, self._held_since = {}, None
+            return set()
+        now = monotonic()
+        seen = {thread: _wait(function.stack or thread, function, now, 0.0) for thread, function in running.items()}
+        self._held = {thread: wait.follow(self._held.get(thread)) for thread, wait in seen.items() if wait is not None}
+        self._held_since = self._held_since or now
+        if now - self._held_since >= _HELD_LONG:
+            return set(suspended)
+        stand = (thread for thread, wait in self._held.items() if now - wait.since >= _HELD_PATIENCE)
+        return {running[thread].key[0] for thread in stand}
 
 
 def _below(thread: int, running: Mapping[int, Running]) -> Iterator[int]:

@@ -135,7 +135,20 @@ def log_options_of(metadata: Any) -> tuple[int | None, bool]:
     return (None if capacity is None else int(capacity)), notes.get(WHEN_FULL, "grow") == "grow"
 
 
-def numbers_in_order(order: str | int, count: int) -> np.ndarray:
-    """The numbers of so many programs, in the order in which they are visited."""
-    numbers = np.arange(count, dtype=np.int32)
-    return numbers[::-1].copy() if order == "reverse" else np.random.default_rng(int(order)).permutation(numbers)
+def numbers_in_order(order: str | int, count: int, numpy: Any = np) -> Any:
+    """The numbers of so many programs, in the order in which they are visited. With `jax.numpy` a program computes
+    them: JAX does not take everywhere that loops close over an array."""
+    numbers = numpy.arange(count, dtype=np.int32)
+    if order == "reverse":
+        return numbers[::-1]
+    keys, seed = numbers.astype(np.uint32), int(order)
+    for shift in range(0, max(1, seed.bit_length()), 32):
+        keys = _scrambled(keys ^ np.uint32(seed >> shift & 0xFFFFFFFF))
+    return numpy.argsort(keys, stable=True).astype(np.int32)
+
+
+def _scrambled(keys: Any) -> Any:
+    """Each key as one that seems random, and no two alike."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        keys = (keys ^ (keys >> np.uint32(shift)) ^ np.uint32(0x9E3779B9)) * np.uint32(factor)
+    return keys ^ (keys >> np.uint32(16))

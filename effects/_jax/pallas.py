@@ -186,14 +186,14 @@ def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[An
 
 
 def with_grid_order(
-    params: dict[str, Any], order: np.ndarray, fun: Callable[..., Sequence[Any]]
+    params: dict[str, Any], order: Any, fun: Callable[..., Sequence[Any]]
 ) -> tuple[dict[str, Any], Any]:
     """The parameters of a kernel whose grid has one axis, along which the programs come in this order, and the operand
     that says so, which comes ahead of the others. `fun(position, sizes, *references)` is the kernel; it gets what
     `grid_position` says of the grid as it was."""
     mapping = params["grid_mapping"]
     grid, own = mapping.grid, [axis for axis in range(len(mapping.grid)) if axis not in mapping.vmapped_dims]
-    order_ref = AbstractRef(core.ShapedArray((len(order),), jnp.int32), pallas_core.MemorySpace.INDEX)
+    order_ref = AbstractRef(core.ShapedArray(order.shape, jnp.int32), pallas_core.MemorySpace.INDEX)
 
     def at(number: Any) -> list[Any]:
         return [index.astype(jnp.int32) for index in jnp.unravel_index(number, grid)]
@@ -211,7 +211,7 @@ def with_grid_order(
     index_avals = (pallas_core.index_map_grid_aval, order_ref, *mapping.index_map_avals[len(grid) :])
     new = dataclasses.replace(
         mapping,
-        grid=(len(order),),
+        grid=order.shape,
         grid_names=None,
         vmapped_dims=(),
         block_mappings=tuple(map(moved, mapping.block_mappings)),
@@ -222,12 +222,12 @@ def with_grid_order(
 
     def kernel(order: Any, *references: Any) -> Sequence[Any]:
         index = at(order[program_id_p.bind(axis=0)])
-        sizes = [jnp.int32(grid[axis]) for axis in own]
+        sizes = [np.int32(grid[axis]) for axis in own]
         return fun([index[axis] for axis in own], sizes, *references)
 
     params = trace_kernel(params, new, [order_ref, *closed_jaxpr(params["jaxpr"]).in_avals], kernel)
     aliases = tuple((operand + 1, result) for operand, result in params["input_output_aliases"])
-    return {**params, "input_output_aliases": aliases}, jnp.asarray(order, jnp.int32)
+    return {**params, "input_output_aliases": aliases}, order
 
 
 def starts_of_results(params: dict[str, Any], prefetched: Sequence[Any]) -> list[Any]:

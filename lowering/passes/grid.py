@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from effects import _jax
 from effects._jax import pallas
@@ -56,7 +55,7 @@ def with_lane(params: dict[str, Any]) -> dict[str, Any]:
     return pallas.with_input(params, name, lambda _, *references: _jax.evaluate(kernel, references))
 
 
-def visit_grid(params: dict[str, Any], order: np.ndarray) -> tuple[dict[str, Any], Any]:
+def visit_grid(params: dict[str, Any], order: Any) -> tuple[dict[str, Any], Any]:
     """The parameters of a kernel whose grid is visited in another order, and an operand that comes ahead of all others.
 
     `order` says which program comes when, by their numbers in the grid, the last axis first.

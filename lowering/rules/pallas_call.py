@@ -172,7 +172,7 @@ def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
             params = show_grid(params)
         if (order := _order_of(params)) is not None:
             params, visited = visit_grid(
-                params, numbers_in_order(order, math.prod(pallas.grid_of_kernel(params) or ()))
+                params, numbers_in_order(order, math.prod(pallas.grid_of_kernel(params) or ()), jnp)
             )
             args = (visited, *args)
         outs = simulate(*args, **params)

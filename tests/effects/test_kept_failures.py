@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -47,6 +48,27 @@ def _errors():
 
 def _raises_text(x):
     raise Boom("text")
+
+
+def test_what_ends_a_program_may_come_behind_many_failures():
+    """The call raises what has stopped the effects, and the barrier the failures before it, of which some are kept."""
+
+    def function():
+        raise Boom("last")
+
+    @fx.jit
+    def f(x):
+        for i in range(150):
+            fx.check(x < 0, "check {}", i)
+        fx.callback(function, None)
+        return fx.callback(lambda x: x, jax.ShapeDtypeStruct((), jnp.float32), x)
+
+    with pytest.raises(fx.EffectError, match="Boom.*last"):
+        f(jnp.float32(1)).block_until_ready()
+    errors = _errors()
+    assert len(errors) == 100 and all(isinstance(error, fx.CheckError) for error in errors)
+    assert sum("50" in note for error in errors for note in getattr(error, "__notes__", [])) == 1
+    good_program_runs()
 
 
 def test_failure_keeps_no_operand():

@@ -118,8 +118,8 @@ TEST(test_nested_stream_does_not_wait_for_untracked_records) {
   CHECK_SEEN(play.take(), {"end 1.0", "untracked.0", "3.0.0.0", "end 3.0", "untracked.1"});
 }
 
-// An untracked record that somebody waits for passes suspended streams, with those before it, and no stream that is not
-// suspended.
+// An untracked record that somebody waits for passes suspended streams, with those before it, once the functions there
+// are taken to wait for it; and no stream that is not suspended.
 TEST(test_awaited_untracked_record_passes_suspended_streams) {
   Play play;
   play.open(1, 0); // dispatch 1
@@ -129,7 +129,13 @@ TEST(test_awaited_untracked_record_passes_suspended_streams) {
   play.untracked(1, 1);
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {});
+  CHECK(!play.order.is_asked_held_up());
   play.untracked(1, 2, /*reply=*/5);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {});
+  CHECK(play.order.is_asked_held_up());
+  play.order.let_asked_pass(1);
+  CHECK(!play.order.is_asked_held_up());
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"untracked.0", "untracked.1", "untracked.2"});
   play.untracked(1, 3); // nobody waits any more
@@ -146,6 +152,32 @@ TEST(test_awaited_untracked_record_passes_suspended_streams) {
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"end 1.0"});
   CheckAllEnded(play);
+}
+
+// Functions are taken to wait until they have ended: the next ones are not, whether they run for a stream or for
+// untracked records. A stream that is only held is passed at once.
+TEST(test_functions_are_taken_to_wait_until_they_end) {
+  for (const uint32_t thread : {1u, kUntrackedThread}) {
+    Play play;
+    play.open(1, 0); // dispatch 1
+    for (uint32_t run = 0; run < 2; ++run) {
+      play.order.suspend(thread);
+      play.order.suspend(thread);
+      play.untracked(thread == 1 ? 1 : 0, run, /*reply=*/run + 1);
+      play.advance_to_the_end();
+      CHECK_SEEN(play.take(), {});
+      play.order.let_asked_pass(thread);
+      play.order.resume(thread);
+      play.advance_to_the_end();
+      CHECK_SEEN(play.take(), {"untracked." + std::to_string(run)});
+      play.order.resume(thread);
+    }
+    play.order.hold(1);
+    play.untracked(1, 2, /*reply=*/3);
+    CHECK(!play.order.is_asked_held_up());
+    play.advance_to_the_end();
+    CHECK_SEEN(play.take(), {"untracked.2"});
+  }
 }
 
 // While somebody in a suspended stream waits for untracked records, they pass suspended streams, and no others.
@@ -171,7 +203,7 @@ TEST(test_impatient_untracked_records_pass_suspended_streams) {
 }
 
 // An epoch may end with records that a run is replaying. Untracked records from after it wait for that run; those from
-// before it do not, nor one that somebody waits for.
+// before it do not, nor one for which the run is taken to wait.
 TEST(test_untracked_records_wait_for_a_run_with_which_an_epoch_ends) {
   for (const bool asked : {false, true}) {
     Play play;
@@ -192,8 +224,11 @@ TEST(test_untracked_records_wait_for_a_run_with_which_an_epoch_ends) {
     play.untracked(1, 1);
     play.untracked(2, 2, asked ? 5 : 0);
     play.advance_to_the_end();
-    if (!asked) CHECK_SEEN(play.take(), {});
-    if (!asked) play.order.resume(1);
+    CHECK_SEEN(play.take(), {});
+    if (asked)
+      play.order.let_asked_pass(1);
+    else
+      play.order.resume(1);
     play.advance_to_the_end();
     CHECK_SEEN(play.take(), {"untracked.1", "untracked.2"});
     CheckAllEnded(play);

@@ -65,6 +65,10 @@ public:
   // ring, with no lock held, and before these are taken: it may call show_python(), as `sys.stdout` is now.
   Batch next_batch(std::chrono::milliseconds patience, const std::function<void()> &before_untracked = [] {});
 
+  // Leader: see ReleaseOrder.
+  bool is_asked_held_up() const { return order_.is_asked_held_up(); }
+  void let_asked_pass(uint32_t thread) { order_.let_asked_pass(thread); }
+
 private:
   void read_inbox();
   bool collect(Batch &batch, const std::function<void()> &before_untracked);

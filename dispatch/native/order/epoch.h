@@ -82,8 +82,9 @@ struct Epoch {
 // A thread's epochs, the oldest first.
 struct EpochQueue {
   std::deque<Epoch> epochs;
-  int runs = 0;  // how many runs of the user's functions are under way for it
-  int holds = 0; // how often the host holds it
+  int runs = 0;       // how many runs of the user's functions are under way for it
+  int holds = 0;      // how often the host holds it
+  bool waits = false; // one of these functions may wait for what an untracked record asks
   bool nested = false;
   // Of the epochs that have ended with records that a run is to replay, the dispatch of the oldest. 0: there are none.
   uint64_t ended_in_run = 0;

@@ -50,7 +50,12 @@ void ReleaseOrder::suspend(uint32_t thread) {
 void ReleaseOrder::resume(uint32_t thread) {
   const bool is_last = --runs_of(thread) == 0;
   --num_suspended_;
-  if (const auto stream = streams_.find(thread); is_last && stream != streams_.end()) stream->second.ended_in_run = 0;
+  if (!is_last) return;
+  if (thread == kUntrackedThread) untracked_waits_ = false;
+  if (const auto stream = streams_.find(thread); stream != streams_.end()) {
+    stream->second.ended_in_run = 0;
+    stream->second.waits = false;
+  }
 }
 
 int &ReleaseOrder::runs_of(uint32_t thread) {

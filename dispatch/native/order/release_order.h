@@ -82,6 +82,10 @@ public:
   // Whether a function that runs for a suspended stream waits for untracked records: they cannot wait for that stream
   // then.
   void set_untracked_awaited(bool awaited) { untracked_awaited_by_function_ = awaited; }
+  // Whether an untracked record that somebody waits for may be held up by functions that run.
+  bool is_asked_held_up() const;
+  // The functions that run for this thread seem to wait for it: until they end, it passes the thread's stream.
+  void let_asked_pass(uint32_t thread);
   // From now on there are untracked records.
   void expect_untracked() { untracked_expected_ = true; }
 
@@ -155,6 +159,7 @@ private:
   bool untracked_expected_ = false;
   bool untracked_awaited_by_function_ = false;
   int untracked_suspended_ = 0;
+  bool untracked_waits_ = false;   // as an EpochQueue's
   int unordered_suspended_ = 0;    // runs of unordered functions of untracked records, for which nothing waits
   uint32_t untracked_stamp_ = 0;   // of the newest untracked record that has left
   size_t untracked_num_asked_ = 0; // how many parked untracked records somebody waits for

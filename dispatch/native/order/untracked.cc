@@ -1,6 +1,7 @@
 // The part of the release order that knows untracked records: those of programs that JAX dispatched, without epochs.
 #include "release_order.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace effects {
@@ -22,11 +23,13 @@ bool ReleaseOrder::accept_untracked(const RecordHeader &header, Payload &&payloa
 //   1. A batch has records of an epoch for Python to replay, and the epoch ends with them.
 //   2. While Python replays them, another thread takes the lead.
 //   3. An untracked record from after that epoch left here, and was written ahead of what is being replayed.
-// A suspended stream's cannot end while a function that runs for it waits for this record.
+// A suspended stream's cannot end while a function that runs for it waits for this record. Whether it does is not
+// known: the host looks where it stands.
 bool ReleaseOrder::untracked_is_due(const RecordHeader &header) const {
-  const bool passes_suspended = untracked_awaited_by_function_ || untracked_num_asked_ != 0;
+  const bool asked = untracked_num_asked_ != 0;
   for (auto &[thread, stream] : streams_) {
-    if (stream.nested || (stream.is_suspended() && passes_suspended)) continue;
+    const bool passes = untracked_awaited_by_function_ || (asked && (stream.runs == 0 || stream.waits));
+    if (stream.nested || (stream.is_suspended() && passes)) continue;
     uint64_t oldest = stream.ended_in_run;
     if (oldest == 0 && !stream.epochs.empty()) oldest = stream.epochs.front().dispatch;
     if (oldest != 0 && static_cast<int32_t>(header.token.epoch - static_cast<uint32_t>(oldest)) >= 0) return false;
@@ -36,8 +39,20 @@ bool ReleaseOrder::untracked_is_due(const RecordHeader &header) const {
 
 // A function that runs for an untracked record may wait for untracked records itself. They cannot wait for it then.
 bool ReleaseOrder::untracked_may_leave() const {
-  return may_leave(kUntrackedThread) &&
-         (untracked_suspended_ == 0 || untracked_awaited_by_function_ || untracked_num_asked_ != 0);
+  return may_leave(kUntrackedThread) && (untracked_suspended_ == 0 || untracked_awaited_by_function_ ||
+                                         (untracked_num_asked_ != 0 && untracked_waits_));
+}
+
+bool ReleaseOrder::is_asked_held_up() const {
+  if (untracked_num_asked_ == 0) return false;
+  if (untracked_suspended_ != 0 && !untracked_waits_) return true;
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [](const auto &it) { return it.second.runs != 0 && !it.second.waits && !it.second.nested; });
+}
+
+void ReleaseOrder::let_asked_pass(uint32_t thread) {
+  if (thread == kUntrackedThread) untracked_waits_ = untracked_suspended_ != 0;
+  if (const auto it = streams_.find(thread); it != streams_.end()) it->second.waits = it->second.runs != 0;
 }
 
 // A record from before the epoch's dispatch may be here unseen:

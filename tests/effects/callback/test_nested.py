@@ -1,5 +1,7 @@
 """What a callback may do: compute, issue effects, and wait for them."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,6 +93,27 @@ def test_callback_may_use(use, kind, outer):
         # A function that JAX's program calls and that waits for another program of JAX's lets the rest pass it.
         seen.sort()
     assert seen == [i + 1 for i in range(5)]
+
+
+@pytest.mark.parametrize("outer", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
+def test_a_slow_callback_is_not_passed(outer):
+    """A program of JAX's that waits for its own callback, which comes behind one that runs and waits for nothing of
+    JAX's."""
+    seen, later = [], threading.Event()
+
+    def slow(x):
+        was_passed = later.wait(0.3)
+        seen.append("passed" if was_passed else "slow")
+
+    def asked(x):
+        seen.append("asked")
+        later.set()
+        return x
+
+    outer(lambda x: fx.callback(slow, None, x))(jnp.float32(1))
+    jax.jit(lambda x: fx.callback(asked, F32, x))(jnp.float32(2)).block_until_ready()
+    meet_barrier()
+    assert seen == ["slow", "asked"]
 
 
 @pytest.mark.parametrize("kind", ["sync", "queued"])

@@ -101,6 +101,29 @@ def _asking(called):
     return kernel
 
 
+def test_order_beside_references():
+    """JAX takes no arrays that a loop closes over where it turns references into values."""
+
+    def kernel(x_ref, o_ref):
+        def turn(i):
+            o_ref[0] = fx.callback(lambda x: np.asarray(x) + 1, jax.ShapeDtypeStruct((), jnp.int32), x_ref[i])
+
+        pl.loop(0, x_ref[1])(turn)
+        o_ref[1] = pl.num_programs(0)
+
+    call = fx.pallas_call(kernel, INT, grid=(2,), in_specs=[PAIRS], out_specs=PAIRS, interpret=True, grid_order=1)
+
+    def f(x):
+        def condition(i):
+            cell = jax.new_ref(x)
+            return (call(cell[...])[1] == 2) & (i < 3)
+
+        return jax.lax.while_loop(condition, lambda i: i + 1, 0)
+
+    assert fx.jit(f)(X) == 3
+    fx.effects_barrier()
+
+
 def _ordered_lines(records):
     return [record.text for record in records if "begins" in record.text or "has" in record.text]
 

@@ -216,8 +216,8 @@ SLIPS = (
     Slip(
         "kernels.order_of_visits",
         "effects/_api/pallas_call.py",
-        'return numbers[::-1].copy() if order == "reverse"',
-        'return numbers.copy() if order == "reverse"',
+        "        return numbers[::-1]\n",
+        "        return numbers\n",
         "The reverse order of a grid is the order of the grid.",
         _in("grid_order", "orders"),
     ),
