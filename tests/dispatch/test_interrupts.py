@@ -174,7 +174,7 @@ for step in itertools.count(1, STRIDE):
     assert sys.stdout.getvalue().endswith(f"after {step}\\n"), step
     if not interrupted:
         break
-print("done", step > 100, file=sys.__stdout__)
+print("done", step > 100, file=sys.__stdout__, flush=True)
 """
 
 
