@@ -94,7 +94,7 @@ def sync(repeats: int) -> Result:
         lambda i, x: fx.callback(calls, SCALAR, x),
         lambda i, x: io_callback(calls, SCALAR, x, ordered=True),
         calls,
-        4,
+        10,
         repeats,
     )
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 25
+INTERFACE = 26
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -271,20 +271,6 @@ class Batch(NamedTuple):
     stopped: bool  # the drain is to end
 
 
-class Asked(NamedTuple):
-    """A batch that has one call for which a program waits, and nothing else."""
-
-    run: int  # as a `Batch`'s
-    untracked_in_run: int
-    thread: int
-    epoch: int
-    site: int  # of the record, as the rest
-    token: tuple[int, ...]
-    device: int
-    reply: int
-    payload: bytes
-
-
 class ItemKind(enum.IntEnum):
     TEXT = 0  # of consecutive records that go to one output
     RECORDS = 1  # consecutive records of one epoch, headers included
@@ -367,7 +353,6 @@ def layout() -> dict[str, Any]:
         "item_kinds": list(_values(ItemKind)),
         "when_full": list(WHEN_FULL),
         "batch": list(Batch._fields),
-        "asked": list(Asked._fields),
         "item": list(Item._fields),
         "callback_record": list(CallbackRecord._fields),
         "records_between": list(RecordsBetween._fields),

@@ -18,7 +18,7 @@ from effects._bars import bars
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
-from effects.dispatch.draining.answers import ASKED, DirectCalls, answer_with, as_batch, left_of
+from effects.dispatch.draining.answers import DirectCallsHost, answer_with, left_of
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.host_runs import HostRuns
@@ -73,10 +73,11 @@ class Drain:
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
-        self._direct = DirectCalls(
+        host = DirectCallsHost(
             *(streams, failures, observers, sites, self.runs, self.running),
-            *(self._start_thread, self.host_runs.fail, _PATIENCE),
+            *(lambda: self.ended or self._start_thread(), self._look, self.host_runs.fail),
         )
+        self._direct = native.DirectCalls(host, _PATIENCE)
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
         self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
         self._batches = 0  # the leader's
@@ -149,6 +150,7 @@ class Drain:
     def give_up(self, patience: float) -> LeftOut:
         """From now on nothing is replayed. Waits a moment for what runs. Returns what is left out."""
         self.given_up = given_up = self.given_up or LeftOut()
+        self._direct.close()
         for _ in range(2):  # the second time, functions that do not return keep nothing back
             native.fail_replies(MSG_PROCESS_ENDS)
             self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
@@ -175,7 +177,7 @@ class Drain:
         """After the threads have ended: replays what came since, in the calling thread."""
         with self._streams.nested_here() as nested:
             while not done():
-                _, replayed, _ = self._step(self._settle(nested))
+                _, replayed, _ = self._step(self._settle(nested), nested.calls)
                 if not replayed:
                     self._settling.look()
 
@@ -195,22 +197,17 @@ class Drain:
         while not leads and native.stand_by():
             leads, replayed, stopped = True, False, False
             while leads and (replayed or not stopped):
-                leads, replayed, stopped = self._step(settle)
+                leads, replayed, stopped = self._step(settle, nested.calls)
         del self._nested[threading.get_ident()]
         if leads:
             native.leave()
 
-    def _step(self, settle: Settle | None) -> tuple[bool, bool, bool]:
+    def _step(self, settle: Settle, nested: dict[int, Any]) -> tuple[bool, bool, bool]:
         """Replays a batch. Returns whether this thread still leads, whether there was anything in the batch, and
-        whether the drain is to end."""
-        batch: Any = self._direct.next_batch()  # no `Batch` of `Item`s: to name them takes time
-        while len(batch) == ASKED:
-            batch = as_batch(batch) if self.ended or self.given_up else self._direct.answer(batch, settle)
-            if batch is None:
-                return False, True, False
-            self._batches += 1
-            if self._batches % 64 == 0:
-                self._look()
+        whether the drain is to end. `nested`: the open calls of what this thread's functions dispatch."""
+        batch: Any = self._direct.next_batch(settle, nested)  # no `Batch` of `Item`s: to name them takes time
+        if batch is None:
+            return False, True, False
         items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = batch
         # Looked up now: another thread may lead before all is replayed, and end these epochs.
         calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
@@ -266,7 +263,7 @@ class Drain:
         run: int,
         untracked: int,
         finished: list[tuple[int, int, int]],
-        settle: Settle | None,
+        settle: Settle,
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
         Returns whether we still lead."""
@@ -282,8 +279,7 @@ class Drain:
                     answer = self._call(item, *calls[at], settle)
                 else:
                     self._show(Item._make(item), *calls[at])
-                    if settle is not None:
-                        settle((item[_THREAD], item[_EPOCH]))
+                    settle((item[_THREAD], item[_EPOCH]))
             except BaseException as error:  # ours: the others go on all the same
                 self._failures.add((item[_THREAD], item[_EPOCH]), error)
                 if item[_REPLY]:
@@ -328,7 +324,7 @@ class Drain:
     def _replay(self, thread: int, epoch: int, call: Any) -> Replay:
         return Replay(self._failures, self._observers, call or outside_epochs(), (thread, epoch))
 
-    def _call(self, item: tuple[Any, ...], call: Any, eager_site: Site | None, settle: Settle | None) -> Any:
+    def _call(self, item: tuple[Any, ...], call: Any, eager_site: Site | None, settle: Settle) -> Any:
         """Runs the functions of an item, and replays what stands between them. Returns the number of the reply that a
         device waits for, always that of the last function; what to answer; and whether other devices have such calls.
         """

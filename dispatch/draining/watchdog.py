@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import inspect
 import os
 import sys
@@ -64,6 +65,9 @@ _HELD_LONG = 1.0
 
 _IDLE = 0.1
 """The share of a processor's time below which nothing is computed."""
+
+_COLLECTS_UNDER_LOCK = sys.version_info < (3, 12)
+"""Whether objects that are made may have Python collect garbage at once, whatever locks are held."""
 
 _ROOT = Path(__file__).parents[2]
 _OURS = tuple(str(_ROOT / package) + os.sep for package in ("dispatch", "lowering"))
@@ -217,7 +221,7 @@ def _below(thread: int, running: Mapping[int, Running]) -> Iterator[int]:
 
 def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | None:
     """What the function waits for, as far as it can be seen."""
-    innermost = frame = sys._current_frames().get(thread)
+    innermost = frame = frames().get(thread)
     if innermost is None:
         return None
 
@@ -258,6 +262,18 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
     if own is not None and (awaited := _unready(output_token for _, output_token in list(own.running.values()))):
         return wait(awaited, any(map(_is_over_several, awaited)), own.thread, id(awaited[0]))
     return _Wait((id(arrays[0]),), _ARRAY_PATIENCE, False, now, now, cpu) if arrays else None
+
+
+def frames() -> dict[int, FrameType]:
+    """Where each thread stands. On Python 3.11 that is a deadlock if Python collects garbage meanwhile: a thread's own
+    variables, when they are freed, wait for the lock that is held (CPython's issue 106883)."""
+    if not _COLLECTS_UNDER_LOCK or not gc.isenabled():
+        return sys._current_frames()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        gc.enable()
 
 
 def _values(frame: FrameType) -> Iterator[Any]:

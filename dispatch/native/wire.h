@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 25;
+inline constexpr int kInterface = 26;
 
 // Tokens
 

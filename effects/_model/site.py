@@ -291,17 +291,20 @@ class Site:
         return self.is_flat and all(isinstance(leaf, Operand) for leaf in self.leaves)
 
     @functools.cached_property
-    def is_called_with_arrays(self) -> bool:
-        """Whether the site is a function's that is called once, with what travels in a record as it lies there."""
-        call = self.content.call
-        return (
-            call is self.content
-            and call.results is not None
-            and not (call.pass_record or call.prints)
-            and self._is_plain
-            and not (self.lanes or self.mask or self.grid or self.num_dynamic_sizes or self.shard_bounds)
-            and not self._shown_otherwise
-        )
+    def direct_call(self) -> tuple[Any, ...] | None:
+        """If the site is of a function that this process has, which is called once, with what travels in a record as it
+        lies there, and for which a program waits: the function, the `places` of its arguments, and type and shape of
+        its only result. The type is None if there are several, or native code cannot read them."""
+        call: Any = self.content.call
+        if call is not self.content or call.results is None or call.pass_record or call.prints or not self._is_plain:
+            return None
+        if (fn := call.function.fn) is None:
+            return None
+        if self.lanes or self.mask or self.grid or self.num_dynamic_sizes or self.shard_bounds or self._shown_otherwise:
+            return None
+        only = call.only_result
+        stored = only.stored if only is not None and only.stored.isbuiltin == 1 else None
+        return fn, tuple(self.places), stored, only.shape if only is not None else ()
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in place of the operands."""

@@ -35,8 +35,8 @@ is_counting = False
 print(json.dumps({name: count / STEPS for name, count in counts.items()}))
 """
 
-MOST = 10
-"""Of our functions, for a callback whose result a program waits for; those of comprehensions too, on Python 3.11."""
+MOST = 0.6
+"""Of our functions, for a callback whose result a program waits for: what comes at every 64th."""
 
 
 def test_result_of_a_callback_takes_few_calls():
@@ -44,5 +44,5 @@ def test_result_of_a_callback_takes_few_calls():
     run = run_python(COUNTS_CALLS)
     assert run.returncode == 0, run.stderr
     counts = json.loads(run.stdout)
-    assert counts["DirectCalls.answer"] == 1  # the test can see the path
+    assert counts["Drain._look"] > 0  # the test can see the path
     assert sum(counts.values()) <= MOST, counts

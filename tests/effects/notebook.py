@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import signal
 import subprocess
 import sys
 import time
@@ -38,6 +40,13 @@ fails = fx.jit(lambda x: fx.callback(fail, None, x))
 """The first cell of the tests' notebooks."""
 
 
+# Where its threads stand when it is aborted is said on the test's own standard error: the kernel replaces its.
+_LAUNCH = (
+    "import faulthandler, os; faulthandler.enable(os.dup(2)); "
+    "from ipykernel.kernelapp import launch_new_instance; launch_new_instance()"
+)
+
+
 class Notebook:
     """A kernel in a process of its own, whose cells are sent as a notebook sends them."""
 
@@ -46,11 +55,9 @@ class Notebook:
         write_connection_file(connection, transport="ipc", ip=str(folder / "socket"))
         # Set by pytest, it would make the kernel leave its outputs as they are.
         env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-        env |= environment
+        env |= {"IPYTHONDIR": str(folder / "ipython"), **environment}  # else all kernels write into one history
         env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "ipykernel_launcher", "-f", connection], cwd=folder, env=env
-        )
+        self._process = subprocess.Popen([sys.executable, "-c", _LAUNCH, "-f", connection], cwd=folder, env=env)
         self._client = BlockingKernelClient(connection_file=connection)
         try:
             self._client.load_connection_file()
@@ -78,7 +85,11 @@ class Notebook:
         outputs = dict.fromkeys(sent, "")
         deadline = time.monotonic() + 240
         while True:
-            message = self._client.get_iopub_msg(timeout=max(0, deadline - time.monotonic()))
+            try:
+                message = self._client.get_iopub_msg(timeout=max(0, deadline - time.monotonic()))
+            except queue.Empty:
+                self._end_silent()
+                raise AssertionError(f"the kernel says nothing; by now: {outputs}; see where it stood above") from None
             cell, content = message["parent_header"].get("msg_id"), message["content"]
             if cell not in outputs:
                 continue
@@ -88,6 +99,11 @@ class Notebook:
                 outputs[cell] += content["ename"]
             elif content.get("execution_state") == "idle" and cell == sent[-1]:
                 return list(outputs.values())
+
+    def _end_silent(self):
+        """Ends the kernel, which says on the standard error where its threads stand."""
+        self._process.send_signal(signal.SIGABRT)
+        self._process.wait(60)
 
     def close(self):
         self._client.stop_channels()

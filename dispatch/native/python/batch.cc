@@ -2,7 +2,6 @@
 
 #include <nanobind/ndarray.h>
 
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -18,13 +17,6 @@ nb::object ToArray(Block block, size_t size) {
   std::byte *const data = block.release();
   nb::capsule owner(data, [](void *pointer) noexcept { Free()(static_cast<std::byte *>(pointer)); });
   return nb::cast(nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(data, {size}, owner));
-}
-
-nb::tuple ToTuple(const Token &token) { return nb::make_tuple(token.stream, token.epoch, token.phase, token.index); }
-
-// Whether it is one of several devices that ask.
-bool IsOfSeveral(const RecordHeader &header) {
-  return header.reply != 0 && ((header.flags & kReplicated) != 0 || InRegion(header.token));
 }
 
 // The records of an item that calls functions: a `CallbackRecord` for each callback's, of which `several` says whether
@@ -90,37 +82,16 @@ nb::list ToRuns(const std::vector<Finished> &finished) {
   return runs;
 }
 
-// The call if a batch has one that a program waits for, and nothing else; empty otherwise.
-nb::object ToAsked(const Batch &batch, bool advanced) {
-  if (batch.items.size() != 1 || !batch.has_run() || advanced || batch.stopped) return {};
-  if (!batch.finished.empty() || !batch.forgotten.empty()) return {};
-  const Item &item = batch.items.front();
-  if (item.kind != ItemKind::kRecords || item.count != 1 || item.reply == 0 || item.info.failed) return {};
-  RecordHeader header;
-  std::memcpy(&header, item.data.data(), sizeof header);
-  if (IsOfSeveral(header)) return {};
-  return nb::make_tuple(batch.suspended(), batch.untracked_in_run, item.info.thread, item.info.epoch, header.site,
-                        ToTuple(header.token), header.device, header.reply,
-                        nb::bytes(item.data.data() + sizeof header, header.payload_size));
-}
-
 } // namespace
 
-Batch TakeBatch(double patience_s, const nb::callable &before_untracked) {
-  const std::chrono::milliseconds patience(static_cast<int64_t>(patience_s * 1e3));
-  return drain().next_batch(patience, [&before_untracked] {
-    nb::gil_scoped_acquire acquire;
-    try {
-      before_untracked();
-    } catch (nb::python_error &error) { // the batch must not be lost
-      error.discard_as_unraisable(before_untracked);
-    }
-  });
+nb::tuple ToTuple(const Token &token) { return nb::make_tuple(token.stream, token.epoch, token.phase, token.index); }
+
+bool IsOfSeveral(const RecordHeader &header) {
+  return header.reply != 0 && ((header.flags & kReplicated) != 0 || InRegion(header.token));
 }
 
 nb::tuple ToPython(Batch &batch) {
   const bool advanced = batch.untracked_released > progress().untracked_released();
-  if (nb::object asked = ToAsked(batch, advanced); asked.is_valid()) return nb::borrow<nb::tuple>(asked);
   nb::list forgotten;
   for (const uint64_t site : batch.forgotten) forgotten.append(site);
   const auto number_if = [](bool there, uint64_t number) {

@@ -17,6 +17,7 @@
 #include "../xla/targets.h"
 #include "batch.h"
 #include "buffers.h"
+#include "direct_calls.h"
 #include "dispatcher.h"
 #include "exit.h"
 #include "host_reply.h"
@@ -163,14 +164,10 @@ NB_MODULE(_native, m) {
   m.def("let_asked_pass", [](uint32_t thread) { drain().let_asked_pass(thread); });
   m.def("show_python", [](bool all) { drain().show_python(all); });
 
-  m.def("next_batch", [](double patience_s, const nb::callable &before_untracked) {
-    Batch batch;
-    {
-      nb::gil_scoped_release release;
-      batch = TakeBatch(patience_s, before_untracked);
-    }
-    return ToPython(batch);
-  });
+  nb::class_<DirectCalls>(m, "DirectCalls")
+      .def(nb::init<nb::handle, double>(), nb::arg("host"), nb::arg("patience"))
+      .def("next_batch", &DirectCalls::next_batch)
+      .def("close", &DirectCalls::close);
 
   // Publishes from the host: a record of an effect that did not run inside a program, or of a platform without a
   // native handler. `operands` are objects with the buffer protocol.
@@ -206,24 +203,6 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     replies().answer(number, {buffers.spans(), {}});
   });
-  // What the leader does behind a function that a program waits for, in one step: `resume`, `answer`, `reclaim`, and
-  // `next_batch` unless another thread leads now. The program may go on in this thread as far as its next call, which
-  // then is that batch, without Python's lock in between. Returns the batch, or None.
-  m.def("conclude",
-        [](uint32_t thread, uint64_t untracked, uint32_t number, nb::list results, double patience_s,
-           const nb::callable &before_untracked) -> nb::object {
-          const Buffers buffers(results);
-          Batch batch;
-          bool leads;
-          {
-            nb::gil_scoped_release release;
-            drain().resume(thread, untracked);
-            replies().answer(number, {buffers.spans(), {}});
-            leads = wake_up().reclaim();
-            if (leads) batch = TakeBatch(patience_s, before_untracked);
-          }
-          return leads ? nb::object(ToPython(batch)) : nb::object(nb::none());
-        });
   m.def("answer_error", [](uint32_t number, const std::string &why) {
     nb::gil_scoped_release release;
     replies().fail(number, why);

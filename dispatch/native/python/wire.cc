@@ -164,7 +164,6 @@ nb::dict Wire() {
                                     {"drop_newest", number(WhenFull::kDropNewest)},
                                     {"drop_oldest", number(WhenFull::kDropOldest)}});
   wire["batch"] = Names(kBatchFields);
-  wire["asked"] = Names(kAskedFields);
   wire["item"] = Names(kItemFields);
   wire["callback_record"] = Names(kCallbackRecordFields);
   wire["records_between"] = Names(kRecordsBetweenFields);

@@ -143,6 +143,17 @@ def test_pass_record():
     assert [record.args[0].tolist() for record in lanes] == [0, 1]
 
 
+def test_pass_record_with_results():
+    """So does one for whose results a program waits."""
+
+    @fx.jit
+    def f(x):
+        result = jax.ShapeDtypeStruct((), jnp.float32)
+        return fx.callback(lambda x, record: np.float32(x + record.line), result, x, pass_record=True)
+
+    assert f(jnp.float32(1)) == 1 + f.__wrapped__.__code__.co_firstlineno + 3
+
+
 def test_context_of_the_call_is_in_force():
     """A callback sees the contextvars as they were when the program was called."""
     variable = contextvars.ContextVar("variable", default="unset")

@@ -5,7 +5,6 @@ from tests.mutants.slip import Slip
 BUILDER = "dispatch/native/drain/batch_builder.cc"
 REPLIES = "dispatch/native/drain/replies.cc"
 REPLAY = "dispatch/draining/replay.py"
-ANSWERS = "dispatch/draining/answers.py"
 EXITS = "tests/effects/callback/test_exits.py"
 CAPTURE = "tests/effects/log/test_capture.py"
 
@@ -19,28 +18,20 @@ SLIPS = (
         (f"{EXITS}::test_exit_of_a_callback_with_results_is_raised_by_the_call",),
     ),
     Slip(
-        "replay.direct_exit",
-        ANSWERS,
-        "        except BaseException as error:\n            result = Replay(",
-        "        except Exception as error:\n            result = Replay(",
-        "A callback that a program waits for and that raises SystemExit ends the drain's thread.",
-        (f"{EXITS}::test_exit_of_a_callback_with_results_is_raised_by_the_call",),
+        "replay.direct_record",
+        "effects/_model/site.py",
+        " or call.pass_record or call.prints",
+        " or call.prints",
+        "A function that asks for its record does not get it.",
+        ("tests/effects/callback/test_callback.py::test_pass_record_with_results",),
     ),
     Slip(
-        "replay.direct_settles",
-        ANSWERS,
-        "                if settle is not None:\n                    settle(key)\n",
-        "                pass\n",
-        "Effects of what a callback calls come after those of its program.",
-        ("tests/effects/callback/test_nested.py",),
-    ),
-    Slip(
-        "replay.direct_type",
-        ANSWERS,
-        "                and returned.shape == only.shape\n",
-        "",
-        "An array of another shape is taken for the result.",
-        ("tests/effects/callback/test_results.py",),
+        "replay.direct_types",
+        "effects/_model/site.py",
+        " or self.shard_bounds or self._shown_otherwise:\n            return None",
+        " or self.shard_bounds:\n            return None",
+        "Arguments come in the types in which they travel.",
+        ("tests/effects/callback/test_callback.py::test_every_dtype_goes_in_and_comes_out",),
     ),
     Slip(
         "replay.torn_prints",

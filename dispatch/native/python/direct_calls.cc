@@ -1,0 +1,270 @@
+#include "direct_calls.h"
+
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../xla/runtime.h"
+#include "batch.h"
+#include "buffers.h"
+
+namespace effects {
+namespace {
+
+constexpr int kLook = 64; // calls between two looks for what comes by no batch
+
+nb::object Name(const char *name) { return nb::steal(PyUnicode_InternFromString(name)); }
+
+nb::object Get(nb::handle object, nb::handle name) {
+  PyObject *const value = PyObject_GetAttr(object.ptr(), name.ptr());
+  if (value == nullptr) throw nb::python_error();
+  return nb::steal(value);
+}
+
+bool IsTrue(nb::handle object) {
+  const int is_true = PyObject_IsTrue(object.ptr());
+  if (is_true < 0) throw nb::python_error();
+  return is_true != 0;
+}
+
+template <size_t N>
+nb::object Vectorcall(nb::handle f, PyObject *(&args)[N]) { // the first place is not an argument
+  PyObject *const returned = PyObject_Vectorcall(f.ptr(), args + 1, (N - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  if (returned == nullptr) throw nb::python_error();
+  return nb::steal(returned);
+}
+
+void Set(nb::dict &dict, nb::handle key, nb::handle value) {
+  if (PyDict_SetItem(dict.ptr(), key.ptr(), value.ptr()) != 0) throw nb::python_error();
+}
+
+// Returns whether it was there.
+bool Pop(nb::dict &dict, nb::handle key) {
+  if (PyDict_DelItem(dict.ptr(), key.ptr()) == 0) return true;
+  PyErr_Clear();
+  return false;
+}
+
+nb::object CallOne(nb::handle f, nb::handle arg) {
+  PyObject *args[] = {nullptr, arg.ptr()};
+  return Vectorcall(f, args);
+}
+
+nb::handle At(nb::handle tuple, Py_ssize_t i) { return NB_TUPLE_GET_ITEM(tuple.ptr(), i); }
+
+double Monotonic() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+} // namespace
+
+// A call on this path.
+struct DirectCalls::Call {
+  uint32_t run; // as a `Batch`'s
+  uint64_t untracked_in_run;
+  uint32_t reply;
+  nb::object site, direct; // and its `Site.direct_call`
+  nb::object in_force;     // when its program was called: a `Call` in Python
+  nb::object key, token, device, payload;
+};
+
+// What a function returned, as bytes, or why it returned nothing.
+class DirectCalls::Result {
+public:
+  // Bytes of an array. Few are copied: it may change once Python's lock is let go of. Returns whether they could be
+  // had.
+  bool take(nb::handle array) {
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_SIMPLE) != 0) {
+      PyErr_Clear(); // they do not lie one after the other
+      return false;
+    }
+    const auto size = static_cast<size_t>(buffer.len);
+    if (size < kSmall) copied_.assign(static_cast<const char *>(buffer.buf), size);
+    PyBuffer_Release(&buffer);
+    if (size < kSmall) {
+      spans_ = {{copied_.data(), size}};
+    } else {
+      nb::list one;
+      one.append(array);
+      take_all(one);
+    }
+    return true;
+  }
+  void take_all(nb::list objects) {
+    buffers_.emplace(objects);
+    spans_ = buffers_->spans();
+  }
+  void fail(std::string why) {
+    spans_.clear();
+    why_none_ = std::move(why);
+  }
+  Answer answer() const { return {spans_, why_none_}; }
+
+private:
+  static constexpr size_t kSmall = 1 << 12;
+
+  std::string copied_, why_none_;
+  std::optional<Buffers> buffers_;
+  std::vector<Span> spans_;
+};
+
+DirectCalls::DirectCalls(nb::handle host, double patience_s)
+    : patience_s_(patience_s), until_look_(kLook), stream_of_(host.attr("stream_of")), site_of_(host.attr("site_of")),
+      start_thread_(host.attr("start_thread")), look_(host.attr("look")), note_output_(host.attr("note_output")),
+      take_results_(host.attr("take_results")), fail_(host.attr("fail")), clear_frames_(host.attr("clear_frames")),
+      failures_(host.attr("failures")), observers_(host.attr("observers")), programs_(failures_.attr("programs")),
+      unended_(failures_.attr("unended")), given_up_(failures_.attr("given_up")), frames_(failures_.attr("frames")),
+      runs_(nb::borrow<nb::dict>(host.attr("runs"))), running_(nb::borrow<nb::dict>(host.attr("running"))),
+      array_type_(nb::module_::import_("numpy").attr("ndarray")), untracked_ended_(Name("untracked_ended")),
+      handlers_(Name("handlers")), captures_(Name("captures")), eager_(Name("eager")), calls_(Name("calls")),
+      direct_call_(Name("direct_call")), dtype_(Name("dtype")), shape_(Name("shape")), copy_(Name("copy")),
+      run_(Name("run")) {}
+
+nb::object DirectCalls::next_batch(nb::object settle, nb::dict nested) {
+  Batch batch;
+  {
+    nb::gil_scoped_release release;
+    batch = take();
+  }
+  for (Call call; find(batch, call);) {
+    if (--until_look_ == 0) {
+      until_look_ = kLook;
+      look_();
+    }
+    if (!answer(call, batch, settle, nested)) return nb::none();
+  }
+  return ToPython(batch);
+}
+
+Batch DirectCalls::take() {
+  return drain().next_batch(std::chrono::milliseconds(static_cast<int64_t>(patience_s_ * 1e3)), [this] {
+    nb::gil_scoped_acquire acquire;
+    try {
+      note_output_();
+    } catch (nb::python_error &error) { // the batch must not be lost
+      error.discard_as_unraisable(note_output_);
+    }
+  });
+}
+
+// Whether nothing has failed and nobody looks on.
+bool DirectCalls::is_clear() const {
+  return PyDict_Size(programs_.ptr()) == 0 && PySet_Size(unended_.ptr()) == 0 && PySet_Size(given_up_.ptr()) == 0 &&
+         !IsTrue(Get(failures_, untracked_ended_)) && !IsTrue(Get(observers_, handlers_)) &&
+         !IsTrue(Get(observers_, captures_));
+}
+
+// Whether the batch is one call of this path, and which. A batch of which that cannot be told takes the general path.
+bool DirectCalls::find(const Batch &batch, Call &call) const try {
+  if (closed_ || batch.items.size() != 1 || !batch.has_run() || batch.stopped) return false;
+  if (!batch.finished.empty() || !batch.forgotten.empty()) return false;
+  if (batch.untracked_released > progress().untracked_released()) return false;
+  const Item &item = batch.items.front();
+  if (item.kind != ItemKind::kRecords || item.count != 1 || item.reply == 0 || item.info.failed) return false;
+  RecordHeader header;
+  std::memcpy(&header, item.data.data(), sizeof header);
+  if (IsOfSeveral(header) || !is_clear()) return false;
+  const nb::object stream = CallOne(stream_of_, nb::int_(item.info.thread));
+  if (stream.is_none() || IsTrue(Get(stream, eager_))) return false;
+  const nb::object epoch = nb::int_(item.info.epoch), calls = Get(stream, calls_);
+  call.in_force = nb::borrow(PyDict_GetItemWithError(calls.ptr(), epoch.ptr()));
+  call.site = CallOne(site_of_, nb::int_(header.site));
+  if (!call.in_force.is_valid() || call.site.is_none()) return false;
+  call.direct = Get(call.site, direct_call_);
+  if (call.direct.is_none()) return false;
+  call.run = batch.suspended();
+  call.untracked_in_run = batch.untracked_in_run;
+  call.reply = header.reply;
+  call.key = nb::make_tuple(item.info.thread, epoch);
+  call.token = ToTuple(header.token);
+  call.device = nb::int_(header.device);
+  call.payload = nb::bytes(item.data.data() + sizeof header, header.payload_size);
+  return true;
+} catch (nb::python_error &error) {
+  error.discard_as_unraisable(site_of_);
+  return false;
+}
+
+// Calls the function and answers. Then `batch` is the leader's next. Returns false if another thread leads now.
+bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle settle, nb::handle nested) {
+  const nb::object me = nb::steal(PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
+  const nb::tuple asked = nb::make_tuple(call.key, call.site, call.token, call.device, call.reply, call.payload);
+  const nb::object under_way = nb::steal(PyLong_FromVoidPtr(asked.ptr()));
+  Set(runs_, under_way, nb::make_tuple(call.run, call.untracked_in_run, asked));
+  Result result;
+  try {
+    if (wake_up().offer() == 0) start_thread_();
+    const nb::object since = nb::float_(Monotonic());
+    Set(running_, me, nb::make_tuple(call.site, call.key, call.token, call.reply, false, since));
+    take_result(result, call, run(call, settle, nested));
+  } catch (nb::python_error &error) {
+    result.fail(fail(call, error, settle));
+  }
+  Pop(running_, me); // it is gone if the function waited after the threads had ended
+  if (PyDict_Size(frames_.ptr()) != 0) clear_frames_();
+  const bool suspended = Pop(runs_, under_way);
+  nb::gil_scoped_release release;
+  if (suspended) drain().resume(call.run, call.untracked_in_run);
+  // The program may go on in this thread as far as its next call, which then is the next batch.
+  replies().answer(call.reply, result.answer());
+  const bool leads = wake_up().reclaim();
+  if (leads) batch = take();
+  return leads;
+}
+
+// What the function returns. What it has called comes where it does, also if it raises.
+nb::object DirectCalls::run(const Call &call, nb::handle settle, nb::handle nested) {
+  PyObject *context = At(call.in_force, 2).ptr();
+  const nb::object copied = nb::steal(PyObject_VectorcallMethod(copy_.ptr(), &context, 1, nullptr)); // its own
+  if (!copied.is_valid()) throw nb::python_error();
+  const nb::handle places = At(call.direct, 1);
+  const auto count = NB_TUPLE_GET_SIZE(places.ptr());
+  std::vector<nb::object> arrays;
+  std::vector<PyObject *> args{copied.ptr(), At(call.direct, 0).ptr()};
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const nb::handle place = At(places, i);
+    PyObject *array[] = {nullptr, At(place, 0).ptr(), At(place, 1).ptr(), call.payload.ptr(), At(place, 2).ptr()};
+    arrays.push_back(Vectorcall(array_type_, array));
+    args.push_back(arrays.back().ptr());
+  }
+  const auto settle_now = [&] {
+    if (PyDict_Size(nested.ptr()) != 0 || PyDict_Size(programs_.ptr()) != 0) CallOne(settle, call.key);
+  };
+  const nb::object returned = nb::steal(PyObject_VectorcallMethod(run_.ptr(), args.data(), args.size(), nullptr));
+  if (!returned.is_valid()) {
+    nb::python_error error; // takes what was raised
+    settle_now();
+    throw error;
+  }
+  settle_now();
+  return returned;
+}
+
+// One array of the type that is expected is taken as it is. `take_results` in Python has all else, and says what is
+// wrong.
+void DirectCalls::take_result(Result &result, const Call &call, nb::handle returned) {
+  const nb::handle stored = At(call.direct, 2), shape = At(call.direct, 3);
+  if (!stored.is_none() && Py_TYPE(returned.ptr()) == reinterpret_cast<PyTypeObject *>(array_type_.ptr()) &&
+      Get(returned, dtype_).is(stored)) {
+    const int same = PyObject_RichCompareBool(Get(returned, shape_).ptr(), shape.ptr(), Py_EQ);
+    if (same < 0) throw nb::python_error();
+    if (same != 0 && result.take(returned)) return;
+  }
+  PyObject *args[] = {nullptr, call.site.ptr(), returned.ptr()};
+  result.take_all(nb::borrow<nb::list>(Vectorcall(take_results_, args)));
+}
+
+// The function has raised this, or returned what was not asked for: ends its program. Returns what this gets to hear.
+std::string DirectCalls::fail(const Call &call, nb::python_error &error, nb::handle settle) try {
+  PyObject *args[] = {nullptr,      error.value().ptr(), call.in_force.ptr(), call.key.ptr(),
+                      settle.ptr(), call.site.ptr(),     call.token.ptr(),    call.device.ptr()};
+  return nb::cast<std::string>(Vectorcall(fail_, args));
+} catch (const std::exception &ours) {
+  return ours.what();
+}
+
+} // namespace effects

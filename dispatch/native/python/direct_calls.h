@@ -1,0 +1,62 @@
+// Callbacks for which a program waits, one by one, on the shortest path to their answers.
+//
+// A program that waits in each step of a loop goes as fast as this path is short. So the only Python frame on it is the
+// function's own. It is for a batch that holds nothing but the call, a function that is called once with arrays, and a
+// drain in which nothing else has to be seen to. All others are the general path's, which is Python's: `Drain` and
+// `Replay` say what this one must come to.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+
+#include "../drain/batch.h"
+
+namespace effects {
+
+namespace nb = nanobind;
+
+// All under Python's lock, which is let go of while the leader waits, and for as long as a program goes on in its
+// thread.
+class DirectCalls {
+public:
+  // `host` says what the path looks at and what it leaves to Python: `DirectCallsHost` in Python. `patience_s`: after
+  // which a batch comes though there is nothing in it.
+  DirectCalls(nb::handle host, double patience_s);
+  DirectCalls(const DirectCalls &) = delete;
+
+  // The leader's next batch for the general path, a `Batch`, when the calls before it have been answered; None if
+  // another thread leads now. `settle` and `nested`: what waits for the programs that a function in this thread has
+  // called, and the calls that are open of these.
+  nb::object next_batch(nb::object settle, nb::dict nested);
+
+  // From now on all take the general path.
+  void close() { closed_ = true; }
+
+private:
+  struct Call;
+  class Result;
+
+  Batch take();
+  bool is_clear() const;
+  bool find(const Batch &batch, Call &call) const;
+  bool answer(const Call &call, Batch &batch, nb::handle settle, nb::handle nested);
+  nb::object run(const Call &call, nb::handle settle, nb::handle nested);
+  void take_result(Result &result, const Call &call, nb::handle returned);
+  std::string fail(const Call &call, nb::python_error &error, nb::handle settle);
+
+  const double patience_s_;
+  bool closed_ = false;
+  int until_look_;
+  // Of the host.
+  nb::object stream_of_, site_of_, start_thread_, look_, note_output_, take_results_, fail_, clear_frames_;
+  nb::object failures_, observers_, programs_, unended_, given_up_, frames_;
+  nb::dict runs_, running_;
+  // Of NumPy.
+  nb::object array_type_;
+  // Names of attributes.
+  nb::object untracked_ended_, handlers_, captures_, eager_, calls_, direct_call_, dtype_, shape_, copy_, run_;
+};
+
+} // namespace effects
