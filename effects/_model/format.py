@@ -14,6 +14,7 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._model.arguments import flat_arguments, holds_tracer
+from effects._model.mark import Mark
 from effects._model.operand import Operand, Static
 from effects._model.where import Where
 
@@ -186,6 +187,8 @@ def fill(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def _with_elements(value: Any) -> Any:
+    if type(value) is Mark:
+        return value
     return jax.tree.map(lambda x: x.view(_Elements) if type(x) is np.ndarray and x.ndim else x, value)
 
 

@@ -62,6 +62,8 @@ class Line(Content):
     @functools.cached_property
     def only_fills(self) -> bool:
         """What a specification pads or cuts behind a conversion has to be there."""
+        if "!" not in self.fmt:
+            return True
         return not any(spec and conversion for _, _, spec, conversion in string.Formatter().parse(self.fmt))
 
     @property

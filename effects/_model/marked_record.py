@@ -3,8 +3,9 @@ of the site."""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from effects import _jax
@@ -47,7 +48,8 @@ class MarkedRecord(Record):
             size, (rank,), at = site.grid.stored.itemsize, site.grid.shape, site.offsets[hidden - 1]
             grid = tuple(self._number("int32", at + size * axis) for axis in range(rank))
         operands = zip(site.operands[hidden:], site.offsets[hidden:], strict=True)
-        values = [self._operand(operand, offset) for operand, offset in operands]
+        options = site.content.print_options
+        values = [self._operand(operand, options, offset) for operand, offset in operands]
         lane = tuple(self._number("lane", axis) for axis in range(len(site.lanes)))
         super().__init__(site, tuple(token), device, lane, values, grid, time)
         self._thread = thread
@@ -105,12 +107,8 @@ class MarkedRecord(Record):
 
         return self._mark(field)
 
-    def _operand(self, operand: Operand, offset: int) -> Any:
-        def field(style: Style, spec: str) -> Piece | None:
-            found = field_of(operand, style, spec, self._site.content.print_options)
-            return None if found is None else found._replace(offset=offset)
-
-        return self._mark(field)
+    def _operand(self, operand: Operand, options: Mapping[str, Any] | None, offset: int) -> Any:
+        return self._mark(lambda style, spec: field_of(operand, style, spec, options, offset))
 
 
 def plan_of(site: Site, pieces: Iterable[Piece]) -> Plan:
@@ -134,6 +132,7 @@ def text_plan(site: Site, shown: Callable[[Record], str]) -> Plan | None:
     return plan
 
 
+@functools.lru_cache(maxsize=256)
 def _is_plain(tree: Any) -> bool:
     """Whether arguments are lists, tuples and dictionaries in each other, and no class of a user's is among them."""
     if tree is None or (node := tree.node_data()) is None:

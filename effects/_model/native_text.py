@@ -60,7 +60,9 @@ class Plan(NamedTuple):
     mask: Piece | None = None  # says which lanes have the effect; None: all
 
 
-def field_of(value: Operand, style: Style, spec: str, options: Mapping[str, Any] | None = None) -> Piece | None:
+def field_of(
+    value: Operand, style: Style, spec: str, options: Mapping[str, Any] | None = None, offset: int = 0
+) -> Piece | None:
     """How a field shows an operand, of which each lane has a part; None where Python must do it.
 
     Args:
@@ -69,6 +71,7 @@ def field_of(value: Operand, style: Style, spec: str, options: Mapping[str, Any]
         spec: The specification of a format.
         options: NumPy's print options, if not those that are in force at the call. A format of JAX's has them, and
             specifications of arrays are an error there.
+        offset: Where it begins in a record's payload.
     """
     dtype, shape = value.dtype, value.shape[sum(value.lanes) :]
     style = Style.JSON if shape and style == Style.PLAIN else style
@@ -78,7 +81,7 @@ def field_of(value: Operand, style: Style, spec: str, options: Mapping[str, Any]
         code, texts = CODES["byte"], _texts_of_bytes(dtype, value.stored, style, bool(shape) or style == Style.REPR)
     if code is None:
         return None
-    field = Piece("", code, strides=value.strides, style=style, shape=shape, texts=texts)
+    field = Piece("", code, offset, value.strides, style, shape=shape, texts=texts)
     if style in (Style.JSON, Style.PLAIN):
         return field if not spec and is_number(dtype) else None
     if shape or style in (Style.STRING, Style.REPR):  # NumPy shows it

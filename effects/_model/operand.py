@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import operator
 import re
 from typing import Any
@@ -31,7 +32,7 @@ class Operand:
     @functools.cached_property
     def size(self) -> int:
         """Bytes in the record, without padding."""
-        return self.stored.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.stored.itemsize * math.prod(self.shape)
 
     @functools.cached_property
     def strides(self) -> tuple[int, ...]:

@@ -233,6 +233,7 @@ class Records(Sequence[Record]):
         self._count = count  # headers in `data`; a record with lanes is one
         self._find_site = find_site
         self._one: tuple[Site, tuple[int, ...], int, Any] | None = None
+        self._sites: list[Site] | None = None
         self.time: float = now()  # of all
 
     @classmethod
@@ -300,9 +301,10 @@ class Records(Sequence[Record]):
 
     def sites(self) -> list[Site]:
         """The sites that these are of, as they come."""
-        if self._one is not None:
-            return [self._one[0]]
-        return [*map(self._find_site, native.sites_of(self._data))]
+        if self._sites is None:
+            one = self._one
+            self._sites = [*map(self._find_site, native.sites_of(self._data))] if one is None else [one[0]]
+        return self._sites
 
     def of_sites(self, keep: Callable[[Site], bool]) -> Records:
         """The records of the sites for which `keep` returns true. If that is every site, returns these records."""
@@ -310,7 +312,7 @@ class Records(Sequence[Record]):
         kept = [site for site in sites if keep(site)]
         if len(kept) == len(sites):
             return self
-        data, count = native.select_records(self._data, [site.id for site in kept])
+        data, count = native.select_records(self._data, [site.id for site in kept]) if kept else (b"", 0)
         selected = Records(data, count, self._find_site)
         selected.time = self.time
         return selected

@@ -24,7 +24,7 @@ TEST(test_records_wait_for_the_stream) {
   Token token = device.token.token;
   for (int i = 0; i < 3; ++i, ++token.index) CHECK(launching.record(token, i).empty());
   launching.unload();
-  CHECK_EQ(publisher().stats.published.load(), uint64_t{0});
+  CHECK_EQ(publisher().count_published().records, uint64_t{0});
   CHECK_EQ(sites().holders(11), uint64_t{1});
   CHECK(drain().next_batch(std::chrono::milliseconds(1)).items.empty());
   StandIn_LetGo(device.stream);
@@ -107,7 +107,7 @@ TEST(test_errors_of_the_driver) {
   StandIn_FailCall("cuStreamGetCtx", 0, 12345);
   CHECK(Has(launching.record(token, 1), "`cuStreamGetCtx` failed with error 12345."));
   device.synchronize();
-  CHECK_EQ(publisher().stats.published.load(), uint64_t{0});
+  CHECK_EQ(publisher().count_published().records, uint64_t{0});
   CHECK(launching.record(token, 2).empty());
   ++device.token.token.index;
   CHECK_EQ(Play({[&] { CHECK(device.close().empty()); }}, 1).size(), size_t{1});

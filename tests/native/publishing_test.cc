@@ -292,7 +292,7 @@ TEST(test_two_publishers_are_independent) {
   for (World *world : {&first, second.get()}) {
     world->until_finished(1);
     CHECK_EQ(world->ordered_seen, uint64_t{kRecords});
-    CHECK_EQ(world->publisher.stats.published.load(), uint64_t{kRecords});
+    CHECK_EQ(world->publisher.count_published().records, uint64_t{kRecords});
   }
   second.reset();
   third = std::make_unique<World>();

@@ -28,19 +28,31 @@ struct Payload {
   const std::byte *data;
   size_t size;
   Block block;
+};
 
-  Block keep() && {
-    if (block) return std::move(block);
-    Block copy = AllocateBlock(size);
-    if (size != 0) std::memcpy(copy.get(), data, size);
-    return copy;
+// A payload's bytes for as long as they are needed. Most are few: these lie here.
+class KeptBytes {
+public:
+  KeptBytes() = default;
+  explicit KeptBytes(Payload &&payload) : block_(std::move(payload.block)) {
+    if (block_) return;
+    if (payload.size > kFew) block_ = AllocateBlock(payload.size);
+    if (payload.size != 0) std::memcpy(block_ ? block_.get() : few_, payload.data, payload.size);
   }
+  const std::byte *data() const { return block_ ? block_.get() : few_; }
+  Block take_block() { return std::move(block_); }
+
+  static constexpr size_t kFew = 48;
+
+private:
+  alignas(8) std::byte few_[kFew];
+  Block block_;
 };
 
 // A record that came early, or the slot of some that were dropped.
 struct Parked {
   RecordHeader header;
-  Block payload;
+  KeptBytes payload;
   uint64_t gap_count = 0; // not 0: no record, this many indices were dropped
 
   static Parked gap(const Token &first, uint64_t count) {
@@ -49,7 +61,7 @@ struct Parked {
     parked.gap_count = count;
     return parked;
   }
-  size_t bytes() const { return sizeof(Parked) + header.payload_size; }
+  size_t bytes() const { return sizeof(Parked) + (header.payload_size > KeptBytes::kFew ? header.payload_size : 0); }
 };
 
 // Who is handed the records that leave: a reference to something callable, which lives until the call that it is passed

@@ -7,10 +7,10 @@ namespace effects {
 namespace {
 
 void ReleaseParked(Parked &parked, const EpochInfo &info, Release release) {
-  const std::byte *data = parked.payload.get();
+  const std::byte *data = parked.payload.data();
   const size_t size = parked.header.payload_size;
   // The memory of a large one moves on to the batch.
-  release(parked.header, Payload{data, size, (parked.header.flags & kLarge) ? std::move(parked.payload) : Block()},
+  release(parked.header, Payload{data, size, (parked.header.flags & kLarge) ? parked.payload.take_block() : Block()},
           info);
 }
 
@@ -244,13 +244,14 @@ void ReleaseOrder::accept_marker(Epoch &epoch, const RecordHeader &header, const
 
 template <typename Slots, typename Slot>
 bool ReleaseOrder::park(Slots &slots, const Slot &slot, const RecordHeader &header, Payload &&payload) {
-  auto [it, inserted] = slots.try_emplace(slot);
-  if (!inserted) { // another device's copy
+  const size_t before = slots.size();
+  const auto it = slots.try_emplace(slots.end(), slot); // most come in their order
+  if (slots.size() == before) {                         // another device's copy
     ++discarded_;
     return false;
   }
   it->second.header = header;
-  it->second.payload = std::move(payload).keep();
+  it->second.payload = KeptBytes(std::move(payload));
   parked_bytes_ += it->second.bytes();
   return true;
 }

@@ -24,12 +24,35 @@ struct DropRange {
   int32_t device = 0;
 };
 
+// What a thread has published, or all have.
+struct Published {
+  uint64_t records = 0; // also those that were dropped; no markers
+  uint64_t bytes = 0;   // headers included
+
+  Published &operator+=(const Published &other) {
+    records += other.records;
+    bytes += other.bytes;
+    return *this;
+  }
+};
+
 class ProducerRing {
 public:
   explicit ProducerRing(size_t capacity) : ring(capacity) {}
   ProducerRing(const ProducerRing &) = delete;
 
   Ring ring;
+
+  // Producer: it has published. Only it counts here, so that no thread waits for another's cache line, and a store is
+  // enough.
+  void count(bool is_record, size_t bytes) {
+    records_.store(records_.load(std::memory_order_relaxed) + is_record, std::memory_order_relaxed);
+    bytes_.store(bytes_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+  }
+  // Any thread.
+  Published published() const {
+    return {records_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed)};
+  }
 
   // The producing thread has ended.
   std::atomic<bool> abandoned{false};
@@ -60,7 +83,10 @@ public:
   void notify_room();
 
 private:
-  Side side_;
+  alignas(64) std::atomic<uint64_t> records_{0};
+  std::atomic<uint64_t> bytes_{0};
+
+  alignas(64) Side side_;
   std::atomic<bool> has_side_{false};
 
   std::mutex room_mutex_;

@@ -118,8 +118,7 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
   }
   if (mine.ring.publish() || reply != 0) wake_up_.wake_now();
 
-  if (!IsMarker(kind)) stats.published.fetch_add(1, std::memory_order_relaxed);
-  stats.bytes.fetch_add(sizeof header + payload, std::memory_order_relaxed);
+  mine.count(!IsMarker(kind), sizeof header + payload);
   return true;
 }
 
@@ -213,7 +212,7 @@ bool Publisher::drop_oldest(ProducerRing &mine) {
 }
 
 bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {
-  stats.published.fetch_add(1, std::memory_order_relaxed);
+  mine.count(true, 0);
   stats.dropped.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(mine.consumer);
   mine.note_drop(header, /*left_ring=*/false);
@@ -222,7 +221,7 @@ bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {
 
 bool Publisher::keep(ProducerRing &mine, RecordHeader header, const Span *spans, size_t count) {
   header.flags &= static_cast<uint16_t>(~kLarge); // here the payload follows its header, whatever its size
-  if (!IsMarker(header.kind)) stats.published.fetch_add(1, std::memory_order_relaxed);
+  mine.count(!IsMarker(header.kind), 0);
   std::vector<std::byte> record(sizeof header + header.payload_size);
   std::memcpy(record.data(), &header, sizeof header);
   Copy(record.data() + sizeof header, spans, count);
@@ -230,6 +229,13 @@ bool Publisher::keep(ProducerRing &mine, RecordHeader header, const Span *spans,
   mine.keep(std::move(record));
   if (header.reply != 0) wake_up_.wake_now();
   return true;
+}
+
+Published Publisher::count_published() {
+  std::lock_guard lock(rings_mutex_);
+  Published all = published_before_;
+  for (const auto &ring : rings_) all += ring->published();
+  return all;
 }
 
 void Publisher::copy_rings() {
@@ -240,6 +246,7 @@ void Publisher::copy_rings() {
 
 void Publisher::forget_ring(const std::shared_ptr<ProducerRing> &ring) {
   std::lock_guard lock(rings_mutex_);
+  published_before_ += ring->published();
   rings_.erase(std::remove(rings_.begin(), rings_.end(), ring), rings_.end());
 }
 

@@ -23,13 +23,11 @@
 namespace effects {
 
 struct Stats {
-  std::atomic<uint64_t> published{0};  // records that came, also those that were dropped; no markers
   std::atomic<uint64_t> released{0};   // records that left in order
   std::atomic<uint64_t> dropped{0};    // records lost because a ring was full
   std::atomic<uint64_t> discarded{0};  // other devices' copies, and what came of a program that had failed
   std::atomic<uint64_t> cancelled{0};  // callbacks that could not run, because their program had failed
   std::atomic<uint64_t> waited{0};     // times a producer found its ring full and waited
-  std::atomic<uint64_t> bytes{0};      // bytes published, headers included
   std::atomic<uint64_t> high_water{0}; // most bytes that one ring held
 
   void note_high_water(uint64_t used);
@@ -68,6 +66,9 @@ public:
     return publish(kind, site, token, device, &span, 1, flags, 0, &whole.block);
   }
 
+  // All that has been published.
+  Published count_published();
+
   // From now on publishing throws, and says why. Only for a process in which the calling thread is the only one.
   void refuse(std::string why);
   bool refuses() const { return !why_refused_.empty(); }
@@ -105,6 +106,7 @@ private:
 
   std::mutex rings_mutex_;
   std::vector<std::shared_ptr<ProducerRing>> rings_;   // guarded by rings_mutex_
+  Published published_before_;                         // the same; through rings that are forgotten
   std::vector<std::shared_ptr<ProducerRing>> visited_; // the consumer's copy
   size_t next_visited_ = 0;                            // the consumer's
 };

@@ -44,9 +44,10 @@ public:
     return written_.load(std::memory_order_acquire); // pairs with publish()
   }
 
-  // Consumer: calls `visit(record)` for every record before `end()`, as it was, oldest first, and takes out those for which it
-  // returns true, wherever they stand. The room of one taken from the middle comes back when all before it have left.
-  // Returns whether any was taken. What is published meanwhile is not visited, so that a fast producer cannot hold us.
+  // Consumer: calls `visit(record)` for every record before `end()`, as it was, oldest first, and takes out those for
+  // which it returns true, wherever they stand. The room of one taken from the middle comes back when all before it
+  // have left. Returns whether any was taken. What is published meanwhile is not visited, so that a fast producer
+  // cannot hold us.
   template <typename Visit>
   bool take(uint64_t end, Visit &&visit);
 

@@ -42,8 +42,8 @@ struct WholePayload {
 
 class WholeValues {
 public:
-  // `limit`: the bytes of records that not all devices have come to. A device that would begin one beyond them waits for
-  // the others, but not for long: they may be waiting for it.
+  // `limit`: the bytes of records that not all devices have come to. A device that would begin one beyond them waits
+  // for the others, but not for long: they may be waiting for it.
   explicit WholeValues(size_t limit = size_t{1} << 26) : limit_(limit) {}
 
   // A device's thread: copies what the device has of the record at this place in the order. `devices`: how many copy

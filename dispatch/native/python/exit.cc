@@ -22,11 +22,12 @@ std::atomic<uint64_t> untaken_before{0};
 // How many records have been published and not taken.
 uint64_t Untaken() {
   const Stats &stats = publisher().stats;
-  return stats.published.load() - stats.released.load() - stats.dropped.load() - stats.discarded.load();
+  return publisher().count_published().records - stats.released.load() - stats.dropped.load() - stats.discarded.load();
 }
 
 // Says how many of those exit handlers have issued since the drain ended. Returns whether there are any.
 bool TellLost() {
+  if (publisher().refuses()) return false; // a forked child, in which another thread may have had a lock
   const auto lost = static_cast<int64_t>(Untaken() - untaken_before.load());
   if (lost <= 0) return false;
   std::fprintf(stderr,

@@ -260,13 +260,14 @@ NB_MODULE(_native, m) {
   m.def("stats", [] {
     const Stats &stats = publisher().stats;
     nb::dict all;
-    all["published"] = stats.published.load();
+    const Published published = publisher().count_published();
+    all["published"] = published.records;
     all["released"] = stats.released.load();
     all["dropped"] = stats.dropped.load();
     all["discarded"] = stats.discarded.load();
     all["cancelled"] = stats.cancelled.load();
     all["waited"] = stats.waited.load();
-    all["bytes"] = stats.bytes.load();
+    all["bytes"] = published.bytes;
     all["high_water"] = stats.high_water.load();
     return all;
   });
