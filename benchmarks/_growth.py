@@ -35,6 +35,7 @@ def scaling(
     same: Mapping[str, Figure] | None = None,
     whole: bool = False,
     in_bytes: bool = False,
+    beside_plain: bool = False,
 ) -> Result:
     """A result with a ratio for each size, and one for the growth.
 
@@ -49,13 +50,15 @@ def scaling(
         whole: Whether a figure is that of all that has the size, and may so grow as the size does; else it is that of a
             part, and should not grow.
         in_bytes: Whether sizes are bytes.
+        beside_plain: Whether `plain` may slow down with the size too, so that ours is to grow as that one does.
     """
     sizes = sorted({size for _, size in figures})
     shown = {f"{name}, {show_size(size, in_bytes)}": figure for (name, size), figure in figures.items()} | dict(
         same or {}
     )
     figures = dict(figures) | {(name, size): figure for name, figure in (same or {}).items() for size in sizes}
-    ratios = [_growth(figures, [size for size in sizes if (ours, size) in figures], of, ours, whole)]
+    mine = [size for size in sizes if (ours, size) in figures]
+    ratios = [_growth(figures, mine, of, ours, plain if beside_plain else None, whole)]
     for size in sizes:
         mine, label = figures[ours, size], show_size(size, in_bytes)
         if plain and (plain, size) in figures:
@@ -67,15 +70,25 @@ def scaling(
     return Result(per, ratios, shown, curve=Curve(of, per, tuple(sizes), lines, in_bytes))
 
 
-def _growth(figures: Mapping[tuple[str, int], Figure], sizes: Sequence[int], of: str, ours: str, whole: bool) -> Ratio:
+def _growth(
+    figures: Mapping[tuple[str, int], Figure], sizes: Sequence[int], of: str, ours: str, plain: str | None, whole: bool
+) -> Ratio:
     """How many times as much it costs at ten times the size, by the line that fits the upper half of the sizes best: at
     small ones what is the same for all sizes would hide how the rest grows."""
+
+    def rounds(size: int) -> Sequence[float]:
+        costs = figures[ours, size].rounds
+        if plain is None:
+            return costs
+        return [cost / beside for cost, beside in zip(costs, figures[plain, size].rounds, strict=True)]
+
     upper = sizes[len(sizes) // 2 - (len(sizes) > 2) :]
     logs = [math.log10(size) for size in upper]
-    by_round = zip(*(figures[ours, size].rounds for size in upper), strict=True)
+    by_round = zip(*map(rounds, upper), strict=True)
     slopes = [statistics.linear_regression(logs, [math.log10(x) for x in costs]).slope for costs in by_round]
     bound = round(10 ** (EXPONENT - (not whole)), 2)
-    return Ratio(f"{ours}, ten times the {of}", tuple(10**slope for slope in slopes), "less", bound)
+    shown = ours if plain is None else f"{ours} / {plain}"
+    return Ratio(f"{shown}, ten times the {of}", tuple(10**slope for slope in slopes), "less", bound)
 
 
 def show_size(size: int, in_bytes: bool) -> str:

@@ -13,6 +13,7 @@ from effects import _errors as errors
 from effects._api import jax_callbacks
 from effects._api.config import config
 from effects._jax import (
+    STATE_OF_CALLS,
     call_beside_fast_paths,
     count_fast_paths,
     devices_of_call,
@@ -194,7 +195,7 @@ def _configure() -> None:
     native.configure_quick_calls(
         {
             "elsewhere": ELSEWHERE,
-            "runs_now": runs_now,
+            "state_of_calls": STATE_OF_CALLS,
             "several": several_devices(),
             "orders": runtime.streams.orders,
             "settings": config,

@@ -163,6 +163,7 @@ from effects._jax.tracebacks import api_boundary as api_boundary
 from effects._jax.tracebacks import for_users as for_users
 from effects._jax.tracebacks import hide_frames as hide_frames
 from effects._jax.tracebacks import hide_frames_in as hide_frames_in
+from effects._jax.traces import STATE_OF_CALLS as STATE_OF_CALLS
 from effects._jax.traces import call_beside_fast_paths as call_beside_fast_paths
 from effects._jax.traces import check_symbolic_scopes as check_symbolic_scopes
 from effects._jax.traces import count_fast_paths as count_fast_paths

@@ -15,15 +15,24 @@ from jax._src import mesh as jax_mesh
 from jax._src.export import _export
 from jax._src.interpreters import partial_eval as pe
 
+_OUTSIDE_OF_TRACES = (
+    (core.trace_state_strong_ref, core.eval_trace),
+    (core.axis_env_state, core.top_axis_env),
+)
+
+STATE_OF_CALLS: tuple[tuple[Any, Any], ...] = (*_OUTSIDE_OF_TRACES, (jax_config.disable_jit, False))
+"""What has which `value` where a call of a jitted function is compiled and runs now: no trace is under way, and jit is
+not disabled."""
+
 
 def runs_now() -> bool:
-    """Whether a call of a jitted function is compiled and runs now: no trace is under way, and jit is not disabled."""
-    return _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env and not jax_config.disable_jit.value
+    """Whether a call of a jitted function is compiled and runs now."""
+    return all(state.value is value for state, value in STATE_OF_CALLS)
 
 
 def is_outside_of_traces() -> bool:
     """Whether what is called now is computed now."""
-    return _trace.value is core.eval_trace and _axis_env.value is core.top_axis_env
+    return all(state.value is value for state, value in _OUTSIDE_OF_TRACES)
 
 
 def leave_traces() -> None:
@@ -47,9 +56,6 @@ def is_being_traced() -> bool:
     while frame is not None and frame.f_code.co_filename != pe.__file__:
         frame = frame.f_back
     return frame is not None
-
-
-_trace, _axis_env = core.trace_state_strong_ref, core.axis_env_state
 
 
 @contextlib.contextmanager

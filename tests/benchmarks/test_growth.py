@@ -36,6 +36,20 @@ def test_what_is_the_same_for_all_sizes_hides_no_growth():
     assert growth(2, whole=True, fixed=50.0).met is False
 
 
+@pytest.mark.parametrize(("ours", "met"), [(0.5, True), (0.8, False)])
+def test_cost_may_grow_as_that_of_the_same_without_effects_does(ours, met):
+    """Where what is without effects gets slower with the size too."""
+    figures = {
+        (name, size): Figure((size**exponent,) * 5)
+        for name, exponent in {"ours": ours, "plain": 0.5}.items()
+        for size in SIZES
+    }
+    result = scaling(figures, of="things", per="thing", ours="ours", plain="plain", beside_plain=True)
+    assert result.ratios[0].label == "ours / plain, ten times the things"
+    assert result.ratios[0].value == pytest.approx(10 ** (ours - 0.5))
+    assert result.ratios[0].met is met
+
+
 def test_ratios_of_each_size():
     """Against JAX's own and against none, also where a contender has one figure for all sizes."""
     figures = {

@@ -11,6 +11,7 @@ namespace {
 // Names of attributes, made once.
 struct Names {
   PyObject *quick = PyUnicode_InternFromString("_quick");
+  PyObject *value = PyUnicode_InternFromString("value");
   PyObject *sync = PyUnicode_InternFromString("sync");
   PyObject *current_tokens = PyUnicode_InternFromString("current_tokens");
 };
@@ -54,7 +55,9 @@ void QuickCalls::configure(nb::object asked) {
   if (!configured_) return;
   several_ = nb::cast<bool>(asked["several"]);
   elsewhere_ = asked["elsewhere"];
-  runs_now_ = asked["runs_now"];
+  state_of_calls_.clear();
+  for (const nb::handle each : asked["state_of_calls"])
+    state_of_calls_.emplace_back(nb::borrow(each[0]), nb::borrow(each[1]));
   settings_ = asked["settings"];
   jax_tokens_ = asked["jax_tokens"];
   failures_ = asked["failures"];
@@ -63,10 +66,17 @@ void QuickCalls::configure(nb::object asked) {
   clear_up_ = asked["clear_up"];
 }
 
-// Whether no trace is under way, jit is not disabled, and no earlier failure has to be raised.
+// Whether no trace is under way, and jit is not disabled.
+bool QuickCalls::runs_now() const {
+  for (const auto &[state, value] : state_of_calls_)
+    if (!Get(state, names().value).is(value)) return false;
+  return true;
+}
+
+// Whether a call is made now, and no earlier failure has to be raised.
 bool QuickCalls::is_quiet() const {
   return configured_ && !IsNestedThread() && PyDict_Size(failures_.ptr()) == 0 && !Stream::any_unsettled() &&
-         runs_now_().is(nb::handle(Py_True));
+         runs_now();
 }
 
 // The stream of the calling thread; null if it has none, or if a call in it has to wait for something before or after.

@@ -1,8 +1,10 @@
-// Calls of jitted functions without Python code, but for the question whether a trace is under way. Most calls are
-// such.
+// Calls of jitted functions without Python code. Most calls are such.
 #pragma once
 
 #include <nanobind/nanobind.h>
+
+#include <utility>
+#include <vector>
 
 #include "stream.h"
 
@@ -22,6 +24,7 @@ public:
   nb::object call(nb::handle self, nb::handle args, nb::handle kwargs);
 
 private:
+  bool runs_now() const;
   bool is_quiet() const;
   Stream *stream_here() const;
   nb::object call_plain(nb::handle self, nb::handle plain, nb::handle args, nb::handle kwargs);
@@ -29,9 +32,10 @@ private:
                                nb::handle kwargs);
 
   bool configured_ = false;
-  bool several_ = true;                     // whether programs may run on several devices
-  nb::object elsewhere_;                    // what a call returns that has done nothing
-  nb::object runs_now_;                     // whether no trace is under way
+  bool several_ = true;  // whether programs may run on several devices
+  nb::object elsewhere_; // what a call returns that has done nothing
+  // What has which `value` where no trace is under way, nor jit disabled.
+  std::vector<std::pair<nb::object, nb::object>> state_of_calls_;
   nb::object settings_;                     // of the user's
   nb::object jax_tokens_;                   // has those of programs that JAX dispatched
   nb::object failures_, outgrown_, orders_; // as `Dispatcher` sees them; the first two are empty mostly
