@@ -3,7 +3,8 @@
 import effects
 
 project = "token-effects"
-author = "the authors of token-effects"
+author = "The token-effects developers"
+project_copyright = f"2026, {author}"
 version = release = effects.__version__
 
 extensions = [
