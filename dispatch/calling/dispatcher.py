@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -50,10 +51,18 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
         def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
-    def __init__(self, name: str, without_tokens: Any, threaded: Any, plain: Any = None):
-        """`threaded` and `plain`: its programs with effects and without, as of `Programs`; `plain` is None if there
-        are none without."""
+    def __init__(
+        self,
+        name: str,
+        without_tokens: Any,
+        threaded: Any,
+        awaits_results: Callable[[Any, Any], bool],
+        plain: Any = None,
+    ):
+        """`threaded`, `awaits_results` and `plain` are as of `Programs`; `plain` is None if there are no programs
+        without effects."""
         self._name = name
+        self._awaits_results = awaits_results
         self._caller, self._plain_caller = (native.Caller(name, threading.Lock()) for _ in range(2))
         self._without_tokens = without_tokens  # what it is under another trace, and without jit
         self._threaded = threaded
@@ -95,8 +104,11 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             awaits = (traits := caller.traits) is None or traits.awaits_results  # or may, as far as we know
             number, threaded = -1, self._threaded
             try:
+                # A trace is made ahead of the lock, which it would give back.
+                asks = traits is None and _has_callbacks(stream)
+                goes_behind = self._awaits_results(args, kwargs) if asks else awaits
                 with stream.dispatch_lock:
-                    if awaits and stream.newest_calling in stream.calls:
+                    if goes_behind and _has_callbacks(stream):
                         _wait_for_callbacks(stream)
                     if stream.unsettled and (traits is None or traits.domains_of_handlers):
                         _wait_for_begun(stream, caller, args, kwargs)
@@ -234,15 +246,20 @@ def _count_without_token(error: Exception) -> None:
     error.args = (text, *error.args[1:])
 
 
+def _has_callbacks(stream: Stream) -> bool:
+    """Whether a program that waits for callbacks is to wait for those of programs before it first."""
+    return stream.newest_calling in stream.calls and several_devices() and not stream.dispatching
+
+
 def _wait_for_callbacks(stream: Stream) -> None:
     """Before a program that waits for callbacks, on several devices: waits for those of programs before it.
 
     They would come first in any case. But one of them may use several devices, which run one such program at a time,
-    and that would be ours.
+    and that would be ours. A program that waits for none does not: the callbacks before it may wait for what its caller
+    does next.
     """
-    if several_devices() and not stream.dispatching:
-        newest = stream.newest_calling
-        runtime.drain.wait(lambda: newest not in stream.calls)
+    newest = stream.newest_calling
+    runtime.drain.wait(lambda: newest not in stream.calls)
 
 
 def _must_settle(stream: Stream, output_token: Any) -> bool:

@@ -34,7 +34,7 @@ class Executable:
         """What JAX calls with the user's arguments."""
         traits, name, _ = self._made_with
         whole = self._whole or _jax.compiled_with_token(self._threaded, params, dict.fromkeys(traits, 0))
-        return _Call(name, whole, params)
+        return _Call(name, whole, any(of_program.awaits_results for of_program in traits), params)
 
     @property
     def _unloaded_executable(self) -> Unloaded | None:
@@ -65,8 +65,8 @@ _OUTPUTS = ("out_avals", "_out_shardings", "_xla_out_layouts")
 class _Call(Dispatcher[..., Any]):
     """The call of a compiled program."""
 
-    def __init__(self, name: str, compiled: Any, params: Any):
-        super().__init__(name, self._call_elsewhere, compiled)
+    def __init__(self, name: str, compiled: Any, awaits_results: bool, params: Any):
+        super().__init__(name, self._call_elsewhere, compiled, lambda args, kwargs: awaits_results)
         self._params = params._replace(executable=self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

@@ -76,7 +76,7 @@ class JitFunction(Dispatcher[P, R]):
         name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
         self._referable = fun = _weakly_referable(fun)  # programs do not keep it alive
         programs = programs_of(fun, options)
-        super().__init__(name, programs.traced, programs.threaded, programs.plain)
+        super().__init__(name, programs.traced, programs.threaded, programs.awaits_results, programs.plain)
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> JitFunction[P, R]: ...

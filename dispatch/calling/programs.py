@@ -19,7 +19,7 @@ from effects.dispatch.calling.compiled_by_libraries import call_and_warn
 from effects.dispatch.calling.options import jit_with_tokens, signature_of
 from effects.dispatch.calling.threaded import checked_jaxpr, make_threaded, trace
 from effects.dispatch.draining.runtime import runtime
-from effects.lowering.passes.summary import summarize
+from effects.lowering.passes.summary import Summary, summarize
 
 ELSEWHERE: Any = object()
 """What a call returns that has done nothing: a program of the other kind is to be called."""
@@ -75,8 +75,15 @@ class Programs:
         return _jax.runs_now() and not self._has_effects(args, kwargs)
 
     def _has_effects(self, args: Any, kwargs: Any) -> bool:
-        found = summarize(checked_jaxpr(trace(self.traced, args, kwargs)))
+        found = self._summary(args, kwargs)
         return bool(found.all_effects or found.handlers)
+
+    def awaits_results(self, args: Any, kwargs: Any) -> bool:
+        """Whether the program for these arguments waits for what callbacks return."""
+        return self._summary(args, kwargs).awaits_results
+
+    def _summary(self, args: Any, kwargs: Any) -> Summary:
+        return summarize(checked_jaxpr(trace(self.traced, args, kwargs)))
 
 
 class Traceable:

@@ -44,6 +44,40 @@ def test_callback_is_called_once_or_by_each_device():
         calls.clear()
 
 
+CALLS_FIRST = """
+import faulthandler, os, threading
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+faulthandler.dump_traceback_later(200, exit=True)
+import jax, jax.numpy as jnp, effects as fx
+
+gate, seen = threading.Event(), []
+hold = fx.jit(lambda x: fx.callback(lambda x: (gate.wait(), seen.append("held")), None, x))
+hold(1)
+first = {
+    "a print": fx.jit(lambda x: fx.print("x = {}", x)),
+    "a callback without results": fx.jit(lambda x: fx.callback(lambda x: seen.append("called"), None, x)),
+    "no effects": fx.jit(lambda x: x + 1),
+    "no effects, after others": fx.jit(lambda x, log: fx.print("x = {}", x) if log else x, static_argnums=1),
+}
+for name, f in first.items():
+    f(1) if "after" not in name else (f(2, True), f(2, False))
+ahead = fx.jit(lambda x: fx.print("ahead {}", x)).lower(3).compile()
+ahead(3)
+assert seen == []
+gate.set()
+fx.effects_barrier()
+assert seen == ["held", "called"]
+"""
+
+
+def test_first_calls_wait_for_no_callbacks_of_programs_before():
+    """On several devices a program that waits for callbacks goes behind those of programs before it. What a function
+    has that is called for the first time is found out by tracing it, not taken to be that: the callback before may wait
+    for what its caller does next."""
+    done = run_forked(CALLS_FIRST)
+    assert (done.returncode, done.stdout) == (0, "x = 1\nx = 2\nahead 3\n"), done.stderr[-3000:]
+
+
 WATCHED = """
 import faulthandler, os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
