@@ -118,7 +118,7 @@ class Taken(list):
 
 class Background(background.Background):
     def wait(self, timeout=None):
-        if is_taken.is_set():
+        if seen:  # the barrier after the one that was interrupted
             is_awaited.set()
         return super().wait(timeout)
 
@@ -129,11 +129,10 @@ def interrupt():
 def fail(x):
     raise ValueError("failed")
 
-is_taken, is_awaited = threading.Event(), threading.Event()
+seen, is_taken, is_awaited = [], threading.Event(), threading.Event()
 runtime.failures.raising, background.Background = Taken(), Background
 threading.Thread(target=interrupt).start()
 fx.jit(lambda x: fx.callback(fail, None, x))(1)
-seen = []
 for _ in range(3):
     try:
         fx.effects_barrier(timeout=60)
