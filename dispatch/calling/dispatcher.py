@@ -104,7 +104,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             awaits = (traits := caller.traits) is None or traits.awaits_results  # or may, as far as we know
             number, threaded = -1, self._threaded
             try:
-                # A trace is made ahead of the lock, which it would give back.
+                # Traced before the lock is taken: a trace that begins outside of a dispatch gives the lock back.
                 asks = traits is None and _has_callbacks(stream)
                 goes_behind = self._awaits_results(args, kwargs) if asks else awaits
                 with stream.dispatch_lock:

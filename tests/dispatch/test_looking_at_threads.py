@@ -23,7 +23,7 @@ def make_garbage():
 
 ended = threading.Event()
 
-def descend(depth):  # frames that nobody has seen are made into objects by a look
+def descend(depth):  # each call has a frame of its own, of which a look makes an object
     if depth:
         descend(depth - 1)
     else:

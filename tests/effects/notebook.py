@@ -40,7 +40,7 @@ fails = fx.jit(lambda x: fx.callback(fail, None, x))
 """The first cell of the tests' notebooks."""
 
 
-# Where its threads stand when it is aborted is said on the test's own standard error: the kernel replaces its.
+# A kernel that is aborted writes the stacks of its threads to the test's standard error: it has replaced its own.
 _LAUNCH = (
     "import faulthandler, os; faulthandler.enable(os.dup(2)); "
     "from ipykernel.kernelapp import launch_new_instance; launch_new_instance()"

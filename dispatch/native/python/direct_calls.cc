@@ -151,7 +151,7 @@ Batch DirectCalls::take() {
   });
 }
 
-// Whether nothing has failed and nobody looks on.
+// Whether no program has failed, and neither a handler nor a capture wants to see records.
 bool DirectCalls::is_clear() const {
   return PyDict_Size(programs_.ptr()) == 0 && PySet_Size(unended_.ptr()) == 0 && PySet_Size(given_up_.ptr()) == 0 &&
          !IsTrue(Get(failures_, untracked_ended_)) && !IsTrue(Get(observers_, handlers_)) &&
