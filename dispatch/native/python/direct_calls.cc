@@ -10,6 +10,7 @@
 #include "../xla/runtime.h"
 #include "batch.h"
 #include "buffers.h"
+#include "call.h"
 
 namespace effects {
 namespace {
@@ -17,12 +18,6 @@ namespace {
 constexpr int kLook = 64; // calls between two looks for what comes by no batch
 
 nb::object Name(const char *name) { return nb::steal(PyUnicode_InternFromString(name)); }
-
-nb::object Get(nb::handle object, nb::handle name) {
-  PyObject *const value = PyObject_GetAttr(object.ptr(), name.ptr());
-  if (value == nullptr) throw nb::python_error();
-  return nb::steal(value);
-}
 
 bool IsTrue(nb::handle object) {
   const int is_true = PyObject_IsTrue(object.ptr());

@@ -21,12 +21,6 @@ const Names &names() {
   return all;
 }
 
-nb::object Get(nb::handle object, PyObject *name) {
-  PyObject *const value = PyObject_GetAttr(object.ptr(), name);
-  if (value == nullptr) throw nb::python_error();
-  return nb::steal(value);
-}
-
 // What `Dispatcher._quick` has.
 enum Quick { kIsPlain, kPlain, kCaller, kThreaded };
 
