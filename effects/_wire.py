@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 26
+INTERFACE = 27
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -203,6 +203,7 @@ class CustomCallTrait(enum.IntFlag):
     ORDERED = 4
     HAS_MORE = 8  # there is something behind the results
     STARTS = 16  # it starts an asynchronous operation, which ends when the handler has answered
+    COUNTS_ON_DEVICE = 32  # it is one of ours, in a device's memory
 
 
 DEVICES_SHIFT = 8

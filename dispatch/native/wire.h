@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 26;
+inline constexpr int kInterface = 27;
 
 // Tokens
 
@@ -177,7 +177,8 @@ enum CustomCallTrait : int64_t {
   kCustomCallCounts = 2,   // it is one of ours, in memory that we can read
   kCustomCallIsOrdered = 4,
   kCustomCallHasMore = 8, // there is something behind the results
-  kCustomCallStarts = 16, // it starts an asynchronous operation, which ends when the handler has answered
+  kCustomCallStarts = 16,         // it starts an asynchronous operation, which ends when the handler has answered
+  kCustomCallCountsOnDevice = 32, // it is one of ours, in a device's memory
 };
 
 // In both: how many devices come to the call, where that matters, and the number of the call.

@@ -24,6 +24,7 @@ from effects._model.platform import PLATFORMS, platforms_with_handlers
 from effects._model.site import Site
 from effects._wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
 from effects.lowering.emit.common import refuse_several_devices, register_site
+from effects.lowering.emit.counting import calls_handlers
 from effects.lowering.emit.native import emit_call, of_processes, own_devices
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
 
@@ -91,13 +92,15 @@ def _call(
     site = of_processes(ctx, site, devices)
     register_site(ctx, site)
     inputs, outputs = layouts
+    on_host = PLATFORMS[platform].tokens_on_host
     more = token or (_NOTHING,) * (len(outputs) > 1)
     if start is not None:
         token = (*token, ctx.avals_out[-1])
         more = (start.ticket, *token)
     has = {
         CustomCallTrait.HAS_TOKEN: len(token) > (start is not None),
-        CustomCallTrait.COUNTS: counts and PLATFORMS[platform].tokens_on_host,
+        CustomCallTrait.COUNTS: counts and on_host,
+        CustomCallTrait.COUNTS_ON_DEVICE: counts and not on_host and calls_handlers(ctx),
         CustomCallTrait.ORDERED: site.effect.ordered,
         CustomCallTrait.HAS_MORE: bool(more),
         CustomCallTrait.STARTS: start is not None,

@@ -80,8 +80,9 @@ def thread_tokens(
     if ASYNC in summarize(jaxpr).effects:
         from effects.lowering.passes.between import Between
         from effects.lowering.passes.started_calls import with_started_calls
+        from effects.lowering.passes.staying import with_staying_operations
 
-        jaxpr = with_started_calls(jaxpr)
+        jaxpr = with_staying_operations(with_started_calls(jaxpr))
         between = Between(jaxpr)
     summary = summarize(jaxpr)
     first, last = (summary.first, summary.last) if edges != NO_EDGES else (None, None)

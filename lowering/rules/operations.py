@@ -28,6 +28,7 @@ from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
 from effects.lowering.emit.common import register_site
+from effects.lowering.emit.counting import calls_handlers, is_counted
 from effects.lowering.emit.custom_call import lower_started_call, start_call, started_call_p, threaded_call_p
 from effects.lowering.emit.native import emit_call, site_attributes
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
@@ -36,9 +37,14 @@ from effects.lowering.rules.effect import bind_record
 
 MSG_ASYNC_PLATFORM = (
     "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "
-    "native handlers, which there are for CPUs, with the setting `native`. Without them its values stay in the "
-    "program, from a start to a done in the same function, branch or body of a loop, and there are no asynchronous "
-    "callbacks. Do it where it was started, or compute it where it is needed, without a future."
+    "native handlers, which there are for CPUs and for NVIDIA's GPUs, with the setting `native`. Without them its "
+    "values stay in the program, from a start to a done in the same function, branch or body of a loop, and there are "
+    "no asynchronous callbacks. Do it where it was started, or compute it where it is needed, without a future."
+)
+MSG_ASYNC_JAXS = (
+    "The asynchronous operation `{name}` at {where} is in a program for {platform} that `fx.jit` has not made. Its "
+    "values stay in the program there, from a start to a done in the same function, branch or body of a loop. Do it "
+    "where it was started, or write `fx.jit` around the function, in place of `jax.jit`."
 )
 MSG_ASYNC_UNTRACKED = (
     "The asynchronous operation `{name}` at {where} is in a program for several devices that `fx.jit` has not made. "
@@ -67,27 +73,30 @@ def _lower_operation(
     site: Site | None,
     **_: Any,
 ) -> Any:
-    platforms = set(_jax.platforms_of(ctx))
-    has_handlers = config.native and platforms <= set(platforms_on_host())
+    platforms, has_handlers, counted = set(_jax.platforms_of(ctx)), calls_handlers(ctx), is_counted(ctx)
     everywhere = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
     exchanges = isinstance(operation, Exchanged) and target == POST_TARGET
-    if exchanges and (not has_handlers or everywhere or not _jax.is_within_processes(ctx, operation.axes)):
+    on_host = has_handlers and not counted
+    if exchanges and (not on_host or everywhere or not _jax.is_within_processes(ctx, operation.axes)):
         return _jax.mlir.lower_fun(functools.partial(_exchange_and_keep, operation=operation))(ctx, *operands)
-    if not has_handlers:
+    # In a program for several platforms a start may be another thing on each of them.
+    if not has_handlers or (counted and operation.stays and len(platforms) == 1):
         if (outs := _lower_within_program(ctx, operands, target)) is not None:
             return outs
+        message = MSG_ASYNC_JAXS if has_handlers else MSG_ASYNC_PLATFORM
         shown = {"name": operation.name, "where": operation.where, "platform": " and ".join(sorted(platforms))}
-        raise NotImplementedError(MSG_ASYNC_PLATFORM.format(**shown))
+        raise NotImplementedError(message.format(**shown))
     named = {name: np.array(x, np.int64) if isinstance(x, tuple) else x for name, x in attributes}
     if site is not None:
         register_site(ctx, site)
         named |= site_attributes(site, replicated=bool(_jax.automatic_devices(ctx)))
-    return emit_call(ctx, target, operands, named, replicated=everywhere)
+    aliases = {0: len(ctx.avals_out) - 1} if counted else None
+    return emit_call(ctx, target, operands, named, replicated=everywhere, aliases=aliases)
 
 
 def _lower_within_program(ctx: Any, operands: Sequence[Any], target: str) -> Sequence[Any] | None:
-    """Where there are no handlers: the ticket and the values are results of one instruction, so where the program has
-    the one as it was it has the others, too. None where it does not."""
+    """Where the program keeps them: the ticket and the values are results of one instruction, so where it has the one
+    as it was it has the others, too. None where it does not."""
     token, *values = operands
     if target == KEEP_TARGET:
         (ticket,) = _jax.mlir.lower_fun(lambda *_: [jnp.zeros(ctx.avals_out[0].shape, np.float32)])(ctx, *operands)
@@ -115,6 +124,9 @@ def _lower_untracked(ctx: Any, *operands: Any, primitive: Any, **params: Any) ->
 
 
 def _bind_untracked(primitive: Any, token: Any, operands: Sequence[Any], *, operation: Operation, **params: Any) -> Any:
+    if not isinstance(operation, (HostRun, HostAwait)):
+        # Whether they do is not known, and values that a GPU's program does not keep go to the host and back.
+        operation = dataclasses.replace(operation, stays=True)
     if isinstance(operation, HostAwait):
         if params.get("partial", True):
             outs = effect_p.bind(*operands, site=operation.site)

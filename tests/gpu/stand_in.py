@@ -53,6 +53,9 @@ def take_the_place_of_cpus() -> None:
         import effects  # noqa: F401
         from effects import _native as native
         from effects._model.platform import PLATFORMS
+        from effects.lowering.host.native import _register_custom_call_handler
+
+        _register_custom_call_handler("cuda")
     finally:
         jax.ffi.register_ffi_target, jax.ffi.register_ffi_type = register, register_type
     native.use_cuda_driver(str(build_stand_in("on_cpu.cc")))

@@ -19,7 +19,7 @@ Span SpanOf(const std::vector<int32_t> &values) { return {values.data(), values.
 // Takes the results of an operation, and waits for them.
 struct Taken {
   explicit Taken(size_t count) : values(count, -1) {}
-  Operations::Out out() { return {values.data(), values.size() * sizeof(int32_t)}; }
+  Out out() { return {values.data(), values.size() * sizeof(int32_t)}; }
   Operations::Done done() {
     return [this](const std::string &error) {
       std::lock_guard lock(mutex);

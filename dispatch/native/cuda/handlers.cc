@@ -1,16 +1,13 @@
 #include "handlers.h"
 
-#include <cstring>
-#include <exception>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "../xla/bodies.h"
 #include "../xla/operands.h"
-#include "host_failures.h"
-#include "launch.h"
+#include "../xla/region_bindings.h"
+#include "guard.h"
 
 namespace effects::cuda {
 
@@ -26,9 +23,6 @@ void *LoadedCudaSiteTypeInfo() {
 
 namespace {
 
-constexpr char kRemedy[] =
-    " Records are copied from the device by NVIDIA's driver. If an earlier kernel has failed, look at "
-    "its error first: a device that has failed serves no more in this process.";
 constexpr char kNotCounted[] = "A program that was lowered for other platforms is loaded for CUDA. Its handlers would "
                                "write tokens into the host's "
                                "memory, where this platform has none. Lower or export it anew, for this platform too.";
@@ -45,40 +39,11 @@ std::string WhereOf(std::string_view description) {
   return std::string(rest.substr(0, file)) + ":" + std::string(rest.substr(file + 2, line - file - 2));
 }
 
-// Runs what launches; what it throws is the handler's error. `what`: what could not be done, and where.
-template <typename Body>
-ffi::Error Guard(const std::string &what, Body &&body) {
-  try {
-    if (std::optional<std::string> failed = host_failures().take()) return ffi::Error::Internal(*failed);
-    return body();
-  } catch (const DriverError &error) {
-    return ffi::Error::Internal(what + " " + error.what() + kRemedy);
-  } catch (const std::exception &error) {
-    return ffi::Error::Internal(what + " " + error.what());
-  }
-}
-
 std::string NotPublished(const LoadedCudaSite &site) {
   return "The effect at " + site.where + " could not be recorded on the device.";
 }
 constexpr char kNoEnd[] = "The end of a program could not be recorded on the device.";
 constexpr char kNoRegion[] = "A device could not record that it enters or leaves a region.";
-
-ffi::Error LaunchAll(Stream stream, ffi::RemainingArgs args, size_t first, Publish publish) {
-  const Driver &found = driver();
-  Spans buffers(args, first);
-  const InContextOf context(found, stream);
-  Launch(found, stream, buffers.data(), buffers.size(), std::move(publish));
-  return ffi::Error::Success();
-}
-
-// Publishes what belongs to the program of the first token.
-template <typename Body>
-Publish InProgram(Body body) {
-  return [body = std::move(body)](Span *operands, size_t count) {
-    host_failures().run(operands, [&] { body(operands, count); });
-  };
-}
 
 // (token, *operands) -> token: see PublishRecord().
 ffi::Error Record(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs args,
@@ -97,7 +62,7 @@ ffi::Error Record(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Strea
         return dims;
       });
     };
-    return LaunchAll(stream, args, 0, InProgram(publish));
+    LaunchAll(stream, args, 0, InProgram(publish));
   });
 }
 
@@ -105,7 +70,8 @@ ffi::Error Record(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Strea
 template <typename Body>
 ffi::Error AwaitCall(const LoadedCudaSite &loaded, Stream stream, ffi::RemainingArgs args, size_t first,
                      ffi::RemainingRets rets, Body publish) {
-  return Guard(NotPublished(loaded), [&] {
+  std::string failed; // the callback
+  ffi::Error error = Guard(NotPublished(loaded), [&] {
     const Driver &found = driver();
     Spans buffers(args, first);
     const InContextOf context(found, stream);
@@ -120,10 +86,10 @@ ffi::Error AwaitCall(const LoadedCudaSite &loaded, Stream stream, ffi::Remaining
         answered->fail(error.what());
       }
     });
-    if (std::string error = answered->wait(found, stream); !error.empty()) return ffi::Error::Internal(error);
-    answered->launch_results(found, stream);
-    return ffi::Error::Success();
+    failed = answered->wait(found, stream);
+    if (failed.empty()) answered->launch_results(found, stream);
   });
+  return failed.empty() ? error : ffi::Error::Internal(failed);
 }
 
 // (token, *operands) -> (*results, token): one record of a callback.
@@ -140,7 +106,7 @@ ffi::Error Call(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream 
 // (*tokens) -> token: the program has published all it will.
 ffi::Error Close(int64_t devices, int32_t device, Stream stream, ffi::RemainingArgs tokens, ffi::RemainingRets) {
   return Guard(kNoEnd, [&] {
-    return LaunchAll(stream, tokens, 0, InProgram([devices, device](const Span *operands, size_t count) {
+    LaunchAll(stream, tokens, 0, InProgram([devices, device](const Span *operands, size_t count) {
                        PublishEnd(operands, count, device, static_cast<uint32_t>(devices));
                      }));
   });
@@ -152,7 +118,7 @@ ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool 
   return Guard(kNoRegion, [&] {
     const Entrance entrance{rets.size(), static_cast<size_t>(ordered), static_cast<uint32_t>(devices), apart, parts,
                             skips};
-    return LaunchAll(stream, args, 0, InProgram([entrance, device](const Span *operands, size_t) {
+    LaunchAll(stream, args, 0, InProgram([entrance, device](const Span *operands, size_t) {
                        PublishEntrance(entrance, operands, device);
                      }));
   });
@@ -162,7 +128,7 @@ ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool 
 ffi::Error Leave(int64_t ordered, bool, int32_t device, Stream stream, ffi::RemainingArgs args,
                  ffi::RemainingRets rets) {
   return Guard(kNoRegion, [&] {
-    return LaunchAll(stream, args, 0,
+    LaunchAll(stream, args, 0,
                      InProgram([num_tokens = rets.size(), ordered, device](const Span *operands, size_t) {
                        PublishExit(num_tokens, static_cast<size_t>(ordered), operands, device);
                      }));
@@ -176,7 +142,7 @@ ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Su
 ffi::Error Untracked(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream,
                      ffi::RemainingArgs operands, ffi::RemainingRets) {
   return Guard(NotPublished(*loaded), [&] {
-    return LaunchAll(stream, operands, loaded->site->ordered() ? 1 : 0,
+    LaunchAll(stream, operands, loaded->site->ordered() ? 1 : 0,
                      [site = loaded->site, device](const Span *spans, size_t count) {
                        host_failures().run(nullptr, [&] {
                          PublishUntracked(site->site, site->ordered(), device, spans, count, site->flags);
@@ -255,32 +221,17 @@ XLA_FFI_DEFINE_HANDLER(kClose, Close,
                            .RemainingArgs()
                            .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kEnter, Enter,
-                       ffi::Ffi::Bind()
-                           .Attr<int64_t>("ordered")
-                           .Attr<int64_t>("devices")
-                           .Attr<bool>("apart")
-                           .Attr<bool>("parts")
-                           .Attr<bool>("skips")
-                           .Attr<bool>("counted")
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .Ctx<ffi::PlatformStream<Stream>>()
-                           .RemainingArgs()
-                           .RemainingRets());
+                       BindEnter().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kLeave, Leave,
-                       ffi::Ffi::Bind()
-                           .Attr<int64_t>("ordered")
-                           .Attr<bool>("counted")
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .Ctx<ffi::PlatformStream<Stream>>()
-                           .RemainingArgs()
-                           .RemainingRets());
+                       BindLeave().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
 
 } // namespace
 
 const std::vector<Handler> &handlers() {
   static constexpr char kOnLoad[] = "instantiate", kRun[] = "execute";
   const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
-  static const auto *const all = new std::vector<Handler>{
+  static const auto *const all = [&] {
+    auto *const handlers = new std::vector<Handler>{
       {kRecordTarget, kOnLoad, pointer(&Load<kLoadCounted>)},
       {kRecordTarget, kRun, pointer(kRecord)},
       {kCallTarget, kOnLoad, pointer(&Load<kLoadCounted>)},
@@ -293,7 +244,11 @@ const std::vector<Handler> &handlers() {
       {kUntrackedTarget, kRun, pointer(kUntracked)},
       {kUntrackedCallTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
       {kUntrackedCallTarget, kRun, pointer(kUntrackedCall)},
-  };
+      {kBeginTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
+    };
+    for (const Handler &handler : OperationHandlers()) handlers->push_back(handler);
+    return handlers;
+  }();
   return *all;
 }
 

@@ -30,4 +30,10 @@ void *LoadedCudaSiteTypeInfo();
 
 const std::vector<Handler> &handlers();
 
+// Those of asynchronous operations, of stages that are theirs alone: for the table of all.
+std::vector<Handler> OperationHandlers();
+
+// The stages of the handler that calls the user's: see xla/custom_call.h.
+std::vector<Handler> CustomCallHandlers();
+
 } // namespace effects::cuda

@@ -15,13 +15,15 @@ namespace effects::cuda {
 class HostFailures {
 public:
   // Runs `body`, which publishes. If it throws, a record is lost: its program's order does not wait for it, and the
-  // next handler says so. `token`: the program's; null: it has none.
+  // next handler says so. `token`: the program's; null: it has none. Returns whether it did not throw.
   template <typename Body>
-  void run(const Span *token, Body &&body) noexcept {
+  bool run(const Span *token, Body &&body) noexcept {
     try {
       body();
+      return true;
     } catch (const std::exception &error) {
       note(token, error.what());
+      return false;
     }
   }
   // What the first of them said since the last call.

@@ -13,7 +13,7 @@ constexpr std::chrono::milliseconds kLook{100};
 
 // What a host function has.
 struct Launched {
-  Slot slot;
+  Slot slot; // none, where a later host function gives it back
   std::vector<Span> copies;
   Publish publish;
 };
@@ -21,6 +21,13 @@ struct Launched {
 void Run(void *data) {
   const std::unique_ptr<Launched> launched(static_cast<Launched *>(data));
   if (launched->publish) launched->publish(launched->copies.data(), launched->copies.size());
+}
+
+template <typename Buffers>
+size_t SizeOf(const Buffers &buffers, size_t count) {
+  size_t size = 0;
+  for (size_t i = 0; i < count; ++i) size += RoundUp8(buffers[i].size);
+  return size;
 }
 
 // Puts the host function behind the copies from or to the slot. `launched` is the function's from then on.
@@ -36,39 +43,75 @@ void LaunchFunction(const Driver &driver, Stream stream, std::unique_ptr<Launche
 
 Address AddressOf(const void *data) { return reinterpret_cast<uintptr_t>(data); }
 
+// Puts copies of the buffers, from `to` on, into the stream.
+std::vector<Span> CopyToHost(const Driver &driver, Stream stream, const Span *buffers, size_t count, std::byte *to) {
+  std::vector<Span> copies;
+  copies.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    copies.push_back({to, buffers[i].size});
+    if (buffers[i].size != 0) driver.copy_to_host(to, AddressOf(buffers[i].data), buffers[i].size, stream);
+    to += RoundUp8(buffers[i].size);
+  }
+  return copies;
+}
+
+// Where results lie in a slot, from `at` on.
+std::vector<Out> PlacesOf(const std::vector<Out> &results, std::byte *at) {
+  std::vector<Out> places;
+  places.reserve(results.size());
+  for (const Out &result : results) {
+    places.push_back({at, result.size});
+    at += RoundUp8(result.size);
+  }
+  return places;
+}
+
+// Puts copies from there to the device into the stream.
+void CopyToDevice(const Driver &driver, Stream stream, const std::vector<Out> &places, const std::vector<Out> &results) {
+  for (size_t i = 0; i < results.size(); ++i)
+    if (results[i].size != 0)
+      driver.copy_to_device(AddressOf(results[i].data), places[i].data, results[i].size, stream);
+}
+
 } // namespace
 
 void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish) {
-  size_t size = 0;
-  for (size_t i = 0; i < count; ++i) size += RoundUp8(buffers[i].size);
   auto launched = std::make_unique<Launched>();
   launched->publish = std::move(publish);
-  launched->copies.reserve(count);
-  if (size != 0) launched->slot = pinned_pool().take(driver, size);
-  std::byte *to = launched->slot.data();
-  for (size_t i = 0; i < count; ++i) {
-    launched->copies.push_back({to, buffers[i].size});
-    if (buffers[i].size == 0) continue;
-    try {
-      driver.copy_to_host(to, AddressOf(buffers[i].data), buffers[i].size, stream);
-    } catch (...) {
-      launched->slot.abandon(); // those before may be under way
-      throw;
-    }
-    to += RoundUp8(buffers[i].size);
+  if (const size_t size = SizeOf(buffers, count); size != 0) launched->slot = pinned_pool().take(driver, size);
+  try {
+    launched->copies = CopyToHost(driver, stream, buffers, count, launched->slot.data());
+  } catch (...) {
+    launched->slot.abandon(); // some may be under way
+    throw;
   }
   LaunchFunction(driver, stream, std::move(launched));
 }
 
-Answered::Answered(const Driver &driver, std::vector<Out> results) : results_(std::move(results)) {
-  size_t size = 0;
-  for (const Out &result : results_) size += RoundUp8(result.size);
-  if (size != 0) slot_ = pinned_pool().take(driver, size);
-  std::byte *at = slot_.data();
-  for (const Out &result : results_) {
-    outs_.push_back({at, result.size});
-    at += RoundUp8(result.size);
+void LaunchWithResults(const Driver &driver, Stream stream, const Span *buffers, size_t count,
+                       const std::vector<Out> &results, Compute compute) {
+  const size_t size = SizeOf(buffers, count);
+  auto launched = std::make_unique<Launched>(), behind = std::make_unique<Launched>();
+  behind->slot = pinned_pool().take(driver, size + SizeOf(results, results.size()));
+  std::byte *const slot = behind->slot.data();
+  const std::vector<Out> places = PlacesOf(results, slot + size);
+  launched->publish = [compute = std::move(compute), places](Span *operands, size_t num_operands) {
+    compute(operands, num_operands, places);
+  };
+  try {
+    launched->copies = CopyToHost(driver, stream, buffers, count, slot);
+    LaunchFunction(driver, stream, std::move(launched));
+    CopyToDevice(driver, stream, places, results);
+  } catch (...) {
+    behind->slot.abandon();
+    throw;
   }
+  LaunchFunction(driver, stream, std::move(behind));
+}
+
+Answered::Answered(const Driver &driver, std::vector<Out> results) : results_(std::move(results)) {
+  if (const size_t size = SizeOf(results_, results_.size()); size != 0) slot_ = pinned_pool().take(driver, size);
+  outs_ = PlacesOf(results_, slot_.data());
 }
 
 void Answered::answer(const Answer &answer) {
@@ -93,14 +136,11 @@ void Answered::launch_results(const Driver &driver, Stream stream) {
   if (slot_.data() == nullptr) return;
   auto launched = std::make_unique<Launched>();
   launched->slot = std::move(slot_);
-  for (size_t i = 0; i < results_.size(); ++i) {
-    if (results_[i].size == 0) continue;
-    try {
-      driver.copy_to_device(AddressOf(results_[i].data), outs_[i].data, results_[i].size, stream);
-    } catch (...) {
-      launched->slot.abandon();
-      throw;
-    }
+  try {
+    CopyToDevice(driver, stream, outs_, results_);
+  } catch (...) {
+    launched->slot.abandon();
+    throw;
   }
   LaunchFunction(driver, stream, std::move(launched));
 }

@@ -25,6 +25,13 @@ using Publish = std::function<void(Span *operands, size_t count)>;
 // Each copy begins at a multiple of 8. Throws DriverError; then `publish` is not called.
 void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish);
 
+// As Publish, and gives results, of which it writes each byte.
+using Compute = std::function<void(Span *operands, size_t count, const std::vector<Out> &results)>;
+
+// As Launch(), and puts copies of the results behind that into the stream, to where `results` lie on the device.
+void LaunchWithResults(const Driver &driver, Stream stream, const Span *buffers, size_t count,
+                       const std::vector<Out> &results, Compute compute);
+
 // The answer to a call: the thread that launches waits for it on the host, puts the results into the stream behind what
 // is there, and goes on.
 //

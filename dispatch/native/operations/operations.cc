@@ -21,7 +21,7 @@ std::string Unknown(std::string_view where) {
          "it is done twice.";
 }
 
-std::string CopyTo(const Operations::Out &out, const std::byte *data, size_t size) {
+std::string CopyTo(const Out &out, const std::byte *data, size_t size) {
   if (out.size != size) return kOtherSize;
   if (size != 0) std::memcpy(out.data, data, size);
   return {};

@@ -56,11 +56,6 @@ struct Exchange {
 
 class Operations {
 public:
-  // Where results go.
-  struct Out {
-    void *data;
-    size_t size;
-  };
   // Called once, when the results are where they go, or with why there are none.
   using Done = std::function<void(const std::string &error)>;
 

@@ -14,6 +14,11 @@ struct Span {
   const void *data;
   size_t size;
 };
+// Where bytes go, in the memory of another.
+struct Out {
+  void *data;
+  size_t size;
+};
 
 // A payload in memory of its own.
 struct Free {

@@ -34,6 +34,13 @@ namespace nb = nanobind;
 namespace effects {
 namespace {
 
+nb::list ToList(const std::vector<Handler> &handlers) {
+  nb::list all;
+  for (const Handler &handler : handlers)
+    all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
+  return all;
+}
+
 Token ToToken(nb::handle tuple) {
   return {nb::cast<uint32_t>(tuple[0]), nb::cast<uint32_t>(tuple[1]), nb::cast<uint32_t>(tuple[2]),
           nb::cast<uint32_t>(tuple[3])};
@@ -44,18 +51,8 @@ NB_MODULE(_native, m) {
   // Compared with effects/_wire.py when Python loads the module.
   m.def("wire", &Wire);
 
-  m.def("handlers", [] {
-    nb::list all;
-    for (const Handler &handler : handlers())
-      all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
-    return all;
-  });
-  m.def("cuda_handlers", [] {
-    nb::list all;
-    for (const Handler &handler : cuda::handlers())
-      all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
-    return all;
-  });
+  m.def("handlers", [] { return ToList(handlers()); });
+  m.def("cuda_handlers", [] { return ToList(cuda::handlers()); });
   m.def("loaded_cuda_site_type", [] {
     return nb::make_tuple(nb::capsule(cuda::LoadedCudaSiteTypeId()), nb::capsule(cuda::LoadedCudaSiteTypeInfo()));
   });
@@ -70,11 +67,8 @@ NB_MODULE(_native, m) {
         [] { return nb::make_tuple(nb::capsule(LoadedSiteTypeId()), nb::capsule(LoadedSiteTypeInfo())); });
 
   // Custom calls of the user's: `handler` is an address.
-  m.def("custom_call_handlers", [](bool in_plugin) {
-    nb::list all;
-    for (const Handler &handler : CustomCallHandlers(in_plugin))
-      all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
-    return all;
+  m.def("custom_call_handlers", [](const std::string &platform) {
+    return ToList(platform == "cuda" ? cuda::CustomCallHandlers() : CustomCallHandlers(platform != "cpu"));
   });
   m.def("loaded_call_type", [](bool in_plugin) {
     return nb::make_tuple(nb::capsule(LoadedCallTypeId(in_plugin)), nb::capsule(LoadedCallTypeInfo(in_plugin)));

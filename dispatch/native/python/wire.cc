@@ -128,7 +128,8 @@ nb::dict Wire() {
                                         {"counts", kCustomCallCounts},
                                         {"ordered", kCustomCallIsOrdered},
                                         {"has_more", kCustomCallHasMore},
-                                        {"starts", kCustomCallStarts}});
+                                        {"starts", kCustomCallStarts},
+                                        {"counts_on_device", kCustomCallCountsOnDevice}});
   wire["scalars"] = NamesInOrder({{"bool", number(Scalar::kBool)},
                                   {"int8", number(Scalar::kInt8)},
                                   {"int16", number(Scalar::kInt16)},

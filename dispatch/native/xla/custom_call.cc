@@ -37,17 +37,46 @@ namespace ffi = xla::ffi;
 ffi::TypeId LoadedCall::id{};
 ffi::TypeId LoadedPluginCall::id{};
 
-LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site_id,
-                       int64_t traits, ffi::Span<const int64_t> kept, std::string_view description)
-    : handler(handler), target(target), where(where), site(static_cast<uint64_t>(site_id)),
-      has_token((traits & kCustomCallHasToken) != 0), has_more((traits & kCustomCallHasMore) != 0),
-      counts((traits & kCustomCallCounts) != 0), starts((traits & kCustomCallStarts) != 0),
-      kept(kept.begin(), kept.end()), kind(traits & kCustomCallIsOrdered ? Kind::kOrdered : Kind::kUnordered),
-      flags(DevicesOf(traits) != 0 ? kReplicated : 0) {
+MessageSite::MessageSite(uint64_t site, Kind kind, uint16_t flags, std::string_view description)
+    : site_(site), kind_(kind), flags_(flags) {
   sites().retain(site, description);
 }
 
-LoadedCall::~LoadedCall() { drain().release_site(site); }
+MessageSite::~MessageSite() { drain().release_site(site_); }
+
+namespace {
+
+// How a message lies in a record.
+struct MessageSpans {
+  MessageSpans(const int32_t &level, std::string_view text)
+      : length(static_cast<int32_t>(text.size())),
+        spans{{&length, sizeof length}, {&level, sizeof level}, {text.data(), text.size()}} {}
+  MessageSpans(const MessageSpans &) = delete;
+  const int32_t length;
+  const Span spans[3];
+};
+
+} // namespace
+
+void MessageSite::publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const {
+  const bool is_primary = token.is_primary();
+  if (is_primary) publisher().publish(kind_, site_, token.token, device, MessageSpans(level, text).spans, 3, flags_);
+  if (kind_ == Kind::kOrdered) CountOn(token, device, is_primary);
+}
+
+void MessageSite::publish_untracked(int32_t device, int32_t level, std::string_view text) const {
+  PublishUntracked(site_, kind_ == Kind::kOrdered, device, MessageSpans(level, text).spans, 3);
+}
+
+LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site,
+                       int64_t traits, ffi::Span<const int64_t> kept, std::string_view description)
+    : handler(handler), target(target), where(where), has_token((traits & kCustomCallHasToken) != 0),
+      has_more((traits & kCustomCallHasMore) != 0), counts((traits & kCustomCallCounts) != 0),
+      counts_on_device((traits & kCustomCallCountsOnDevice) != 0), starts((traits & kCustomCallStarts) != 0),
+      kept(kept.begin(), kept.end()),
+      messages(std::make_shared<const MessageSite>(
+          static_cast<uint64_t>(site), (traits & kCustomCallIsOrdered) != 0 ? Kind::kOrdered : Kind::kUnordered,
+          static_cast<uint16_t>(DevicesOf(traits) != 0 ? kReplicated : 0), description)) {}
 
 namespace {
 
@@ -249,7 +278,7 @@ XLA_FFI_Error *LoadInPlugin(XLA_FFI_CallFrame *frame) {
 }
 
 template <typename Loaded>
-XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
+XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame, PublishOnDevice publish) {
   if (frame->extension_start != nullptr) return (*kMetadata)(frame);
   try {
     XLA_FFI_State_Get_Args state{XLA_FFI_State_Get_Args_STRUCT_SIZE, nullptr,     frame->ctx,
@@ -257,13 +286,20 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
     if (XLA_FFI_Error *error = frame->api->XLA_FFI_State_Get(&state)) return error;
     const LoadedCall &call = *static_cast<const Loaded *>(state.state);
 
-    CurrentCall now{&call, frame->ctx, {}, nullptr, nullptr, false};
+    CurrentCall now{&call, frame->ctx, {}, nullptr, nullptr, false, {}};
     const int64_t from_end = 1 + call.starts; // our token for the records
     if (call.counts) now.token = LoadToken(Operand(frame, from_end));
-    XLA_FFI_Error *const error = call.starts ? Start(call, frame, now) : CallWithViews(call, frame, now);
+    XLA_FFI_Error *error = call.starts ? Start(call, frame, now) : CallWithViews(call, frame, now);
     if (call.counts) effects::StoreToken(now.token, Result(frame, from_end).data);
     if (error != nullptr && call.counts) // other devices of the program may wait for what this one does not send
       operations().fail({ThreadOf(now.token.token), now.token.token.epoch}, kProgramFailed);
+    if (!now.messages.empty() && publish != nullptr) {
+      const XLA_FFI_Buffer &token = Operand(frame, from_end), &next = Result(frame, from_end);
+      const size_t size = ffi::AnyBuffer(&token).size_bytes();
+      const std::string wrong = publish(call, frame, DeviceOf(frame->api, frame->ctx), {token.data, size},
+                                        {next.data, size}, std::move(now.messages));
+      if (!wrong.empty() && error == nullptr) error = Fail(call.target, call.where, XLA_FFI_Error_Code_INTERNAL, wrong);
+    }
     return error;
   } catch (...) { // there is no memory left to say more
     XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "A custom call could not be made.",
@@ -272,7 +308,14 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
   }
 }
 
+XLA_FFI_Error *ExecuteOnHost(XLA_FFI_CallFrame *frame) { return Execute<LoadedCall>(frame, nullptr); }
+XLA_FFI_Error *ExecuteOnOthers(XLA_FFI_CallFrame *frame) { return ExecuteInPlugin(frame, nullptr); }
+
 } // namespace
+
+XLA_FFI_Error *ExecuteInPlugin(XLA_FFI_CallFrame *frame, PublishOnDevice publish) {
+  return Execute<LoadedPluginCall>(frame, publish);
+}
 
 CurrentCall *current_call() { return current; }
 
@@ -286,9 +329,9 @@ std::vector<Handler> CustomCallHandlers(bool in_plugin) {
   const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
   if (in_plugin)
     return {{kCustomCallTarget, "instantiate", pointer(&LoadInPlugin)},
-            {kCustomCallTarget, "execute", pointer(&Execute<LoadedPluginCall>)}};
+            {kCustomCallTarget, "execute", pointer(&ExecuteOnOthers)}};
   return {{kCustomCallTarget, "instantiate", pointer(kInstantiate)},
-          {kCustomCallTarget, "execute", pointer(&Execute<LoadedCall>)}};
+          {kCustomCallTarget, "execute", pointer(&ExecuteOnHost)}};
 }
 
 } // namespace effects

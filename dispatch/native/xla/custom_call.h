@@ -18,25 +18,46 @@
 
 namespace effects {
 
-// What a loaded program keeps of a custom call. While it lives, the site is retained.
+// What a handler says: a line, or an event of this level.
+struct Message {
+  int32_t level;
+  std::string text;
+};
+
+// Where the messages of a call belong. While it lives, their site is retained.
+class MessageSite {
+public:
+  MessageSite(uint64_t site, Kind kind, uint16_t flags, std::string_view description);
+  MessageSite(const MessageSite &) = delete;
+  ~MessageSite();
+
+  // At the place of the token, which goes on.
+  void publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const;
+  // In a program that JAX dispatches.
+  void publish_untracked(int32_t device, int32_t level, std::string_view text) const;
+
+private:
+  const uint64_t site_;
+  const Kind kind_;
+  const uint16_t flags_;
+};
+
+// What a loaded program keeps of a custom call.
 struct LoadedCall {
   static xla::ffi::TypeId id;
 
   UserHandler handler;
   std::string target, where;
-  uint64_t site;
-  bool has_token; // behind the operands
-  bool has_more;  // there is something behind the results
-  bool counts;    // it is one of ours, in memory that we can read
-  bool starts;    // an asynchronous operation, which comes to these of its results
+  bool has_token;        // behind the operands
+  bool has_more;         // there is something behind the results
+  bool counts;           // it is one of ours, in memory that we can read
+  bool counts_on_device; // or in a device's
+  bool starts;           // an asynchronous operation, which comes to these of its results
   std::vector<int64_t> kept;
-  Kind kind; // of the records that the handler publishes
-  uint16_t flags;
+  std::shared_ptr<const MessageSite> messages;
 
-  LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site_id, int64_t traits,
+  LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site, int64_t traits,
              xla::ffi::Span<const int64_t> kept, std::string_view description);
-  LoadedCall(const LoadedCall &) = delete;
-  ~LoadedCall();
 };
 
 // The same where XLA is a plugin, as for GPUs: it numbers types by itself, so that the type is another.
@@ -71,6 +92,7 @@ struct CurrentCall {
   std::shared_ptr<StartedCall> started; // if it starts an asynchronous operation
   std::shared_ptr<BufferViews> views;   // if it does not
   bool answers_later = false;
+  std::vector<Message> messages; // that wait for the device to come to their place
 };
 
 // The calling thread's; null if none runs there.
@@ -78,5 +100,13 @@ CurrentCall *current_call();
 
 // The stages of the handler.
 std::vector<Handler> CustomCallHandlers(bool in_plugin);
+
+// What becomes of the messages of a call whose token is in a device's memory: puts their publishing into the stream,
+// behind what the handler has put there. `token` and the `next` one lie on the device. Returns what went wrong.
+using PublishOnDevice = std::string (*)(const LoadedCall &call, XLA_FFI_CallFrame *frame, int32_t device,
+                                        const Span &token, const Out &next, std::vector<Message> messages);
+
+// The stage that calls the user's handler in XLA's plugin for GPUs. `publish`: null, if no token is in a device's memory.
+XLA_FFI_Error *ExecuteInPlugin(XLA_FFI_CallFrame *frame, PublishOnDevice publish);
 
 } // namespace effects

@@ -44,11 +44,6 @@ inline void StoreToken(xla::ffi::RemainingRets rets, size_t at, const DeviceToke
   StoreToken(token, rets.get<xla::ffi::AnyBuffer>(at).value()->untyped_data());
 }
 
-// Where a result goes.
-struct Out {
-  void *data;
-  size_t size;
-};
 // All that a call returns but the last, which is its token and no result. Throws if one is no buffer.
 std::vector<Out> OutsOf(xla::ffi::RemainingRets rets);
 // Puts the results where they go. Returns what is wrong, if anything is.

@@ -8,14 +8,13 @@
 #include "../operations/ticket.h"
 #include "handlers.h"
 #include "operands.h"
+#include "operation_bodies.h"
 
 namespace effects {
 
 namespace ffi = xla::ffi;
 
 namespace {
-
-Program ProgramOf(const Token &token) { return {ThreadOf(token), token.epoch}; }
 
 // Returns a ticket for each lane, and nothing else: the token goes on as it is.
 void ReturnTickets(uint32_t number, const DeviceToken &token, ffi::RemainingRets rets) {
@@ -24,29 +23,12 @@ void ReturnTickets(uint32_t number, const DeviceToken &token, ffi::RemainingRets
   StoreToken(rets, 1, token);
 }
 
-size_t LanesOf(ffi::RemainingRets rets) {
-  return rets.get<ffi::AnyBuffer>(0).value()->element_count() / kTicketLength;
-}
-
-// (token, *operands) -> (tickets, token): a function of the host's begins at once. The record is without an order, and
-// ends with the number.
+// (token, *operands) -> (tickets, token): see BeginHostRun().
 ffi::Error Begin(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
-    const uint32_t number = operations().start(ProgramOf(token.token), device);
-    ReturnTickets(number, token, rets);
-    if (!token.is_primary()) return;
-    std::vector<Span> spans(all.data() + 1, all.data() + all.size());
-    spans.push_back({&number, sizeof number});
-    const auto flags = static_cast<uint16_t>(site->flags | kAwaited);
-    if (ThreadOf(token.token) == kUntrackedThread) // such records are counted
-      PublishUntracked(site->site, /*ordered=*/false, device, spans.data(), spans.size(), flags);
-    else
-      publisher().publish(Kind::kUnordered, site->site, token.token, device, spans.data(), spans.size(), flags);
-    // Now, and not with the next batch.
-    wake_up().set_offer_urgent();
-    wake_up().wake_now();
+    ReturnTickets(BeginHostRun(*site, device, token, all.data() + 1, all.size() - 1), token, rets);
   });
 }
 
@@ -56,9 +38,9 @@ ffi::Error Keep(bool by_lane, bool optional, int32_t device, ffi::RemainingArgs 
   return Guard([&] {
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
-    const auto lanes = by_lane ? static_cast<uint32_t>(LanesOf(rets)) : 1;
+    const size_t lanes = LanesOf(rets.get<ffi::AnyBuffer>(0).value()->size_bytes(), by_lane);
     const uint32_t number = operations().keep(ProgramOf(token.token), device, all.data() + 1, all.size() - 1,
-                                              lanes == 0 ? 1 : lanes, optional);
+                                              lanes == 0 ? 1 : static_cast<uint32_t>(lanes), optional);
     ReturnTickets(number, token, rets);
   });
 }
@@ -92,44 +74,19 @@ ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64
   });
 }
 
-// (token, tickets) -> (*values, token): what the operations have come to. With `by_lane` each lane has a ticket.
-// `where`: the line that asks.
-ffi::Future Take(bool by_lane, std::string_view where, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+// (token, tickets) -> (*values, token): see TakeResults().
+ffi::Future Take(bool by_lane, std::string_view where, int32_t device, ffi::RemainingArgs args,
+                 ffi::RemainingRets rets) {
   return GuardFuture([&] {
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
-    const auto *tickets = static_cast<const float *>(all[1].data);
-    const size_t lanes = by_lane ? all[1].size / (kTicketLength * sizeof(float)) : 1;
     StoreToken(rets, rets.size() - 1, token);
-    std::vector<Operations::Out> outs;
-    for (size_t i = 0; i + 1 < rets.size(); ++i) {
-      auto out = rets.get<ffi::AnyBuffer>(i).value();
-      outs.push_back({out->untyped_data(), out->size_bytes()});
-    }
     // One more than there are lanes: this thread may end the last, and there may be none.
-    ffi::CountDownPromise promise(static_cast<int64_t>(lanes) + 1);
+    ffi::CountDownPromise promise(static_cast<int64_t>(LanesOf(all[1].size, by_lane)) + 1);
     ffi::Future future(promise);
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      std::vector<Operations::Out> of_lane;
-      for (const Operations::Out &out : outs) {
-        const size_t size = out.size / lanes;
-        of_lane.push_back({static_cast<std::byte *>(out.data) + lane * size, size});
-      }
-      const float *const ticket = tickets + lane * kTicketLength;
-      const uint32_t number = LoadTicket(ticket);
-      if (number == 0) {
-        for (const Operations::Out &out : of_lane)
-          if (out.size != 0) std::memset(out.data, 0, out.size);
-        promise.CountDown(1);
-        continue;
-      }
-      operations().take(ProgramOf(token.token), device, number, by_lane ? LaneOfTicket(ticket) : 0, std::move(of_lane),
-                        [promise, program = ProgramOf(token.token)](const std::string &error) mutable {
-                          if (!error.empty()) operations().fail(program, error);
-                          promise.CountDown(1, error.empty() ? ffi::Error::Success() : ffi::Error::Internal(error));
-                        },
-                        where);
-    }
+    TakeResults(device, token.token, all[1], by_lane, where, OutsOf(rets), [promise](const std::string &error) mutable {
+      promise.CountDown(1, error.empty() ? ffi::Error::Success() : ffi::Error::Internal(error));
+    });
     promise.CountDown(1);
     return future;
   });

@@ -47,17 +47,15 @@ const char *Publish(int32_t level, const char *text, size_t size) {
   CurrentCall *const current = current_call();
   if (current == nullptr) return kNoCall;
   const LoadedCall &call = *current->call;
-  const int32_t device = DeviceOf(overlay->original, current->context);
-  const int32_t length = static_cast<int32_t>(size);
-  const Span spans[] = {{&length, sizeof length}, {&level, sizeof level}, {text, size}};
-  if (call.counts) {
-    DeviceToken &token = current->token;
-    const bool is_primary = token.is_primary();
-    if (is_primary) publisher().publish(call.kind, call.site, token.token, device, spans, 3, call.flags);
-    if (call.kind == Kind::kOrdered) CountOn(token, device, is_primary);
-  } else {
-    PublishUntracked(call.site, call.kind == Kind::kOrdered, device, spans, 3);
+  if (call.counts_on_device) {
+    current->messages.push_back({level, std::string(text, size)});
+    return nullptr;
   }
+  const int32_t device = DeviceOf(overlay->original, current->context);
+  if (call.counts)
+    call.messages->publish(current->token, device, level, {text, size});
+  else
+    call.messages->publish_untracked(device, level, {text, size});
   return nullptr;
 }
 

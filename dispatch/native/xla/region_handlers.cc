@@ -4,6 +4,7 @@
 #include "bodies.h"
 #include "handlers.h"
 #include "operands.h"
+#include "region_bindings.h"
 
 namespace effects {
 
@@ -34,24 +35,8 @@ ffi::Error Leave(int64_t ordered, bool counted, int32_t device, ffi::RemainingAr
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kEnter, Enter,
-                       ffi::Ffi::Bind()
-                           .Attr<int64_t>("ordered")
-                           .Attr<int64_t>("devices")
-                           .Attr<bool>("apart")
-                           .Attr<bool>("parts")
-                           .Attr<bool>("skips")
-                           .Attr<bool>("counted")
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .RemainingArgs()
-                           .RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kLeave, Leave,
-                       ffi::Ffi::Bind()
-                           .Attr<int64_t>("ordered")
-                           .Attr<bool>("counted")
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .RemainingArgs()
-                           .RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kEnter, Enter, BindEnter().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kLeave, Leave, BindLeave().RemainingArgs().RemainingRets());
 
 } // namespace
 

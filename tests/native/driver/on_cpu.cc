@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int kMostHandlers = 16;
+constexpr int kMostHandlers = 32;
 XLA_FFI_Handler *wrapped[kMostHandlers];
 
 thread_local void *current_stream = nullptr;

@@ -1,0 +1,65 @@
+// The handler that calls the user's, which puts work into the stream. What it says belongs behind that: it is published,
+// and the token counted, when the stream comes there.
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../xla/custom_call.h"
+#include "guard.h"
+#include "handlers.h"
+
+namespace effects::cuda {
+namespace {
+
+Stream StreamOf(XLA_FFI_CallFrame *frame) {
+  XLA_FFI_Stream_Get_Args args{XLA_FFI_Stream_Get_Args_STRUCT_SIZE, nullptr, frame->ctx, nullptr};
+  if (XLA_FFI_Error *const error = frame->api->XLA_FFI_Stream_Get(&args)) {
+    XLA_FFI_Error_Destroy_Args destroy{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+    frame->api->XLA_FFI_Error_Destroy(&destroy);
+    throw std::runtime_error("XLA gives no stream.");
+  }
+  return static_cast<Stream>(args.stream);
+}
+
+std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, int32_t device, const Span &token,
+                            const Out &next, std::vector<Message> messages) {
+  constexpr char kNotShown[] = "What it printed could not be shown: ";
+  try {
+    const Driver &found = driver();
+    const Stream stream = StreamOf(frame);
+    const InContextOf context(found, stream);
+    LaunchWithResults(found, stream, &token, 1, {next},
+                      [site = call.messages, device, messages = std::move(messages)](
+                          Span *operands, size_t, const std::vector<Out> &results) {
+                        std::memcpy(results[0].data, operands[0].data, results[0].size); // if what follows fails
+                        host_failures().run(operands, [&] {
+                          DeviceToken own = LoadToken(operands[0]);
+                          for (const Message &message : messages)
+                            site->publish(own, device, message.level, message.text);
+                          StoreToken(own, results[0].data);
+                        });
+                      });
+    return {};
+  } catch (const DriverError &error) {
+    return std::string(kNotShown) + error.what() + kRemedy;
+  } catch (const std::exception &error) {
+    return std::string(kNotShown) + error.what();
+  }
+}
+
+XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) { return ExecuteInPlugin(frame, &PublishMessages); }
+
+} // namespace
+
+std::vector<Handler> CustomCallHandlers() {
+  std::vector<Handler> handlers = effects::CustomCallHandlers(/*in_plugin=*/true);
+  for (Handler &handler : handlers)
+    if (handler.stage == std::string_view("execute")) handler.function = reinterpret_cast<void *>(&Execute);
+  return handlers;
+}
+
+} // namespace effects::cuda

@@ -1,0 +1,114 @@
+// The handlers that start asynchronous operations and end them. What is in flight lies on the host, as for CPUs: values
+// are copied there when they are kept, and back when they are done. Devices send each other nothing by these: where a
+// program is for GPUs, collectives are JAX's own.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../operations/ticket.h"
+#include "../xla/operation_bodies.h"
+#include "guard.h"
+#include "handlers.h"
+
+namespace effects::cuda {
+
+namespace ffi = xla::ffi;
+
+namespace {
+
+// Has `compute` called with copies of all operands, and gives its results, which are all but the token: that comes back
+// as it was.
+void LaunchAllWithResults(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, Compute compute) {
+  const Driver &found = driver();
+  Spans buffers(args, 0);
+  const InContextOf context(found, stream);
+  LaunchWithResults(found, stream, buffers.data(), buffers.size(), OutsOf(rets), std::move(compute));
+}
+
+void StoreTickets(const Out &tickets, uint32_t number) {
+  effects::StoreTickets(static_cast<float *>(tickets.data), LanesOf(tickets.size, /*by_lane=*/true), number);
+}
+
+// (token, *operands) -> (tickets, token): see BeginHostRun().
+ffi::Error Begin(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs args,
+                 ffi::RemainingRets rets) {
+  return Guard("The asynchronous callback at " + loaded->where + " could not be started.", [&] {
+    LaunchAllWithResults(stream, args, rets, WithResults([site = loaded->site, device](
+                                                 Span *operands, size_t count, const std::vector<Out> &results) {
+                           const DeviceToken token = LoadToken(operands[0]);
+                           StoreTickets(results[0], BeginHostRun(*site, device, token, operands + 1, count - 1));
+                         }));
+  });
+}
+
+// (token, *values) -> (tickets, token): keeps the values until the operation is done, with `by_lane` for each lane. If
+// it is `optional`, it need not be.
+ffi::Error Keep(bool by_lane, bool optional, int32_t device, Stream stream, ffi::RemainingArgs args,
+                ffi::RemainingRets rets) {
+  return Guard("The values of an asynchronous operation could not be kept.", [&] {
+    LaunchAllWithResults(
+        stream, args, rets,
+        WithResults([by_lane, optional, device](Span *operands, size_t count, const std::vector<Out> &results) {
+          const size_t lanes = LanesOf(results[0].size, by_lane);
+          const uint32_t number =
+              operations().keep(ProgramOf(LoadToken(operands[0]).token), device, operands + 1, count - 1,
+                                lanes == 0 ? 1 : static_cast<uint32_t>(lanes), optional);
+          StoreTickets(results[0], number);
+        }));
+  });
+}
+
+// (token, tickets) -> (*values, token): see TakeResults(). What is kept is there, so it waits for nothing.
+ffi::Error Take(bool by_lane, std::string_view where, int32_t device, Stream stream, ffi::RemainingArgs args,
+                ffi::RemainingRets rets) {
+  return Guard("The asynchronous operation that is done at " + std::string(where) + " could not be done.", [&] {
+    LaunchAllWithResults(stream, args, rets, WithResults([by_lane, where = std::string(where), device](
+                                                 Span *operands, size_t, const std::vector<Out> &results) {
+                           std::string wrong;
+                           TakeResults(device, LoadToken(operands[0]).token, operands[1], by_lane, where, results,
+                                       [&wrong](const std::string &error) {
+                                         if (wrong.empty()) wrong = error;
+                                       });
+                           if (!wrong.empty()) throw std::runtime_error(wrong);
+                         }));
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(kBegin, Begin,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::State<LoadedCudaSite>>()
+                           .Attrs()
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<ffi::PlatformStream<Stream>>()
+                           .RemainingArgs()
+                           .RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kKeep, Keep,
+                       ffi::Ffi::Bind()
+                           .Attr<bool>("by_lane")
+                           .Attr<bool>("optional")
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<ffi::PlatformStream<Stream>>()
+                           .RemainingArgs()
+                           .RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kTake, Take,
+                       ffi::Ffi::Bind()
+                           .Attr<bool>("by_lane")
+                           .Attr<std::string_view>("where")
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<ffi::PlatformStream<Stream>>()
+                           .RemainingArgs()
+                           .RemainingRets());
+
+} // namespace
+
+std::vector<Handler> OperationHandlers() {
+  const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
+  return {{kBeginTarget, "execute", pointer(kBegin)},
+          {kKeepTarget, "execute", pointer(kKeep)},
+          {kTakeTarget, "execute", pointer(kTake)}};
+}
+
+} // namespace effects::cuda

@@ -1,0 +1,58 @@
+#include "operation_bodies.h"
+
+#include <cstring>
+#include <utility>
+
+#include "../operations/ticket.h"
+
+namespace effects {
+
+size_t LanesOf(size_t bytes_of_tickets, bool by_lane) {
+  return by_lane ? bytes_of_tickets / (kTicketLength * sizeof(float)) : 1;
+}
+
+uint32_t BeginHostRun(const LoadedSite &site, int32_t device, const DeviceToken &token, const Span *operands,
+                      size_t count) {
+  const uint32_t number = operations().start(ProgramOf(token.token), device);
+  if (!token.is_primary()) return number;
+  std::vector<Span> spans(operands, operands + count);
+  spans.push_back({&number, sizeof number});
+  const auto flags = static_cast<uint16_t>(site.flags | kAwaited);
+  if (ThreadOf(token.token) == kUntrackedThread) // such records are counted
+    PublishUntracked(site.site, /*ordered=*/false, device, spans.data(), spans.size(), flags);
+  else
+    publisher().publish(Kind::kUnordered, site.site, token.token, device, spans.data(), spans.size(), flags);
+  // Now, and not with the next batch.
+  wake_up().set_offer_urgent();
+  wake_up().wake_now();
+  return number;
+}
+
+void TakeResults(int32_t device, const Token &token, const Span &tickets, bool by_lane, std::string_view where,
+                 const std::vector<Out> &outs, const Operations::Done &done) {
+  const Program program = ProgramOf(token);
+  const auto *ticket = static_cast<const float *>(tickets.data);
+  const size_t lanes = LanesOf(tickets.size, by_lane);
+  for (size_t lane = 0; lane < lanes; ++lane, ticket += kTicketLength) {
+    std::vector<Out> of_lane;
+    for (const Out &out : outs) {
+      const size_t size = out.size / lanes;
+      of_lane.push_back({static_cast<std::byte *>(out.data) + lane * size, size});
+    }
+    const uint32_t number = LoadTicket(ticket);
+    if (number == 0) { // zeros are a future of zeros
+      for (const Out &out : of_lane)
+        if (out.size != 0) std::memset(out.data, 0, out.size);
+      done({});
+      continue;
+    }
+    operations().take(program, device, number, by_lane ? LaneOfTicket(ticket) : 0, std::move(of_lane),
+                      [done, program](const std::string &error) {
+                        if (!error.empty()) operations().fail(program, error);
+                        done(error);
+                      },
+                      where);
+  }
+}
+
+} // namespace effects

@@ -1,0 +1,33 @@
+// What the handlers of asynchronous operations do, wherever their operands lie: see bodies.h, and who calls it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../operations/operations.h"
+#include "../producer/bytes.h"
+#include "../producer/device_token.h"
+#include "handlers.h"
+
+namespace effects {
+
+inline Program ProgramOf(const Token &token) { return {ThreadOf(token), token.epoch}; }
+
+// How many lanes there are, if each has one of these tickets; else the tickets are one operation's.
+size_t LanesOf(size_t bytes_of_tickets, bool by_lane);
+
+// (token, *operands): a function of the host's begins at once. The record is without an order, and ends with the number
+// of the operation. Returns that.
+uint32_t BeginHostRun(const LoadedSite &site, int32_t device, const DeviceToken &token, const Span *operands,
+                      size_t count);
+
+// (token, tickets): what the operations have come to goes to `outs`, which the lanes divide. Calls `done` once for each
+// lane, later perhaps, and in another thread then. `where`: the user's line that asks.
+void TakeResults(int32_t device, const Token &token, const Span &tickets, bool by_lane, std::string_view where,
+                 const std::vector<Out> &outs, const Operations::Done &done);
+
+} // namespace effects
