@@ -41,11 +41,6 @@ MSG_ASYNC_PLATFORM = (
     "values stay in the program, from a start to a done in the same function, branch or body of a loop, and there are "
     "no asynchronous callbacks. Do it where it was started, or compute it where it is needed, without a future."
 )
-MSG_ASYNC_JAXS = (
-    "The asynchronous operation `{name}` at {where} is in a program for {platform} that `fx.jit` has not made. Its "
-    "values stay in the program there, from a start to a done in the same function, branch or body of a loop. Do it "
-    "where it was started, or write `fx.jit` around the function, in place of `jax.jit`."
-)
 MSG_ASYNC_UNTRACKED = (
     "The asynchronous operation `{name}` at {where} is in a program for several devices that `fx.jit` has not made. "
     "JAX keeps the order of effects on one device only. Write `fx.jit` around the function, in place of `jax.jit`."
@@ -83,9 +78,8 @@ def _lower_operation(
     if not has_handlers or (counted and operation.stays and len(platforms) == 1):
         if (outs := _lower_within_program(ctx, operands, target)) is not None:
             return outs
-        message = MSG_ASYNC_JAXS if has_handlers else MSG_ASYNC_PLATFORM
         shown = {"name": operation.name, "where": operation.where, "platform": " and ".join(sorted(platforms))}
-        raise NotImplementedError(message.format(**shown))
+        raise NotImplementedError(MSG_ASYNC_PLATFORM.format(**shown))
     named = {name: np.array(x, np.int64) if isinstance(x, tuple) else x for name, x in attributes}
     if site is not None:
         register_site(ctx, site)
@@ -124,9 +118,6 @@ def _lower_untracked(ctx: Any, *operands: Any, primitive: Any, **params: Any) ->
 
 
 def _bind_untracked(primitive: Any, token: Any, operands: Sequence[Any], *, operation: Operation, **params: Any) -> Any:
-    if not isinstance(operation, (HostRun, HostAwait)):
-        # Whether they do is not known, and values that a GPU's program does not keep go to the host and back.
-        operation = dataclasses.replace(operation, stays=True)
     if isinstance(operation, HostAwait):
         if params.get("partial", True):
             outs = effect_p.bind(*operands, site=operation.site)

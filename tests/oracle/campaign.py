@@ -113,6 +113,7 @@ def _in_child(campaign: Campaign, seed: int, numbers: range) -> Tally:
             folder = Path(name)
             options = " ".join(campaign.options).split()
             command = [sys.executable, "-m", "tests.oracle", *options, "--seed", str(seed)]
+            command += ["--stand-in"] * ("tests.gpu.stand_in" in sys.modules)
             command += ["--chunk", str(numbers.start), str(numbers.stop), name]
             done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
             if (folder / "tally").exists():

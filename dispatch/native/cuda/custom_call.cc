@@ -36,7 +36,7 @@ std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, in
                       [site = call.messages, device, messages = std::move(messages)](
                           Span *operands, size_t, const std::vector<Out> &results) {
                         std::memcpy(results[0].data, operands[0].data, results[0].size); // if what follows fails
-                        host_failures().run(operands, [&] {
+                        host_failures().run(operands, kEffectLost, [&] {
                           DeviceToken own = LoadToken(operands[0]);
                           for (const Message &message : messages)
                             site->publish(own, device, message.level, message.text);

@@ -1,13 +1,10 @@
 // What CUDA's handlers have in common: their errors, and what they put into the stream.
 #pragma once
 
-#include <cstring>
 #include <exception>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "../xla/operands.h"
 #include "host_failures.h"
@@ -24,7 +21,6 @@ inline constexpr char kRemedy[] =
 template <typename Body>
 xla::ffi::Error Guard(const std::string &what, Body &&body) {
   try {
-    if (std::optional<std::string> failed = host_failures().take()) return xla::ffi::Error::Internal(*failed);
     body();
     return xla::ffi::Error::Success();
   } catch (const DriverError &error) {
@@ -46,17 +42,7 @@ inline void LaunchAll(Stream stream, xla::ffi::RemainingArgs args, size_t first,
 template <typename Body>
 Publish InProgram(Body body) {
   return [body = std::move(body)](Span *operands, size_t count) {
-    host_failures().run(operands, [&] { body(operands, count); });
-  };
-}
-
-// As InProgram(), with results, which are zeros if it fails.
-template <typename Body>
-Compute WithResults(Body body) {
-  return [body = std::move(body)](Span *operands, size_t count, const std::vector<Out> &results) {
-    if (host_failures().run(operands, [&] { body(operands, count, results); })) return;
-    for (const Out &result : results)
-      if (result.size != 0) std::memset(result.data, 0, result.size);
+    host_failures().run(operands, kEffectLost, [&] { body(operands, count); });
   };
 }
 

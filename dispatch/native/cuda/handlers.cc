@@ -144,7 +144,7 @@ ffi::Error Untracked(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, St
   return Guard(NotPublished(*loaded), [&] {
     LaunchAll(stream, operands, loaded->site->ordered() ? 1 : 0,
                      [site = loaded->site, device](const Span *spans, size_t count) {
-                       host_failures().run(nullptr, [&] {
+                       host_failures().run(nullptr, kEffectLost, [&] {
                          PublishUntracked(site->site, site->ordered(), device, spans, count, site->flags);
                        });
                      });

@@ -1,29 +1,38 @@
 #include "host_failures.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "../xla/runtime.h"
 
 namespace effects::cuda {
 
-std::optional<std::string> HostFailures::take() {
+std::vector<HostFailure> HostFailures::take() {
   std::lock_guard lock(mutex_);
-  return std::exchange(first_, std::nullopt);
+  return std::exchange(failures_, {});
 }
 
-void HostFailures::note(const Span *token, const char *why) noexcept {
+void HostFailures::note(const Span *token, const Said &said, const char *why) noexcept {
   try {
+    Token lost{kUntrackedThread << 8, 0, 0, 0};
+    try {
+      if (token != nullptr) lost = LoadToken(*token).token;
+    } catch (const std::exception &) { // it is none, as `why` says
+    }
+    const uint32_t thread = ThreadOf(lost);
     {
       std::lock_guard lock(mutex_);
-      if (!first_)
-        first_ = std::string("An effect of an earlier program was lost: ") + why +
-                 " It was copied from a device, and could " +
-                 "not be published. Effects after it in its program are lost too.";
+      const std::pair<uint32_t, uint32_t> program{thread, lost.epoch};
+      const bool is_known = std::find(failed_.begin(), failed_.end(), program) != failed_.end();
+      if (!is_known && failures_.size() < kMost)
+        failures_.push_back({thread, lost.epoch, std::string(said.before) + why + said.behind});
+      if (!is_known && thread != kUntrackedThread) failed_.push_back(program);
+      if (failed_.size() > kMost) failed_.pop_front();
     }
-    if (token == nullptr) return;
-    const Token lost = LoadToken(*token).token; // what is none has said so
-    drain().fail(ThreadOf(lost), lost.epoch);
-  } catch (const std::exception &) { // there is no memory left, or no token
+    // Only now: the program ends by this, and whoever waits for it asks what has failed.
+    if (thread != kUntrackedThread) drain().fail(thread, lost.epoch);
+    wake_up().wake_now();
+  } catch (const std::exception &) { // there is no memory left
   }
 }
 

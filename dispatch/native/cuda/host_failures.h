@@ -1,39 +1,62 @@
-// What goes wrong in host functions, whose stream and program go on: XLA takes no error from there.
+// What goes wrong in host functions, whose stream and program go on: XLA takes no error from there. The drain is told,
+// and has it raised for the program.
 //
 // Any thread may call everything here.
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "../producer/bytes.h"
 
 namespace effects::cuda {
 
+// What is said around the reason.
+struct Said {
+  const char *before, *behind;
+};
+inline constexpr Said kEffectLost{
+    "An effect could not be published when its values had been copied from the device: ",
+    " It is lost, and so are those after it in its program."};
+inline constexpr Said kOperationFailed{
+    "An asynchronous operation failed when the device had come to it: ",
+    " The program has gone on with zeros in its place, and its effects after that are lost."};
+
+// Of the program with this number; of no known program if the thread is `kUntrackedThread`.
+struct HostFailure {
+  uint32_t thread, epoch;
+  std::string text;
+};
+
 class HostFailures {
 public:
-  // Runs `body`, which publishes. If it throws, a record is lost: its program's order does not wait for it, and the
-  // next handler says so. `token`: the program's; null: it has none. Returns whether it did not throw.
+  // Runs `body`, which publishes. If it throws, its program fails: nothing more of its order is waited for. `token`:
+  // the program's; null: it has none. Returns whether it did not throw.
   template <typename Body>
-  bool run(const Span *token, Body &&body) noexcept {
+  bool run(const Span *token, const Said &said, Body &&body) noexcept {
     try {
       body();
       return true;
     } catch (const std::exception &error) {
-      note(token, error.what());
+      note(token, said, error.what());
       return false;
     }
   }
-  // What the first of them said since the last call.
-  std::optional<std::string> take();
+  // What has come since the last call, of each program the first. The drain's leader, ahead of the ends of programs.
+  std::vector<HostFailure> take();
 
 private:
-  void note(const Span *token, const char *why) noexcept;
+  void note(const Span *token, const Said &said, const char *why) noexcept;
 
-  std::mutex mutex_;
-  std::optional<std::string> first_; // guarded by mutex_
+  static constexpr size_t kMost = 100; // that are kept until they are taken, and programs that are remembered
+  std::mutex mutex_;                   // guards all below
+  std::vector<HostFailure> failures_;
+  std::deque<std::pair<uint32_t, uint32_t>> failed_; // programs that were noted: each of their devices may fail
 };
 
 // The process's own.

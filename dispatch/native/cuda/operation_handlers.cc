@@ -2,7 +2,8 @@
 // are copied there when they are kept, and back when they are done. Devices send each other nothing by these: where a
 // program is for GPUs, collectives are JAX's own.
 #include <cstdint>
-#include <memory>
+#include <cstring>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,13 +20,20 @@ namespace ffi = xla::ffi;
 
 namespace {
 
-// Has `compute` called with copies of all operands, and gives its results, which are all but the token: that comes back
-// as it was.
-void LaunchAllWithResults(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, Compute compute) {
+// Has `body` called with copies of all operands, and gives its results, which are all but the token: that comes back as
+// it was. They are zeros if it fails.
+template <typename Body>
+void LaunchAllWithResults(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, Body body) {
   const Driver &found = driver();
   Spans buffers(args, 0);
   const InContextOf context(found, stream);
-  LaunchWithResults(found, stream, buffers.data(), buffers.size(), OutsOf(rets), std::move(compute));
+  LaunchWithResults(found, stream, buffers.data(), buffers.size(), OutsOf(rets),
+                    [body = std::move(body)](Span *operands, size_t count, const std::vector<Out> &results) {
+                      if (host_failures().run(operands, kOperationFailed, [&] { body(operands, count, results); }))
+                        return;
+                      for (const Out &result : results)
+                        if (result.size != 0) std::memset(result.data, 0, result.size);
+                    });
 }
 
 void StoreTickets(const Out &tickets, uint32_t number) {
@@ -36,11 +44,12 @@ void StoreTickets(const Out &tickets, uint32_t number) {
 ffi::Error Begin(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs args,
                  ffi::RemainingRets rets) {
   return Guard("The asynchronous callback at " + loaded->where + " could not be started.", [&] {
-    LaunchAllWithResults(stream, args, rets, WithResults([site = loaded->site, device](
-                                                 Span *operands, size_t count, const std::vector<Out> &results) {
-                           const DeviceToken token = LoadToken(operands[0]);
-                           StoreTickets(results[0], BeginHostRun(*site, device, token, operands + 1, count - 1));
-                         }));
+    LaunchAllWithResults(
+        stream, args, rets,
+        [site = loaded->site, device](Span *operands, size_t count, const std::vector<Out> &results) {
+          const DeviceToken token = LoadToken(operands[0]);
+          StoreTickets(results[0], BeginHostRun(*site, device, token, operands + 1, count - 1));
+        });
   });
 }
 
@@ -51,13 +60,13 @@ ffi::Error Keep(bool by_lane, bool optional, int32_t device, Stream stream, ffi:
   return Guard("The values of an asynchronous operation could not be kept.", [&] {
     LaunchAllWithResults(
         stream, args, rets,
-        WithResults([by_lane, optional, device](Span *operands, size_t count, const std::vector<Out> &results) {
+        [by_lane, optional, device](Span *operands, size_t count, const std::vector<Out> &results) {
           const size_t lanes = LanesOf(results[0].size, by_lane);
           const uint32_t number =
               operations().keep(ProgramOf(LoadToken(operands[0]).token), device, operands + 1, count - 1,
                                 lanes == 0 ? 1 : static_cast<uint32_t>(lanes), optional);
           StoreTickets(results[0], number);
-        }));
+        });
   });
 }
 
@@ -65,15 +74,16 @@ ffi::Error Keep(bool by_lane, bool optional, int32_t device, Stream stream, ffi:
 ffi::Error Take(bool by_lane, std::string_view where, int32_t device, Stream stream, ffi::RemainingArgs args,
                 ffi::RemainingRets rets) {
   return Guard("The asynchronous operation that is done at " + std::string(where) + " could not be done.", [&] {
-    LaunchAllWithResults(stream, args, rets, WithResults([by_lane, where = std::string(where), device](
-                                                 Span *operands, size_t, const std::vector<Out> &results) {
-                           std::string wrong;
-                           TakeResults(device, LoadToken(operands[0]).token, operands[1], by_lane, where, results,
-                                       [&wrong](const std::string &error) {
-                                         if (wrong.empty()) wrong = error;
-                                       });
-                           if (!wrong.empty()) throw std::runtime_error(wrong);
-                         }));
+    LaunchAllWithResults(
+        stream, args, rets,
+        [by_lane, where = std::string(where), device](Span *operands, size_t, const std::vector<Out> &results) {
+          std::string wrong;
+          TakeResults(device, LoadToken(operands[0]).token, operands[1], by_lane, where, results,
+                      [&wrong](const std::string &error) {
+                        if (wrong.empty()) wrong = error;
+                      });
+          if (!wrong.empty()) throw std::runtime_error(wrong);
+        });
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include "../cuda/driver.h"
 #include "../cuda/handlers.h"
+#include "../cuda/host_failures.h"
 #include "../xla/custom_call.h"
 #include "../xla/handlers.h"
 #include "../xla/runtime.h"
@@ -60,6 +61,15 @@ NB_MODULE(_native, m) {
   m.def("cuda_driver", [] {
     const cuda::DriverStatus status = cuda::driver_status();
     return nb::make_tuple(status.library, status.version, status.why_none);
+  });
+  // What has failed in host functions since the last call: (thread, epoch, text) of each; None: nothing.
+  m.def("take_host_failures", []() -> nb::object {
+    const std::vector<cuda::HostFailure> failures = cuda::host_failures().take();
+    if (failures.empty()) return nb::none();
+    nb::list all;
+    for (const cuda::HostFailure &failure : failures)
+      all.append(nb::make_tuple(failure.thread, failure.epoch, failure.text));
+    return all;
   });
   // For tests: another library is the driver.
   m.def("use_cuda_driver", [](const std::string &library) { cuda::use_driver(library); });
