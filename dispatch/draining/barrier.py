@@ -12,8 +12,9 @@ from effects import _errors as errors
 from effects._api.registry import effect_names
 from effects._jax import for_users, is_being_traced, patches
 from effects._wire import UNTRACKED_THREAD
-from effects.dispatch.draining.background import finish_interrupted
+from effects.dispatch.draining.background import finish_interrupted, uninterrupted
 from effects.dispatch.draining.runtime import runtime
+from effects.lowering.host.native import native
 
 MSG_TIMEOUT_VALUE = (
     "`effects_barrier` was given the timeout {timeout!r}. A timeout is a number of seconds, zero or more, or None to "
@@ -91,6 +92,8 @@ def effects_barrier(
 
 def _raise_failures(threads: set[int] | None) -> None:
     """Raises what effects of these threads' programs raised, or of all, and has not been reported."""
+    if native.has_host_failures():
+        uninterrupted(runtime.failures.take_from_host_functions)
     if not runtime.failures:
         return
     runtime.failures.keep_from_jax()

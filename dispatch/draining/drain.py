@@ -215,8 +215,7 @@ class Drain:
         if items and items[0][_KIND] == ItemKind.TEXT:
             at = self._show_texts(items, calls)
         if finished or untracked_released is not None:
-            if (failed := native.take_host_failures()) is not None:
-                self._keep_host_failures(failed)
+            self._failures.take_from_host_functions()
             self._end_epochs([each for each in finished if each[0] != run], untracked_released or 0)
             finished = [each for each in finished if each[0] == run]
         if run is not None:
@@ -230,19 +229,13 @@ class Drain:
 
     def _look(self) -> None:
         """Looks for what comes by no batch: programs that failed, functions that are stuck, threads that ended."""
-        if (failed := native.take_host_failures()) is not None:
-            self._keep_host_failures(failed)
+        self._failures.take_from_host_functions()
         self._settling.look()
         fail_other_devices(self._streams, self._failures, self.host_runs)
         functions = self._functions(self.running.copy())
         free_stuck(self.running, self._watch.find_stuck(functions), self._failures, self.host_runs)
         let_asked_pass(self._watch, functions, self.runs.suspended)
         self._streams.forget_ended()
-
-    def _keep_host_failures(self, failed: list[tuple[int, int, str]]) -> None:
-        """Of programs that go on on their device, ahead of their ends."""
-        for thread, epoch, text in failed:
-            self._failures.add((thread, epoch), errors.EffectError(text))
 
     def _show_texts(self, items: list[Any], calls: list[tuple[Any, Site | None]]) -> int:
         """Writes the texts with which a batch begins. Returns how many there are."""

@@ -112,6 +112,11 @@ class Failures:
         if not logged:
             log_failure(failure)
 
+    def take_from_host_functions(self) -> None:
+        """Keeps what has failed in host functions of GPUs, whose programs go on. Called ahead of the programs' ends."""
+        for thread, epoch, text in native.take_host_failures() if native.has_host_failures() else ():
+            self.add((thread, epoch), errors.EffectError(text))
+
     def _is_logged(self, owner: Owner, program: _OfProgram, failure: BaseException) -> bool:
         """Whether the program has had a failure, or one at the same line of the same function was logged which no
         caller has been given. From here on it has."""

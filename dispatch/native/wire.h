@@ -43,8 +43,8 @@ struct ReplicaNumbers {
   uint32_t announces_skips; // whether those that are not primary announce what they skip
 };
 
-// What a call makes of a token, number by number. Where the host does not write to the device's memory, the program does
-// this itself, behind the call.
+// What a call makes of a token, number by number. Where the host does not write to the device's memory, the program
+// does this itself, behind the call.
 struct TokenStep {
   bool keeps_index;                  // else it begins at 0
   uint32_t phase, index, num_shared; // what is added to each
@@ -176,7 +176,7 @@ enum CustomCallTrait : int64_t {
   kCustomCallHasToken = 1, // behind the operands
   kCustomCallCounts = 2,   // it is one of ours, in memory that we can read
   kCustomCallIsOrdered = 4,
-  kCustomCallHasMore = 8, // there is something behind the results
+  kCustomCallHasMore = 8,         // there is something behind the results
   kCustomCallStarts = 16,         // it starts an asynchronous operation, which ends when the handler has answered
   kCustomCallCountsOnDevice = 32, // it is one of ours, in a device's memory
 };

@@ -13,6 +13,18 @@ from tests.helpers import ROOT
 SUITES = {
     "programs": ["tests/gpu/programs.py"],
     "regions": ["tests/lowering/regions/test_regions.py", "tests/lowering/test_whole_values.py"],
+    "asynchronous": [
+        *("tests/lowering/asynchronous/test_lanes_and_turns.py", "tests/lowering/asynchronous/test_several_devices.py"),
+        *("tests/lowering/asynchronous/test_placement.py", "tests/lowering/asynchronous/test_exported.py"),
+        "tests/lowering/asynchronous/test_callbacks.py",
+        # JAX's own collectives wait for a device that has failed. The other is an error of its program, later.
+        "-k=not keeps_no_other_waiting and not forged_ticket",
+    ],
+    "custom_calls": [
+        *("tests/lowering/custom_call/test_custom_call.py", "tests/lowering/custom_call/test_calls_return_early.py"),
+        "tests/lowering/custom_call/test_errors.py",
+        "-k=not for_which_others_wait",
+    ],
 }
 
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../dispatch/native/cuda/host_failures.h"
 #include "../../dispatch/native/cuda/pinned.h"
 #include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
@@ -114,20 +115,25 @@ TEST(test_errors_of_the_driver) {
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 
-// A host function that cannot publish says so by the next handler, and its program's order does not wait for the
-// record.
+// What a host function cannot publish fails its program, whose order does not wait for the record, and no other.
 TEST(test_failure_of_a_host_function) {
   OnDevice device(On::kCuda, 1, drain().open(1, 0));
   Launching launching(device), wrong(device, 12, kRecordIsOrdered | kRecordLeaves); // whose operand is no token
   CHECK(launching.record(device.token.token, 1).empty());
   CHECK(wrong.record(device.token.token, 1).empty());
   device.synchronize();
-  CHECK(Has(launching.record(device.token.token, 1), "An effect of an earlier program was lost: A token has neither"));
+  CHECK(launching.record(device.token.token, 1).empty());
+  std::vector<cuda::HostFailure> failures = cuda::host_failures().take();
+  CHECK_EQ(failures.size(), size_t{1});
+  CHECK(failures[0].thread == 1 && failures[0].epoch == device.token.token.epoch);
+  CHECK(Has(failures[0].text, "could not be published when its values had been copied from the device: A token has"));
   CHECK_EQ(Play({}, 1).size(), size_t{1});
 
   CHECK(launching.record(device.token.token, 1, /*token_size=*/8).empty()); // not even the first is a token
   device.synchronize();
-  CHECK(Has(launching.record(device.token.token, 1), "An effect of an earlier program was lost: A token has neither"));
+  failures = cuda::host_failures().take();
+  CHECK_EQ(failures.size(), size_t{1});
+  CHECK_EQ(failures[0].thread, kUntrackedThread);
 }
 
 // Without a driver, or with one that is too old or lacks a function, handlers fail and the status says why.

@@ -163,6 +163,13 @@ ffi::Error SayLine(token_effects::Call call, std::string_view label, ffi::Buffer
   return ffi::Error::Success();
 }
 
+// Prints and logs, and looks at no operands: these may lie on a GPU.
+ffi::Error Announce(token_effects::Call call, std::string_view label, ffi::RemainingArgs, ffi::RemainingRets) {
+  call.Print("announced ", label);
+  call.Log(token_effects::kWarning, "announced", {{"label", label}});
+  return ffi::Error::Success();
+}
+
 // Answers later, from a thread of its own; fails if the operand is negative.
 ffi::Future Later(ffi::Buffer<ffi::S32> x, ffi::ResultBuffer<ffi::S32> y) {
   ffi::Promise promise;
@@ -250,6 +257,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(scale, Scale, ffi::Ffi::Bind().Attrs().Arg<F32>().
 XLA_FFI_DEFINE_HANDLER_SYMBOL(say, Say, ffi::Ffi::Bind().Ctx<token_effects::Call>().Arg<S32>().Ret<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(say_line, SayLine,
                               ffi::Ffi::Bind().Ctx<token_effects::Call>().Attr<std::string_view>("label").Arg<S32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    announce, Announce,
+    ffi::Ffi::Bind().Ctx<token_effects::Call>().Attr<std::string_view>("label").RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(later, Later, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fold, Fold, ffi::Ffi::Bind().Arg<S32>().Attr<int64_t>("modulus").Ret<S32>());

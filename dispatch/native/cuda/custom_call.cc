@@ -1,5 +1,5 @@
-// The handler that calls the user's, which puts work into the stream. What it says belongs behind that: it is published,
-// and the token counted, when the stream comes there.
+// The handler that calls the user's, which puts work into the stream. What it says belongs behind that: it is
+// published, and the token counted, when the stream comes there.
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -33,8 +33,8 @@ std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, in
     const Stream stream = StreamOf(frame);
     const InContextOf context(found, stream);
     LaunchWithResults(found, stream, &token, 1, {next},
-                      [site = call.messages, device, messages = std::move(messages)](
-                          Span *operands, size_t, const std::vector<Out> &results) {
+                      [site = call.messages, device, messages = std::move(messages)](Span *operands, size_t,
+                                                                                     const std::vector<Out> &results) {
                         std::memcpy(results[0].data, operands[0].data, results[0].size); // if what follows fails
                         host_failures().run(operands, kEffectLost, [&] {
                           DeviceToken own = LoadToken(operands[0]);

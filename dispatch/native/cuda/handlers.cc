@@ -107,8 +107,8 @@ ffi::Error Call(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream 
 ffi::Error Close(int64_t devices, int32_t device, Stream stream, ffi::RemainingArgs tokens, ffi::RemainingRets) {
   return Guard(kNoEnd, [&] {
     LaunchAll(stream, tokens, 0, InProgram([devices, device](const Span *operands, size_t count) {
-                       PublishEnd(operands, count, device, static_cast<uint32_t>(devices));
-                     }));
+                PublishEnd(operands, count, device, static_cast<uint32_t>(devices));
+              }));
   });
 }
 
@@ -119,8 +119,8 @@ ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool 
     const Entrance entrance{rets.size(), static_cast<size_t>(ordered), static_cast<uint32_t>(devices), apart, parts,
                             skips};
     LaunchAll(stream, args, 0, InProgram([entrance, device](const Span *operands, size_t) {
-                       PublishEntrance(entrance, operands, device);
-                     }));
+                PublishEntrance(entrance, operands, device);
+              }));
   });
 }
 
@@ -128,10 +128,9 @@ ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool 
 ffi::Error Leave(int64_t ordered, bool, int32_t device, Stream stream, ffi::RemainingArgs args,
                  ffi::RemainingRets rets) {
   return Guard(kNoRegion, [&] {
-    LaunchAll(stream, args, 0,
-                     InProgram([num_tokens = rets.size(), ordered, device](const Span *operands, size_t) {
-                       PublishExit(num_tokens, static_cast<size_t>(ordered), operands, device);
-                     }));
+    LaunchAll(stream, args, 0, InProgram([num_tokens = rets.size(), ordered, device](const Span *operands, size_t) {
+                PublishExit(num_tokens, static_cast<size_t>(ordered), operands, device);
+              }));
   });
 }
 
@@ -143,11 +142,11 @@ ffi::Error Untracked(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, St
                      ffi::RemainingArgs operands, ffi::RemainingRets) {
   return Guard(NotPublished(*loaded), [&] {
     LaunchAll(stream, operands, loaded->site->ordered() ? 1 : 0,
-                     [site = loaded->site, device](const Span *spans, size_t count) {
-                       host_failures().run(nullptr, kEffectLost, [&] {
-                         PublishUntracked(site->site, site->ordered(), device, spans, count, site->flags);
-                       });
-                     });
+              [site = loaded->site, device](const Span *spans, size_t count) {
+                host_failures().run(nullptr, kEffectLost, [&] {
+                  PublishUntracked(site->site, site->ordered(), device, spans, count, site->flags);
+                });
+              });
   });
 }
 
@@ -220,10 +219,8 @@ XLA_FFI_DEFINE_HANDLER(kClose, Close,
                            .Ctx<ffi::PlatformStream<Stream>>()
                            .RemainingArgs()
                            .RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kEnter, Enter,
-                       BindEnter().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kLeave, Leave,
-                       BindLeave().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kEnter, Enter, BindEnter().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kLeave, Leave, BindLeave().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
 
 } // namespace
 
@@ -232,19 +229,19 @@ const std::vector<Handler> &handlers() {
   const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
   static const auto *const all = [&] {
     auto *const handlers = new std::vector<Handler>{
-      {kRecordTarget, kOnLoad, pointer(&Load<kLoadCounted>)},
-      {kRecordTarget, kRun, pointer(kRecord)},
-      {kCallTarget, kOnLoad, pointer(&Load<kLoadCounted>)},
-      {kCallTarget, kRun, pointer(kCall)},
-      {kCloseTarget, kRun, pointer(kClose)},
-      {kEnterTarget, kRun, pointer(kEnter)},
-      {kLeaveTarget, kRun, pointer(kLeave)},
-      {kAfterTarget, kRun, pointer(kAfter)},
-      {kUntrackedTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
-      {kUntrackedTarget, kRun, pointer(kUntracked)},
-      {kUntrackedCallTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
-      {kUntrackedCallTarget, kRun, pointer(kUntrackedCall)},
-      {kBeginTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
+        {kRecordTarget, kOnLoad, pointer(&Load<kLoadCounted>)},
+        {kRecordTarget, kRun, pointer(kRecord)},
+        {kCallTarget, kOnLoad, pointer(&Load<kLoadCounted>)},
+        {kCallTarget, kRun, pointer(kCall)},
+        {kCloseTarget, kRun, pointer(kClose)},
+        {kEnterTarget, kRun, pointer(kEnter)},
+        {kLeaveTarget, kRun, pointer(kLeave)},
+        {kAfterTarget, kRun, pointer(kAfter)},
+        {kUntrackedTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
+        {kUntrackedTarget, kRun, pointer(kUntracked)},
+        {kUntrackedCallTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
+        {kUntrackedCallTarget, kRun, pointer(kUntrackedCall)},
+        {kBeginTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
     };
     for (const Handler &handler : OperationHandlers()) handlers->push_back(handler);
     return handlers;

@@ -7,6 +7,11 @@
 
 namespace effects::cuda {
 
+bool HostFailures::any() {
+  std::lock_guard lock(mutex_);
+  return !failures_.empty();
+}
+
 std::vector<HostFailure> HostFailures::take() {
   std::lock_guard lock(mutex_);
   return std::exchange(failures_, {});

@@ -20,9 +20,8 @@ namespace effects::cuda {
 struct Said {
   const char *before, *behind;
 };
-inline constexpr Said kEffectLost{
-    "An effect could not be published when its values had been copied from the device: ",
-    " It is lost, and so are those after it in its program."};
+inline constexpr Said kEffectLost{"An effect could not be published when its values had been copied from the device: ",
+                                  " It is lost, and so are those after it in its program."};
 inline constexpr Said kOperationFailed{
     "An asynchronous operation failed when the device had come to it: ",
     " The program has gone on with zeros in its place, and its effects after that are lost."};
@@ -47,6 +46,7 @@ public:
       return false;
     }
   }
+  bool any();
   // What has come since the last call, of each program the first. The drain's leader, ahead of the ends of programs.
   std::vector<HostFailure> take();
 

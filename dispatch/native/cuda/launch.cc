@@ -67,7 +67,8 @@ std::vector<Out> PlacesOf(const std::vector<Out> &results, std::byte *at) {
 }
 
 // Puts copies from there to the device into the stream.
-void CopyToDevice(const Driver &driver, Stream stream, const std::vector<Out> &places, const std::vector<Out> &results) {
+void CopyToDevice(const Driver &driver, Stream stream, const std::vector<Out> &places,
+                  const std::vector<Out> &results) {
   for (size_t i = 0; i < results.size(); ++i)
     if (results[i].size != 0)
       driver.copy_to_device(AddressOf(results[i].data), places[i].data, results[i].size, stream);

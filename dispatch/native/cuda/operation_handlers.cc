@@ -44,12 +44,11 @@ void StoreTickets(const Out &tickets, uint32_t number) {
 ffi::Error Begin(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs args,
                  ffi::RemainingRets rets) {
   return Guard("The asynchronous callback at " + loaded->where + " could not be started.", [&] {
-    LaunchAllWithResults(
-        stream, args, rets,
-        [site = loaded->site, device](Span *operands, size_t count, const std::vector<Out> &results) {
-          const DeviceToken token = LoadToken(operands[0]);
-          StoreTickets(results[0], BeginHostRun(*site, device, token, operands + 1, count - 1));
-        });
+    LaunchAllWithResults(stream, args, rets,
+                         [site = loaded->site, device](Span *operands, size_t count, const std::vector<Out> &results) {
+                           const DeviceToken token = LoadToken(operands[0]);
+                           StoreTickets(results[0], BeginHostRun(*site, device, token, operands + 1, count - 1));
+                         });
   });
 }
 
@@ -59,12 +58,10 @@ ffi::Error Keep(bool by_lane, bool optional, int32_t device, Stream stream, ffi:
                 ffi::RemainingRets rets) {
   return Guard("The values of an asynchronous operation could not be kept.", [&] {
     LaunchAllWithResults(
-        stream, args, rets,
-        [by_lane, optional, device](Span *operands, size_t count, const std::vector<Out> &results) {
+        stream, args, rets, [by_lane, optional, device](Span *operands, size_t count, const std::vector<Out> &results) {
           const size_t lanes = LanesOf(results[0].size, by_lane);
-          const uint32_t number =
-              operations().keep(ProgramOf(LoadToken(operands[0]).token), device, operands + 1, count - 1,
-                                lanes == 0 ? 1 : static_cast<uint32_t>(lanes), optional);
+          const uint32_t number = operations().keep(ProgramOf(LoadToken(operands[0]).token), device, operands + 1,
+                                                    count - 1, lanes == 0 ? 1 : static_cast<uint32_t>(lanes), optional);
           StoreTickets(results[0], number);
         });
   });

@@ -62,12 +62,11 @@ NB_MODULE(_native, m) {
     const cuda::DriverStatus status = cuda::driver_status();
     return nb::make_tuple(status.library, status.version, status.why_none);
   });
-  // What has failed in host functions since the last call: (thread, epoch, text) of each; None: nothing.
-  m.def("take_host_failures", []() -> nb::object {
-    const std::vector<cuda::HostFailure> failures = cuda::host_failures().take();
-    if (failures.empty()) return nb::none();
+  // What has failed in GPUs' host functions since the last call: (thread, epoch, text) of each.
+  m.def("has_host_failures", [] { return cuda::host_failures().any(); });
+  m.def("take_host_failures", [] {
     nb::list all;
-    for (const cuda::HostFailure &failure : failures)
+    for (const cuda::HostFailure &failure : cuda::host_failures().take())
       all.append(nb::make_tuple(failure.thread, failure.epoch, failure.text));
     return all;
   });
@@ -154,7 +153,8 @@ NB_MODULE(_native, m) {
   m.def("untracked_published", [] { return publisher().untracked_published.load(std::memory_order_acquire); });
 
   // The lead of the drain; see Drain.
-  m.def("stand_by", [] { return wake_up().stand_by(); }, nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "stand_by", [] { return wake_up().stand_by(); }, nb::call_guard<nb::gil_scoped_release>());
   m.def("offer", [] { return wake_up().offer(); });
   m.def("reclaim", [] { return wake_up().reclaim(); });
   m.def("leave", [] { wake_up().leave(); });

@@ -149,9 +149,9 @@ nb::dict Wire() {
                                   {"thread", number(Scalar::kThread)},
                                   {"time", number(Scalar::kTime)},
                                   {"lane", number(Scalar::kLane)}});
-  wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget, kAfterTarget,
-                           kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget, kCustomCallAttribute,
-                           kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
+  wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget,
+                           kAfterTarget, kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget,
+                           kCustomCallAttribute, kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
   wire["program_traits"] = NamesInOrder({{"effects", kEffects},
                                          {"has_callbacks", kHasCallbacks},
                                          {"awaits_results", kAwaitsResults},

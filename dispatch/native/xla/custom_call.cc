@@ -49,8 +49,9 @@ namespace {
 // How a message lies in a record.
 struct MessageSpans {
   MessageSpans(const int32_t &level, std::string_view text)
-      : length(static_cast<int32_t>(text.size())),
-        spans{{&length, sizeof length}, {&level, sizeof level}, {text.data(), text.size()}} {}
+      : length(static_cast<int32_t>(text.size())), spans{{&length, sizeof length},
+                                                         {&level, sizeof level},
+                                                         {text.data(), text.size()}} {}
   MessageSpans(const MessageSpans &) = delete;
   const int32_t length;
   const Span spans[3];

@@ -106,7 +106,8 @@ std::vector<Handler> CustomCallHandlers(bool in_plugin);
 using PublishOnDevice = std::string (*)(const LoadedCall &call, XLA_FFI_CallFrame *frame, int32_t device,
                                         const Span &token, const Out &next, std::vector<Message> messages);
 
-// The stage that calls the user's handler in XLA's plugin for GPUs. `publish`: null, if no token is in a device's memory.
+// The stage that calls the user's handler in XLA's plugin for GPUs. `publish`: null, if no token is in a device's
+// memory.
 XLA_FFI_Error *ExecuteInPlugin(XLA_FFI_CallFrame *frame, PublishOnDevice publish);
 
 } // namespace effects

@@ -46,12 +46,13 @@ void TakeResults(int32_t device, const Token &token, const Span &tickets, bool b
       done({});
       continue;
     }
-    operations().take(program, device, number, by_lane ? LaneOfTicket(ticket) : 0, std::move(of_lane),
-                      [done, program](const std::string &error) {
-                        if (!error.empty()) operations().fail(program, error);
-                        done(error);
-                      },
-                      where);
+    operations().take(
+        program, device, number, by_lane ? LaneOfTicket(ticket) : 0, std::move(of_lane),
+        [done, program](const std::string &error) {
+          if (!error.empty()) operations().fail(program, error);
+          done(error);
+        },
+        where);
   }
 }
 

@@ -47,8 +47,8 @@ ffi::Error Keep(bool by_lane, bool optional, int32_t device, ffi::RemainingArgs 
 
 // (token, rank, group, *values) -> (tickets, token): sends parts to other devices. `to` has the receiver of each rank,
 // or -1, and `from` the sender; if they are empty, each value has a part for each rank.
-ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64_t> from, int64_t size,
-                bool optional, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64_t> from, int64_t size, bool optional,
+                int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);

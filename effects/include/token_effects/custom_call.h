@@ -18,8 +18,9 @@
 //                                     .Arg<ffi::Buffer<ffi::F32>>()
 //                                     .Ret<ffi::Buffer<ffi::F32>>());
 //
-// Nothing has to be linked: the library hands its functions over with the call. On a GPU the place of a call is in the
-// device's memory, and what its handler publishes has none.
+// Nothing has to be linked: the library hands its functions over with the call. On NVIDIA's GPUs what a handler
+// publishes is shown when the device has come to the call, behind the work that the handler has put into the stream. On
+// other GPUs it has no place in the order.
 #pragma once
 
 #include <cstddef>

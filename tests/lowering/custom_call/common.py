@@ -13,6 +13,7 @@ STEP = fx.register_effect(fx.Effect("step of a custom call", kind="device"))
 
 HANDLERS = [
     "add",
+    "announce",
     "attributes",
     "fail_at",
     "fail_with",

@@ -1,5 +1,5 @@
-// Handlers of CUDA as handlers of XLA's on a CPU: each device has a stream of the stand-in's, and memory that the host has
-// too. A call is over when the stream has done what is in it, since XLA does not know of the stream. A library.
+// Handlers of CUDA as handlers of XLA's on a CPU: each device has a stream of the stand-in's, and memory that the host
+// has too. A call is over when the stream has done what is in it, since XLA does not know of the stream. A library.
 #include <cstring>
 #include <map>
 #include <mutex>
