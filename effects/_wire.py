@@ -167,12 +167,15 @@ class Flag(enum.IntFlag):
     AWAITED = 16  # a device will wait for what comes of it: it is never dropped
 
 
+FIRST_GPU = 1 << 24
+"""The number of a process's first GPU in records: those of CPUs are less."""
+
 ALL_DEVICES = -1
 """The device of a record that is replicated: all devices of a program publish it."""
 
 SCALARS = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "byte", "thread", "time", "lane"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "byte", "thread", "device", "time", "lane"),
 )
 """The types whose values native code formats, in the order of their codes. "byte" stands for all others of one byte.
 The last three are no operand's: the number of the thread in a stream's number, when records are replayed, and a lane's
@@ -333,6 +336,7 @@ def layout() -> dict[str, Any]:
             "domain_bits": DOMAIN_BITS,
             "untracked_thread": UNTRACKED_THREAD,
             "all_devices": ALL_DEVICES,
+            "first_gpu": FIRST_GPU,
             "header_size": HEADER.itemsize,
             "devices_shift": DEVICES_SHIFT,
             "devices_mask": DEVICES_MASK,

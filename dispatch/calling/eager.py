@@ -13,6 +13,7 @@ import numpy as np
 from effects import _jax
 from effects._api.config import config
 from effects._api.custom_call_primitive import custom_call_p
+from effects._model.device import device_number
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
 from effects._wire import ALL_DEVICES
@@ -79,7 +80,7 @@ def _device_of(operands: Sequence[Any]) -> int:
     devices = devices or {device for x in arrays for device in x.devices()}
     if not devices:
         return _jax.host_device()
-    return devices.pop().id if len(devices) == 1 else ALL_DEVICES
+    return device_number(devices.pop()) if len(devices) == 1 else ALL_DEVICES
 
 
 def _records_of_shards(operands: Sequence[Any]) -> list[tuple[int, list[np.ndarray]]]:
@@ -94,7 +95,7 @@ def _records_of_shards(operands: Sequence[Any]) -> list[tuple[int, list[np.ndarr
         wholes = [n for x in operands for n in np.shape(x)]
         axes = [(stop - start, start, stop, whole) for (start, stop), whole in zip(bounds, wholes, strict=True)]
         row = [np.array(axes, SIZE).T.reshape(-1)] if axes else []
-        records.setdefault(tuple(bounds), (device.id, [*row, *(np.asarray(value) for value, _ in shards)]))
+        records.setdefault(tuple(bounds), (device_number(device), [*row, *(np.asarray(value) for value, _ in shards)]))
     return sorted(records.values(), key=lambda record: record[0])
 
 
@@ -144,7 +145,7 @@ def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
         operands, site = site.without_idle_mask(given)
         stored = [operand.stored for operand in site.operands]
         records = [
-            (device.id, [np.asarray(_row_on(x, device), kind) for x, kind in zip(operands, stored, strict=True)])
+            (device_number(device), [np.asarray(_row_on(x, device), kind) for x, kind in zip(operands, stored, strict=True)])
             for device in in_order
         ]
         results = dict(zip(in_order, _publish(site, records), strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from effects._model.device import device_number
 from effects.dispatch.streams.table import Streams
 
 
@@ -55,7 +56,7 @@ def failed_on_some_devices(streams: Streams, are_exchanging: bool) -> Iterator[t
                 continue
             failed = [part for part in _parts(output_token) if part.is_ready() and _failure_of_part(part) is not None]
             if failed:
-                yield (stream.thread, number), [part.device.id for part in failed]
+                yield (stream.thread, number), [device_number(part.device) for part in failed]
 
 
 def _runs_here(output_token: Any) -> bool:

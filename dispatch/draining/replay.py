@@ -19,6 +19,7 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._bars import Output
+from effects._model.device import device_place
 from effects._model.host_call import take_results
 from effects._model.native_rows import NativeRows, plan_of_text
 from effects._model.record import Record, Records, count_lanes, records_of
@@ -371,7 +372,7 @@ class Replay:
         failure.where, failure.function = str(where) if site else "", self._call[0].name
         failure.effect = site.effect.name if site else "print"
         failure.token, device, failure.lane = self._now
-        failure.device = -1 if device is None else _jax.device_place(device)
+        failure.device = -1 if device is None else device_place(device)
         failure.__cause__ = error.with_traceback(None if has_no_reader else _from_user(error))
         return failure
 

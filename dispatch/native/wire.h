@@ -81,6 +81,10 @@ enum Flag : uint16_t {
 
 // Stands in place of a device in a record that all devices of a program publish, of which the host keeps one.
 inline constexpr int32_t kAllDevices = -1;
+// The number of a process's first GPU in records: those of CPUs are less.
+inline constexpr int32_t kFirstGpu = 1 << 24;
+// Which device it is of its platform, by the number that XLA gives handlers.
+inline constexpr int32_t PlaceOf(int32_t device) { return device >= kFirstGpu ? device - kFirstGpu : device; }
 
 // What a device publishes and the host replays begins with this. Plain bytes, no pointers, except for the payload of a
 // large record, which travels beside the ring.
@@ -119,6 +123,7 @@ enum class Scalar : uint8_t {
   kByte, // of another type: a byte has one of 256 texts
   // What is no operand.
   kThread, // the number of the thread in a stream's number
+  kDevice, // the place of a device, from its number
   kTime,   // when the records that come together are replayed
   kLane,   // the lane's number along one of the `vmap`s
 };
@@ -139,6 +144,7 @@ inline constexpr size_t SizeOf(Scalar type) {
   case Scalar::kUint32:
   case Scalar::kFloat32:
   case Scalar::kThread:
+  case Scalar::kDevice:
     return 4;
   case Scalar::kInt64:
   case Scalar::kUint64:

@@ -54,8 +54,7 @@ from effects._jax.custom_derivatives import bind_custom_vjp as bind_custom_vjp
 from effects._jax.custom_derivatives import custom_vmap_arguments as custom_vmap_arguments
 from effects._jax.custom_derivatives import is_value as is_value
 from effects._jax.distributed import coordination_service as coordination_service
-from effects._jax.distributed import device_place as device_place
-from effects._jax.distributed import devices_are_numbered as devices_are_numbered
+from effects._jax.distributed import device_places as device_places
 from effects._jax.distributed import host_device as host_device
 from effects._jax.distributed import is_within_processes as is_within_processes
 from effects._jax.distributed import own_devices as own_devices

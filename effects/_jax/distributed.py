@@ -30,21 +30,19 @@ def _agreed_run_id() -> str:
     return service.blocking_key_value_get("token-effects/run", 60_000)
 
 
-def device_place(ordinal: int) -> int:
-    """Which of all CPU devices this is, from the number that handlers are given for it."""
-    return _device_places().get(ordinal, ordinal)
-
-
-def devices_are_numbered() -> bool:
-    """Whether that number is the place itself."""
-    return not _device_places()
-
-
 @functools.cache
-def _device_places() -> dict[int, int]:
-    if jax.process_count() == 1:
-        return {}  # the number is the position
-    return {device.id: position for position, device in enumerate(jax.devices("cpu"))}
+def device_places(platform: str) -> dict[int, int]:
+    """The places in `jax.devices()` of a platform's devices, by the numbers that XLA gives handlers for them; none where
+    the number is the place. Of GPUs, whose numbers are each process's own, those of this process."""
+    if platform == "cpu":
+        several = jax.process_count() > 1
+        return {device.id: place for place, device in enumerate(jax.devices(platform))} if several else {}
+    try:
+        devices = jax.devices(platform)
+    except RuntimeError:  # there are none
+        return {}
+    here = {x.local_hardware_id: place for place, x in enumerate(devices) if x.process_index == jax.process_index()}
+    return {} if all(number == place for number, place in here.items()) else here
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from effects import _jax
+from effects._model.device import places_are_plain
 from effects._model.mark import MARK, Mark, Unfilled
 from effects._model.native_text import CODES, Piece, Plan, Style, field_of
 from effects._model.operand import Operand
@@ -36,11 +36,11 @@ class MarkedRecord(Record):
         self._marks: list[Mark] = []
         token, device, thread, time = [None] * 4, None, None, None
         if with_header:
-            if not _jax.devices_are_numbered():
+            if not places_are_plain():
                 raise Unfilled
             first = header_offset("token") - HEADER.itemsize
             token = [self._number("uint32", first + 4 * i) for i in range(4)]
-            device = self._number("int32", header_offset("device") - HEADER.itemsize)
+            device = self._number("device", header_offset("device") - HEADER.itemsize)
             thread, time = self._number("thread", first), self._number("time", 0)
         hidden = len(site.operands) - len(site.places)
         grid = None

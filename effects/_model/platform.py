@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from effects._wire import FIRST_GPU
+
 
 class Platform(NamedTuple):
     """A platform of JAX's.
@@ -13,10 +15,11 @@ class Platform(NamedTuple):
         records: The module of `lowering/emit/` that publishes records: `"native"`, from the device by handlers of the
             native module, or `"callback"`, from the host by JAX's Python callbacks.
         handlers: What XLA calls it for handlers of the user's; None where there can be none.
-        tokens_on_host: Whether native code reads and writes tokens and values where they lie. So a custom call knows
-            its place, the handlers count, and what is in flight of asynchronous operations is kept on the host.
+        tokens_on_host: Whether native code reads and writes tokens and values where they lie. So the handlers count,
+            and devices send each other what asynchronous collectives exchange.
         in_order: Whether a device runs programs in the order in which it gets them.
         needs_driver: Whether the handlers call NVIDIA's driver.
+        first_device: Where the numbers of its devices begin in records.
     """
 
     name: str
@@ -25,13 +28,14 @@ class Platform(NamedTuple):
     tokens_on_host: bool
     in_order: bool = True
     needs_driver: bool = False
+    first_device: int = 0
 
 
 PLATFORMS = {
     row.name: row
     for row in (
         Platform("cpu", "native", "cpu", True, in_order=False),
-        Platform("cuda", "native", "CUDA", False, needs_driver=True),
+        Platform("cuda", "native", "CUDA", False, needs_driver=True, first_device=FIRST_GPU),
         Platform("rocm", "callback", "ROCM", False),
         Platform("tpu", "callback", None, False),
     )

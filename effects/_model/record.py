@@ -10,7 +10,7 @@ from typing import Any, overload
 import jax
 import numpy as np
 
-from effects import _jax
+from effects._model.device import device_place
 from effects._model.native import native
 from effects._model.operand import Static
 from effects._model.python_value import python_value
@@ -134,7 +134,7 @@ class Record:
     @property
     def device(self) -> int:
         """The position in `jax.devices()` of the device that recorded it; -1 if all of the program's devices did."""
-        return _jax.device_place(self._ordinal)
+        return device_place(self._ordinal)
 
     @property
     def process(self) -> int:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _jax
+from effects._model.device import device_place
 from effects._model.operand import Static
 from effects._model.python_value import is_number
 from effects._model.record import Record, Records
@@ -89,7 +89,7 @@ def places_of(piece: Piece) -> dict[str, np.ndarray]:
     if isinstance(records, Records):
         ordinals = records.header_column("device", site)
         time, lane = np.full(len(ordinals), records.time), np.empty((len(ordinals), 0), np.int32)
-        device = [_jax.device_place(ordinal) for ordinal in ordinals.tolist()]
+        device = [device_place(ordinal) for ordinal in ordinals.tolist()]
     else:
         time = np.array([record.time for record in records])
         lane = np.array([record.lane for record in records], np.int32)

@@ -284,3 +284,6 @@ def test_regions(lines):
     x = jax.device_put(jnp.arange(float(n)), jax.NamedSharding(mesh, jax.P("i")))
     expected = [*(f"{float(i)}" for i in range(n)), *(f"then {i + 1.0}" for i in range(n)), f"sum {n * (n + 1) / 2}"]
     assert lines(f, x) == expected
+    with fx.capture(suppress=True) as records:
+        f(x)
+    assert [r.device for r in records if r.effect == "print"] == [*range(n), *range(n), -1 if n > 1 else 0]

@@ -53,6 +53,7 @@ def take_the_place_of_cpus() -> None:
         import effects  # noqa: F401
         from effects import _native as native
         from effects._model.platform import PLATFORMS
+        from effects._wire import FIRST_GPU
         from effects.lowering.host.native import _register_custom_call_handler
 
         _register_custom_call_handler("cuda")
@@ -66,7 +67,7 @@ def take_the_place_of_cpus() -> None:
         if "CUDA" in given and given["CUDA"] is not given.get("cpu"):
             stages = {stage: _on_cpu(capsule) if stage == "execute" else capsule for stage, capsule in stages.items()}
         register(name, stages, platform="cpu", **options)
-    PLATFORMS["cpu"] = PLATFORMS["cpu"]._replace(tokens_on_host=False)
+    PLATFORMS["cpu"] = PLATFORMS["cpu"]._replace(tokens_on_host=False, first_device=FIRST_GPU)
 
 
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer

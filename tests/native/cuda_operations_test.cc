@@ -166,7 +166,7 @@ TEST(test_messages_of_custom_calls) {
   OnDevice device(On::kCuda, 1, drain().open(1, 0));
   Launching launching(device);
   LoadedPluginCall::id.type_id = 3;
-  auto call = std::make_unique<LoadedPluginCall>(kSpeak, "speak", "model.py:8", 12,
+  auto call = std::make_unique<LoadedPluginCall>(kSpeak, "speak", "cuda", "model.py:8", 12,
                                                  kCustomCallHasToken | kCustomCallCountsOnDevice |
                                                      kCustomCallIsOrdered | kCustomCallHasMore,
                                                  xla::ffi::Span<const int64_t>(nullptr, 0), kDescription);

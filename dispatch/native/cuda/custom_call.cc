@@ -25,7 +25,7 @@ Stream StreamOf(XLA_FFI_CallFrame *frame) {
   return static_cast<Stream>(args.stream);
 }
 
-std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, int32_t device, const Span &token,
+std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, int32_t ordinal, const Span &token,
                             const Out &next, std::vector<Message> messages) {
   constexpr char kNotShown[] = "What it printed could not be shown: ";
   try {
@@ -33,8 +33,8 @@ std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, in
     const Stream stream = StreamOf(frame);
     const InContextOf context(found, stream);
     LaunchWithResults(found, stream, &token, 1, {next},
-                      [site = call.messages, device, messages = std::move(messages)](Span *operands, size_t,
-                                                                                     const std::vector<Out> &results) {
+                      [site = call.messages, device = ordinal + kFirstGpu,
+                       messages = std::move(messages)](Span *operands, size_t, const std::vector<Out> &results) {
                         std::memcpy(results[0].data, operands[0].data, results[0].size); // if what follows fails
                         host_failures().run(operands, kEffectLost, [&] {
                           DeviceToken own = LoadToken(operands[0]);

@@ -1,14 +1,33 @@
 // What CUDA's handlers have in common: their errors, and what they put into the stream.
 #pragma once
 
+#include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "../wire.h"
 #include "../xla/operands.h"
 #include "host_failures.h"
 #include "launch.h"
+
+namespace effects::cuda {
+
+// Of a handler's arguments: the number that records have for the device.
+struct DeviceNumber {};
+
+} // namespace effects::cuda
+
+template <>
+struct xla::ffi::CtxDecoding<effects::cuda::DeviceNumber> {
+  using Type = int32_t;
+  static std::optional<Type> Decode(const XLA_FFI_Api *api, XLA_FFI_ExecutionContext *ctx, DiagnosticEngine &engine) {
+    const std::optional<int32_t> ordinal = CtxDecoding<DeviceOrdinal>::Decode(api, ctx, engine);
+    return ordinal ? std::optional<Type>(*ordinal + effects::kFirstGpu) : std::nullopt;
+  }
+};
 
 namespace effects::cuda {
 

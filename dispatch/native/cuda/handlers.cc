@@ -202,7 +202,7 @@ XLA_FFI_Error *Load(XLA_FFI_CallFrame *frame) {
                          ffi::Ffi::Bind()                                                                              \
                              .Ctx<ffi::State<LoadedCudaSite>>()                                                        \
                              .Attrs()                                                                                  \
-                             .Ctx<ffi::DeviceOrdinal>()                                                                \
+                             .Ctx<DeviceNumber>()                                                                      \
                              .Ctx<ffi::PlatformStream<Stream>>()                                                       \
                              .RemainingArgs()                                                                          \
                              .RemainingRets())
@@ -215,12 +215,14 @@ EFFECTS_DEFINE_HANDLER_OF_SITE(kUntrackedCall, UntrackedCall);
 XLA_FFI_DEFINE_HANDLER(kClose, Close,
                        ffi::Ffi::Bind()
                            .Attr<int64_t>("devices")
-                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<DeviceNumber>()
                            .Ctx<ffi::PlatformStream<Stream>>()
                            .RemainingArgs()
                            .RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kEnter, Enter, BindEnter().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kLeave, Leave, BindLeave().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kEnter, Enter,
+                       BindEnter<DeviceNumber>().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kLeave, Leave,
+                       BindLeave<DeviceNumber>().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
 
 } // namespace
 

@@ -88,7 +88,7 @@ XLA_FFI_DEFINE_HANDLER(kBegin, Begin,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::State<LoadedCudaSite>>()
                            .Attrs()
-                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<DeviceNumber>()
                            .Ctx<ffi::PlatformStream<Stream>>()
                            .RemainingArgs()
                            .RemainingRets());
@@ -96,7 +96,7 @@ XLA_FFI_DEFINE_HANDLER(kKeep, Keep,
                        ffi::Ffi::Bind()
                            .Attr<bool>("by_lane")
                            .Attr<bool>("optional")
-                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<DeviceNumber>()
                            .Ctx<ffi::PlatformStream<Stream>>()
                            .RemainingArgs()
                            .RemainingRets());
@@ -104,7 +104,7 @@ XLA_FFI_DEFINE_HANDLER(kTake, Take,
                        ffi::Ffi::Bind()
                            .Attr<bool>("by_lane")
                            .Attr<std::string_view>("where")
-                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<DeviceNumber>()
                            .Ctx<ffi::PlatformStream<Stream>>()
                            .RemainingArgs()
                            .RemainingRets());

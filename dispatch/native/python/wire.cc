@@ -97,6 +97,7 @@ nb::dict Wire() {
                              {"domain_bits", kDomainBits},
                              {"untracked_thread", kUntrackedThread},
                              {"all_devices", kAllDevices},
+                             {"first_gpu", kFirstGpu},
                              {"header_size", sizeof(RecordHeader)},
                              {"devices_shift", kDevicesShift},
                              {"devices_mask", kDevicesMask},
@@ -147,6 +148,7 @@ nb::dict Wire() {
                                   {"bfloat16", number(Scalar::kBfloat16)},
                                   {"byte", number(Scalar::kByte)},
                                   {"thread", number(Scalar::kThread)},
+                                  {"device", number(Scalar::kDevice)},
                                   {"time", number(Scalar::kTime)},
                                   {"lane", number(Scalar::kLane)}});
   wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget,

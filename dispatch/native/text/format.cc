@@ -150,6 +150,8 @@ void FormatScalar(std::string &out, const Piece &piece, const std::byte *at) {
     return;
   case Scalar::kThread:
     return AppendInteger(out, Load<uint32_t>(at) >> kDomainBits);
+  case Scalar::kDevice:
+    return AppendInteger(out, PlaceOf(Load<int32_t>(at)));
   case Scalar::kTime:
   case Scalar::kLane:
     return; // they are no values of a record's

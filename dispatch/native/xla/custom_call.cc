@@ -69,12 +69,12 @@ void MessageSite::publish_untracked(int32_t device, int32_t level, std::string_v
   PublishUntracked(site_, kind_ == Kind::kOrdered, device, MessageSpans(level, text).spans, 3);
 }
 
-LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site,
-                       int64_t traits, ffi::Span<const int64_t> kept, std::string_view description)
-    : handler(handler), target(target), where(where), has_token((traits & kCustomCallHasToken) != 0),
-      has_more((traits & kCustomCallHasMore) != 0), counts((traits & kCustomCallCounts) != 0),
-      counts_on_device((traits & kCustomCallCountsOnDevice) != 0), starts((traits & kCustomCallStarts) != 0),
-      kept(kept.begin(), kept.end()),
+LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,
+                       int64_t site, int64_t traits, ffi::Span<const int64_t> kept, std::string_view description)
+    : handler(handler), target(target), where(where), first_device(platform == "cuda" ? kFirstGpu : 0),
+      has_token((traits & kCustomCallHasToken) != 0), has_more((traits & kCustomCallHasMore) != 0),
+      counts((traits & kCustomCallCounts) != 0), counts_on_device((traits & kCustomCallCountsOnDevice) != 0),
+      starts((traits & kCustomCallStarts) != 0), kept(kept.begin(), kept.end()),
       messages(std::make_shared<const MessageSite>(
           static_cast<uint64_t>(site), (traits & kCustomCallIsOrdered) != 0 ? Kind::kOrdered : Kind::kUnordered,
           static_cast<uint16_t>(DevicesOf(traits) != 0 ? kReplicated : 0), description)) {}
@@ -150,7 +150,7 @@ ffi::ErrorOr<std::unique_ptr<Loaded>> Instantiate(Api api, ffi::Dictionary attri
                         ". XLA calls handlers that are not newer than itself. Compile it with the headers "
                         "in `jax.ffi.include_dir()` of this JAX, or of an older one.");
     }
-    return std::make_unique<Loaded>(handler, *target, *where, *site, *traits, *kept, *description);
+    return std::make_unique<Loaded>(handler, *target, *platform, *where, *site, *traits, *kept, *description);
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A custom call could not be loaded: ") + error.what()));
   }

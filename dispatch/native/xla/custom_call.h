@@ -48,6 +48,7 @@ struct LoadedCall {
 
   UserHandler handler;
   std::string target, where;
+  int32_t first_device;  // the number of the platform's first device in records
   bool has_token;        // behind the operands
   bool has_more;         // there is something behind the results
   bool counts;           // it is one of ours, in memory that we can read
@@ -56,8 +57,8 @@ struct LoadedCall {
   std::vector<int64_t> kept;
   std::shared_ptr<const MessageSite> messages;
 
-  LoadedCall(UserHandler handler, std::string_view target, std::string_view where, int64_t site, int64_t traits,
-             xla::ffi::Span<const int64_t> kept, std::string_view description);
+  LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,
+             int64_t site, int64_t traits, xla::ffi::Span<const int64_t> kept, std::string_view description);
 };
 
 // The same where XLA is a plugin, as for GPUs: it numbers types by itself, so that the type is another.
@@ -103,7 +104,7 @@ std::vector<Handler> CustomCallHandlers(bool in_plugin);
 
 // What becomes of the messages of a call whose token is in a device's memory: puts their publishing into the stream,
 // behind what the handler has put there. `token` and the `next` one lie on the device. Returns what went wrong.
-using PublishOnDevice = std::string (*)(const LoadedCall &call, XLA_FFI_CallFrame *frame, int32_t device,
+using PublishOnDevice = std::string (*)(const LoadedCall &call, XLA_FFI_CallFrame *frame, int32_t ordinal,
                                         const Span &token, const Out &next, std::vector<Message> messages);
 
 // The stage that calls the user's handler in XLA's plugin for GPUs. `publish`: null, if no token is in a device's

@@ -51,7 +51,7 @@ const char *Publish(int32_t level, const char *text, size_t size) {
     current->messages.push_back({level, std::string(text, size)});
     return nullptr;
   }
-  const int32_t device = DeviceOf(overlay->original, current->context);
+  const int32_t device = call.first_device + DeviceOf(overlay->original, current->context);
   if (call.counts)
     call.messages->publish(current->token, device, level, {text, size});
   else

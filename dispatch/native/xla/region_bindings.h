@@ -1,5 +1,5 @@
 // How the handlers that enter and leave regions are bound to their attributes, on every platform. What a platform adds
-// comes behind the device.
+// comes behind the `Device`, which gives its number.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace effects {
 
-inline auto BindEnter() {
+template <typename Device>
+auto BindEnter() {
   return xla::ffi::Ffi::Bind()
       .Attr<int64_t>("ordered")
       .Attr<int64_t>("devices")
@@ -16,11 +17,12 @@ inline auto BindEnter() {
       .Attr<bool>("parts")
       .Attr<bool>("skips")
       .Attr<bool>("counted")
-      .Ctx<xla::ffi::DeviceOrdinal>();
+      .template Ctx<Device>();
 }
 
-inline auto BindLeave() {
-  return xla::ffi::Ffi::Bind().Attr<int64_t>("ordered").Attr<bool>("counted").Ctx<xla::ffi::DeviceOrdinal>();
+template <typename Device>
+auto BindLeave() {
+  return xla::ffi::Ffi::Bind().Attr<int64_t>("ordered").Attr<bool>("counted").template Ctx<Device>();
 }
 
 } // namespace effects

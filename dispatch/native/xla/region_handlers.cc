@@ -35,8 +35,8 @@ ffi::Error Leave(int64_t ordered, bool counted, int32_t device, ffi::RemainingAr
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kEnter, Enter, BindEnter().RemainingArgs().RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kLeave, Leave, BindLeave().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kEnter, Enter, BindEnter<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kLeave, Leave, BindLeave<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 
 } // namespace
 
