@@ -175,7 +175,8 @@ ALL_DEVICES = -1
 
 SCALARS = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "byte", "thread", "device", "time", "lane"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "byte"),
+    *("thread", "device", "time", "lane"),
 )
 """The types whose values native code formats, in the order of their codes. "byte" stands for all others of one byte.
 The last three are no operand's: the number of the thread in a stream's number, when records are replayed, and a lane's

@@ -144,10 +144,11 @@ def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
     with _jax.outside_of_traces(), jax.transfer_guard("allow"):
         operands, site = site.without_idle_mask(given)
         stored = [operand.stored for operand in site.operands]
-        records = [
-            (device_number(device), [np.asarray(_row_on(x, device), kind) for x, kind in zip(operands, stored, strict=True)])
+        rows = [
+            [np.asarray(_row_on(x, device), kind) for x, kind in zip(operands, stored, strict=True)]
             for device in in_order
         ]
+        records = list(zip(map(device_number, in_order), rows, strict=True))
         results = dict(zip(in_order, _publish(site, records), strict=True))
         sharding = jax.NamedSharding(mesh, jax.P(tuple(manual)))
         return [

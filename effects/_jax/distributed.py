@@ -32,8 +32,8 @@ def _agreed_run_id() -> str:
 
 @functools.cache
 def device_places(platform: str) -> dict[int, int]:
-    """The places in `jax.devices()` of a platform's devices, by the numbers that XLA gives handlers for them; none where
-    the number is the place. Of GPUs, whose numbers are each process's own, those of this process."""
+    """The places in `jax.devices()` of a platform's devices, by the numbers that XLA gives handlers for them; none
+    where the number is the place. Of GPUs, whose numbers are each process's own, those of this process."""
     if platform == "cpu":
         several = jax.process_count() > 1
         return {device.id: place for place, device in enumerate(jax.devices(platform))} if several else {}

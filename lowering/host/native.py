@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import jax
@@ -51,6 +52,7 @@ def _configure(settings: Config) -> None:
     native.configure(settings.ring_bytes, wire.WHEN_FULL.index(settings.when_full))
 
 
+native.record_by_kernel(os.environ.get("EFFECTS_GPU_RECORDS") == "kernel")  # which is faster has not been measured
 _register_handlers("cpu", native.handlers(), native.loaded_site_type())
 _register_handlers("CUDA", native.cuda_handlers(), native.loaded_cuda_site_type())
 _register_custom_call_handler("cpu")  # a program from elsewhere may come before any handler of the user's does

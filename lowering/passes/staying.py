@@ -41,6 +41,6 @@ def with_staying_operations(jaxpr: Any) -> Any:
 
 
 def _is_end(eqn: Any) -> bool:
-    """Whether an equation takes the values of the operation whose ticket it takes. To update it without taking them ties
-    the ticket to the order, and makes another value of it."""
+    """Whether an equation takes the values of the operation whose ticket it takes. An update that does not ties the
+    ticket to the order, and so makes another value of it."""
     return eqn.primitive is async_done_p or (eqn.primitive is async_update_p and eqn.params["partial"])

@@ -168,9 +168,9 @@ def test_asynchronous_callbacks(lines):
         return y + fx.async_done(future)
 
     got = []
-    for n in range(3):
+    for x in (0.0, 1.0, 2.0):
         begun.clear(), go_on.clear()
-        assert lines(lambda: got.append(float(f(float(n))))) == [f"meanwhile {float(n)}", f"doubling {float(n)}"]
+        assert lines(lambda x=x: got.append(float(f(x)))) == [f"meanwhile {x}", f"doubling {x}"]
     assert got == [1.0, 4.0, 7.0]
 
 

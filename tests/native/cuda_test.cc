@@ -1,4 +1,5 @@
-// Programs on a GPU publish the records that they would on a CPU: each runs with both kinds of handlers.
+// Programs on a GPU publish the records that they would on a CPU: each runs with handlers of a CPU, and with those of
+// CUDA, by host functions and by the kernel.
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,13 +13,14 @@ namespace effects {
 namespace {
 
 constexpr int64_t kOrderedTrait = kRecordIsOrdered;
+constexpr On kAll[] = {On::kCpu, On::kCuda, On::kCudaByKernel};
 
-// Runs a program, one body for each device, with both kinds of handlers, and compares what comes of it. Returns that.
+// Runs a program, one body for each device, with all kinds of handlers, and compares what comes of it. Returns that.
 using Body = std::function<void(OnDevice &)>;
 std::vector<std::string> Compare(const std::vector<Body> &bodies, size_t untracked = 0) {
-  std::vector<std::string> seen[2];
-  for (On on : {On::kCpu, On::kCuda}) {
-    const uint32_t thread = on == On::kCpu ? 1 : 2;
+  std::vector<std::string> seen[3];
+  for (On on : kAll) {
+    const uint32_t thread = 1 + static_cast<uint32_t>(on);
     const uint32_t epoch = drain().open(thread, 0);
     std::vector<std::unique_ptr<OnDevice>> devices;
     std::vector<std::function<void()>> programs;
@@ -26,10 +28,11 @@ std::vector<std::string> Compare(const std::vector<Body> &bodies, size_t untrack
       devices.push_back(std::make_unique<OnDevice>(on, thread, epoch, static_cast<int32_t>(i)));
       programs.push_back([&body = bodies[i], &device = *devices.back()] { body(device); });
     }
-    seen[on == On::kCuda] = Play(programs, 1, untracked);
+    seen[static_cast<int>(on)] = Play(programs, 1, untracked);
   }
   CHECK(!seen[0].empty());
   check::Strings(__FILE__, __LINE__, seen[1], seen[0]);
+  check::Strings(__FILE__, __LINE__, seen[2], seen[0]);
   CHECK_SEEN({StandIn_Complaints()}, {""});
   return seen[1];
 }
@@ -118,8 +121,8 @@ TEST(test_shards_are_those_of_a_cpu) {
 
 // Programs that JAX dispatches have records too. Their numbers go on, so that each kind of handlers is looked at alone.
 TEST(test_untracked_records) {
-  std::vector<std::string> seen[2];
-  for (On on : {On::kCpu, On::kCuda}) {
+  std::vector<std::string> seen[3];
+  for (On on : kAll) {
     OnDevice device(on, 1, 0);
     const auto body = [&] {
       CHECK(device.untracked(61, kOrderedTrait, {Ints({1})}).empty());
@@ -128,10 +131,11 @@ TEST(test_untracked_records) {
       CHECK(device.results[0].bytes == Ints({7, 8}).bytes);
     };
     for (std::string line : Play({body}, 0, 3))
-      seen[on == On::kCuda].push_back(line.substr(0, line.find(" at")) + line.substr(line.find(" bytes")));
+      seen[static_cast<int>(on)].push_back(line.substr(0, line.find(" at")) + line.substr(line.find(" bytes")));
   }
   CHECK_EQ(seen[0].size(), size_t{3});
   check::Strings(__FILE__, __LINE__, seen[1], seen[0]);
+  check::Strings(__FILE__, __LINE__, seen[2], seen[0]);
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 

@@ -37,6 +37,7 @@ OnDevice::OnDevice(On on, uint32_t thread, uint32_t epoch, int32_t device) : on_
     return true;
   }();
   CHECK(loaded);
+  cuda::set_arrive(on_ == On::kCudaByKernel ? cuda::Arrive::kByKernel : cuda::Arrive::kByHostFunction);
   stream = StandIn_NewStream();
 }
 
@@ -60,7 +61,7 @@ void OnDevice::synchronize() {
 }
 
 void *OnDevice::put(const std::string &bytes) {
-  if (on_ == On::kCuda) {
+  if (on_ != On::kCpu) {
     const uint64_t address = StandIn_Allocate(bytes.size());
     std::memcpy(StandIn_Memory(address), bytes.data(), bytes.size());
     return reinterpret_cast<void *>(address);
@@ -70,7 +71,7 @@ void *OnDevice::put(const std::string &bytes) {
 }
 
 std::string OnDevice::bytes_at(void *address, size_t size) {
-  if (on_ == On::kCuda) address = StandIn_Memory(reinterpret_cast<uint64_t>(address));
+  if (on_ != On::kCpu) address = StandIn_Memory(reinterpret_cast<uint64_t>(address));
   return std::string(static_cast<const char *>(address), size);
 }
 
@@ -110,8 +111,8 @@ std::string OnDevice::run(Call call, std::map<std::string, Attribute> attributes
   const Value given = call.operands.empty() ? Value{} : call.operands[call.given_back], next = ValueOf(call.next);
   void *token_at = nullptr;
   if (call.has_token) {
-    token_at = on_ == On::kCuda ? in[call.given_back] : put(std::string(next.bytes.size(), '?'));
-    const Value &result = on_ == On::kCuda ? given : next;
+    token_at = on_ != On::kCpu ? in[call.given_back] : put(std::string(next.bytes.size(), '?'));
+    const Value &result = on_ != On::kCpu ? given : next;
     frame.result(token_at, result.type, result.sizes);
   }
   std::string error = frame.attributes(std::move(attributes)).call(handler(call.target, "execute"));
@@ -126,7 +127,7 @@ std::string OnDevice::run(Call call, std::map<std::string, Attribute> attributes
   if (!error.empty()) return error;
   synchronize();
   if (call.has_token) {
-    const std::string &expected = on_ == On::kCuda ? given.bytes : next.bytes;
+    const std::string &expected = on_ != On::kCpu ? given.bytes : next.bytes;
     CHECK(bytes_at(token_at, expected.size()) == expected);
     token = call.next;
   }
@@ -148,7 +149,7 @@ std::vector<Value> With(std::vector<Value> first, const std::vector<Value> &othe
 
 // As lowering gives them; on a CPU the handler counts.
 int64_t Traits(On on, int64_t traits, uint32_t devices) {
-  return traits | int64_t{devices} << kDevicesShift | (on == On::kCuda ? int64_t{kRecordIsCounted} : 0);
+  return traits | int64_t{devices} << kDevicesShift | (on != On::kCpu ? int64_t{kRecordIsCounted} : 0);
 }
 
 } // namespace
@@ -195,14 +196,14 @@ std::string OnDevice::enter(uint32_t devices, bool has_group, uint32_t replica, 
                                                                                    {"apart", false},
                                                                                    {"parts", has_group},
                                                                                    {"skips", skips},
-                                                                                   {"counted", on_ == On::kCuda}});
+                                                                                   {"counted", on_ != On::kCpu}});
 }
 
 std::string OnDevice::leave(const DeviceToken &around) {
   std::string error;
   return run(
       {kLeaveTarget, &load(kLeaveTarget, 0, 0, error), {ValueOf(token), ValueOf(around)}, 1, After(around, kLeaveStep)},
-      {{"ordered", int64_t{1}}, {"counted", on_ == On::kCuda}});
+      {{"ordered", int64_t{1}}, {"counted", on_ != On::kCpu}});
 }
 
 std::string OnDevice::close(uint32_t devices) {
@@ -245,8 +246,8 @@ void *Put(const void *data, size_t size) {
 } // namespace
 
 Launching::Launching(OnDevice &device, uint64_t site, int64_t traits)
-    : load(CudaHandler(kRecordTarget, "instantiate")), run(CudaHandler(kRecordTarget, "execute")),
-      loaded_{0, device.stream, nullptr} {
+    : load(CudaHandler(kRecordTarget, "instantiate")),
+      run(CudaHandler(kRecordTarget, "execute")), loaded_{0, device.stream, nullptr} {
   const std::map<std::string, Attribute> attributes{{"site", static_cast<int64_t>(site)},
                                                     {"traits", traits | kRecordIsCounted},
                                                     {"description", std::string(kDescription)}};
@@ -281,7 +282,7 @@ std::string Line(const RecordHeader &header, const std::string &payload) {
   const auto number = [](auto value) { return " " + std::to_string(value); };
   std::string line = "site" + number(header.site) + " kind" + number(static_cast<int>(header.kind)) + " flags" +
                      number(header.flags) + " at" + number(header.token.epoch) + number(header.token.phase) +
-                     number(header.token.index) + " device" + number(header.device) +
+                     number(header.token.index) + " device" + number(PlaceOf(header.device)) +
                      (header.reply != 0 ? " asks" : "") + " bytes" + number(payload.size()) + ":";
   uint64_t sum = 0;
   for (size_t i = 0; i < payload.size(); ++i) sum = sum * 31 + static_cast<unsigned char>(payload[i]);

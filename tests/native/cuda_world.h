@@ -13,6 +13,7 @@
 
 #include "../../dispatch/native/cuda/driver.h"
 #include "../../dispatch/native/cuda/handlers.h"
+#include "../../dispatch/native/cuda/launch.h"
 #include "../../dispatch/native/xla/bodies.h"
 #include "driver/stand_in.h"
 #include "records.h"
@@ -20,7 +21,7 @@
 
 namespace effects {
 
-enum class On { kCpu, kCuda };
+enum class On { kCpu, kCuda, kCudaByKernel };
 
 constexpr char kDescription[] = "{\"effect\":{},\"where\":[\"model.py\",7,\"f\"]}";
 

@@ -58,6 +58,9 @@ std::unique_ptr<const Found> Load(const std::string &library, Find &&find) {
   bind(driver.copy_to_device);
   bind(driver.launch_host_function);
   bind(driver.query);
+  bind(driver.load_module);
+  bind(driver.find_kernel);
+  bind(driver.launch_kernel);
   return loaded;
 }
 

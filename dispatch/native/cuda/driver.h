@@ -11,15 +11,18 @@
 
 namespace effects::cuda {
 
-// As the driver has them: CUresult, CUstream, CUcontext, CUdeviceptr and CUhostFn.
+// As the driver has them: CUresult, CUstream, CUcontext, CUdeviceptr, CUmodule, CUfunction and CUhostFn.
 using Result = int;
 using Stream = struct DriversStream *;
 using Context = struct DriversContext *;
 using Address = unsigned long long;
+using Module = struct DriversModule *;
+using KernelFunction = struct DriversKernel *;
 using HostFunction = void (*)(void *);
 
 inline constexpr Result kSuccess = 0, kNotReady = 600;
-inline constexpr unsigned kPortable = 1; // of pinned memory: for all devices
+// Of pinned memory: for all devices; kernels reach it too, by the host's own addresses.
+inline constexpr unsigned kPortable = 1, kMapped = 2;
 
 struct DriverError : std::runtime_error {
   using runtime_error::runtime_error;
@@ -47,6 +50,11 @@ struct Driver {
   Function<Address, const void *, size_t, Stream> copy_to_device{"cuMemcpyHtoDAsync_v2"};
   Function<Stream, HostFunction, void *> launch_host_function{"cuLaunchHostFunc"};
   Function<Stream> query{"cuStreamQuery"};
+  Function<Module *, const void *> load_module{"cuModuleLoadData"};
+  Function<KernelFunction *, Module, const char *> find_kernel{"cuModuleGetFunction"};
+  Function<KernelFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **,
+           void **>
+      launch_kernel{"cuLaunchKernel"};
 };
 
 // "`cuLaunchHostFunc` failed with CUDA_ERROR_..." and so on.

@@ -1,9 +1,13 @@
 #include "launch.h"
 
+#include <atomic>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "../wire.h"
+#include "arrivals.h"
+#include "kernel.h"
 
 namespace effects::cuda {
 namespace {
@@ -74,9 +78,48 @@ void CopyToDevice(const Driver &driver, Stream stream, const std::vector<Out> &p
       driver.copy_to_device(AddressOf(results[i].data), places[i].data, results[i].size, stream);
 }
 
+std::atomic<Arrive> arrive{Arrive::kByHostFunction};
+
+// What the kernel copies by itself; what is larger the driver copies ahead of it.
+constexpr size_t kMostByKernel = size_t{1} << 14;
+constexpr size_t kFlagSize = 64;
+
+void LaunchByKernel(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish) {
+  Arrival arrival;
+  arrival.size = kFlagSize + SizeOf(buffers, count);
+  arrival.publish = std::move(publish);
+  arrival.copies.reserve(count);
+  arrival.slot = pinned_pool().take(driver, arrival.size);
+  std::byte *to = arrival.slot.data();
+  new (to) std::atomic<uint32_t>(0);
+  KernelWork work;
+  work.flag = AddressOf(to);
+  to += kFlagSize;
+  try {
+    for (size_t i = 0; i < count; ++i) {
+      const Span &from = buffers[i];
+      arrival.copies.push_back({to, from.size});
+      if (from.size > kMostByKernel || (from.size != 0 && work.num_copies == KernelWork::kMostCopies))
+        driver.copy_to_host(to, AddressOf(from.data), from.size, stream);
+      else if (from.size != 0)
+        work.copies[work.num_copies++] = {AddressOf(from.data), AddressOf(to), static_cast<uint32_t>(from.size), 0};
+      to += RoundUp8(from.size);
+    }
+    LaunchKernel(driver, stream, work);
+    arrivals().add(driver, stream, arrival);
+  } catch (...) {
+    arrival.slot.abandon(); // some may be under way
+    throw;
+  }
+}
+
 } // namespace
 
+void set_arrive(Arrive how) { arrive.store(how, std::memory_order_relaxed); }
+
 void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish) {
+  if (arrive.load(std::memory_order_relaxed) == Arrive::kByKernel && !arrivals().stopped())
+    return LaunchByKernel(driver, stream, buffers, count, std::move(publish));
   auto launched = std::make_unique<Launched>();
   launched->publish = std::move(publish);
   if (const size_t size = SizeOf(buffers, count); size != 0) launched->slot = pinned_pool().take(driver, size);

@@ -17,9 +17,16 @@
 
 namespace effects::cuda {
 
-// Called in a stream's host function with what was copied: it must not throw, nor call the driver. It is destroyed when
-// it has run, and so keeps alive what it has copies of.
+// Called when the stream has come by, with what was copied, in a host function or in the thread of arrivals.h: it must
+// not throw, nor call the driver. It is destroyed when it has run, and so keeps alive what it has copies of.
 using Publish = std::function<void(Span *operands, size_t count)>;
+
+// How the host learns that a stream has come by what Launch() has put into it.
+enum class Arrive {
+  kByHostFunction, // the driver calls a function of the host's, and the stream stands still until it has returned
+  kByKernel,       // a kernel sets a flag, at which a thread of the host's looks
+};
+void set_arrive(Arrive how);
 
 // Puts copies of `buffers`, whose addresses are the device's, into the stream, and behind them a call of `publish`.
 // Each copy begins at a multiple of 8. Throws DriverError; then `publish` is not called.

@@ -29,7 +29,7 @@ Slot PinnedPool::take(const Driver &driver, size_t size) {
   for (std::byte *const data : surplus) driver.free_pinned(data);
   if (taken != nullptr) return slot;
   void *made = nullptr;
-  driver.allocate_pinned(&made, rounded, kPortable);
+  driver.allocate_pinned(&made, rounded, kPortable | kMapped);
   return Slot(this, static_cast<std::byte *>(made), rounded);
 }
 

@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "../cuda/arrivals.h"
 #include "../cuda/driver.h"
 #include "../cuda/handlers.h"
 #include "../cuda/host_failures.h"
+#include "../cuda/launch.h"
 #include "../xla/custom_call.h"
 #include "../xla/handlers.h"
 #include "../xla/runtime.h"
@@ -61,6 +63,10 @@ NB_MODULE(_native, m) {
   m.def("cuda_driver", [] {
     const cuda::DriverStatus status = cuda::driver_status();
     return nb::make_tuple(status.library, status.version, status.why_none);
+  });
+  // Whether the host learns by a kernel of ours, and not by a host function, that a GPU has come to a record.
+  m.def("record_by_kernel", [](bool by_kernel) {
+    cuda::set_arrive(by_kernel ? cuda::Arrive::kByKernel : cuda::Arrive::kByHostFunction);
   });
   // What has failed in GPUs' host functions since the last call: (thread, epoch, text) of each.
   m.def("has_host_failures", [] { return cuda::host_failures().any(); });
@@ -142,7 +148,10 @@ NB_MODULE(_native, m) {
   });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
-  m.def("stop", [] { wake_up().stop(); });
+  m.def("stop", [] {
+    cuda::arrivals().stop();
+    wake_up().stop();
+  });
   m.def("wait", &WaitUntil, nb::arg("done"), nb::arg("timeout").none(), nb::arg("nested"), nb::arg("for_untracked"));
   m.def("advance", [](uint64_t untracked_released) { progress().advance(untracked_released); });
   nb::class_<WithBlock>(m, "WithBlock")

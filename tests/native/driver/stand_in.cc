@@ -1,5 +1,6 @@
 #include "stand_in.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -15,8 +16,19 @@
 
 namespace {
 
-constexpr int kSuccess = 0, kInvalidValue = 1, kInvalidContext = 201, kNotReady = 600, kNotPermitted = 800;
+constexpr int kSuccess = 0, kInvalidValue = 1, kInvalidImage = 200, kInvalidContext = 201, kNotFound = 500,
+              kNotReady = 600, kNotPermitted = 800;
 constexpr uint64_t kDeviceMemory = uint64_t{1} << 60; // addresses of devices begin here
+
+// What a launch of the library's kernel does, as its text reads it.
+struct KernelWork {
+  uint64_t flag;
+  uint32_t num_copies, unused;
+  struct {
+    uint64_t from, to;
+    uint32_t size, unused;
+  } copies[8];
+};
 
 struct Range {
   std::byte *begin;
@@ -29,8 +41,16 @@ struct Stream {
   std::thread thread;
   std::condition_variable changed;
   std::deque<std::function<void()>> queue;
-  std::deque<Range> in_use; // by copies behind which no host function has run
-  size_t not_launched = 0;  // how many of the last of these have no host function behind them yet
+  std::vector<Range> in_use;       // by copies behind which neither a host function nor the kernel has run
+  std::vector<Range> not_launched; // those of them that have neither behind them yet
+  void release(const std::vector<Range> &ranges) {
+    for (const Range &range : ranges)
+      for (auto it = in_use.begin(); it != in_use.end(); ++it)
+        if (it->begin == range.begin && it->size == range.size) {
+          in_use.erase(it);
+          break;
+        }
+  }
   bool held = false, busy = false, ending = false;
   int error = kSuccess;
 };
@@ -129,7 +149,7 @@ int Copy(const char *function, void *host, uint64_t address, size_t size, void *
       }))
     return error;
   static_cast<Stream *>(handle)->in_use.push_back(range);
-  ++static_cast<Stream *>(handle)->not_launched;
+  static_cast<Stream *>(handle)->not_launched.push_back(range);
   return kSuccess;
 }
 
@@ -178,9 +198,10 @@ int cuCtxPopCurrent_v2(void **context) {
   return kSuccess;
 }
 
-int cuMemHostAlloc(void **data, size_t size, unsigned) {
+int cuMemHostAlloc(void **data, size_t size, unsigned flags) {
   std::lock_guard lock(mutex);
   if (const int error = Begin("cuMemHostAlloc")) return error;
+  if (flags != 3) Complain("cuMemHostAlloc was not asked for memory of all devices, which kernels reach.");
   *data = std::aligned_alloc(64, (size + 63) / 64 * 64);
   pinned[static_cast<std::byte *>(*data)] = size;
   return kSuccess;
@@ -214,16 +235,82 @@ int cuLaunchHostFunc(void *handle, void (*function)(void *), void *data) {
   std::lock_guard lock(mutex);
   if (const int error = Begin("cuLaunchHostFunc")) return error;
   auto *const stream = static_cast<Stream *>(handle);
-  const size_t copies = std::exchange(stream->not_launched, 0);
-  return Enqueue(handle, [=] {
+  return Enqueue(handle, [=, copies = std::exchange(stream->not_launched, {})] {
     {
       std::lock_guard inner(mutex); // the function gives the memory back, and another launch may have it at once
-      stream->in_use.erase(stream->in_use.begin(), stream->in_use.begin() + static_cast<std::ptrdiff_t>(copies));
+      stream->release(copies);
     }
     in_host_function = true;
     function(data);
     in_host_function = false;
   });
+}
+
+int cuModuleLoadData(void **module, const void *image) {
+  std::lock_guard lock(mutex);
+  if (const int error = Begin("cuModuleLoadData")) return error;
+  if (std::strstr(static_cast<const char *>(image), ".version ") == nullptr) return kInvalidImage;
+  *module = const_cast<void *>(image);
+  return kSuccess;
+}
+
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+  std::lock_guard lock(mutex);
+  if (const int error = Begin("cuModuleGetFunction")) return error;
+  const std::string entry = std::string(".entry ") + name + "(";
+  if (std::strstr(static_cast<const char *>(module), entry.c_str()) == nullptr) return kNotFound;
+  *function = module;
+  return kSuccess;
+}
+
+// Does what the kernel's text says; tests/gpu/test_kernel.py runs the text itself.
+int cuLaunchKernel(void *function, unsigned blocks, unsigned blocks_y, unsigned blocks_z, unsigned threads, unsigned y,
+                   unsigned z, unsigned shared, void *handle, void **parameters, void **extra) {
+  std::lock_guard lock(mutex);
+  if (const int error = Begin("cuLaunchKernel")) return error;
+  if (function == nullptr || extra != nullptr || blocks * blocks_y * blocks_z != 1 || threads == 0 || y * z != 1 ||
+      shared != 0)
+    return kInvalidValue;
+  KernelWork work;
+  std::memcpy(&work, parameters[0], sizeof work);
+  if (work.num_copies > 8) Complain("The kernel was given too much to copy.");
+  const auto is_reachable = [](uint64_t address, size_t size) {
+    for (const auto &[data, pinned_size] : pinned)
+      if (Range{data, pinned_size}.holds({reinterpret_cast<std::byte *>(address), size})) return true;
+    return false;
+  };
+  if (!is_reachable(work.flag, 4)) Complain("The kernel's flag is not in pinned memory.");
+  auto *const stream = static_cast<Stream *>(handle);
+  std::vector<Range> ranges{{reinterpret_cast<std::byte *>(work.flag), 4}};
+  for (uint32_t i = 0; i < work.num_copies; ++i) {
+    ranges.push_back({reinterpret_cast<std::byte *>(work.copies[i].to), work.copies[i].size});
+    if (!is_reachable(work.copies[i].to, work.copies[i].size)) Complain("The kernel was to write where it may not.");
+    if (Find(work.copies[i].from, work.copies[i].size) == nullptr) return kInvalidValue;
+  }
+  for (const auto &[other, owned] : streams)
+    for (const Range &used : other->in_use)
+      for (const Range &range : ranges)
+        if (used.overlaps(range)) Complain("The kernel was given memory that a launch still uses.");
+  std::vector<Range> all = std::exchange(stream->not_launched, {});
+  all.insert(all.end(), ranges.begin(), ranges.end());
+  if (const int error = Enqueue(handle, [=] {
+        for (uint32_t i = 0; i < work.num_copies; ++i) {
+          const std::byte *from;
+          {
+            std::lock_guard inner(mutex);
+            from = Find(work.copies[i].from, work.copies[i].size);
+          }
+          std::memcpy(reinterpret_cast<void *>(work.copies[i].to), from, work.copies[i].size);
+        }
+        auto &flag = *reinterpret_cast<std::atomic<uint32_t> *>(work.flag);
+        std::lock_guard inner(mutex); // the slot may be used again as soon as the flag is set
+        if (flag.load() != 0) Complain("The kernel's flag was set before it ran.");
+        stream->release(all);
+        flag.store(1, std::memory_order_release);
+      }))
+    return error;
+  stream->in_use.insert(stream->in_use.end(), ranges.begin(), ranges.end());
+  return kSuccess;
 }
 
 int cuStreamQuery(void *handle) {
@@ -323,6 +410,7 @@ void *StandIn_Find(const char *function) {
       FUNCTION(cuStreamGetCtx),       FUNCTION(cuCtxPushCurrent_v2), FUNCTION(cuCtxPopCurrent_v2),
       FUNCTION(cuMemHostAlloc),       FUNCTION(cuMemFreeHost),       FUNCTION(cuMemcpyDtoHAsync_v2),
       FUNCTION(cuMemcpyHtoDAsync_v2), FUNCTION(cuLaunchHostFunc),    FUNCTION(cuStreamQuery),
+      FUNCTION(cuModuleLoadData),     FUNCTION(cuModuleGetFunction), FUNCTION(cuLaunchKernel),
 #undef FUNCTION
   };
   const auto it = functions.find(function);

@@ -1,0 +1,161 @@
+// Records that a kernel brings to the host: no stream stands still for them.
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../../dispatch/native/cuda/arrivals.h"
+#include "../../dispatch/native/cuda/driver.h"
+#include "../../dispatch/native/cuda/launch.h"
+#include "../../dispatch/native/xla/runtime.h"
+#include "cuda_world.h"
+
+namespace effects {
+namespace {
+
+constexpr int64_t kOrderedTrait = kRecordIsOrdered;
+
+// Launches that are no program's.
+class Launches {
+public:
+  explicit Launches(OnDevice &device) : stream_(static_cast<cuda::Stream>(device.stream)) {}
+
+  // Puts a copy of `bytes` into the stream, which `seen` gets when it has come.
+  void launch(const std::string &bytes) {
+    const uint64_t address = StandIn_Allocate(bytes.size());
+    std::memcpy(StandIn_Memory(address), bytes.data(), bytes.size());
+    const Span span{reinterpret_cast<void *>(address), bytes.size()};
+    const cuda::InContextOf context(cuda::driver(), stream_);
+    cuda::Launch(cuda::driver(), stream_, &span, 1, [this](Span *operands, size_t) {
+      const std::string come(static_cast<const char *>(operands[0].data), operands[0].size);
+      seen.push_back(come.substr(0, 8) + come.substr(come.size() - 1));
+      ++come_;
+    });
+  }
+  // Waits until so many have come.
+  void wait(int count) {
+    while (come_ < count) std::this_thread::yield();
+  }
+
+  std::vector<std::string> seen; // by the thread that publishes, and read once they have come
+
+private:
+  const cuda::Stream stream_;
+  std::atomic<int> come_{0};
+};
+
+// Nothing comes while the stream stands still, and all of it comes in order then, of all sizes, with no host function.
+TEST(test_arrivals_come_in_order) {
+  OnDevice device(On::kCudaByKernel, 1, 0);
+  Launches launches(device);
+  StandIn_Hold(device.stream);
+  std::vector<std::string> expected;
+  for (int i = 0; i < 300; ++i) {
+    const size_t size = i % 3 == 0   ? 9
+                        : i % 3 == 1 ? 16384
+                                     : 16385 + i; // what the kernel copies, and what the driver does
+    std::string bytes =
+        std::to_string(100000000 + i).substr(1) + std::string(size - 8, static_cast<char>('a' + i % 26));
+    expected.push_back(bytes.substr(0, 8) + bytes.back());
+    launches.launch(bytes);
+  }
+  CHECK(launches.seen.empty());
+  StandIn_LetGo(device.stream);
+  launches.wait(300);
+  check::Strings(__FILE__, __LINE__, launches.seen, expected);
+  CHECK_EQ(StandIn_Calls("cuLaunchKernel"), 300);
+  CHECK_EQ(StandIn_Calls("cuModuleLoadData"), 1);
+  CHECK_EQ(StandIn_Calls("cuLaunchHostFunc"), 0);
+  CHECK_EQ(StandIn_Calls("cuMemcpyDtoHAsync_v2"), 100);
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// Operands beyond those that the kernel takes, and some without bytes.
+TEST(test_arrivals_with_many_operands) {
+  OnDevice cpu(On::kCpu, 2, drain().open(2, 0)), device(On::kCudaByKernel, 1, drain().open(1, 0));
+  std::vector<Value> operands;
+  for (int32_t i = 0; i < 12; ++i) operands.push_back(i % 4 == 3 ? Bytes(0) : i % 4 == 1 ? Bytes(5) : Ints({i, i}));
+  std::vector<std::string> seen[2];
+  for (OnDevice *each : {&cpu, &device})
+    seen[each == &device] = Play({[&] {
+                                   CHECK(each->record(11, kOrderedTrait, operands).empty());
+                                   CHECK(each->close().empty());
+                                 }},
+                                 1);
+  CHECK_EQ(seen[0].size(), size_t{1});
+  check::Strings(__FILE__, __LINE__, seen[1], seen[0]);
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// Whatever the driver fails at, the handler's error says so. Nothing comes of the launch, and the next is as any other.
+TEST(test_errors_of_the_kernel) {
+  OnDevice device(On::kCudaByKernel, 1, drain().open(1, 0));
+  Launching launching(device);
+  for (const char *function : {"cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel"}) {
+    StandIn_FailCall(function, 0, 700);
+    const std::string error = launching.record(device.token.token, 1);
+    CHECK(error.find("`" + std::string(function) + "` failed with CUDA_ERROR_ILLEGAL_ADDRESS") != error.npos);
+    CHECK_EQ(StandIn_Contexts(), 0);
+  }
+  device.synchronize();
+  CHECK_EQ(publisher().count_published().records, uint64_t{0});
+  CHECK(launching.record(device.token.token, 2).empty());
+  ++device.token.token.index;
+  CHECK_EQ(Play({[&] { CHECK(device.close().empty()); }}, 1).size(), size_t{1});
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// What is in a stream that has failed never comes, and holds up no other stream, nor its memory those that launch.
+TEST(test_streams_that_fail) {
+  OnDevice device(On::kCudaByKernel, 1, 0), other(On::kCudaByKernel, 1, 0);
+  Launches lost(device), launches(other);
+  StandIn_Hold(device.stream);
+  const std::string large(size_t{1} << 23, 'x');
+  for (int i = 0; i < 7; ++i) lost.launch(large);
+  StandIn_FailStream(device.stream, 700);
+  for (int i = 0; i < 7; ++i) launches.launch(large); // waits for what the others held
+  launches.wait(7);
+  CHECK_EQ(lost.seen.size(), size_t{0});
+  StandIn_LetGo(device.stream);
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// Who launches far ahead of the device waits, and goes on when what was launched has come.
+TEST(test_launches_wait_for_room) {
+  OnDevice device(On::kCudaByKernel, 1, 0);
+  Launches launches(device);
+  StandIn_Hold(device.stream);
+  const std::string large(size_t{1} << 23, 'x');
+  std::atomic<int> launched{0};
+  std::thread thread([&] {
+    for (int i = 0; i < 12; ++i) {
+      launches.launch(large);
+      ++launched;
+    }
+  });
+  while (launched < 7) std::this_thread::yield(); // 64 MiB hold no more of these
+  CHECK_EQ(launched, 7);
+  StandIn_LetGo(device.stream);
+  thread.join();
+  launches.wait(12);
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// When the process ends no flag is looked at any more, and later launches take host functions.
+TEST(test_arrivals_stop) {
+  OnDevice device(On::kCudaByKernel, 1, 0);
+  Launches launches(device);
+  StandIn_Hold(device.stream);
+  launches.launch("01234567.");
+  cuda::arrivals().stop();
+  launches.launch("12345678.");
+  StandIn_LetGo(device.stream);
+  launches.wait(1);
+  CHECK_SEEN(launches.seen, {"12345678."});
+  CHECK_EQ(StandIn_Calls("cuLaunchHostFunc"), 1);
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+} // namespace
+} // namespace effects
