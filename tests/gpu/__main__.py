@@ -18,29 +18,44 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "gpu"
 PACKAGES = ("nanobind", "cmake", "ninja", "pytest", "hypothesis")
 """What is needed beside JAX."""
+BENCHMARKS = ("dispatch", "pure", "loop", "arrays", "queued", "sync", "log", "overlap")
 TESTS = ("tests/gpu/test_on_gpu.py", "tests/lowering/kernels/test_on_gpu.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="where the wheels of packages that are missing lie")
+    parser.add_argument(
+        "--records",
+        nargs="+",
+        choices=["host_function", "kernel"],
+        default=["host_function", "kernel"],
+        help="how the host learns of records (both)",
+    )
+    parser.add_argument("--no-tests", action="store_true", help="measure only")
     parser.add_argument("--no-build", action="store_true", help="the native module is built already")
     parser.add_argument(
         "--minutes", type=float, default=20, help="after so many a command is stopped, and has failed (20)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the benchmarks' figures to this file too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to files of this name too")
     options = parser.parse_args(arguments)
-    figures = () if options.json is None else ("--json", options.json.resolve())
     seconds = 60 * options.minutes
     if not options.no_build:
         _build(options.wheels, seconds)
-    results = {
-        "doctor": _run(seconds, sys.executable, "-m", "effects", "doctor"),
-        "tests": _run(
-            seconds, sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider", "-m", "gpu", *TESTS
-        ),
-        "benchmarks": _run(seconds, sys.executable, "-m", "benchmarks", "--quick", *figures),
-    }
+    results = {"doctor": _run(seconds, sys.executable, "-m", "effects", "doctor")}
+    pytest = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations", "10", "-p", "no:cacheprovider", "-m", "gpu"]
+    if importlib.util.find_spec("xdist") is not None:
+        pytest += ["-n", str(min(8, os.cpu_count() or 1))]
+    for how in options.records:
+        os.environ["EFFECTS_GPU_RECORDS"] = how
+        if not options.no_tests:
+            results[f"tests, {how}"] = _run(seconds, *pytest, *TESTS)
+    for how in options.records:
+        os.environ["EFFECTS_GPU_RECORDS"] = how
+        named = options.json and options.json.with_stem(f"{options.json.stem}-{how}").resolve()
+        figures = () if named is None else ("--json", named)
+        command = [sys.executable, "-m", "benchmarks", "--platform", "cuda", "--only", *BENCHMARKS, "--repeats", "5"]
+        results[f"benchmarks, {how}"] = _run(seconds, *command, *figures)
     failed = [name for name, passed in results.items() if not passed]
     print(f"\nfailed: {', '.join(failed)}" if failed else "\nall passed")
     return int(bool(failed))
@@ -70,15 +85,20 @@ def _must(done: bool, what: str) -> None:
 
 
 def _environment() -> dict[str, str]:
+    """Several processes share the device, so none takes all of its memory at once."""
     packages = BUILD / "packages"
     paths = {"PYTHONPATH": packages, "PATH": packages / "bin"}
-    return {**os.environ, **{name: os.pathsep.join([str(x), os.environ.get(name, "")]) for name, x in paths.items()}}
+    return {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        **os.environ,
+        **{name: os.pathsep.join([str(x), os.environ.get(name, "")]) for name, x in paths.items()},
+    }
 
 
 def _run(seconds: float, *command: str | Path) -> bool:
     """Whether a command succeeds, and in time."""
     words = list(map(str, command))
-    print(f"\n$ {' '.join(words)}", flush=True)
+    print(f"\n$ {' '.join(words)}  # EFFECTS_GPU_RECORDS={os.environ.get('EFFECTS_GPU_RECORDS', '')}", flush=True)
     try:
         return subprocess.run(words, cwd=ROOT, env=_environment(), timeout=seconds, check=False).returncode == 0
     except subprocess.TimeoutExpired:

@@ -6,6 +6,7 @@ On a GPU `tests/gpu/test_on_gpu.py` runs them, and `test_with_stand_in.py` on CP
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import threading
 
 import jax
@@ -26,11 +27,16 @@ PLATFORM = _jax.platform_of(jax.devices()[0])
 fx.register_custom_call("gpu.announce", (ctypes.CDLL(str(build_handlers())), "announce"), platform=PLATFORM)
 
 
-@pytest.mark.parametrize("chunk", range(4))
+ON_GPU = PLATFORM != "cpu"
+CHUNKS, RUNS = (50, 200) if ON_GPU else (4, 10)
+"""Of ten random programs each; and of threads that call programs with callbacks."""
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_random_programs(chunk):
     """What random programs print is what a plain Python interpreter of them prints."""
     runner = library()
-    features = FEATURES - ({"devices"} if PLATFORM == "cpu" else {"devices", "native"})  # whose handlers read operands
+    features = FEATURES - ({"devices", "native"} if ON_GPU else {"devices"})  # whose handlers read operands
     for number in range(10 * chunk, 10 * chunk + 10):
         check(case_number(0, number, features), runner)
 
@@ -248,6 +254,47 @@ def test_full_ring_while_a_callback_computes(lines):
         thread.start()
         thread.join()
     assert done == [28.0] and seen == [str(i) for i in range(2000)]
+
+
+def test_threads_that_wait_for_each_other():
+    """Runs of two threads, whose programs print, call and start functions: none hangs, and each is in its order."""
+
+    def answer(x):
+        return np.float32(x + 1)
+
+    @fx.jit
+    def f(who, n):
+        def turn(i, x):
+            fx.print("{} turn {}: {}", who, i, x)
+            future = fx.async_callback(answer, FLOAT, x)
+            y = fx.callback(answer, FLOAT, x)
+            return jax.lax.cond(i % 2 == 0, lambda: fx.async_done(future) + y, lambda: fx.async_done(future))
+
+        return jax.lax.fori_loop(0, n, turn, 0.0)
+
+    def call(who, n):
+        with fx.capture(suppress=True) as records:
+            f(jnp.int32(who), jnp.int32(n))
+            fx.effects_barrier(timeout=120)
+        seen[who] = [r.text for r in records if r.effect == "print"]
+
+    def expected(who, n):
+        x = 0.0
+        for i in range(n):
+            yield f"{who} turn {i}: {x}"
+            x = 2 * (x + 1) if i % 2 == 0 else x + 1
+
+    seen = {}
+    for run in range(RUNS):
+        faulthandler.dump_traceback_later(240, exit=True)
+        numbers = {who: (3 * run + 2 * who) % 7 for who in range(2)}
+        threads = [threading.Thread(target=call, args=of) for of in numbers.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        faulthandler.cancel_dump_traceback_later()
+        assert seen == {who: [*expected(who, n)] for who, n in numbers.items()}
 
 
 def test_untracked_programs(lines):

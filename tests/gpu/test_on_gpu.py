@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import jax
 import pytest
 
@@ -13,6 +16,31 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(_jax.platform_of(jax.devices()[0]) != "cuda", reason="no GPU of NVIDIA's"),
 ]
+
+
+def test_no_stream_is_waited_for(tmp_path):
+    """A program with prints synchronizes no more than one without: the profiler sees the driver's functions."""
+
+    def events(name, f):
+        with jax.profiler.trace(str(tmp_path / name)):
+            f(jnp.int32(100))  # noqa: F405
+            fx.effects_barrier()  # noqa: F405
+        (file,) = (tmp_path / name).rglob("*.trace.json.gz")
+        return [event.get("name", "") for event in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]]
+
+    def loop(emit):
+        return lambda n: jax.lax.fori_loop(0, n, lambda i, x: (emit(i), x + 1)[1], 0)
+
+    plain, printing = jax.jit(loop(lambda i: None)), fx.jit(loop(lambda i: fx.print("{}", i)))  # noqa: F405
+    with fx.capture(suppress=True):  # noqa: F405
+        for f in (plain, printing):
+            jax.block_until_ready(f(jnp.int32(1)))  # noqa: F405
+        fx.effects_barrier()  # noqa: F405
+        seen = {name: events(name, f) for name, f in (("plain", plain), ("printing", printing))}
+    if not any(name.startswith("cu") for name in seen["printing"]):
+        pytest.skip("The profiler shows no functions of the driver here.")
+    waits = {name: sum("Synchronize" in event for event in names) for name, names in seen.items()}
+    assert waits["printing"] <= waits["plain"] + 5, waits  # a few at the end, whichever program it is
 
 
 def test_handlers_publish():

@@ -60,7 +60,8 @@ class Generator(Leaves):
                 self.leaves += [self.jax_queued, self.jax_io]
             if words == "all" and "callback" in features:
                 self.leaves += [self.jax_sync] * 2
-        if words != "queued" and "native" in features:
+        self.has_native = "native" in features
+        if words != "queued" and self.has_native:
             self.leaves += [*[self.native] * 2, self.native_unordered, *[self.apart] * 2]
         self.fails = failure != "none" and draw.integer(0, 1) == 1
         self.nests: list[Callable[[Place], Statement]] = [
@@ -207,7 +208,8 @@ class Generator(Leaves):
     def in_flight(self, place: Place) -> Statement:
         turns = self.draw.choice((None, None, 0, 1, 2, 3))
         often = ("async_x",) * (8 if place.forward or place.backward else 2)
-        kind = self.draw.choice(("async_host", "async_values", "async_native", *often))
+        native = ("async_native",) * self.has_native
+        kind = self.draw.choice(("async_host", "async_values", *native, *often))
         if kind == "async_x":  # each doubles a slope, which is a whole number of `float32`
             kind, turns = ("async_x", turns and min(turns, 2)) if place.depth > 1 else ("async_values", turns)
         variable = self.variable("t")
