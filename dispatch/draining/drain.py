@@ -215,7 +215,8 @@ class Drain:
         if items and items[0][_KIND] == ItemKind.TEXT:
             at = self._show_texts(items, calls)
         if finished or untracked_released is not None:
-            self._failures.take_from_host_functions()
+            if native.has_host_failures():
+                self._failures.take_from_host_functions()
             self._end_epochs([each for each in finished if each[0] != run], untracked_released or 0)
             finished = [each for each in finished if each[0] == run]
         if run is not None:
@@ -229,7 +230,8 @@ class Drain:
 
     def _look(self) -> None:
         """Looks for what comes by no batch: programs that failed, functions that are stuck, threads that ended."""
-        self._failures.take_from_host_functions()
+        if native.has_host_failures():
+            self._failures.take_from_host_functions()
         self._settling.look()
         fail_other_devices(self._streams, self._failures, self.host_runs)
         functions = self._functions(self.running.copy())

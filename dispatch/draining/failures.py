@@ -114,7 +114,7 @@ class Failures:
 
     def take_from_host_functions(self) -> None:
         """Keeps what has failed in host functions of GPUs, whose programs go on. Called ahead of the programs' ends."""
-        for thread, epoch, text in native.take_host_failures() if native.has_host_failures() else ():
+        for thread, epoch, text in native.take_host_failures():
             self.add((thread, epoch), errors.EffectError(text))
 
     def _is_logged(self, owner: Owner, program: _OfProgram, failure: BaseException) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 from effects import _jax
 from effects._model.platform import PLATFORMS
-from effects._wire import FIRST_GPU
 
 
 def device_number(device: Any) -> int:
@@ -23,7 +22,8 @@ def device_number(device: Any) -> int:
 
 def device_place(number: int) -> int:
     """The place of the device with this number among those of its platform; -1 for all of a program's."""
-    first, platform = (FIRST_GPU, "cuda") if number >= FIRST_GPU else (0, "cpu")
+    gpus = PLATFORMS["cuda"]
+    first, platform = (gpus.first_device, gpus.name) if number >= gpus.first_device else (0, "cpu")
     return _jax.device_places(platform).get(number - first, number - first)
 
 

@@ -5,7 +5,6 @@ On a GPU `tests/gpu/test_on_gpu.py` runs them, and `test_with_stand_in.py` on CP
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import threading
 
@@ -16,7 +15,7 @@ import pytest
 
 import effects as fx
 from effects import _jax
-from tests.helpers import build_handlers, meet_barrier
+from tests.helpers import meet_barrier
 from tests.oracle.cases import case_number
 from tests.oracle.compare import check
 from tests.oracle.language import FEATURES
@@ -24,7 +23,6 @@ from tests.oracle.runners import library
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")
 PLATFORM = _jax.platform_of(jax.devices()[0])
-fx.register_custom_call("gpu.announce", (ctypes.CDLL(str(build_handlers())), "announce"), platform=PLATFORM)
 
 
 ON_GPU = PLATFORM != "cpu"
@@ -134,103 +132,6 @@ def test_callback_that_raises():
         assert float(f(2)) == 1
         meet_barrier()
     assert [r.args["i"] if isinstance(r.args, dict) else r.text for r in records if r.effect == "log"] or records
-
-
-def test_handlers_speak_in_their_place(lines):
-    """What a handler of the user's prints comes among the effects around it, in each turn, and is counted."""
-
-    @fx.jit
-    def f(n):
-        def turn(i, x):
-            fx.print("turn {}", i)
-            fx.custom_call("gpu.announce", (), x, label="first", effect=fx.registered_effects()["print"])
-            fx.print("then {}", x)
-            return x + 1
-
-        return jax.lax.fori_loop(0, n, turn, 1.0)
-
-    seen = [line for line in lines(lambda: [f(3), f(1)]) if "event" not in line]
-    assert seen == [
-        line for n in (3, 1) for i in range(n) for line in (f"turn {i}", "announced first", f"then {i + 1.0}")
-    ]
-
-
-def test_asynchronous_callbacks(lines):
-    """A function of the host's runs beside the device. What it prints comes where it is done, as do its results."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    def double(x):
-        begun.set()
-        assert go_on.wait(120)
-        print("doubling", x)
-        return 2 * x
-
-    @fx.jit
-    def f(x):
-        future = fx.async_callback(double, FLOAT, x)
-        fx.print("meanwhile {}", x)
-        y = x + 1
-        fx.callback(lambda: (begun.wait(120), go_on.set()), None)
-        return y + fx.async_done(future)
-
-    got = []
-    for x in (0.0, 1.0, 2.0):
-        begun.clear(), go_on.clear()
-        assert lines(lambda x=x: got.append(float(f(x)))) == [f"meanwhile {x}", f"doubling {x}"]
-    assert got == [1.0, 4.0, 7.0]
-
-
-def test_futures_that_a_loop_carries(lines):
-    """Each turn is done with what the last one started, of values and of functions, under `vmap` too."""
-
-    def double(x):
-        fx.print("doubling {}", x)
-        return 2 * x
-
-    def f(x):
-        def turn(i, carry):
-            x, values, function = carry
-            fx.print("turn {}", i)
-            y = fx.async_done(values) + fx.async_done(function)
-            return x + y, fx.async_start(jnp.negative, y), fx.async_callback(double, FLOAT, y)
-
-        first = x, fx.async_start(jnp.negative, x), fx.async_callback(double, FLOAT, x)
-        x, values, function = jax.lax.fori_loop(0, 3, turn, first)
-        return x, fx.async_done(values), fx.async_done(function)
-
-    got = []
-    assert lines(lambda: got.append(fx.jit(f)(1.0))) == [
-        *("turn 0", "doubling 1.0", "turn 1", "doubling 1.0", "turn 2", "doubling 1.0"),
-        "doubling 1.0",
-    ]
-    assert [float(x) for x in got[0]] == [4.0, -1.0, 2.0]
-    with fx.capture(suppress=True):
-        x, values, function = fx.jit(jax.vmap(f))(jnp.array([1.0, 2.0]))
-    assert (x.tolist(), values.tolist(), function.tolist()) == ([4.0, 8.0], [-1.0, -2.0], [2.0, 4.0])
-
-
-def test_operations_outside_of_jit():
-    """Each is a program of its own there, so that what is in flight goes from one to the next."""
-    for jit in (jax.jit, lambda f: f):
-        f = jit(lambda x: fx.async_done(fx.async_start(lambda x: x + 1, x)))
-        assert float(f(jnp.float32(1))) == 2
-        g = jit(lambda x: fx.async_done(fx.async_callback(lambda x: x + 1, FLOAT, x)))
-        assert float(g(jnp.float32(1))) == 2
-    meet_barrier()
-
-
-def test_operation_that_fails_is_raised_for_its_program():
-    """No later program hears of it."""
-    forge = jax.jit(lambda x: fx.async_done(jax.tree.map(lambda ticket: ticket * 0 + 9e5, start(x))))
-
-    def start(x):
-        return fx.async_start(jnp.sin, x)
-
-    jax.block_until_ready(forge(1.0))
-    with pytest.raises(fx.EffectError, match="was not started, or was done before"):
-        fx.effects_barrier(all_threads=True)
-    assert float(fx.jit(lambda x: fx.async_done(start(x)))(0.0)) == 0
-    meet_barrier()
 
 
 def test_full_ring_while_a_callback_computes(lines):

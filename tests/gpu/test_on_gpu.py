@@ -1,4 +1,4 @@
-"""The programs of `tests/gpu/programs.py` on a GPU of NVIDIA's, where there is one. None has run them yet."""
+"""The programs of `programs.py` and `operations.py` on a GPU of NVIDIA's, where there is one. None has run them yet."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from effects import _jax
 from effects import _native as native
+from tests.gpu.operations import *  # noqa: F403
 from tests.gpu.programs import *  # noqa: F403
 
 pytestmark = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from tests.helpers import ROOT
 
 SUITES = {
-    "programs": ["tests/gpu/programs.py"],
+    "programs": ["tests/gpu/programs.py", "tests/gpu/operations.py"],
     "regions": ["tests/lowering/regions/test_regions.py", "tests/lowering/test_whole_values.py"],
     "asynchronous": [
         *("tests/lowering/asynchronous/test_lanes_and_turns.py", "tests/lowering/asynchronous/test_several_devices.py"),
@@ -28,12 +29,22 @@ SUITES = {
 }
 
 
-@pytest.mark.parametrize("suite", SUITES)
-def test_suites_pass_with_the_stand_in(suite):
+CASES = [*((suite, "host_function") for suite in SUITES), ("programs", "kernel"), ("regions", "kernel")]
+"""Which suite, and how the host learns of records."""
+
+
+@pytest.mark.parametrize("suite, records", CASES)
+def test_suites_pass_with_the_stand_in(suite, records):
     """Tests that know nothing of GPUs pass, and the stand-in has nothing to complain of."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.gpu.stand_in"]
     done = subprocess.run(
-        [*command, *SUITES[suite]], cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False
+        [*command, *SUITES[suite]],
+        env={**os.environ, "EFFECTS_GPU_RECORDS": records},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1])

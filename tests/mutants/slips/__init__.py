@@ -8,6 +8,7 @@ from tests.mutants.slips import (
     differentiation,
     export,
     failures,
+    gpus,
     handlers,
     imports,
     kernels,
@@ -25,6 +26,6 @@ from tests.mutants.slips import (
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
-    *(asynchronous, handlers, progress, plain, text, imports),
+    *(asynchronous, handlers, progress, plain, text, imports, gpus),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)

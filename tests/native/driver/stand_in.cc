@@ -14,46 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "stream.h"
+
 namespace {
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kInvalidImage = 200, kInvalidContext = 201, kNotFound = 500,
               kNotReady = 600, kNotPermitted = 800;
 constexpr uint64_t kDeviceMemory = uint64_t{1} << 60; // addresses of devices begin here
-
-// What a launch of the library's kernel does, as its text reads it.
-struct KernelWork {
-  uint64_t flag;
-  uint32_t num_copies, unused;
-  struct {
-    uint64_t from, to;
-    uint32_t size, unused;
-  } copies[8];
-};
-
-struct Range {
-  std::byte *begin;
-  size_t size;
-  bool overlaps(const Range &other) const { return begin < other.begin + other.size && other.begin < begin + size; }
-  bool holds(const Range &other) const { return begin <= other.begin && other.begin + other.size <= begin + size; }
-};
-
-struct Stream {
-  std::thread thread;
-  std::condition_variable changed;
-  std::deque<std::function<void()>> queue;
-  std::vector<Range> in_use;       // by copies behind which neither a host function nor the kernel has run
-  std::vector<Range> not_launched; // those of them that have neither behind them yet
-  void release(const std::vector<Range> &ranges) {
-    for (const Range &range : ranges)
-      for (auto it = in_use.begin(); it != in_use.end(); ++it)
-        if (it->begin == range.begin && it->size == range.size) {
-          in_use.erase(it);
-          break;
-        }
-  }
-  bool held = false, busy = false, ending = false;
-  int error = kSuccess;
-};
 
 // All that is below is guarded by the mutex, and never destroyed: streams wait for more until the process is over.
 auto &mutex = *new std::mutex;

@@ -1,0 +1,66 @@
+"""Programs for NVIDIA's GPUs, with the stand-in for the driver."""
+
+from tests.mutants.slip import Slip
+
+OPERATIONS = "tests/native/cuda_operations_test.cc"
+ARRIVALS = "tests/native/cuda_arrivals_test.cc"
+FOR_GPUS = "tests/lowering/asynchronous/test_for_gpus.py"
+
+SLIPS = (
+    Slip(
+        "gpus.messages_are_not_counted",
+        "dispatch/native/cuda/custom_call.cc",
+        "                          StoreToken(own, results[0].data);\n",
+        "",
+        "The token on the device goes on as if a handler had printed nothing.",
+        (OPERATIONS,),
+    ),
+    Slip(
+        "gpus.failure_ends_no_program",
+        "dispatch/native/cuda/host_failures.cc",
+        "    if (thread != kUntrackedThread) drain().fail(thread, lost.epoch);\n",
+        "",
+        "The order waits for a record that a host function could not publish.",
+        (OPERATIONS,),
+    ),
+    Slip(
+        "gpus.other_devices_fail_again",
+        "dispatch/native/cuda/host_failures.cc",
+        "      if (!is_known && thread != kUntrackedThread) failed_.push_back(program);\n",
+        "",
+        "A program that fails on several devices, or twice, is said to have failed as often.",
+        (OPERATIONS,),
+    ),
+    Slip(
+        "gpus.flag_is_set_before",
+        "dispatch/native/cuda/launch.cc",
+        "  new (to) std::atomic<uint32_t>(0);\n",
+        "  new (to) std::atomic<uint32_t>(1);\n",
+        "A record is taken for one that has come when it is launched.",
+        (ARRIVALS,),
+    ),
+    Slip(
+        "gpus.values_stay_whose_ticket_leaves",
+        "lowering/passes/staying.py",
+        "            for each in of_operation if -1 not in of_operation else ():\n",
+        "            for each in (at for at in of_operation if at >= 0):\n",
+        "Values of an operation whose ticket goes elsewhere are kept by the function that starts it.",
+        (f"{FOR_GPUS}::test_values_whose_ticket_goes_elsewhere_are_kept",),
+    ),
+    Slip(
+        "gpus.values_never_stay",
+        "lowering/passes/staying.py",
+        "stays=True)",
+        "stays=False)",
+        "Values go to the host's memory and back though start and done stand in one function.",
+        (f"{FOR_GPUS}::test_values_of_one_function_stay_in_the_program",),
+    ),
+    Slip(
+        "gpus.numbers_of_processes",
+        "effects/_model/device.py",
+        "get(number - first, number - first)",
+        "get(number, number - first)",
+        "A record of another process's GPU names a device of the first process.",
+        ("tests/gpu/test_device_numbers.py::test_gpus_of_several_processes",),
+    ),
+)
