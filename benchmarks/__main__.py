@@ -72,6 +72,9 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     results = {}
     for name in names:
         progress.print(f"[dim]{name}: {CASES[name].what}[/]", highlight=False)
+        if CASES[name].on_cpus and jax.default_backend() != "cpu":
+            progress.print("[dim]  left out: it can be measured on CPUs alone[/]", highlight=False)
+            continue
         results[name] = CASES[name].run(repeats)
     return to_json(results, describe_machine(), repeats)
 

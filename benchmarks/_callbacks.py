@@ -251,7 +251,9 @@ def operand(repeats: int) -> Result:
     return Result("call", [ratio], figures)
 
 
-@case("result", f"a callback with a result of {LARGE >> 20} MiB, and a handler of XLA's that copies as much")
+@case(
+    "result", f"a callback with a result of {LARGE >> 20} MiB, and a handler of XLA's that copies as much", on_cpus=True
+)
 def result(repeats: int) -> Result:
     """From the call until the result is there."""
     host = np.ones(LARGE // 4, np.float32)

@@ -42,13 +42,16 @@ class Case:
     what: str
     run: Callable[[int], Result]  # takes the number of repeats
     pace: Pace
+    on_cpus: bool = False  # whether it needs handlers of CPUs, or as many devices as it likes
 
 
 CASES: dict[str, Case] = {}
 """By name, in the order in which they run."""
 
 
-def case(name: str, what: str, pace: Pace = "usual") -> Callable[[Callable[[int], Result]], Callable[[int], Result]]:
+def case(
+    name: str, what: str, pace: Pace = "usual", *, on_cpus: bool = False
+) -> Callable[[Callable[[int], Result]], Callable[[int], Result]]:
     """Adds the decorated function, which takes the number of repeats, to the table of cases.
 
     Args:
@@ -56,6 +59,7 @@ def case(name: str, what: str, pace: Pace = "usual") -> Callable[[Callable[[int]
         what: What is measured, in a few words.
         pace: `"quick"` if it takes seconds, so that it runs with `--quick` too; `"slow"` if it takes minutes, so that
             it runs only with `--only` or `--all`.
+        on_cpus: Whether it can be measured on CPUs alone, and is left out elsewhere.
 
     Example:
         >>> @case("nothing", "a loop that does nothing")
@@ -67,7 +71,7 @@ def case(name: str, what: str, pace: Pace = "usual") -> Callable[[Callable[[int]
     def add(run: Callable[[int], Result]) -> Callable[[int], Result]:
         if name in CASES:
             raise ValueError(f"There are two benchmarks called {name!r}. Names are unique. Rename one of them.")
-        CASES[name] = Case(name, what, run, pace)
+        CASES[name] = Case(name, what, run, pace, on_cpus)
         return run
 
     return add

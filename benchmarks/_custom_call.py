@@ -22,7 +22,7 @@ SIZE, CYCLE = 256, 16
 SOURCE = Path(__file__).parents[1] / "examples" / "custom_call" / "handlers.cc"
 
 
-@case("custom", "10,000 ordered custom calls in a loop, against jax.ffi.ffi_call without an order")
+@case("custom", "10,000 ordered custom calls in a loop, against jax.ffi.ffi_call without an order", on_cpus=True)
 def custom(repeats: int) -> Result:
     handler = library(SOURCE).cyclic_add
     jax.ffi.register_ffi_target("benchmark.cyclic_add", jax.ffi.pycapsule(handler), platform="cpu")
@@ -66,7 +66,9 @@ HOST_SECONDS = 0.008
 
 
 @case(
-    "free", f"{CALLS} calls of a {1000 * PROGRAM_SECONDS:.0f} ms program with an ordered custom call: the host's share"
+    "free",
+    f"{CALLS} calls of a {1000 * PROGRAM_SECONDS:.0f} ms program with an ordered custom call: the host's share",
+    on_cpus=True,
 )
 def free(repeats: int) -> Result:
     """How much of the time the calls take from the host, which has other things to do between them."""

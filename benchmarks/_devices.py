@@ -17,13 +17,13 @@ CHILD = "benchmarks._devices_child"
 DEVICES = 4
 
 
-@case("devices", f"{DEVICES} virtual devices, a print on each per call of a `shard_map`")
+@case("devices", f"{DEVICES} virtual devices, a print on each per call of a `shard_map`", on_cpus=True)
 def devices(repeats: int) -> Result:
     """In a process of its own, since devices are counted when JAX starts."""
     return _against_plain(run_child(DEVICES, repeats)["together"])
 
 
-@case("device-arrays", f"the same with an array of 4 floats on each of the {DEVICES}")
+@case("device-arrays", f"the same with an array of 4 floats on each of the {DEVICES}", on_cpus=True)
 def device_arrays(repeats: int) -> Result:
     """What is shown is made by native code, without Python's lock."""
     return _against_plain(run_child(DEVICES, repeats)["arrays"])
@@ -39,7 +39,7 @@ def _against_plain(figures: dict[str, Figure]) -> Result:
     return Result("call", ratios, figures)
 
 
-@case("alternating", "a print on one device per call: another device each time, against one device")
+@case("alternating", "a print on one device per call: another device each time, against one device", on_cpus=True)
 def alternating(repeats: int) -> Result:
     """The order goes from device to device, which costs nothing."""
     figures = run_child(DEVICES, repeats)["in turn"]

@@ -9,7 +9,11 @@ from benchmarks._growth import scaling
 COUNTS = (1, 2, 4, 8)
 
 
-@case("scale-devices", f"{COUNTS[0]} to {COUNTS[-1]} virtual devices, a print on each per call of a `shard_map`")
+@case(
+    "scale-devices",
+    f"{COUNTS[0]} to {COUNTS[-1]} virtual devices, a print on each per call of a `shard_map`",
+    on_cpus=True,
+)
 def devices(repeats: int) -> Result:
     """The time of a call, for one of its devices."""
     found = run_child(COUNTS[-1], repeats, *COUNTS)["scale"]
