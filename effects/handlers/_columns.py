@@ -87,9 +87,10 @@ def places_of(piece: Piece) -> dict[str, np.ndarray]:
     """What records say beside their fields and tokens, as columns: level, time, device and lane."""
     records, site = piece.records, piece.site
     if isinstance(records, Records):
-        ordinals = records.header_column("device", site)
-        time, lane = np.full(len(ordinals), records.time), np.empty((len(ordinals), 0), np.int32)
-        device = [device_place(ordinal) for ordinal in ordinals.tolist()]
+        numbers = records.header_column("device", site).tolist()
+        time, lane = np.full(len(numbers), records.time), np.empty((len(numbers), 0), np.int32)
+        places = {number: device_place(number) for number in set(numbers)}
+        device = [places[number] for number in numbers]
     else:
         time = np.array([record.time for record in records])
         lane = np.array([record.lane for record in records], np.int32)

@@ -14,12 +14,28 @@ from effects._model.after import after_p
 from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
-from effects._wire import CALL_TARGET, ENTER_TARGET, RECORD_TARGET, SHARDS_TARGET, RecordTrait
+from effects._wire import (
+    BEGIN_TARGET,
+    CALL_TARGET,
+    ENTER_TARGET,
+    KEEP_TARGET,
+    POST_TARGET,
+    RECORD_TARGET,
+    SHARDS_TARGET,
+    TAKE_TARGET,
+    RecordTrait,
+)
 from effects.lowering.emit.common import lower_as_jax, refuse_missing_platform, refuse_several_devices, register_site
 from effects.lowering.emit.record import Edges, close_p, gate_p
 from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
 from effects.lowering.host.sites import known_sites
 from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
+
+MSG_EXPORTED_OPERATION = (
+    "An exported program with asynchronous operations is called where there are no native handlers. What is in flight "
+    "is kept by these, which there are for CPUs and for NVIDIA's GPUs, with the setting `native`. Call it there, or "
+    "export it without a future."
+)
 
 
 def record_lowering(ctx: Any, *args: Any, site: Site, call: int, edges: Edges) -> Any:
@@ -46,6 +62,8 @@ def replace_handlers(ctx: Any) -> None:
     """Publishes the records of exported programs, which call handlers, from the host, where there are no handlers."""
 
     def make(target: str, attributes: Any) -> Any:
+        if target in (BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET):
+            raise NotImplementedError(MSG_EXPORTED_OPERATION)
         if target not in (RECORD_TARGET, CALL_TARGET, ENTER_TARGET, SHARDS_TARGET):
             return None
         if target in (ENTER_TARGET, SHARDS_TARGET) or attributes["traits"].value & RecordTrait.ENTERS:

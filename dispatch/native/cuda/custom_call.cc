@@ -32,17 +32,25 @@ std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, in
     const Driver &found = driver();
     const Stream stream = StreamOf(frame);
     const InContextOf context(found, stream);
-    LaunchWithResults(found, stream, &token, 1, {next},
-                      [site = call.messages, device = ordinal + kFirstGpu,
-                       messages = std::move(messages)](Span *operands, size_t, const std::vector<Out> &results) {
-                        std::memcpy(results[0].data, operands[0].data, results[0].size); // if what follows fails
-                        host_failures().run(operands, kEffectLost, [&] {
-                          DeviceToken own = LoadToken(operands[0]);
-                          for (const Message &message : messages)
-                            site->publish(own, device, message.level, message.text);
-                          StoreToken(own, results[0].data);
+    const bool counts = call.messages->ordered();
+    const size_t count = messages.size();
+    Launch(found, stream, &token, 1,
+           InProgram([site = call.messages, device = ordinal + kFirstGpu,
+                      messages = std::move(messages)](const Span *operands, size_t) {
+             DeviceToken own = LoadToken(operands[0]);
+             for (const Message &message : messages) site->publish(own, device, message.level, message.text);
+           }));
+    // How many there are no program knows, so here the host writes the next token.
+    if (counts)
+      LaunchWithResults(found, stream, &token, 1, {next},
+                        [count](Span *operands, size_t, const std::vector<Out> &results) {
+                          std::memcpy(results[0].data, operands[0].data, results[0].size); // if what follows fails
+                          host_failures().run(operands, kEffectLost, [&] {
+                            DeviceToken own = LoadToken(operands[0]);
+                            for (size_t i = 0; i < count; ++i) Take(kCountStep, own);
+                            StoreToken(own, results[0].data);
+                          });
                         });
-                      });
     return {};
   } catch (const DriverError &error) {
     return std::string(kNotShown) + error.what() + kRemedy;

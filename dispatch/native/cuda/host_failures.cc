@@ -19,7 +19,7 @@ std::vector<HostFailure> HostFailures::take() {
 
 void HostFailures::note(const Span *token, const Said &said, const char *why) noexcept {
   try {
-    Token lost{kUntrackedThread << 8, 0, 0, 0};
+    Token lost{StreamOf(kUntrackedThread, 0), 0, 0, 0};
     try {
       if (token != nullptr) lost = LoadToken(*token).token;
     } catch (const std::exception &) { // it is none, as `why` says

@@ -62,11 +62,11 @@ struct MessageSpans {
 void MessageSite::publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const {
   const bool is_primary = token.is_primary();
   if (is_primary) publisher().publish(kind_, site_, token.token, device, MessageSpans(level, text).spans, 3, flags_);
-  if (kind_ == Kind::kOrdered) CountOn(token, device, is_primary);
+  if (ordered()) CountOn(token, device, is_primary);
 }
 
 void MessageSite::publish_untracked(int32_t device, int32_t level, std::string_view text) const {
-  PublishUntracked(site_, kind_ == Kind::kOrdered, device, MessageSpans(level, text).spans, 3);
+  PublishUntracked(site_, ordered(), device, MessageSpans(level, text).spans, 3);
 }
 
 LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,

@@ -31,6 +31,8 @@ public:
   MessageSite(const MessageSite &) = delete;
   ~MessageSite();
 
+  bool ordered() const { return kind_ == Kind::kOrdered; }
+
   // At the place of the token, which goes on.
   void publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const;
   // In a program that JAX dispatches.

@@ -80,3 +80,11 @@ def test_exported_program_runs_here_and_elsewhere(program, lines):
     assert results[0].tolist() == results[1].tolist()
     done = run_with(ELSEWHERE, exported.serialize())
     assert done.stdout.splitlines() == [*expected, str(results[0])], done.stderr
+
+
+@pytest.mark.parametrize("program", [values, function])
+def test_programs_are_refused_where_there_are_no_handlers(program):
+    """With a message, and not by XLA, which knows no such target there."""
+    exported = fx.export(fx.jit(program))(jnp.float32(2))
+    with fx.config.override(native=False), pytest.raises(NotImplementedError, match="there are no native handlers"):
+        exported.call(jnp.float32(2))

@@ -10,7 +10,7 @@ SLIPS = (
     Slip(
         "gpus.messages_are_not_counted",
         "dispatch/native/cuda/custom_call.cc",
-        "                          StoreToken(own, results[0].data);\n",
+        "                            StoreToken(own, results[0].data);\n",
         "",
         "The token on the device goes on as if a handler had printed nothing.",
         (OPERATIONS,),
