@@ -203,11 +203,11 @@ class CustomCallTrait(enum.IntFlag):
     """The traits of a call of a handler of the user's, in one number."""
 
     HAS_TOKEN = 1  # behind the operands
-    COUNTS = 2  # it is one of ours, in memory that native code can read
+    COUNTS = 2  # it is one of ours
     ORDERED = 4
     HAS_MORE = 8  # there is something behind the results
     STARTS = 16  # it starts an asynchronous operation, which ends when the handler has answered
-    COUNTS_ON_DEVICE = 32  # it is one of ours, in a device's memory
+    ON_DEVICE = 32  # that is in a device's memory, as what the handler says is of a device's stream
 
 
 DEVICES_SHIFT = 8

@@ -81,6 +81,7 @@ class Failures:
         self._logged: dict[Owner, set[tuple[str, str]]] = {}
         self.frames: dict[int, list[FrameType]] = {}  # by drain thread, those whose callers may still run
         self.untracked_ended: bool = False  # whether a callback has ever ended a program that JAX dispatched
+        self._taking = threading.Lock()  # held while failures of host functions are taken
         self.raising: list[BaseException] = []  # the main thread's: taken, and not yet raised by what took them
 
     def __bool__(self) -> bool:
@@ -114,8 +115,13 @@ class Failures:
 
     def take_from_host_functions(self) -> None:
         """Keeps what has failed in host functions of GPUs, whose programs go on. Called ahead of the programs' ends."""
-        for thread, epoch, text in native.take_host_failures():
-            self.add((thread, epoch), errors.EffectError(text))
+        with self._taking:
+            failed = [((thread, epoch), errors.EffectError(text)) for thread, epoch, text in native.take_host_failures()]
+            for key, failure in failed:
+                self.add(key, failure, logged=True)
+            native.taken_host_failures()  # who comes meanwhile waits here, and finds them
+        for _, failure in failed:
+            log_failure(failure)
 
     def _is_logged(self, owner: Owner, program: _OfProgram, failure: BaseException) -> bool:
         """Whether the program has had a failure, or one at the same line of the same function was logged which no

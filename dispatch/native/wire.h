@@ -180,11 +180,11 @@ enum RecordTrait : int64_t {
 // And those of a call of a handler of the user's.
 enum CustomCallTrait : int64_t {
   kCustomCallHasToken = 1, // behind the operands
-  kCustomCallCounts = 2,   // it is one of ours, in memory that we can read
+  kCustomCallCounts = 2,   // it is one of ours
   kCustomCallIsOrdered = 4,
   kCustomCallHasMore = 8,         // there is something behind the results
   kCustomCallStarts = 16,         // it starts an asynchronous operation, which ends when the handler has answered
-  kCustomCallCountsOnDevice = 32, // it is one of ours, in a device's memory
+  kCustomCallIsOnDevice = 32, // that is in a device's memory, as what the handler says is of a device's stream
 };
 
 // In both: how many devices come to the call, where that matters, and the number of the call.

@@ -93,14 +93,15 @@ def _call(
     register_site(ctx, site)
     inputs, outputs = layouts
     on_host = PLATFORMS[platform].tokens_on_host
+    on_device = not on_host and calls_handlers(ctx)
     more = token or (_NOTHING,) * (len(outputs) > 1)
     if start is not None:
         token = (*token, ctx.avals_out[-1])
         more = (start.ticket, *token)
     has = {
         CustomCallTrait.HAS_TOKEN: len(token) > (start is not None),
-        CustomCallTrait.COUNTS: counts and on_host,
-        CustomCallTrait.COUNTS_ON_DEVICE: counts and not on_host and calls_handlers(ctx),
+        CustomCallTrait.COUNTS: counts and (on_host or on_device),
+        CustomCallTrait.ON_DEVICE: on_device,
         CustomCallTrait.ORDERED: site.effect.ordered,
         CustomCallTrait.HAS_MORE: bool(more),
         CustomCallTrait.STARTS: start is not None,

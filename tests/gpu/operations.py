@@ -52,6 +52,20 @@ def test_handlers_speak_in_regions(lines):
     assert seen == 3 * once
 
 
+def test_handlers_speak_in_programs_of_jax(lines):
+    """In the order of JAX's own tokens there, behind what the device has come to."""
+
+    @jax.jit
+    def f(x):
+        fx.print("a {}", x)
+        fx.custom_call("gpu.announce", (), x, label="here", effect=fx.registered_effects()["print"])
+        fx.print("b {}", x)
+        return x + 1
+
+    seen = lines(lambda: jax.block_until_ready(f(f(1.0))))
+    assert seen == ["a 1.0", "announced here", "b 1.0", "a 2.0", "announced here", "b 2.0"]
+
+
 def test_asynchronous_callbacks(lines):
     """A function of the host's runs beside the device. What it prints comes where it is done, as do its results."""
     begun, go_on = threading.Event(), threading.Event()

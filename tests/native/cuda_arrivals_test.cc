@@ -142,6 +142,35 @@ TEST(test_launches_wait_for_room) {
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 
+// A stream that stands still holds up who launches there, and nobody who launches for another.
+TEST(test_streams_wait_for_their_own_room) {
+  OnDevice device(On::kCudaByKernel, 1, 0), other(On::kCudaByKernel, 1, 0);
+  Launches held(device), launches(other);
+  StandIn_Hold(device.stream);
+  const std::string large(size_t{1} << 23, 'x');
+  for (int i = 0; i < 7; ++i) held.launch(large);
+  for (int i = 0; i < 12; ++i) launches.launch(large);
+  launches.wait(12);
+  CHECK_EQ(held.seen.size(), size_t{0});
+  StandIn_LetGo(device.stream);
+  held.wait(7);
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// A call whose flag is not looked at any more is answered: with an error.
+TEST(test_calls_are_answered_when_the_process_ends) {
+  OnDevice device(On::kCudaByKernel, 1, drain().open(1, 0));
+  StandIn_Hold(device.stream);
+  std::string error;
+  std::thread program([&] { error = device.call(21, kOrderedTrait | kRecordIsCallback, {Ints({1})}); });
+  while (StandIn_Calls("cuLaunchKernel") == 0) std::this_thread::yield();
+  cuda::arrivals().stop();
+  program.join();
+  CHECK(error.find("The process ends.") != error.npos);
+  StandIn_LetGo(device.stream);
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
 // When the process ends no flag is looked at any more, and later launches take host functions.
 TEST(test_arrivals_stop) {
   OnDevice device(On::kCudaByKernel, 1, 0);

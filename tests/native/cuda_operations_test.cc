@@ -107,6 +107,29 @@ TEST(test_unknown_tickets_fail_their_program) {
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 
+// A program that has failed goes on on its device, with zeros: no operation of it gets the values of another.
+TEST(test_failed_programs_get_zeros) {
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  Loaded loaded{0, device.stream, nullptr};
+  const Buffer token(ValueOf(device.token)), first(Ints({1, 2})), second(Ints({3, 4}));
+  const Buffer tickets(Tickets(1)), later(Tickets(1)), got(Ints({7, 7}));
+  CHECK(Keep(loaded, token, first, tickets, false).empty());
+  device.synchronize();
+  Value unknown = Tickets(1);
+  StoreTickets(reinterpret_cast<float *>(unknown.bytes.data()), 1, 41);
+  CHECK(Take(loaded, token, Buffer(unknown), Buffer(Ints({0, 0})), false).empty());
+  device.synchronize();
+  operations().end({1, device.token.token.epoch}); // as the drain has it when the program ends
+  CHECK(Keep(loaded, token, second, later, false).empty());
+  CHECK(Take(loaded, token, tickets, got, false).empty());
+  device.synchronize();
+  CHECK(got.bytes() == Ints({0, 0}).bytes);
+  CHECK(!operations().any());
+  CHECK_EQ(cuda::host_failures().take().size(), size_t{1});
+  CHECK_EQ(Play({}, 1).size(), size_t{0});
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
 // Whatever the driver fails at, the handler says so, and nothing of the launch is used again.
 TEST(test_errors_of_launches_with_results) {
   OnDevice device(On::kCuda, 1, drain().open(1, 0));
@@ -167,7 +190,7 @@ TEST(test_messages_of_custom_calls) {
   Launching launching(device);
   LoadedPluginCall::id.type_id = 3;
   auto call = std::make_unique<LoadedPluginCall>(kSpeak, "speak", "cuda", "model.py:8", 12,
-                                                 kCustomCallHasToken | kCustomCallCountsOnDevice |
+                                                 kCustomCallHasToken | kCustomCallCounts | kCustomCallIsOnDevice |
                                                      kCustomCallIsOrdered | kCustomCallHasMore,
                                                  xla::ffi::Span<const int64_t>(nullptr, 0), kDescription);
   Loaded loaded{0, device.stream, call.get()};

@@ -79,7 +79,7 @@ uint64_t NumberIn(const std::string &text) {
 TEST(test_error_names_its_call) {
   const XLA_FFI_Api &api = *OverlayOf(&Xla());
   XLA_FFI_Error *const error =
-      FailWith("solve", "model.py:7", NewError(api, "singular", XLA_FFI_Error_Code_OUT_OF_RANGE));
+      FailWith(&Xla(), "solve", "model.py:7", NewError(api, "singular", XLA_FFI_Error_Code_OUT_OF_RANGE));
   CHECK(error->code == XLA_FFI_Error_Code_OUT_OF_RANGE);
   CHECK(error->message.rfind("Custom call `solve` at model.py:7 failed: singular (custom call failure ", 0) == 0);
   CHECK_EQ(live_errors, 1); // the handler's own is freed
@@ -95,7 +95,7 @@ TEST(test_error_names_its_call) {
 // An error that was not made through our table has no text that we know.
 TEST(test_error_that_was_made_elsewhere) {
   OverlayOf(&Xla());
-  XLA_FFI_Error *const error = FailWith("t", "w", NewError(Xla(), "hidden", XLA_FFI_Error_Code_ABORTED));
+  XLA_FFI_Error *const error = FailWith(&Xla(), "t", "w", NewError(Xla(), "hidden", XLA_FFI_Error_Code_ABORTED));
   CHECK(error->code == XLA_FFI_Error_Code_UNKNOWN);
   CHECK(error->message.find("The handler returned an error that was made elsewhere.") != std::string::npos);
   Destroy(error);
@@ -106,7 +106,7 @@ TEST(test_error_that_was_made_elsewhere) {
 TEST(test_text_of_an_error_is_readable) {
   const XLA_FFI_Api &api = *OverlayOf(&Xla());
   const auto shown = [&](const std::string &message) {
-    XLA_FFI_Error *const error = FailWith("t", "w", NewError(api, message, XLA_FFI_Error_Code_INTERNAL));
+    XLA_FFI_Error *const error = FailWith(&Xla(), "t", "w", NewError(api, message, XLA_FFI_Error_Code_INTERNAL));
     const std::string text = error->message;
     Destroy(error);
     const size_t begin = std::strlen("Custom call `t` at w failed: ");
@@ -122,6 +122,35 @@ TEST(test_text_of_an_error_is_readable) {
   CHECK(shown("\xf4\x90\x80\x80") == "????");    // beyond the last code point
   CHECK(shown("\x80 \xc3\xa9") == "? \xc3\xa9"); // a byte that continues nothing
   CHECK(shown(std::string(3, '\xbf') + "ok") == "???ok");
+}
+
+// A process may have several XLAs, as with a plugin for GPUs. Each frees its own errors, and has what they said.
+TEST(test_several_xlas) {
+  static int live_elsewhere = 0;
+  static XLA_FFI_Api other = Xla();
+  other.struct_size = sizeof(XLA_FFI_Api);
+  other.XLA_FFI_Error_Create = [](XLA_FFI_Error_Create_Args *args) {
+    ++live_elsewhere;
+    return new XLA_FFI_Error{args->message, args->errc};
+  };
+  other.XLA_FFI_Error_Destroy = [](XLA_FFI_Error_Destroy_Args *args) {
+    --live_elsewhere;
+    delete args->error;
+  };
+  const XLA_FFI_Api &first = *OverlayOf(&Xla()), &second = *OverlayOf(&other);
+  CHECK(&first != &second && &second == OverlayOf(&other) && &first == OverlayOf(&Xla()));
+  XLA_FFI_Error *const here = FailWith(&Xla(), "a", "w", NewError(first, "of the first", XLA_FFI_Error_Code_ABORTED));
+  XLA_FFI_Error *const there =
+      FailWith(&other, "b", "w", NewError(second, "of the second", XLA_FFI_Error_Code_ABORTED));
+  CHECK(here->message.find("of the first") != std::string::npos);
+  CHECK(there->message.find("of the second") != std::string::npos);
+  CHECK_EQ(live_errors, 1);
+  CHECK_EQ(live_elsewhere, 1);
+  Destroy(here);
+  XLA_FFI_Error_Destroy_Args args{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, there};
+  second.XLA_FFI_Error_Destroy(&args);
+  CHECK_EQ(live_errors, 0);
+  CHECK_EQ(live_elsewhere, 0);
 }
 
 // A later version of XLA gives its own new functions to handlers that know them, and what is not ours stays XLA's.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -16,55 +17,70 @@ constexpr int kLooksWithoutPause = 200;
 constexpr microseconds kLongestPause{200};
 // How long nothing may come before the thread asks whether a stream has failed, which nothing else tells it.
 constexpr microseconds kPatience{100000};
+// How long the end of the process waits for what is being published.
+constexpr std::chrono::seconds kLongestWait{5};
 
 } // namespace
 
 void Arrivals::add(const Driver &driver, Stream stream, Arrival &arrival) {
   std::unique_lock lock(mutex_);
-  published_.wait(lock, [&] { return bytes_ == 0 || bytes_ + arrival.size <= kMost || stopped(); });
+  published_.wait(lock, [&] {
+    const size_t bytes = streams_[stream].bytes;
+    return bytes == 0 || bytes + arrival.size <= kMost || stopped();
+  });
+  if (stopped()) throw std::runtime_error("The process ends.");
   if (!started_) {
     std::thread([this] { run(); }).detach();
     started_ = true;
   }
   driver_ = &driver;
+  OfStream &of = streams_[stream];
   const size_t size = arrival.size;
-  waiting_[stream].push_back(std::move(arrival));
-  bytes_ += size;
+  of.waiting.push_back(std::move(arrival));
+  of.bytes += size;
   added_.notify_one();
 }
 
 void Arrivals::stop() {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   stopped_.store(true, std::memory_order_relaxed);
-  for (auto &[stream, queue] : waiting_)
-    for (Arrival &arrival : queue) arrival.slot.abandon();
-  waiting_.clear();
+  std::vector<Arrival> dropped; // what they would have published is told, with no lock held
+  for (auto &[stream, of] : streams_)
+    for (Arrival &arrival : of.waiting) {
+      arrival.slot.abandon();
+      dropped.push_back(std::move(arrival));
+    }
+  streams_.clear();
   added_.notify_all();
   published_.notify_all();
+  published_.wait_for(lock, kLongestWait, [&] { return !publishing_; });
+  lock.unlock();
 }
 
-std::vector<Arrival> Arrivals::take_come() {
-  std::vector<Arrival> come;
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
-    OfStream &queue = it->second;
-    while (!queue.empty() && queue.front().has_come()) {
-      come.push_back(std::move(queue.front()));
-      queue.pop_front();
+bool Arrivals::any() const {
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto &each) { return !each.second.waiting.empty(); });
+}
+
+std::vector<std::pair<Stream, Arrival>> Arrivals::take_come() {
+  std::vector<std::pair<Stream, Arrival>> come;
+  for (auto &[stream, of] : streams_)
+    while (!of.waiting.empty() && of.waiting.front().has_come()) {
+      come.emplace_back(stream, std::move(of.waiting.front()));
+      of.waiting.pop_front();
     }
-    it = queue.empty() ? waiting_.erase(it) : std::next(it);
-  }
   return come;
 }
 
 void Arrivals::drop_failed() {
-  std::vector<Stream> streams;
+  std::vector<Stream> asked;
   const Driver *driver;
   {
     std::lock_guard lock(mutex_);
-    for (const auto &[stream, queue] : waiting_) streams.push_back(stream);
+    for (const auto &[stream, of] : streams_)
+      if (!of.waiting.empty()) asked.push_back(stream);
     driver = driver_;
   }
-  for (Stream stream : streams) {
+  for (Stream stream : asked) {
     Result result = kSuccess;
     try {
       const InContextOf context(*driver, stream);
@@ -73,14 +89,14 @@ void Arrivals::drop_failed() {
       result = kNotReady; // nothing is known of the stream; a failed one says so by the query
     }
     if (result == kSuccess || result == kNotReady) continue;
+    std::deque<Arrival> dropped; // destroyed with no lock held
     std::lock_guard lock(mutex_);
-    const auto it = waiting_.find(stream);
-    if (it == waiting_.end()) continue;
-    for (Arrival &arrival : it->second) {
+    OfStream &of = streams_[stream];
+    for (Arrival &arrival : of.waiting) {
       arrival.slot.abandon();
-      bytes_ -= arrival.size;
+      of.bytes -= arrival.size;
     }
-    waiting_.erase(it);
+    dropped.swap(of.waiting);
     published_.notify_all();
   }
 }
@@ -91,25 +107,28 @@ void Arrivals::run() {
   Clock::time_point last = Clock::now();
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (waiting_.empty()) {
-      added_.wait(lock, [&] { return stopped() || !waiting_.empty(); });
+    if (!any()) {
+      added_.wait(lock, [&] { return stopped() || any(); });
       looks = 0;
       last = Clock::now();
     }
     if (stopped()) return;
-    std::vector<Arrival> come = take_come();
+    std::vector<std::pair<Stream, Arrival>> come = take_come();
+    publishing_ = !come.empty();
     lock.unlock();
     if (!come.empty()) {
-      size_t size = 0;
-      for (Arrival &arrival : come) {
+      std::map<Stream, size_t> sizes;
+      for (auto &[stream, arrival] : come) {
         arrival.publish(arrival.copies.data(), arrival.copies.size());
-        size += arrival.size;
+        sizes[stream] += arrival.size;
       }
       come.clear(); // the slots are free before somebody is told of the room
       looks = 0;
       last = Clock::now();
       lock.lock();
-      bytes_ -= size;
+      publishing_ = false;
+      if (!stopped())
+        for (const auto &[stream, size] : sizes) streams_[stream].bytes -= size;
       published_.notify_all();
       continue;
     }

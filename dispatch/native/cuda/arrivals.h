@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "../producer/bytes.h"
@@ -33,29 +34,34 @@ struct Arrival {
 
 class Arrivals {
 public:
-  // The thread that launches, when the kernel is in the stream. Waits while launches hold too much memory: what they
-  // wait for is that their records are published, and so that the drain takes these. Takes the arrival, unless it
-  // throws.
+  // The thread that launches, when the kernel is in the stream. Waits while the stream's launches hold too much memory:
+  // what they wait for is that their records are published, and so that the drain takes these. They do not wait for
+  // another stream's, which may stand at a collective that this thread has yet to launch. Takes the arrival, unless it
+  // throws: if the process ends nothing comes any more.
   void add(const Driver &driver, Stream stream, Arrival &arrival);
 
-  // Any thread, when the process ends: from now on no flag is looked at, whose memory the driver is about to free.
+  // A thread that holds no lock, when the process ends: from now on no flag is looked at, whose memory the driver is
+  // about to free. What is being published is waited for, though not for long.
   void stop();
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
 private:
-  using OfStream = std::deque<Arrival>;
+  struct OfStream {
+    std::deque<Arrival> waiting;
+    size_t bytes = 0; // of those that have not been published
+  };
   void run();
-  std::vector<Arrival> take_come(); // with the lock held
+  std::vector<std::pair<Stream, Arrival>> take_come(); // with the lock held
+  bool any() const;                                    // as well
   void drop_failed();
 
-  static constexpr size_t kMost = size_t{1} << 26; // bytes of launches that are under way
+  static constexpr size_t kMost = size_t{1} << 26; // bytes of a stream's launches that are under way
 
   std::mutex mutex_; // guards all below
   std::condition_variable added_, published_;
-  std::map<Stream, OfStream> waiting_;
+  std::map<Stream, OfStream> streams_;
   const Driver *driver_ = nullptr;
-  size_t bytes_ = 0; // of those that have not been published
-  bool started_ = false;
+  bool started_ = false, publishing_ = false;
   std::atomic<bool> stopped_{false}; // written under the lock
 };
 

@@ -32,14 +32,22 @@ std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, in
     const Driver &found = driver();
     const Stream stream = StreamOf(frame);
     const InContextOf context(found, stream);
-    const bool counts = call.messages->ordered();
+    const bool counts = call.counts && call.messages->ordered();
     const size_t count = messages.size();
-    Launch(found, stream, &token, 1,
-           InProgram([site = call.messages, device = ordinal + kFirstGpu,
-                      messages = std::move(messages)](const Span *operands, size_t) {
-             DeviceToken own = LoadToken(operands[0]);
-             for (const Message &message : messages) site->publish(own, device, message.level, message.text);
-           }));
+    auto publish = [site = call.messages, device = ordinal + kFirstGpu,
+                    messages = std::move(messages)](Span *operands) {
+      DeviceToken own = operands == nullptr ? DeviceToken{} : LoadToken(operands[0]);
+      for (const Message &message : messages)
+        if (operands == nullptr)
+          site->publish_untracked(device, message.level, message.text);
+        else
+          site->publish(own, device, message.level, message.text);
+    };
+    if (call.counts)
+      Launch(found, stream, &token, 1, InProgram([publish](Span *operands, size_t) { publish(operands); }));
+    else // of a program that JAX dispatches
+      Launch(found, stream, nullptr, 0,
+             [publish](Span *, size_t) { host_failures().run(nullptr, kEffectLost, [&] { publish(nullptr); }); });
     // How many there are no program knows, so here the host writes the next token.
     if (counts)
       LaunchWithResults(found, stream, &token, 1, {next},

@@ -53,7 +53,6 @@ std::unique_ptr<const Found> Load(const std::string &library, Find &&find) {
   bind(driver.push_context);
   bind(driver.pop_context);
   bind(driver.allocate_pinned);
-  bind(driver.free_pinned);
   bind(driver.copy_to_host);
   bind(driver.copy_to_device);
   bind(driver.launch_host_function);

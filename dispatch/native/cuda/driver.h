@@ -45,7 +45,6 @@ struct Driver {
   Function<Context> push_context{"cuCtxPushCurrent_v2"};
   Function<Context *> pop_context{"cuCtxPopCurrent_v2"};
   Function<void **, size_t, unsigned> allocate_pinned{"cuMemHostAlloc"};
-  Function<void *> free_pinned{"cuMemFreeHost"};
   Function<void *, Address, size_t, Stream> copy_to_host{"cuMemcpyDtoHAsync_v2"};
   Function<Address, const void *, size_t, Stream> copy_to_device{"cuMemcpyHtoDAsync_v2"};
   Function<Stream, HostFunction, void *> launch_host_function{"cuLaunchHostFunc"};

@@ -76,16 +76,19 @@ ffi::Error AwaitCall(const LoadedCudaSite &loaded, Stream stream, ffi::Remaining
     Spans buffers(args, first);
     const InContextOf context(found, stream);
     const auto answered = std::make_shared<Answered>(found, OutsOf(rets));
-    Launch(found, stream, buffers.data(), buffers.size(), [answered, publish](Span *operands, size_t count) {
-      try {
-        publish(operands, count, [answered](const Answer &answer) {
-          answered->answer(answer);
-          return Replies::Continuation(); // the program goes on in the thread that launches
-        });
-      } catch (const std::exception &error) {
-        answered->fail(error.what());
-      }
-    });
+    // Whoever is to publish the call has this, and then whoever is to answer it: when both are gone nobody will.
+    std::shared_ptr<Answered> asked(answered.get(), [answered](Answered *) { answered->give_up(); });
+    Launch(found, stream, buffers.data(), buffers.size(),
+           [asked = std::move(asked), publish](Span *operands, size_t count) {
+             try {
+               publish(operands, count, [asked](const Answer &answer) {
+                 asked->answer(answer);
+                 return Replies::Continuation(); // the program goes on in the thread that launches
+               });
+             } catch (const std::exception &error) {
+               asked->fail(error.what());
+             }
+           });
     failed = answered->wait(found, stream);
     if (failed.empty()) answered->launch_results(found, stream);
   });

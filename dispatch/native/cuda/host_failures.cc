@@ -7,37 +7,62 @@
 
 namespace effects::cuda {
 
+namespace {
+
+bool Has(const std::deque<Program> &programs, const Program &program) {
+  return std::any_of(programs.begin(), programs.end(),
+                     [&](const Program &one) { return !(one < program) && !(program < one); });
+}
+
+} // namespace
+
 bool HostFailures::any() {
   std::lock_guard lock(mutex_);
-  return !failures_.empty();
+  return is_being_taken_ || !failures_.empty();
+}
+
+bool HostFailures::has_failed(const Program &program) {
+  std::lock_guard lock(mutex_);
+  return Has(failed_, program);
 }
 
 std::vector<HostFailure> HostFailures::take() {
   std::lock_guard lock(mutex_);
+  is_being_taken_ = true;
   return std::exchange(failures_, {});
 }
 
+void HostFailures::taken() {
+  std::lock_guard lock(mutex_);
+  is_being_taken_ = false;
+}
+
 void HostFailures::note(const Span *token, const Said &said, const char *why) noexcept {
+  Program program{kUntrackedThread, 0};
   try {
-    Token lost{StreamOf(kUntrackedThread, 0), 0, 0, 0};
-    try {
-      if (token != nullptr) lost = LoadToken(*token).token;
-    } catch (const std::exception &) { // it is none, as `why` says
+    if (token != nullptr) {
+      const Token lost = LoadToken(*token).token;
+      program = {ThreadOf(lost), lost.epoch};
     }
-    const uint32_t thread = ThreadOf(lost);
-    {
-      std::lock_guard lock(mutex_);
-      const std::pair<uint32_t, uint32_t> program{thread, lost.epoch};
-      const bool is_known = std::find(failed_.begin(), failed_.end(), program) != failed_.end();
-      if (!is_known && failures_.size() < kMost)
-        failures_.push_back({thread, lost.epoch, std::string(said.before) + why + said.behind});
-      if (!is_known && thread != kUntrackedThread) failed_.push_back(program);
-      if (failed_.size() > kMost) failed_.pop_front();
+  } catch (const std::exception &) { // it is none, as `why` says
+  }
+  const bool is_known = has_failed(program);
+  try {
+    std::lock_guard lock(mutex_);
+    if (!is_known && failures_.size() < kMost)
+      failures_.push_back({program.thread, program.epoch, std::string(said.before) + why + said.behind});
+    if (!is_known && program.thread != kUntrackedThread) failed_.push_back(program);
+    if (failed_.size() > kMost) failed_.pop_front();
+  } catch (const std::exception &) { // there is no memory to say it
+  }
+  // Only now: the program ends by this, and whoever waits for it asks what has failed.
+  try {
+    if (program.thread != kUntrackedThread) {
+      operations().fail(program, why);
+      drain().fail(program.thread, program.epoch);
     }
-    // Only now: the program ends by this, and whoever waits for it asks what has failed.
-    if (thread != kUntrackedThread) drain().fail(thread, lost.epoch);
     wake_up().wake_now();
-  } catch (const std::exception &) { // there is no memory left
+  } catch (const std::exception &) { // nor to end it
   }
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "../operations/operations.h"
 #include "../producer/bytes.h"
 
 namespace effects::cuda {
@@ -46,9 +47,14 @@ public:
       return false;
     }
   }
+  // Whether there is something to take, or somebody who has taken it is not done with it.
   bool any();
-  // What has come since the last call, of each program the first. The drain's leader, ahead of the ends of programs.
+  // Whether this program has failed, and what it started is forgotten.
+  bool has_failed(const Program &program);
+  // What has come since the last call, of each program the first. Who takes it says when it is `taken`: the failures
+  // can be found elsewhere then. One thread at a time.
   std::vector<HostFailure> take();
+  void taken();
 
 private:
   void note(const Span *token, const Said &said, const char *why) noexcept;
@@ -56,7 +62,8 @@ private:
   static constexpr size_t kMost = 100; // that are kept until they are taken, and programs that are remembered
   std::mutex mutex_;                   // guards all below
   std::vector<HostFailure> failures_;
-  std::deque<std::pair<uint32_t, uint32_t>> failed_; // programs that were noted: each of their devices may fail
+  bool is_being_taken_ = false;
+  std::deque<Program> failed_; // programs that were noted, which go on: each of their devices may fail
 };
 
 // The process's own.

@@ -82,16 +82,18 @@ namespace {
 
 // Loaded once for each context; contexts of XLA's live as long as the process.
 KernelFunction KernelOf(const Driver &driver, Context context) {
-  static std::mutex mutex;
+  static std::mutex mutex; // never held while the driver is called, which may wait for a device there
   static auto &kernels = *new std::map<Context, KernelFunction>;
-  std::lock_guard lock(mutex); // no host function takes it
-  KernelFunction &kernel = kernels[context];
-  if (kernel == nullptr) {
-    Module module = nullptr;
-    driver.load_module(&module, kKernelText);
-    driver.find_kernel(&kernel, module, kKernelName);
+  {
+    std::lock_guard lock(mutex);
+    if (const auto it = kernels.find(context); it != kernels.end()) return it->second;
   }
-  return kernel;
+  Module module = nullptr;
+  KernelFunction kernel = nullptr;
+  driver.load_module(&module, kKernelText);
+  driver.find_kernel(&kernel, module, kKernelName);
+  std::lock_guard lock(mutex);
+  return kernels.try_emplace(context, kernel).first->second; // another thread's, if it was first
 }
 
 } // namespace

@@ -165,6 +165,14 @@ void Answered::answer(const Answer &answer) {
   answered_.notify_all();
 }
 
+void Answered::give_up() {
+  std::lock_guard lock(mutex_);
+  if (done_) return;
+  error_ = "A callback with results did not run. The process ends.";
+  done_ = true;
+  answered_.notify_all();
+}
+
 std::string Answered::wait(const Driver &driver, Stream stream) {
   std::unique_lock lock(mutex_);
   while (!answered_.wait_for(lock, kLook, [&] { return done_; })) {

@@ -54,6 +54,8 @@ public:
   // The thread that answers.
   void answer(const Answer &answer);
   void fail(std::string why) { answer({{}, std::move(why)}); }
+  // Nobody will answer any more, if nobody has.
+  void give_up();
 
   // Waits. Returns what the callback failed with; empty: nothing. Throws DriverError if the stream fails meanwhile.
   std::string wait(const Driver &driver, Stream stream);

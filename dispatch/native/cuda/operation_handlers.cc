@@ -20,6 +20,8 @@ namespace ffi = xla::ffi;
 
 namespace {
 
+Program ProgramOf(const Span &token) { return effects::ProgramOf(LoadToken(token).token); }
+
 // Has `body` called with copies of all operands, and gives its results, which are all but the token: that comes back as
 // it was. They are zeros if it fails.
 template <typename Body>
@@ -29,7 +31,10 @@ void LaunchAllWithResults(Stream stream, ffi::RemainingArgs args, ffi::Remaining
   const InContextOf context(found, stream);
   LaunchWithResults(found, stream, buffers.data(), buffers.size(), OutsOf(rets),
                     [body = std::move(body)](Span *operands, size_t count, const std::vector<Out> &results) {
-                      if (host_failures().run(operands, kOperationFailed, [&] { body(operands, count, results); }))
+                      // What a program that has failed started is forgotten, and its numbers may be others' now.
+                      const bool goes_on = !host_failures().has_failed(ProgramOf(operands[0]));
+                      if (goes_on &&
+                          host_failures().run(operands, kOperationFailed, [&] { body(operands, count, results); }))
                         return;
                       for (const Out &result : results)
                         if (result.size != 0) std::memset(result.data, 0, result.size);
@@ -60,8 +65,8 @@ ffi::Error Keep(bool by_lane, bool optional, int32_t device, Stream stream, ffi:
     LaunchAllWithResults(
         stream, args, rets, [by_lane, optional, device](Span *operands, size_t count, const std::vector<Out> &results) {
           const size_t lanes = LanesOf(results[0].size, by_lane);
-          const uint32_t number = operations().keep(ProgramOf(LoadToken(operands[0]).token), device, operands + 1,
-                                                    count - 1, lanes == 0 ? 1 : static_cast<uint32_t>(lanes), optional);
+          const uint32_t number = operations().keep(ProgramOf(operands[0]), device, operands + 1, count - 1,
+                                                    lanes == 0 ? 1 : static_cast<uint32_t>(lanes), optional);
           StoreTickets(results[0], number);
         });
   });

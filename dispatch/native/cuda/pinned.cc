@@ -9,39 +9,26 @@ Slot::~Slot() {
 Slot PinnedPool::take(const Driver &driver, size_t size) {
   size_t rounded = kSmallest;
   while (rounded < size) rounded *= 2;
-  std::vector<std::byte *> surplus;
-  std::byte *taken = nullptr;
   {
     std::lock_guard lock(mutex_);
     if (auto it = free_.find(rounded); it != free_.end() && !it->second.empty()) {
-      taken = it->second.back();
+      Slot slot(this, it->second.back(), rounded);
       it->second.pop_back();
-      kept_ -= rounded;
+      return slot;
     }
-    for (auto it = free_.rbegin(); it != free_.rend() && kept_ > kMostKept; ++it) // the largest first
-      while (!it->second.empty() && kept_ > kMostKept) {
-        surplus.push_back(it->second.back());
-        it->second.pop_back();
-        kept_ -= it->first;
-      }
   }
-  Slot slot(this, taken, rounded);
-  for (std::byte *const data : surplus) driver.free_pinned(data);
-  if (taken != nullptr) return slot;
+  const size_t size_of_block = rounded < kBlock ? kBlock : rounded;
   void *made = nullptr;
-  driver.allocate_pinned(&made, rounded, kPortable | kMapped);
-  return Slot(this, static_cast<std::byte *>(made), rounded);
-}
-
-size_t PinnedPool::kept() {
+  driver.allocate_pinned(&made, size_of_block, kPortable | kMapped);
+  auto *const block = static_cast<std::byte *>(made);
   std::lock_guard lock(mutex_);
-  return kept_;
+  for (size_t at = rounded; at < size_of_block; at += rounded) free_[rounded].push_back(block + at);
+  return Slot(this, block, rounded);
 }
 
 void PinnedPool::give_back(std::byte *data, size_t size) {
   std::lock_guard lock(mutex_);
   free_[size].push_back(data);
-  kept_ += size;
 }
 
 PinnedPool &pinned_pool() {

@@ -1,5 +1,8 @@
 // Pinned memory of the host's, from which and into which devices copy while the host goes on. A slot belongs to one
-// launch, until the stream has come to the host function that gives it back.
+// launch, until the stream has come to the host function that gives it back, or its arrival has been published.
+//
+// It is never given back to the driver, which would wait for devices there: for one that stands at a collective,
+// perhaps, that the thread which frees the memory has yet to launch on another.
 #pragma once
 
 #include <cstddef>
@@ -46,21 +49,18 @@ class PinnedPool {
 public:
   // A thread that launches. Throws DriverError and std::bad_alloc.
   Slot take(const Driver &driver, size_t size);
-  // Any thread.
-  size_t kept();
 
 private:
   friend class Slot;
   void give_back(std::byte *data, size_t size);
 
   static constexpr size_t kSmallest = 256;
-  static constexpr size_t kMostKept = size_t{1} << 26; // bytes that no launch has; what is beyond them is freed
+  static constexpr size_t kBlock = size_t{1} << 18; // what the driver is asked for where slots are smaller
 
   // Never held while the driver is called, which may wait for a device there, and so for a host function that gives a
   // slot back.
   std::mutex mutex_;
-  std::map<size_t, std::vector<std::byte *>> free_; // by size; guarded by mutex_, as is what follows
-  size_t kept_ = 0;                                 // bytes
+  std::map<size_t, std::vector<std::byte *>> free_; // by size; guarded by mutex_
 };
 
 // The process's own.

@@ -69,6 +69,7 @@ NB_MODULE(_native, m) {
     cuda::set_arrive(by_kernel ? cuda::Arrive::kByKernel : cuda::Arrive::kByHostFunction);
   });
   // What has failed in GPUs' host functions since the last call: (thread, epoch, text) of each.
+  m.def("taken_host_failures", [] { cuda::host_failures().taken(); });
   m.def("has_host_failures", [] { return cuda::host_failures().any(); });
   m.def("take_host_failures", [] {
     nb::list all;
@@ -149,8 +150,9 @@ NB_MODULE(_native, m) {
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
   m.def("stop", [] {
+    wake_up().stop(); // first: what is published may wait for room in a ring
+    nb::gil_scoped_release without_gil;
     cuda::arrivals().stop();
-    wake_up().stop();
   });
   m.def("wait", &WaitUntil, nb::arg("done"), nb::arg("timeout").none(), nb::arg("nested"), nb::arg("for_untracked"));
   m.def("advance", [](uint64_t untracked_released) { progress().advance(untracked_released); });

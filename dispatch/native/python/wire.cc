@@ -130,7 +130,7 @@ nb::dict Wire() {
                                         {"ordered", kCustomCallIsOrdered},
                                         {"has_more", kCustomCallHasMore},
                                         {"starts", kCustomCallStarts},
-                                        {"counts_on_device", kCustomCallCountsOnDevice}});
+                                        {"on_device", kCustomCallIsOnDevice}});
   wire["scalars"] = NamesInOrder({{"bool", number(Scalar::kBool)},
                                   {"int8", number(Scalar::kInt8)},
                                   {"int16", number(Scalar::kInt16)},

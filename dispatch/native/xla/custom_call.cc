@@ -73,7 +73,7 @@ LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string
                        int64_t site, int64_t traits, ffi::Span<const int64_t> kept, std::string_view description)
     : handler(handler), target(target), where(where), first_device(platform == "cuda" ? kFirstGpu : 0),
       has_token((traits & kCustomCallHasToken) != 0), has_more((traits & kCustomCallHasMore) != 0),
-      counts((traits & kCustomCallCounts) != 0), counts_on_device((traits & kCustomCallCountsOnDevice) != 0),
+      counts((traits & kCustomCallCounts) != 0), on_device((traits & kCustomCallIsOnDevice) != 0),
       starts((traits & kCustomCallStarts) != 0), kept(kept.begin(), kept.end()),
       messages(std::make_shared<const MessageSite>(
           static_cast<uint64_t>(site), (traits & kCustomCallIsOrdered) != 0 ? Kind::kOrdered : Kind::kUnordered,
@@ -164,19 +164,18 @@ XLA_FFI_DEFINE_HANDLER(
     kMetadata, [](ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); },
     ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 
-// A handler that threw.
-XLA_FFI_Error *FailThrown(const LoadedCall &call, const std::string &what) {
-  return Fail(call.target, call.where, XLA_FFI_Error_Code_INTERNAL, what);
+XLA_FFI_Error *FailInternally(const CurrentCall &now, const std::string &what) {
+  return Fail(now.xla, now.call->target, now.call->where, XLA_FFI_Error_Code_INTERNAL, what);
 }
 
-XLA_FFI_Error *CallUser(const LoadedCall &call, XLA_FFI_CallFrame *frame) {
+XLA_FFI_Error *CallUser(const CurrentCall &now, XLA_FFI_CallFrame *frame) {
   try {
-    XLA_FFI_Error *const error = call.handler(frame);
-    return error == nullptr ? nullptr : FailWith(call.target, call.where, error);
+    XLA_FFI_Error *const error = now.call->handler(frame);
+    return error == nullptr ? nullptr : FailWith(now.xla, now.call->target, now.call->where, error);
   } catch (const std::exception &thrown) {
-    return FailThrown(call, std::string("The handler threw a C++ exception: ") + thrown.what());
+    return FailInternally(now, std::string("The handler threw a C++ exception: ") + thrown.what());
   } catch (...) {
-    return FailThrown(call, "The handler threw something that is no C++ exception.");
+    return FailInternally(now, "The handler threw something that is no C++ exception.");
   }
 }
 
@@ -243,7 +242,7 @@ XLA_FFI_Error *CallWithViews(const LoadedCall &call, XLA_FFI_CallFrame *frame, C
     UsersFrame users(frame, &now);
     now.views->take(*frame);
     users.use(*now.views);
-    error = CallUser(call, frame);
+    error = CallUser(now, frame);
   }
   if (!now.answers_later) spare_views = std::move(now.views);
   return error;
@@ -261,7 +260,7 @@ XLA_FFI_Error *Start(const LoadedCall &call, XLA_FFI_CallFrame *frame, CurrentCa
     now.started = std::make_shared<StartedCall>(Program{ThreadOf(token.token), token.token.epoch}, device,
                                                 static_cast<uint32_t>(lanes), call.kept, *frame);
     users.use(*now.started);
-    error = CallUser(call, frame);
+    error = CallUser(now, frame);
   }
   StoreTickets(static_cast<float *>(tickets.data), lanes, now.started->number());
   effects::StoreToken(token, Result(frame, 1).data);
@@ -287,19 +286,24 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame, PublishOnDevice publish) {
     if (XLA_FFI_Error *error = frame->api->XLA_FFI_State_Get(&state)) return error;
     const LoadedCall &call = *static_cast<const Loaded *>(state.state);
 
-    CurrentCall now{&call, frame->ctx, {}, nullptr, nullptr, false, {}};
+    CurrentCall now{&call, frame->api, frame->ctx, {}, nullptr, nullptr, false, {}};
     const int64_t from_end = 1 + call.starts; // our token for the records
-    if (call.counts) now.token = LoadToken(Operand(frame, from_end));
+    const bool counts_here = call.counts && !call.on_device;
+    if (counts_here) now.token = LoadToken(Operand(frame, from_end));
     XLA_FFI_Error *error = call.starts ? Start(call, frame, now) : CallWithViews(call, frame, now);
-    if (call.counts) effects::StoreToken(now.token, Result(frame, from_end).data);
-    if (error != nullptr && call.counts) // other devices of the program may wait for what this one does not send
+    if (counts_here) effects::StoreToken(now.token, Result(frame, from_end).data);
+    if (error != nullptr && counts_here) // other devices of the program may wait for what this one does not send
       operations().fail({ThreadOf(now.token.token), now.token.token.epoch}, kProgramFailed);
     if (!now.messages.empty() && publish != nullptr) {
-      const XLA_FFI_Buffer &token = Operand(frame, from_end), &next = Result(frame, from_end);
-      const size_t size = ffi::AnyBuffer(&token).size_bytes();
-      const std::string wrong = publish(call, frame, DeviceOf(frame->api, frame->ctx), {token.data, size},
-                                        {next.data, size}, std::move(now.messages));
-      if (!wrong.empty() && error == nullptr) error = Fail(call.target, call.where, XLA_FFI_Error_Code_INTERNAL, wrong);
+      Span token{nullptr, 0};
+      Out next{nullptr, 0};
+      if (call.counts) {
+        token = {Operand(frame, from_end).data, ffi::AnyBuffer(&Operand(frame, from_end)).size_bytes()};
+        next = {Result(frame, from_end).data, token.size};
+      }
+      const std::string wrong =
+          publish(call, frame, DeviceOf(frame->api, frame->ctx), token, next, std::move(now.messages));
+      if (!wrong.empty() && error == nullptr) error = FailInternally(now, wrong);
     }
     return error;
   } catch (...) { // there is no memory left to say more

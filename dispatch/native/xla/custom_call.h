@@ -50,12 +50,13 @@ struct LoadedCall {
 
   UserHandler handler;
   std::string target, where;
-  int32_t first_device;  // the number of the platform's first device in records
-  bool has_token;        // behind the operands
-  bool has_more;         // there is something behind the results
-  bool counts;           // it is one of ours, in memory that we can read
-  bool counts_on_device; // or in a device's
-  bool starts;           // an asynchronous operation, which comes to these of its results
+  int32_t first_device; // the number of the platform's first device in records
+  bool has_token;       // behind the operands
+  bool has_more;        // there is something behind the results
+  bool counts;          // it is one of ours
+  bool
+      on_device; // it is in a device's memory, and what the handler says belongs behind what it has put into the stream
+  bool starts;   // an asynchronous operation, which comes to these of its results
   std::vector<int64_t> kept;
   std::shared_ptr<const MessageSite> messages;
 
@@ -90,6 +91,7 @@ private:
 // The call that runs in a thread.
 struct CurrentCall {
   const LoadedCall *call;
+  const XLA_FFI_Api *xla; // its functions
   XLA_FFI_ExecutionContext *context;
   DeviceToken token;
   std::shared_ptr<StartedCall> started; // if it starts an asynchronous operation
@@ -104,13 +106,14 @@ CurrentCall *current_call();
 // The stages of the handler.
 std::vector<Handler> CustomCallHandlers(bool in_plugin);
 
-// What becomes of the messages of a call whose token is in a device's memory: puts their publishing into the stream,
-// behind what the handler has put there. `token` and the `next` one lie on the device. Returns what went wrong.
+// What becomes of the messages of a call on a device: puts their publishing into the stream,
+// behind what the handler has put there. `token` and the `next` one lie on the device, if the call counts. Returns what
+// went wrong.
 using PublishOnDevice = std::string (*)(const LoadedCall &call, XLA_FFI_CallFrame *frame, int32_t ordinal,
                                         const Span &token, const Out &next, std::vector<Message> messages);
 
-// The stage that calls the user's handler in XLA's plugin for GPUs. `publish`: null, if no token is in a device's
-// memory.
+// The stage that calls the user's handler in XLA's plugin for GPUs. `publish`: null, if no call is
+// `on_device`.
 XLA_FFI_Error *ExecuteInPlugin(XLA_FFI_CallFrame *frame, PublishOnDevice publish);
 
 } // namespace effects

@@ -1,5 +1,6 @@
 #include "overlay.h"
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -15,8 +16,10 @@
 namespace effects {
 namespace {
 
+// There is one for each XLA of the process: jaxlib has one, and each plugin its own, which must not get the errors and
+// futures of another.
 struct Overlay {
-  const XLA_FFI_Api *original;
+  const XLA_FFI_Api *const original;
   token_effects::Functions functions;
   XLA_FFI_Api *api; // a copy as large as the original, which may be larger than we know
   std::unique_ptr<char[]> memory;
@@ -35,8 +38,54 @@ struct Overlay {
   std::unordered_map<XLA_FFI_Future *, Whose> futures; // that are not there yet
 
   explicit Overlay(const XLA_FFI_Api *original);
+
+  // XLA's functions of these names, in place of which a handler has ours.
+  XLA_FFI_Error *create_error(XLA_FFI_Error_Create_Args *args);
+  void destroy_error(XLA_FFI_Error_Destroy_Args *args);
+  XLA_FFI_Error *create_future(XLA_FFI_Future_Create_Args *args);
+  XLA_FFI_Error *complete_future(XLA_FFI_Future_SetAvailable_Args *args);
+  XLA_FFI_Error *fail_future(XLA_FFI_Future_SetError_Args *args);
+
+  // What an error of a handler's says. It is freed.
+  Details details_of(XLA_FFI_Error *error);
+
+private:
+  std::optional<Whose> forget(XLA_FFI_Future *future);
 };
-Overlay *overlay = nullptr; // written once, before the first call
+
+constexpr size_t kMostXlas = 4;
+std::atomic<Overlay *> overlays[kMostXlas]; // each is written once, in order
+std::mutex overlays_mutex;
+
+// Null: XLA's functions are the handlers' own.
+Overlay *Find(const XLA_FFI_Api *original) {
+  for (const auto &overlay : overlays) {
+    Overlay *const one = overlay.load(std::memory_order_acquire);
+    if (one == nullptr || one->original == original) return one;
+  }
+  return nullptr;
+}
+
+// XLA's interface does not say which table a function is called by, so each table has functions of its own.
+template <size_t at>
+struct Functions {
+  static Overlay &own() { return *overlays[at].load(std::memory_order_relaxed); }
+  static XLA_FFI_Error *CreateError(XLA_FFI_Error_Create_Args *args) { return own().create_error(args); }
+  static void DestroyError(XLA_FFI_Error_Destroy_Args *args) { own().destroy_error(args); }
+  static XLA_FFI_Error *CreateFuture(XLA_FFI_Future_Create_Args *args) { return own().create_future(args); }
+  static XLA_FFI_Error *CompleteFuture(XLA_FFI_Future_SetAvailable_Args *args) { return own().complete_future(args); }
+  static XLA_FFI_Error *FailFuture(XLA_FFI_Future_SetError_Args *args) { return own().fail_future(args); }
+
+  static void put_into(XLA_FFI_Api &api) {
+    api.XLA_FFI_Error_Create = &CreateError;
+    api.XLA_FFI_Error_Destroy = &DestroyError;
+    api.XLA_FFI_Future_Create = &CreateFuture;
+    api.XLA_FFI_Future_SetAvailable = &CompleteFuture;
+    api.XLA_FFI_Future_SetError = &FailFuture;
+  }
+};
+constexpr void (*kPutInto[kMostXlas])(XLA_FFI_Api &) = {&Functions<0>::put_into, &Functions<1>::put_into,
+                                                        &Functions<2>::put_into, &Functions<3>::put_into};
 
 constexpr char kNoCall[] =
     "A record was published by a handler that has returned, or by a thread other than its own. It would have no place "
@@ -47,11 +96,11 @@ const char *Publish(int32_t level, const char *text, size_t size) {
   CurrentCall *const current = current_call();
   if (current == nullptr) return kNoCall;
   const LoadedCall &call = *current->call;
-  if (call.counts_on_device) {
+  if (call.on_device) {
     current->messages.push_back({level, std::string(text, size)});
     return nullptr;
   }
-  const int32_t device = call.first_device + DeviceOf(overlay->original, current->context);
+  const int32_t device = call.first_device + DeviceOf(current->xla, current->context);
   if (call.counts)
     call.messages->publish(current->token, device, level, {text, size});
   else
@@ -59,24 +108,19 @@ const char *Publish(int32_t level, const char *text, size_t size) {
   return nullptr;
 }
 
-XLA_FFI_Error *NewError(XLA_FFI_Error_Code code, const std::string &message) {
-  XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message.c_str(), code};
-  return overlay->original->XLA_FFI_Error_Create(&args);
-}
-
-XLA_FFI_Error *CreateError(XLA_FFI_Error_Create_Args *args) {
-  XLA_FFI_Error *error = overlay->original->XLA_FFI_Error_Create(args);
-  std::lock_guard lock(overlay->mutex);
-  overlay->errors[error] = {args->errc, args->message == nullptr ? "" : args->message};
+XLA_FFI_Error *Overlay::create_error(XLA_FFI_Error_Create_Args *args) {
+  XLA_FFI_Error *error = original->XLA_FFI_Error_Create(args);
+  std::lock_guard lock(mutex);
+  errors[error] = {args->errc, args->message == nullptr ? "" : args->message};
   return error;
 }
 
-void DestroyError(XLA_FFI_Error_Destroy_Args *args) {
+void Overlay::destroy_error(XLA_FFI_Error_Destroy_Args *args) {
   {
-    std::lock_guard lock(overlay->mutex);
-    overlay->errors.erase(args->error);
+    std::lock_guard lock(mutex);
+    errors.erase(args->error);
   }
-  overlay->original->XLA_FFI_Error_Destroy(args);
+  original->XLA_FFI_Error_Destroy(args);
 }
 
 // The text with a question mark for what is not UTF-8: Python reads XLA's errors strictly.
@@ -119,84 +163,84 @@ std::string DescribeFailure(const std::string &target, const std::string &where,
          std::to_string(number) + ")";
 }
 
-XLA_FFI_Error *Fail(const std::string &target, const std::string &where, XLA_FFI_Error_Code code,
-                    const std::string &message) {
-  return NewError(code, DescribeFailure(target, where, static_cast<int>(code), message));
+XLA_FFI_Error *Fail(const XLA_FFI_Api *original, const std::string &target, const std::string &where,
+                    XLA_FFI_Error_Code code, const std::string &message) {
+  const std::string text = DescribeFailure(target, where, static_cast<int>(code), message);
+  XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text.c_str(), code};
+  return original->XLA_FFI_Error_Create(&args);
+}
+
+XLA_FFI_Error *FailWith(const XLA_FFI_Api *original, const std::string &target, const std::string &where,
+                        XLA_FFI_Error *error) {
+  Overlay *const overlay = Find(original);
+  if (overlay == nullptr) return error;
+  const Overlay::Details details = overlay->details_of(error);
+  return Fail(original, target, where, details.code, details.message);
 }
 
 namespace {
 
-// What an error of the handler's says. It is freed.
-Overlay::Details DetailsOf(XLA_FFI_Error *error) {
-  Overlay::Details details{XLA_FFI_Error_Code_UNKNOWN, "The handler returned an error that was made elsewhere."};
+Overlay::Details Overlay::details_of(XLA_FFI_Error *error) {
+  Details details{XLA_FFI_Error_Code_UNKNOWN, "The handler returned an error that was made elsewhere."};
   {
-    std::lock_guard lock(overlay->mutex);
-    if (auto it = overlay->errors.find(error); it != overlay->errors.end()) {
+    std::lock_guard lock(mutex);
+    if (auto it = errors.find(error); it != errors.end()) {
       details = std::move(it->second);
-      overlay->errors.erase(it);
+      errors.erase(it);
     }
   }
   XLA_FFI_Error_Destroy_Args args{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
-  overlay->original->XLA_FFI_Error_Destroy(&args);
+  original->XLA_FFI_Error_Destroy(&args);
   return details;
 }
 
-} // namespace
-
-XLA_FFI_Error *FailWith(const std::string &target, const std::string &where, XLA_FFI_Error *error) {
-  const Overlay::Details details = DetailsOf(error);
-  return Fail(target, where, details.code, details.message);
-}
-
-namespace {
-
-XLA_FFI_Error *CreateFuture(XLA_FFI_Future_Create_Args *args) {
+XLA_FFI_Error *Overlay::create_future(XLA_FFI_Future_Create_Args *args) {
   CurrentCall *const current = current_call();
   if (current != nullptr && current->started != nullptr) {
     // XLA does not wait for it. All that is asked of it is an address that no other has.
     args->future = reinterpret_cast<XLA_FFI_Future *>(new char);
-  } else if (XLA_FFI_Error *error = overlay->original->XLA_FFI_Future_Create(args)) {
+  } else if (XLA_FFI_Error *error = original->XLA_FFI_Future_Create(args)) {
     return error;
   }
   if (current != nullptr) {
     current->answers_later = true;
-    std::lock_guard lock(overlay->mutex);
-    overlay->futures[args->future] = {current->call->target, current->call->where, current->started, current->views};
+    std::lock_guard lock(mutex);
+    futures[args->future] = {current->call->target, current->call->where, current->started, current->views};
   }
   return nullptr;
 }
 
 // The program that waits for a future may go on in the call that completes it, so no lock is held there.
-std::optional<Overlay::Whose> Forget(XLA_FFI_Future *future) {
-  std::lock_guard lock(overlay->mutex);
-  const auto it = overlay->futures.find(future);
-  if (it == overlay->futures.end()) return std::nullopt;
-  std::optional<Overlay::Whose> whose = std::move(it->second);
-  overlay->futures.erase(it);
+std::optional<Overlay::Whose> Overlay::forget(XLA_FFI_Future *future) {
+  std::lock_guard lock(mutex);
+  const auto it = futures.find(future);
+  if (it == futures.end()) return std::nullopt;
+  std::optional<Whose> whose = std::move(it->second);
+  futures.erase(it);
   if (whose->started != nullptr) delete reinterpret_cast<char *>(future);
   return whose;
 }
 
-XLA_FFI_Error *CompleteFuture(XLA_FFI_Future_SetAvailable_Args *args) {
-  if (const auto whose = Forget(args->future); whose && whose->started != nullptr) {
+XLA_FFI_Error *Overlay::complete_future(XLA_FFI_Future_SetAvailable_Args *args) {
+  if (const auto whose = forget(args->future); whose && whose->started != nullptr) {
     whose->started->answer({});
     return nullptr;
   }
-  return overlay->original->XLA_FFI_Future_SetAvailable(args);
+  return original->XLA_FFI_Future_SetAvailable(args);
 }
 
-XLA_FFI_Error *FailFuture(XLA_FFI_Future_SetError_Args *args) {
+XLA_FFI_Error *Overlay::fail_future(XLA_FFI_Future_SetError_Args *args) {
   XLA_FFI_Future_SetError_Args ours = *args;
-  if (const auto whose = Forget(args->future)) {
+  if (const auto whose = forget(args->future)) {
     if (whose->started != nullptr) {
-      const Overlay::Details details = DetailsOf(args->error);
+      const Details details = details_of(args->error);
       whose->started->answer(
           DescribeFailure(whose->target, whose->where, static_cast<int>(details.code), details.message));
       return nullptr;
     }
-    ours.error = FailWith(whose->target, whose->where, args->error);
+    ours.error = FailWith(original, whose->target, whose->where, args->error);
   }
-  return overlay->original->XLA_FFI_Future_SetError(&ours);
+  return original->XLA_FFI_Future_SetError(&ours);
 }
 
 Overlay::Overlay(const XLA_FFI_Api *original)
@@ -206,18 +250,22 @@ Overlay::Overlay(const XLA_FFI_Api *original)
   std::memcpy(memory.get(), original, original->struct_size);
   api = reinterpret_cast<XLA_FFI_Api *>(memory.get());
   api->extension_start = reinterpret_cast<decltype(api->extension_start)>(&functions);
-  api->XLA_FFI_Error_Create = &CreateError;
-  api->XLA_FFI_Error_Destroy = &DestroyError;
-  api->XLA_FFI_Future_Create = &CreateFuture;
-  api->XLA_FFI_Future_SetAvailable = &CompleteFuture;
-  api->XLA_FFI_Future_SetError = &FailFuture;
 }
 
 } // namespace
 
 const XLA_FFI_Api *OverlayOf(const XLA_FFI_Api *original) {
-  static Overlay *const made = overlay = new Overlay(original);
-  return made->api;
+  if (const Overlay *const known = Find(original)) return known->api;
+  std::lock_guard lock(overlays_mutex);
+  if (const Overlay *const known = Find(original)) return known->api; // another thread's
+  for (size_t at = 0; at < kMostXlas; ++at)
+    if (overlays[at].load(std::memory_order_relaxed) == nullptr) {
+      auto *const made = new Overlay(original);
+      kPutInto[at](*made->api);
+      overlays[at].store(made, std::memory_order_release);
+      return made->api;
+    }
+  return original; // handlers of this one say less when they fail, and publish nothing
 }
 
 } // namespace effects

@@ -174,22 +174,6 @@ int cuMemHostAlloc(void **data, size_t size, unsigned flags) {
   return kSuccess;
 }
 
-int cuMemFreeHost(void *data) {
-  std::lock_guard lock(mutex);
-  if (const int error = Begin("cuMemFreeHost")) return error;
-  const auto it = pinned.find(static_cast<std::byte *>(data));
-  if (it == pinned.end()) {
-    Complain("cuMemFreeHost was given memory that is not pinned.");
-    return kInvalidValue;
-  }
-  for (const auto &[stream, owned] : streams)
-    for (const Range &used : stream->in_use)
-      if (used.overlaps({it->first, it->second})) Complain("cuMemFreeHost was given memory that a launch still uses.");
-  pinned.erase(it);
-  std::free(data);
-  return kSuccess;
-}
-
 int cuMemcpyDtoHAsync_v2(void *host, unsigned long long device, size_t size, void *stream) {
   return Copy("cuMemcpyDtoHAsync_v2", host, device, size, stream, true);
 }
@@ -373,11 +357,11 @@ int StandIn_Contexts() { return static_cast<int>(contexts.size()); }
 void *StandIn_Find(const char *function) {
   static const std::map<std::string, void *> functions{
 #define FUNCTION(name) {#name, reinterpret_cast<void *>(&name)}
-      FUNCTION(cuDriverGetVersion),   FUNCTION(cuGetErrorName),      FUNCTION(cuGetErrorString),
-      FUNCTION(cuStreamGetCtx),       FUNCTION(cuCtxPushCurrent_v2), FUNCTION(cuCtxPopCurrent_v2),
-      FUNCTION(cuMemHostAlloc),       FUNCTION(cuMemFreeHost),       FUNCTION(cuMemcpyDtoHAsync_v2),
-      FUNCTION(cuMemcpyHtoDAsync_v2), FUNCTION(cuLaunchHostFunc),    FUNCTION(cuStreamQuery),
-      FUNCTION(cuModuleLoadData),     FUNCTION(cuModuleGetFunction), FUNCTION(cuLaunchKernel),
+      FUNCTION(cuDriverGetVersion),  FUNCTION(cuGetErrorName),       FUNCTION(cuGetErrorString),
+      FUNCTION(cuStreamGetCtx),      FUNCTION(cuCtxPushCurrent_v2),  FUNCTION(cuCtxPopCurrent_v2),
+      FUNCTION(cuMemHostAlloc),      FUNCTION(cuMemcpyDtoHAsync_v2), FUNCTION(cuMemcpyHtoDAsync_v2),
+      FUNCTION(cuLaunchHostFunc),    FUNCTION(cuStreamQuery),        FUNCTION(cuModuleLoadData),
+      FUNCTION(cuModuleGetFunction), FUNCTION(cuLaunchKernel),
 #undef FUNCTION
   };
   const auto it = functions.find(function);
