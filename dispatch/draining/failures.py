@@ -116,7 +116,9 @@ class Failures:
     def take_from_host_functions(self) -> None:
         """Keeps what has failed in host functions of GPUs, whose programs go on. Called ahead of the programs' ends."""
         with self._taking:
-            failed = [((thread, epoch), errors.EffectError(text)) for thread, epoch, text in native.take_host_failures()]
+            failed = [
+                ((thread, epoch), errors.EffectError(text)) for thread, epoch, text in native.take_host_failures()
+            ]
             for key, failure in failed:
                 self.add(key, failure, logged=True)
             native.taken_host_failures()  # who comes meanwhile waits here, and finds them

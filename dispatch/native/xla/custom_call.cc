@@ -234,7 +234,7 @@ namespace {
 thread_local std::shared_ptr<BufferViews> spare_views;
 
 // Calls the handler. Until it has answered, its future keeps what it looks at.
-XLA_FFI_Error *CallWithViews(const LoadedCall &call, XLA_FFI_CallFrame *frame, CurrentCall &now) {
+XLA_FFI_Error *CallWithViews(XLA_FFI_CallFrame *frame, CurrentCall &now) {
   now.views = std::move(spare_views); // a call within this one has its own
   if (now.views == nullptr) now.views = std::make_shared<BufferViews>();
   XLA_FFI_Error *error;
@@ -290,7 +290,7 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame, PublishOnDevice publish) {
     const int64_t from_end = 1 + call.starts; // our token for the records
     const bool counts_here = call.counts && !call.on_device;
     if (counts_here) now.token = LoadToken(Operand(frame, from_end));
-    XLA_FFI_Error *error = call.starts ? Start(call, frame, now) : CallWithViews(call, frame, now);
+    XLA_FFI_Error *error = call.starts ? Start(call, frame, now) : CallWithViews(frame, now);
     if (counts_here) effects::StoreToken(now.token, Result(frame, from_end).data);
     if (error != nullptr && counts_here) // other devices of the program may wait for what this one does not send
       operations().fail({ThreadOf(now.token.token), now.token.token.epoch}, kProgramFailed);
