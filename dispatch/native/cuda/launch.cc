@@ -168,7 +168,7 @@ void Answered::answer(const Answer &answer) {
 void Answered::give_up() {
   std::lock_guard lock(mutex_);
   if (done_) return;
-  error_ = "A callback with results did not run. The process ends.";
+  error_ = "A callback with results did not run. Its device has failed, or the process ends.";
   done_ = true;
   answered_.notify_all();
 }
