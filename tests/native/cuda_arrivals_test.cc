@@ -142,7 +142,7 @@ TEST(test_launches_wait_for_room) {
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 
-// A stream that stands still holds up who launches there, and nobody who launches for another.
+// A stream that stands still delays launches into it, and none into another.
 TEST(test_streams_wait_for_their_own_room) {
   OnDevice device(On::kCudaByKernel, 1, 0), other(On::kCudaByKernel, 1, 0);
   Launches held(device), launches(other);

@@ -44,7 +44,7 @@ void Arrivals::add(const Driver &driver, Stream stream, Arrival &arrival) {
 void Arrivals::stop() {
   std::unique_lock lock(mutex_);
   stopped_.store(true, std::memory_order_relaxed);
-  std::vector<Arrival> dropped; // what they would have published is told, with no lock held
+  std::vector<Arrival> dropped; // destroyed with no lock held: calls among them are answered then
   for (auto &[stream, of] : streams_)
     for (Arrival &arrival : of.waiting) {
       arrival.slot.abandon();
@@ -122,7 +122,7 @@ void Arrivals::run() {
         arrival.publish(arrival.copies.data(), arrival.copies.size());
         sizes[stream] += arrival.size;
       }
-      come.clear(); // the slots are free before somebody is told of the room
+      come.clear(); // the slots are free before a launch that waits for room goes on
       looks = 0;
       last = Clock::now();
       lock.lock();

@@ -76,7 +76,7 @@ ffi::Error AwaitCall(const LoadedCudaSite &loaded, Stream stream, ffi::Remaining
     Spans buffers(args, first);
     const InContextOf context(found, stream);
     const auto answered = std::make_shared<Answered>(found, OutsOf(rets));
-    // Whoever is to publish the call has this, and then whoever is to answer it: when both are gone nobody will.
+    // The launch holds this, and then the waiter for the answer. When both are destroyed, no answer can come any more.
     std::shared_ptr<Answered> asked(answered.get(), [answered](Answered *) { answered->give_up(); });
     Launch(found, stream, buffers.data(), buffers.size(),
            [asked = std::move(asked), publish](Span *operands, size_t count) {

@@ -1,5 +1,5 @@
-// What goes wrong in host functions, whose stream and program go on: XLA takes no error from there. The drain is told,
-// and has it raised for the program.
+// What goes wrong in host functions, whose stream and program go on: XLA takes no error from there. The drain takes
+// it, and raises it for the program.
 //
 // Any thread may call everything here.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace effects::cuda {
 
-// What is said around the reason.
+// The text around the reason.
 struct Said {
   const char *before, *behind;
 };

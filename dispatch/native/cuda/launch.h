@@ -54,7 +54,7 @@ public:
   // The thread that answers.
   void answer(const Answer &answer);
   void fail(std::string why) { answer({{}, std::move(why)}); }
-  // Nobody will answer any more, if nobody has.
+  // No answer can come any more. Does nothing if one has come.
   void give_up();
 
   // Waits. Returns what the callback failed with; empty: nothing. Throws DriverError if the stream fails meanwhile.
