@@ -28,7 +28,7 @@ SLIPS = (
         "dispatch/native/cuda/host_failures.cc",
         "    if (!is_known && program.thread != kUntrackedThread) failed_.push_back(program);\n",
         "",
-        "A program that fails on several devices, or twice, is said to have failed as often.",
+        "A program that fails on several devices, or twice, raises a failure for each.",
         (f"{OPERATIONS}::test_unknown_tickets_fail_their_program",),
     ),
     Slip(
