@@ -46,8 +46,9 @@ std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, in
     if (call.counts)
       Launch(found, stream, &token, 1, InProgram([publish](Span *operands, size_t) { publish(operands); }));
     else // of a program that JAX dispatches
-      Launch(found, stream, nullptr, 0,
-             [publish](Span *, size_t) { host_failures().run(nullptr, kEffectLost, [&] { publish(nullptr); }); });
+      LaunchByHostFunction(found, stream, nullptr, 0, [publish](Span *, size_t) {
+        host_failures().run(nullptr, kEffectLost, [&] { publish(nullptr); });
+      });
     // How many there are no program knows, so here the host writes the next token.
     if (counts)
       LaunchWithResults(found, stream, &token, 1, {next},

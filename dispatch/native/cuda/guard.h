@@ -49,12 +49,13 @@ xla::ffi::Error Guard(const std::string &what, Body &&body) {
   }
 }
 
-// Has `publish` called with copies of a call's operands, from `first` on.
-inline void LaunchAll(Stream stream, xla::ffi::RemainingArgs args, size_t first, Publish publish) {
+// Has `publish` called by `launch` with copies of a call's operands, from `first` on.
+inline void LaunchAll(decltype(&Launch) launch, Stream stream, xla::ffi::RemainingArgs args, size_t first,
+                      Publish publish) {
   const Driver &found = driver();
   Spans buffers(args, first);
   const InContextOf context(found, stream);
-  Launch(found, stream, buffers.data(), buffers.size(), std::move(publish));
+  launch(found, stream, buffers.data(), buffers.size(), std::move(publish));
 }
 
 // Publishes what belongs to the program of the first token.

@@ -62,7 +62,7 @@ ffi::Error Record(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Strea
         return dims;
       });
     };
-    LaunchAll(stream, args, 0, InProgram(publish));
+    LaunchAll(&Launch, stream, args, 0, InProgram(publish));
   });
 }
 
@@ -109,9 +109,9 @@ ffi::Error Call(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream 
 // (*tokens) -> token: the program has published all it will.
 ffi::Error Close(int64_t devices, int32_t device, Stream stream, ffi::RemainingArgs tokens, ffi::RemainingRets) {
   return Guard(kNoEnd, [&] {
-    LaunchAll(stream, tokens, 0, InProgram([devices, device](const Span *operands, size_t count) {
-                PublishEnd(operands, count, device, static_cast<uint32_t>(devices));
-              }));
+    LaunchAll(&Launch, stream, tokens, 0, InProgram([devices, device](const Span *operands, size_t count) {
+      PublishEnd(operands, count, device, static_cast<uint32_t>(devices));
+    }));
   });
 }
 
@@ -121,9 +121,9 @@ ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool 
   return Guard(kNoRegion, [&] {
     const Entrance entrance{rets.size(), static_cast<size_t>(ordered), static_cast<uint32_t>(devices), apart, parts,
                             skips};
-    LaunchAll(stream, args, 0, InProgram([entrance, device](const Span *operands, size_t) {
-                PublishEntrance(entrance, operands, device);
-              }));
+    LaunchAll(&Launch, stream, args, 0, InProgram([entrance, device](const Span *operands, size_t) {
+      PublishEntrance(entrance, operands, device);
+    }));
   });
 }
 
@@ -131,7 +131,8 @@ ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool 
 ffi::Error Leave(int64_t ordered, bool, int32_t device, Stream stream, ffi::RemainingArgs args,
                  ffi::RemainingRets rets) {
   return Guard(kNoRegion, [&] {
-    LaunchAll(stream, args, 0, InProgram([num_tokens = rets.size(), ordered, device](const Span *operands, size_t) {
+    LaunchAll(&Launch, stream, args, 0,
+              InProgram([num_tokens = rets.size(), ordered, device](const Span *operands, size_t) {
                 PublishExit(num_tokens, static_cast<size_t>(ordered), operands, device);
               }));
   });
@@ -144,7 +145,7 @@ ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Su
 ffi::Error Untracked(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream,
                      ffi::RemainingArgs operands, ffi::RemainingRets) {
   return Guard(NotPublished(*loaded), [&] {
-    LaunchAll(stream, operands, loaded->site->ordered() ? 1 : 0,
+    LaunchAll(&LaunchByHostFunction, stream, operands, loaded->site->ordered() ? 1 : 0,
               [site = loaded->site, device](const Span *spans, size_t count) {
                 host_failures().run(nullptr, kEffectLost, [&] {
                   PublishUntracked(site->site, site->ordered(), device, spans, count, site->flags);

@@ -120,6 +120,10 @@ void set_arrive(Arrive how) { arrive.store(how, std::memory_order_relaxed); }
 void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish) {
   if (arrive.load(std::memory_order_relaxed) == Arrive::kByKernel && !arrivals().stopped())
     return LaunchByKernel(driver, stream, buffers, count, std::move(publish));
+  LaunchByHostFunction(driver, stream, buffers, count, std::move(publish));
+}
+
+void LaunchByHostFunction(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish) {
   auto launched = std::make_unique<Launched>();
   launched->publish = std::move(publish);
   if (const size_t size = SizeOf(buffers, count); size != 0) launched->slot = pinned_pool().take(driver, size);

@@ -32,6 +32,10 @@ void set_arrive(Arrive how);
 // Each copy begins at a multiple of 8. Throws DriverError; then `publish` is not called.
 void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish);
 
+// As Launch(), by a host function in any case: what it publishes is there when the program is over. Records of programs
+// that JAX dispatches need that, since nothing but the program's end says that there are no more.
+void LaunchByHostFunction(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish);
+
 // As Publish, and gives results, of which it writes each byte.
 using Compute = std::function<void(Span *operands, size_t count, const std::vector<Out> &results)>;
 
