@@ -33,8 +33,9 @@ def call_handler(
     aliases: dict[int, int] | None = None,
     layouts: tuple[Sequence[Any], Sequence[Any]] | None = None,
 ) -> Sequence[Any]:
-    """Calls a handler of XLA's FFI. `aliases`: which operands are which results. `layouts`: of operands and of results,
-    the axes of each, the one that varies slowest first; without them all are in row-major order.
+    """Calls a handler of XLA's FFI. `aliases`: which operands are which results; the runtime's own tokens have no memory
+    that could be the same, and XLA fails to compile for GPUs where such a one is named. `layouts`: of operands and of
+    results, the axes of each, the one that varies slowest first; without them all are in row-major order.
 
     `jax.ffi.ffi_lowering` does the same and more, and takes five times as long; a program may have a great many calls.
     """
@@ -45,7 +46,8 @@ def call_handler(
     if layouts is None:
         layouts = [_row_major(aval) for aval in ctx.avals_in], [_row_major(aval) for aval in ctx.avals_out]
     inputs, outputs = (tuple([tuple(axes) for axes in each]) for each in layouts)
-    key = target, has_side_effect, tuple((aliases or {}).items()), inputs, outputs, len(sizes)
+    same = tuple((at, to) for at, to in (aliases or {}).items() if ctx.avals_out[to] is not abstract_token)
+    key = target, has_side_effect, same, inputs, outputs, len(sizes)
     known = ctx.module_context.cached_primitive_lowerings.setdefault(call_handler, {})
     if (of_all := known.get(key)) is None:
         of_all = known[key] = _attributes_of_calls(*key)

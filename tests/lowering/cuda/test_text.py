@@ -159,27 +159,34 @@ def test_sharded_programs():
 
 
 def test_programs_that_jax_dispatches():
-    """JAX's own tokens keep their order."""
+    """JAX's own tokens keep their order. They are in no memory, and XLA fails where they are said to be."""
+    effect = _register_nothing()
 
     def f(x):
         fx.print("a {}", x)
         x = fx.callback(lambda x: x + 1, FLOAT, x)
         fx.print("b {}", x, ordered=False)
-        return x
+        return fx.custom_call("tests.cuda.nothing", FLOAT, x, effect=effect)
 
     calls = calls_in(lowered(f, 1.0, jit=jax.jit))
-    assert _kinds(calls) == ["untracked", "untracked_call", "untracked"]
+    assert _kinds(calls) == ["untracked", "untracked_call", "untracked", "custom_call"]
+    assert not any(call.is_in_place for call in calls)
 
 
 def test_custom_calls_need_no_gate():
     """A GPU runs programs in the order in which it gets them."""
-    fx.register_custom_call("tests.cuda.nothing", lambda: _capsule(), platform="cuda")
-    effect = fx.register_effect(fx.Effect("tests.cuda", kind="device"))
+    effect = _register_nothing()
 
     def f(x):
-        return fx.custom_call("tests.cuda.nothing", jax.ShapeDtypeStruct((), "float32"), x, effect=effect)
+        return fx.custom_call("tests.cuda.nothing", FLOAT, x, effect=effect)
 
     assert _kinds(calls_in(lowered(f, 1.0, jit=fx.jit))) == ["custom_call", "close"]
+
+
+def _register_nothing():
+    """A handler that no program here runs, and an effect for it."""
+    fx.register_custom_call("tests.cuda.nothing", lambda: _capsule(), platform="cuda")
+    return fx.register_effect(fx.Effect("tests.cuda", kind="device"))
 
 
 def _capsule():
