@@ -33,9 +33,9 @@ def call_handler(
     aliases: dict[int, int] | None = None,
     layouts: tuple[Sequence[Any], Sequence[Any]] | None = None,
 ) -> Sequence[Any]:
-    """Calls a handler of XLA's FFI. `aliases`: which operands are which results; the runtime's own tokens have no memory
-    that could be the same, and XLA fails to compile for GPUs where such a one is named. `layouts`: of operands and of
-    results, the axes of each, the one that varies slowest first; without them all are in row-major order.
+    """Calls a handler of XLA's FFI. `aliases`: which operands are which results. The runtime's own tokens are in no
+    memory, and XLA cannot compile for GPUs where one is said to be in another's, so these are left out. `layouts`: of
+    operands and of results, the axes of each, the one that varies slowest first; without them all are row-major.
 
     `jax.ffi.ffi_lowering` does the same and more, and takes five times as long; a program may have a great many calls.
     """

@@ -6,6 +6,7 @@ On a GPU `tests/gpu/test_on_gpu.py` runs them, and `test_with_stand_in.py` on CP
 from __future__ import annotations
 
 import faulthandler
+import os
 import threading
 
 import jax
@@ -26,7 +27,7 @@ PLATFORM = _jax.platform_of(jax.devices()[0])
 
 
 ON_GPU = PLATFORM != "cpu"
-CHUNKS, RUNS = (50, 200) if ON_GPU else (4, 10)
+CHUNKS, RUNS = (50, 200) if ON_GPU and "SIMULATED_GPUS" not in os.environ else (4, 10)
 """Of ten random programs each; and of threads that call programs with callbacks."""
 
 

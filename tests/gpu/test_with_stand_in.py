@@ -13,14 +13,6 @@ from tests.helpers import ROOT
 
 SUITES = {
     "programs": ["tests/gpu/programs.py", "tests/gpu/operations.py"],
-    "regions": ["tests/lowering/regions/test_regions.py", "tests/lowering/test_whole_values.py"],
-    "asynchronous": [
-        *("tests/lowering/asynchronous/test_lanes_and_turns.py", "tests/lowering/asynchronous/test_several_devices.py"),
-        *("tests/lowering/asynchronous/test_placement.py", "tests/lowering/asynchronous/test_exported.py"),
-        "tests/lowering/asynchronous/test_callbacks.py",
-        # JAX's own collectives wait for a device that has failed. The other is an error of its program, later.
-        "-k=not keeps_no_other_waiting and not forged_ticket",
-    ],
     "custom_calls": [
         *("tests/lowering/custom_call/test_custom_call.py", "tests/lowering/custom_call/test_calls_return_early.py"),
         "tests/lowering/custom_call/test_errors.py",
@@ -29,7 +21,7 @@ SUITES = {
 }
 
 
-CASES = [*((suite, "host_function") for suite in SUITES), ("programs", "kernel"), ("regions", "kernel")]
+CASES = [*((suite, "host_function") for suite in SUITES), ("programs", "kernel")]
 """Which suite, and how the host learns of records."""
 
 
