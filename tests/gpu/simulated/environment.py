@@ -16,7 +16,10 @@ from tests.helpers import build_once
 
 FOLDER = Path(__file__).parent
 NAMES = {
-    "libcuda.so.1": ("driver.cc", "machine.cc", "ptx.cc"),
+    "libcuda.so.1": (
+        *("driver.cc", "driver_memory.cc", "driver_kernels.cc", "machine.cc"),
+        *("ptx.cc", "block.cc", "compute.cc"),
+    ),
     "libnccl.so.2": ("collectives.cc",),
     "libcudart.so.13": ("others.cc",),
     "libcudnn.so.9": ("others.cc",),
