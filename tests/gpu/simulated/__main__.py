@@ -11,17 +11,21 @@ from tests.gpu.simulated.environment import NoPlugin, environment
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.simulated", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu.simulated",
+        usage="%(prog)s [--gpus N] script.py ... | -m module ...",
+        description=__doc__,
+        allow_abbrev=False,
+    )
     parser.add_argument("--gpus", type=int, default=1, help="how many there are (1)")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="Python's own, as `-m pytest tests/gpu`")
-    options = parser.parse_args()
+    options, arguments = parser.parse_known_args()
     given = os.environ.get("XLA_FLAGS", "")
     try:
         variables = environment(options.gpus)
     except NoPlugin as error:
         sys.exit(str(error))
     variables["XLA_FLAGS"] += f" {given}"
-    os.execve(sys.executable, [sys.executable, *options.arguments], {**os.environ, **variables})
+    os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, **variables})
 
 
 main()
