@@ -1,5 +1,5 @@
-"""The command: `python -m tests.oracle`, with `--devices` for programs over several devices, with `--kernels` for
-programs with Pallas kernels, and with `--stand-in` for CUDA's handlers with a stand-in for the driver."""
+"""The command: `python -m tests.oracle`, with `--devices` for programs over several devices, and with `--kernels` for
+programs with Pallas kernels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-if "--stand-in" in sys.argv:
-    import tests.gpu.stand_in  # noqa: F401  before `effects` is imported
 
 from tests.oracle.campaign import CAMPAIGNS, Campaign, check_chunk, ends_if_stuck, run
 from tests.oracle.observe import NotInJax
@@ -27,7 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which.add_argument("--devices", action="store_true", help="programs over several devices")
     which.add_argument("--kernels", action="store_true", help="programs with Pallas kernels")
     which.add_argument("--runner", choices=["library", "jax"], default="library", help="what to check")
-    parser.add_argument("--stand-in", action="store_true", help="CUDA's handlers, with a stand-in for the driver")
     parser.add_argument("--chunk", nargs=3, help=argparse.SUPPRESS)  # of a process of the campaign
     options = parser.parse_args(arguments)
     campaign = CAMPAIGNS["devices" if options.devices else "kernels" if options.kernels else options.runner]

@@ -127,25 +127,18 @@ Stream::Stream(int device) : device(device) {
 void Stream::put(std::function<void()> work) {
   std::lock_guard lock(mutex_);
   queue_.push_back(std::move(work));
+  ++put_;
   changed_.notify_all();
 }
 
 bool Stream::is_idle() {
   std::lock_guard lock(mutex_);
-  return queue_.empty() && !busy_;
+  return done_ == put_;
 }
 
 void Stream::synchronize() {
-  std::mutex mutex;
-  std::condition_variable come;
-  bool done = false;
-  put([&] {
-    std::lock_guard lock(mutex);
-    done = true;
-    come.notify_all();
-  });
-  std::unique_lock lock(mutex);
-  come.wait(lock, [&] { return done; });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&, until = put_] { return done_ >= until; });
 }
 
 void Stream::run() {
@@ -156,14 +149,14 @@ void Stream::run() {
     {
       const std::function<void()> work = std::move(queue_.front());
       queue_.pop_front();
-      busy_ = true;
       lock.unlock();
       // A device lags behind the host now and then.
       if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
       work();
     }
     lock.lock();
-    busy_ = false;
+    ++done_;
+    changed_.notify_all();
   }
 }
 

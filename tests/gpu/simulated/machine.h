@@ -81,7 +81,7 @@ private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
-  bool busy_ = false;
+  uint64_t put_ = 0, done_ = 0;
 };
 Stream &NewStream(int device);
 // All streams of the device, or of all devices for -1.

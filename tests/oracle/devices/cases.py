@@ -32,8 +32,8 @@ def _placing(draw: Draw, pmap: bool) -> Placing:
     return Placing(tuple(chosen), rows, explicit, draw.choice(ENTRIES))
 
 
-SHARDED = FEATURES - {"check"}  # the error of a check does not say what has it
-THREADED = SHARDED - {"nested"}  # what a callback does has no thread's name
+UNSAID = {"check"}  # the error of a check does not say what has it
+UNNAMED = {"nested"}  # what a callback does has no thread's name
 
 
 def _sequence(draw: Draw, prefix: str, size: int, features: frozenset[str], most: int) -> tuple[Item, ...]:
@@ -78,23 +78,26 @@ def _sequence(draw: Draw, prefix: str, size: int, features: frozenset[str], most
     return tuple(items)
 
 
-def _case(draw: Draw, size: int) -> DeviceCase:
+def _case(draw: Draw, size: int, features: frozenset[str]) -> DeviceCase:
+    features -= UNSAID
     if draw.integer(0, 7) == 7:
         count = draw.choice((2, 3))
-        return DeviceCase(tuple(_sequence(draw, f"t{n}", max(3, size // 2), THREADED, 3) for n in range(count)))
-    made = DeviceCase((_sequence(draw, "", size, SHARDED - {"context"}, 4),))
+        return DeviceCase(
+            tuple(_sequence(draw, f"t{n}", max(3, size // 2), features - UNNAMED, 3) for n in range(count))
+        )
+    made = DeviceCase((_sequence(draw, "", size, features - {"context"}, 4),))
     loose = any(loose_regions(run.program) for run in made.runs)
     order = "process" if draw.integer(0, 9) == 9 else "thread"
     return dataclasses.replace(made, capture=loose or draw.integer(0, 4) == 4, order=order)
 
 
-def case_number(seed: int, number: int) -> DeviceCase:
+def case_number(seed: int, number: int, features: frozenset[str] = FEATURES) -> DeviceCase:
     """Case `number` of the bulk run with `seed`: the same on every machine."""
     rng = random.Random(f"devices:{seed}:{number}")
-    return _case(RandomDraw(rng), rng.randint(3, 9))
+    return _case(RandomDraw(rng), rng.randint(3, 9), features)
 
 
 @st.composite
 def cases(draw: Callable[[st.SearchStrategy[Any]], Any], max_size: int = 6) -> DeviceCase:
     """The hypothesis strategy for `check`."""
-    return _case(HypothesisDraw(draw), draw(st.integers(2, max_size)))
+    return _case(HypothesisDraw(draw), draw(st.integers(2, max_size)), FEATURES)
