@@ -55,8 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 120)
     for run in runs:
         show(run, console)
-    if options.json:
-        options.json.write_text(json.dumps(runs[-1], indent=1) + "\n")
     if options.plot:
         from benchmarks._plot import draw
 
@@ -70,14 +68,18 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     names = options.only or [name for name, case in CASES.items() if case.pace in paces]
     repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
     progress = Console(stderr=True)
-    results = {}
+    results: dict[str, Any] = {}
+    run = to_json(results, describe_machine(), repeats)
     for name in names:
         progress.print(f"[dim]{name}: {CASES[name].what}[/]", highlight=False)
         if CASES[name].on_cpus and jax.default_backend() != "cpu":
             progress.print("[dim]  left out: it can be measured on CPUs alone[/]", highlight=False)
             continue
         results[name] = CASES[name].run(repeats)
-    return to_json(results, describe_machine(), repeats)
+        run = to_json(results, describe_machine(), repeats)
+        if options.json:  # now, since a later case may end the process
+            options.json.write_text(json.dumps(run, indent=1) + "\n")
+    return run
 
 
 def _compare(file: Path, run: dict[str, Any], console: Console) -> int:

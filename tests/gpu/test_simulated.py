@@ -51,3 +51,47 @@ def test_suites_pass_on_simulated_gpus(suite, gpus, records):
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1])
+
+
+GRAPHS = """
+import glob, os, sys
+import jax, jax.numpy as jnp
+import effects as fx
+
+@fx.jit
+def f(x):
+    def turn(i, x):
+        for axis in (0, 1) * 3:
+            x = jnp.sort(x + 1, axis=axis)
+        fx.print("{}", x[0, 0])
+        for axis in (0, 1) * 3:
+            x = jnp.sort(x * 2, axis=axis)
+        return x
+
+    return jax.lax.fori_loop(0, 3, turn, x)
+
+f.lower(jnp.ones((8, 8))).compile()
+(file,) = glob.glob(os.path.join(sys.argv[1], "*jit_f*after_thunk_passes.txt"))
+print(open(file).read())
+"""
+
+
+def test_cuda_graphs_are_made_of_what_is_around_effects(tmp_path):
+    """XLA makes graphs of kernels, and leaves calls that record outside."""
+    try:
+        variables = environment(1)
+    except NoPlugin as error:
+        pytest.skip(str(error))
+    flags = variables["XLA_FLAGS"].replace("--xla_gpu_enable_command_buffer=", "") + f" --xla_dump_to={tmp_path}"
+    done = subprocess.run(
+        [sys.executable, "-c", GRAPHS, tmp_path],
+        env={**os.environ, **variables, "XLA_FLAGS": flags},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    body = done.stdout[done.stdout.index("body:") :]
+    assert re.findall(r"^ {4}\d+: (\w+)", body, re.M) == ["kCommandBuffer", "kCustomCall", "kCommandBuffer"]
