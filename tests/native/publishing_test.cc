@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -263,6 +264,24 @@ TEST(test_awaited_record_outlives_the_end) {
     CHECK_EQ(world.publisher.stats.dropped.load(), uint64_t{0});
     CHECK_EQ(world.awaited_seen, uint64_t{kRecords});
   }
+}
+
+// A record for which there is no memory is an error of who publishes it, and those behind it do not wait for it.
+TEST(test_record_without_memory_holds_up_no_other) {
+  World world;
+  CHECK(world.untracked(/*ordered=*/true, 8));
+  const Span more_than_there_is{&world, size_t{1} << 50};
+  bool failed = false;
+  try {
+    const Token token = world.publisher.next_untracked_token(/*ordered=*/true);
+    world.publisher.publish(Kind::kOrdered, 1, token, 0, &more_than_there_is, 1);
+  } catch (const std::bad_alloc &) {
+    failed = true;
+  }
+  CHECK(failed);
+  CHECK(world.untracked(/*ordered=*/true, 8));
+  for (int tries = 0; world.untracked_seen < 2 && tries < 1000; ++tries) world.step();
+  CHECK_EQ(world.untracked_seen, uint64_t{2});
 }
 
 // Two publishers of a process are independent: what a thread publishes to one comes out of that one alone, however it

@@ -99,6 +99,7 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
         block = AllocateBlock(payload);
       } catch (...) {
         large_bytes_.fetch_sub(payload, std::memory_order_relaxed);
+        leave_out(mine, header);
         throw;
       }
       Copy(block.get(), spans, count);
@@ -214,17 +215,28 @@ bool Publisher::drop_oldest(ProducerRing &mine) {
 bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {
   mine.count(true, 0);
   stats.dropped.fetch_add(1, std::memory_order_relaxed);
+  leave_out(mine, header);
+  return false;
+}
+
+// The record does not come, and none behind it waits for it.
+void Publisher::leave_out(ProducerRing &mine, const RecordHeader &header) {
   std::lock_guard lock(mine.consumer);
   mine.note_drop(header, /*left_ring=*/false);
-  return false;
 }
 
 bool Publisher::keep(ProducerRing &mine, RecordHeader header, const Span *spans, size_t count) {
   header.flags &= static_cast<uint16_t>(~kLarge); // here the payload follows its header, whatever its size
-  mine.count(!IsMarker(header.kind), 0);
-  std::vector<std::byte> record(sizeof header + header.payload_size);
+  std::vector<std::byte> record;
+  try {
+    record.resize(sizeof header + header.payload_size);
+  } catch (...) {
+    leave_out(mine, header);
+    throw;
+  }
   std::memcpy(record.data(), &header, sizeof header);
   Copy(record.data() + sizeof header, spans, count);
+  mine.count(!IsMarker(header.kind), 0);
   std::lock_guard lock(mine.consumer);
   mine.keep(std::move(record));
   if (header.reply != 0) wake_up_.wake_now();

@@ -54,8 +54,8 @@ public:
   Token next_untracked_token(bool ordered);
 
   // Any thread: publishes one record, into the calling thread's ring. Returns false when it was dropped, which a marker
-  // never is, nor what a device waits for. Throws std::bad_alloc, and std::runtime_error where nothing may be
-  // published.
+  // never is, nor what a device waits for. Throws std::bad_alloc, behind which the order goes on without the record,
+  // and std::runtime_error where nothing may be published.
   bool publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
                uint16_t flags = 0, uint32_t reply = 0) {
     return publish(kind, site, token, device, spans, count, flags, reply, nullptr);
@@ -93,6 +93,7 @@ private:
   std::byte *make_room(ProducerRing &mine, const RecordHeader &header);
   bool drop_oldest(ProducerRing &mine);
   bool drop(ProducerRing &mine, const RecordHeader &header);
+  void leave_out(ProducerRing &mine, const RecordHeader &header);
   bool keep(ProducerRing &mine, RecordHeader header, const Span *spans, size_t count);
 
   void copy_rings();
