@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../operations/ticket.h"
+#include "../xla/operation_bindings.h"
 #include "../xla/operation_bodies.h"
 #include "guard.h"
 #include "handlers.h"
@@ -65,9 +66,8 @@ ffi::Error Keep(bool by_lane, bool optional, int32_t device, Stream stream, ffi:
     LaunchAllWithResults(
         stream, args, rets, [by_lane, optional, device](Span *operands, size_t count, const std::vector<Out> &results) {
           const size_t lanes = LanesOf(results[0].size, by_lane);
-          const uint32_t number = operations().keep(ProgramOf(operands[0]), device, operands + 1, count - 1,
-                                                    lanes == 0 ? 1 : static_cast<uint32_t>(lanes), optional);
-          StoreTickets(results[0], number);
+          StoreTickets(results[0],
+                       KeepValues(device, LoadToken(operands[0]).token, operands + 1, count - 1, lanes, optional));
         });
   });
 }
@@ -98,21 +98,9 @@ XLA_FFI_DEFINE_HANDLER(kBegin, Begin,
                            .RemainingArgs()
                            .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kKeep, Keep,
-                       ffi::Ffi::Bind()
-                           .Attr<bool>("by_lane")
-                           .Attr<bool>("optional")
-                           .Ctx<DeviceNumber>()
-                           .Ctx<ffi::PlatformStream<Stream>>()
-                           .RemainingArgs()
-                           .RemainingRets());
+                       BindKeep<DeviceNumber>().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kTake, Take,
-                       ffi::Ffi::Bind()
-                           .Attr<bool>("by_lane")
-                           .Attr<std::string_view>("where")
-                           .Ctx<DeviceNumber>()
-                           .Ctx<ffi::PlatformStream<Stream>>()
-                           .RemainingArgs()
-                           .RemainingRets());
+                       BindTake<DeviceNumber>().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
 
 } // namespace
 

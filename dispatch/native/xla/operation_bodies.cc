@@ -28,6 +28,11 @@ uint32_t BeginHostRun(const LoadedSite &site, int32_t device, const DeviceToken 
   return number;
 }
 
+uint32_t KeepValues(int32_t device, const Token &token, const Span *values, size_t count, size_t lanes, bool optional) {
+  const uint32_t times = lanes == 0 ? 1 : static_cast<uint32_t>(lanes);
+  return operations().keep(ProgramOf(token), device, values, count, times, optional);
+}
+
 void TakeResults(int32_t device, const Token &token, const Span &tickets, bool by_lane, std::string_view where,
                  const std::vector<Out> &outs, const Operations::Done &done) {
   const Program program = ProgramOf(token);

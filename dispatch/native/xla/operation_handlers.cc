@@ -8,6 +8,7 @@
 #include "../operations/ticket.h"
 #include "handlers.h"
 #include "operands.h"
+#include "operation_bindings.h"
 #include "operation_bodies.h"
 
 namespace effects {
@@ -39,9 +40,7 @@ ffi::Error Keep(bool by_lane, bool optional, int32_t device, ffi::RemainingArgs 
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
     const size_t lanes = LanesOf(rets.get<ffi::AnyBuffer>(0).value()->size_bytes(), by_lane);
-    const uint32_t number = operations().keep(ProgramOf(token.token), device, all.data() + 1, all.size() - 1,
-                                              lanes == 0 ? 1 : static_cast<uint32_t>(lanes), optional);
-    ReturnTickets(number, token, rets);
+    ReturnTickets(KeepValues(device, token.token, all.data() + 1, all.size() - 1, lanes, optional), token, rets);
   });
 }
 
@@ -95,13 +94,7 @@ ffi::Future Take(bool by_lane, std::string_view where, int32_t device, ffi::Rema
 XLA_FFI_DEFINE_HANDLER(
     kBegin, Begin,
     ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kKeep, Keep,
-                       ffi::Ffi::Bind()
-                           .Attr<bool>("by_lane")
-                           .Attr<bool>("optional")
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .RemainingArgs()
-                           .RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kKeep, Keep, BindKeep<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kPost, Post,
                        ffi::Ffi::Bind()
                            .Attr<int64_t>("call")
@@ -112,13 +105,7 @@ XLA_FFI_DEFINE_HANDLER(kPost, Post,
                            .Ctx<ffi::DeviceOrdinal>()
                            .RemainingArgs()
                            .RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kTake, Take,
-                       ffi::Ffi::Bind()
-                           .Attr<bool>("by_lane")
-                           .Attr<std::string_view>("where")
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .RemainingArgs()
-                           .RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kTake, Take, BindTake<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 
 } // namespace
 
