@@ -114,46 +114,73 @@ TEST(test_streams_that_fail) {
   const std::string large(size_t{1} << 23, 'x');
   for (int i = 0; i < 7; ++i) lost.launch(large);
   StandIn_FailStream(device.stream, 700);
-  for (int i = 0; i < 7; ++i) launches.launch(large); // waits for what the others held
+  for (int i = 0; i < 7; ++i) launches.launch(large);
   launches.wait(7);
   CHECK_EQ(lost.seen.size(), size_t{0});
   StandIn_LetGo(device.stream);
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 
+constexpr On kBothWays[] = {On::kCuda, On::kCudaByKernel};
+const std::string kLarge((size_t{1} << 23) + 8, 'x'); // 64 MiB hold 7 of these
+
 // Who launches far ahead of the device waits, and goes on when what was launched has come.
 TEST(test_launches_wait_for_room) {
-  OnDevice device(On::kCudaByKernel, 1, 0);
-  Launches launches(device);
-  StandIn_Hold(device.stream);
-  const std::string large(size_t{1} << 23, 'x');
-  std::atomic<int> launched{0};
-  std::thread thread([&] {
-    for (int i = 0; i < 12; ++i) {
-      launches.launch(large);
-      ++launched;
-    }
-  });
-  while (launched < 7) std::this_thread::yield(); // 64 MiB hold no more of these
-  CHECK_EQ(launched, 7);
-  StandIn_LetGo(device.stream);
-  thread.join();
-  launches.wait(12);
-  CHECK_SEEN({StandIn_Complaints()}, {""});
+  for (On on : kBothWays) {
+    OnDevice device(on, 1, 0);
+    Launches launches(device);
+    StandIn_Hold(device.stream);
+    std::atomic<int> launched{0};
+    std::thread thread([&] {
+      for (int i = 0; i < 12; ++i) {
+        launches.launch(kLarge);
+        ++launched;
+      }
+    });
+    while (launched < 7) std::this_thread::yield();
+    CHECK_EQ(launched, 7);
+    StandIn_LetGo(device.stream);
+    thread.join();
+    launches.wait(12);
+    CHECK_SEEN({StandIn_Complaints()}, {""});
+  }
 }
 
 // A stream that stands still delays launches into it, and none into another.
 TEST(test_streams_wait_for_their_own_room) {
-  OnDevice device(On::kCudaByKernel, 1, 0), other(On::kCudaByKernel, 1, 0);
-  Launches held(device), launches(other);
+  for (On on : kBothWays) {
+    OnDevice device(on, 1, 0), other(on, 1, 0);
+    Launches held(device), launches(other);
+    StandIn_Hold(device.stream);
+    for (int i = 0; i < 7; ++i) held.launch(kLarge);
+    for (int i = 0; i < 12; ++i) launches.launch(kLarge);
+    launches.wait(12);
+    CHECK_EQ(held.seen.size(), size_t{0});
+    StandIn_LetGo(device.stream);
+    held.wait(7);
+    CHECK_SEEN({StandIn_Complaints()}, {""});
+  }
+}
+
+// If the stream fails while somebody waits for room in it, the launch fails. (What host functions would have freed is
+// lost with a stream, so that this is tried with the kernel alone.)
+TEST(test_stream_that_fails_while_room_is_awaited) {
+  OnDevice device(On::kCudaByKernel, 1, 0);
+  Launches launches(device);
   StandIn_Hold(device.stream);
-  const std::string large(size_t{1} << 23, 'x');
-  for (int i = 0; i < 7; ++i) held.launch(large);
-  for (int i = 0; i < 12; ++i) launches.launch(large);
-  launches.wait(12);
-  CHECK_EQ(held.seen.size(), size_t{0});
+  for (int i = 0; i < 7; ++i) launches.launch(kLarge);
+  std::string error;
+  std::thread thread([&] {
+    try {
+      launches.launch(kLarge);
+    } catch (const cuda::DriverError &failed) {
+      error = failed.what();
+    }
+  });
+  StandIn_FailStream(device.stream, 700);
+  thread.join();
+  CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != error.npos);
   StandIn_LetGo(device.stream);
-  held.wait(7);
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 

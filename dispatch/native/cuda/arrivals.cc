@@ -23,21 +23,14 @@ constexpr std::chrono::seconds kLongestWait{5};
 } // namespace
 
 void Arrivals::add(const Driver &driver, Stream stream, Arrival &arrival) {
-  std::unique_lock lock(mutex_);
-  published_.wait(lock, [&] {
-    const size_t bytes = streams_[stream].bytes;
-    return bytes == 0 || bytes + arrival.size <= kMost || stopped();
-  });
+  std::lock_guard lock(mutex_);
   if (stopped()) throw std::runtime_error("The process ends.");
   if (!started_) {
     std::thread([this] { run(); }).detach();
     started_ = true;
   }
   driver_ = &driver;
-  OfStream &of = streams_[stream];
-  const size_t size = arrival.size;
-  of.waiting.push_back(std::move(arrival));
-  of.bytes += size;
+  waiting_[stream].push_back(std::move(arrival));
   added_.notify_one();
 }
 
@@ -45,28 +38,27 @@ void Arrivals::stop() {
   std::unique_lock lock(mutex_);
   stopped_.store(true, std::memory_order_relaxed);
   std::vector<Arrival> dropped; // destroyed with no lock held: calls among them are answered then
-  for (auto &[stream, of] : streams_)
-    for (Arrival &arrival : of.waiting) {
+  for (auto &[stream, arrivals] : waiting_)
+    for (Arrival &arrival : arrivals) {
       arrival.slot.abandon();
       dropped.push_back(std::move(arrival));
     }
-  streams_.clear();
+  waiting_.clear();
   added_.notify_all();
-  published_.notify_all();
   published_.wait_for(lock, kLongestWait, [&] { return !publishing_; });
   lock.unlock();
 }
 
 bool Arrivals::any() const {
-  return std::any_of(streams_.begin(), streams_.end(), [](const auto &each) { return !each.second.waiting.empty(); });
+  return std::any_of(waiting_.begin(), waiting_.end(), [](const auto &each) { return !each.second.empty(); });
 }
 
-std::vector<std::pair<Stream, Arrival>> Arrivals::take_come() {
-  std::vector<std::pair<Stream, Arrival>> come;
-  for (auto &[stream, of] : streams_)
-    while (!of.waiting.empty() && of.waiting.front().has_come()) {
-      come.emplace_back(stream, std::move(of.waiting.front()));
-      of.waiting.pop_front();
+std::vector<Arrival> Arrivals::take_come() {
+  std::vector<Arrival> come;
+  for (auto &[stream, arrivals] : waiting_)
+    while (!arrivals.empty() && arrivals.front().has_come()) {
+      come.push_back(std::move(arrivals.front()));
+      arrivals.pop_front();
     }
   return come;
 }
@@ -76,8 +68,8 @@ void Arrivals::drop_failed() {
   const Driver *driver;
   {
     std::lock_guard lock(mutex_);
-    for (const auto &[stream, of] : streams_)
-      if (!of.waiting.empty()) asked.push_back(stream);
+    for (const auto &[stream, arrivals] : waiting_)
+      if (!arrivals.empty()) asked.push_back(stream);
     driver = driver_;
   }
   for (Stream stream : asked) {
@@ -91,13 +83,8 @@ void Arrivals::drop_failed() {
     if (result == kSuccess || result == kNotReady) continue;
     std::deque<Arrival> dropped; // destroyed with no lock held
     std::lock_guard lock(mutex_);
-    OfStream &of = streams_[stream];
-    for (Arrival &arrival : of.waiting) {
-      arrival.slot.abandon();
-      of.bytes -= arrival.size;
-    }
-    dropped.swap(of.waiting);
-    published_.notify_all();
+    dropped.swap(waiting_[stream]);
+    for (Arrival &arrival : dropped) arrival.slot.abandon();
   }
 }
 
@@ -113,22 +100,18 @@ void Arrivals::run() {
       last = Clock::now();
     }
     if (stopped()) return;
-    std::vector<std::pair<Stream, Arrival>> come = take_come();
+    std::vector<Arrival> come = take_come();
     publishing_ = !come.empty();
     lock.unlock();
     if (!come.empty()) {
-      std::map<Stream, size_t> sizes;
-      for (auto &[stream, arrival] : come) {
+      for (Arrival &arrival : come) {
         arrival.publish(arrival.copies.data(), arrival.copies.size());
-        sizes[stream] += arrival.size;
+        arrival = {}; // a launch that waits for room goes on
       }
-      come.clear(); // the slots are free before a launch that waits for room goes on
       looks = 0;
       last = Clock::now();
       lock.lock();
       publishing_ = false;
-      if (!stopped())
-        for (const auto &[stream, size] : sizes) streams_[stream].bytes -= size;
       published_.notify_all();
       continue;
     }

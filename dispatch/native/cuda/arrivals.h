@@ -24,7 +24,6 @@ struct Arrival {
   Slot slot;
   std::vector<Span> copies;
   std::function<void(Span *operands, size_t count)> publish;
-  size_t size = 0; // of the slot
 
   bool has_come() const {
     // Acquire: what the kernel has written before the flag is seen.
@@ -34,10 +33,8 @@ struct Arrival {
 
 class Arrivals {
 public:
-  // The thread that launches, when the kernel is in the stream. Waits while the stream's launches hold too much memory:
-  // what they wait for is that their records are published, and so that the drain takes these. They do not wait for
-  // another stream's, which may stand at a collective that this thread has yet to launch. Takes the arrival, unless it
-  // throws: if the process ends nothing comes any more.
+  // The thread that launches, when the kernel is in the stream. Takes the arrival, unless it throws: if the process
+  // ends nothing comes any more.
   void add(const Driver &driver, Stream stream, Arrival &arrival);
 
   // A thread that holds no lock, when the process ends: from now on no flag is looked at, whose memory the driver is
@@ -46,20 +43,14 @@ public:
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
 private:
-  struct OfStream {
-    std::deque<Arrival> waiting;
-    size_t bytes = 0; // of those that have not been published
-  };
   void run();
-  std::vector<std::pair<Stream, Arrival>> take_come(); // with the lock held
-  bool any() const;                                    // as well
+  std::vector<Arrival> take_come(); // with the lock held
+  bool any() const;                 // as well
   void drop_failed();
-
-  static constexpr size_t kMost = size_t{1} << 26; // bytes of a stream's launches that are under way
 
   std::mutex mutex_; // guards all below
   std::condition_variable added_, published_;
-  std::map<Stream, OfStream> streams_;
+  std::map<Stream, std::deque<Arrival>> waiting_;
   const Driver *driver_ = nullptr;
   bool started_ = false, publishing_ = false;
   std::atomic<bool> stopped_{false}; // written under the lock

@@ -128,6 +128,11 @@ void use_driver(const std::string &called, void *(*find)(const char *)) {
   Use(Load(called, find));
 }
 
+void CheckStream(const Driver &driver, Stream stream) {
+  const Result result = driver.query.function(stream);
+  if (result != kSuccess && result != kNotReady) throw DriverError(Describe(driver.query.name, result));
+}
+
 InContextOf::InContextOf(const Driver &driver, Stream stream) : driver_(driver) {
   Context context = nullptr;
   driver.get_context(stream, &context);

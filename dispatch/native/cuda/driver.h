@@ -4,6 +4,7 @@
 // Any thread may call everything here.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -63,6 +64,11 @@ template <typename... Args>
 void Function<Args...>::operator()(Args... args) const {
   if (const Result result = function(args...); result != kSuccess) throw DriverError(Describe(name, result));
 }
+
+// How often a thread that waits for what a stream comes to looks whether that has failed, which nothing else tells it.
+constexpr std::chrono::milliseconds kLook{100};
+// Throws DriverError if it has.
+void CheckStream(const Driver &driver, Stream stream);
 
 // Which driver there is.
 struct DriverStatus {

@@ -12,9 +12,6 @@
 namespace effects::cuda {
 namespace {
 
-// How often a thread that waits for an answer looks whether the stream has failed, which nothing else tells it.
-constexpr std::chrono::milliseconds kLook{100};
-
 // What a host function has.
 struct Launched {
   Slot slot; // none, where a later host function gives it back
@@ -86,10 +83,9 @@ constexpr size_t kFlagSize = 64;
 
 void LaunchByKernel(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish) {
   Arrival arrival;
-  arrival.size = kFlagSize + SizeOf(buffers, count);
   arrival.publish = std::move(publish);
   arrival.copies.reserve(count);
-  arrival.slot = pinned_pool().take(driver, arrival.size);
+  arrival.slot = pinned_pool().take(driver, kFlagSize + SizeOf(buffers, count), stream);
   std::byte *to = arrival.slot.data();
   new (to) std::atomic<uint32_t>(0);
   KernelWork work;
@@ -126,7 +122,7 @@ void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t cou
 void LaunchByHostFunction(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish) {
   auto launched = std::make_unique<Launched>();
   launched->publish = std::move(publish);
-  if (const size_t size = SizeOf(buffers, count); size != 0) launched->slot = pinned_pool().take(driver, size);
+  if (const size_t size = SizeOf(buffers, count); size != 0) launched->slot = pinned_pool().take(driver, size, stream);
   try {
     launched->copies = CopyToHost(driver, stream, buffers, count, launched->slot.data());
   } catch (...) {
@@ -140,7 +136,7 @@ void LaunchWithResults(const Driver &driver, Stream stream, const Span *buffers,
                        const std::vector<Out> &results, Compute compute) {
   const size_t size = SizeOf(buffers, count);
   auto launched = std::make_unique<Launched>(), behind = std::make_unique<Launched>();
-  behind->slot = pinned_pool().take(driver, size + SizeOf(results, results.size()));
+  behind->slot = pinned_pool().take(driver, size + SizeOf(results, results.size()), stream);
   std::byte *const slot = behind->slot.data();
   const std::vector<Out> places = PlacesOf(results, slot + size);
   launched->publish = [compute = std::move(compute), places](Span *operands, size_t num_operands) {
@@ -181,8 +177,7 @@ std::string Answered::wait(const Driver &driver, Stream stream) {
   std::unique_lock lock(mutex_);
   while (!answered_.wait_for(lock, kLook, [&] { return done_; })) {
     lock.unlock();
-    const Result result = driver.query.function(stream);
-    if (result != kSuccess && result != kNotReady) throw DriverError(Describe(driver.query.name, result));
+    CheckStream(driver, stream);
     lock.lock();
   }
   return error_;

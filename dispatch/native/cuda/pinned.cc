@@ -1,34 +1,52 @@
 #include "pinned.h"
 
+#include <algorithm>
+
 namespace effects::cuda {
 
 Slot::~Slot() {
-  if (pool_ != nullptr && data_ != nullptr) pool_->give_back(data_, size_);
+  if (pool_ != nullptr) pool_->give_back(*this);
 }
 
-Slot PinnedPool::take(const Driver &driver, size_t size) {
-  size_t rounded = kSmallest;
-  while (rounded < size) rounded *= 2;
+Slot PinnedPool::take(const Driver &driver, size_t size, Stream stream) {
+  if (stream != nullptr) wait_for_room(driver, size, stream);
+  Slot slot(this, stream, size);
+  slot.size_ = kSmallest;
+  while (slot.size_ < size) slot.size_ *= 2;
   {
     std::lock_guard lock(mutex_);
-    if (auto it = free_.find(rounded); it != free_.end() && !it->second.empty()) {
-      Slot slot(this, it->second.back(), rounded);
+    if (auto it = free_.find(slot.size_); it != free_.end() && !it->second.empty()) {
+      slot.data_ = it->second.back();
       it->second.pop_back();
       return slot;
     }
   }
-  const size_t size_of_block = rounded < kBlock ? kBlock : rounded;
+  const size_t size_of_block = std::max(slot.size_, kBlock);
   void *made = nullptr;
   driver.allocate_pinned(&made, size_of_block, kPortable | kMapped);
-  auto *const block = static_cast<std::byte *>(made);
+  slot.data_ = static_cast<std::byte *>(made);
   std::lock_guard lock(mutex_);
-  for (size_t at = rounded; at < size_of_block; at += rounded) free_[rounded].push_back(block + at);
-  return Slot(this, block, rounded);
+  for (size_t at = slot.size_; at < size_of_block; at += slot.size_) free_[slot.size_].push_back(slot.data_ + at);
+  return slot;
 }
 
-void PinnedPool::give_back(std::byte *data, size_t size) {
+void PinnedPool::wait_for_room(const Driver &driver, size_t size, Stream stream) {
+  std::unique_lock lock(mutex_);
+  const auto has_room = [&] { return held_[stream] == 0 || held_[stream] + size <= kMost; };
+  while (!given_back_.wait_for(lock, kLook, has_room)) {
+    lock.unlock();
+    CheckStream(driver, stream);
+    lock.lock();
+  }
+  held_[stream] += size;
+}
+
+void PinnedPool::give_back(const Slot &slot) {
   std::lock_guard lock(mutex_);
-  free_[size].push_back(data);
+  if (slot.data_ != nullptr) free_[slot.size_].push_back(slot.data_);
+  if (slot.stream_ == nullptr) return;
+  held_[slot.stream_] -= slot.held_;
+  given_back_.notify_all();
 }
 
 PinnedPool &pinned_pool() {
