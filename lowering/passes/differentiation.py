@@ -170,6 +170,9 @@ def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., A
         try:
             known, staged, *others = divide(saveable, unknown, instantiated, eqn)
         except AssertionError:  # of JAX, which can save no results in a loop, and would have to
+            if not any(unknown):  # then it can save those of the whole loop, which runs once
+                outs = [False] * len(eqn.outvars)
+                return eqn, None, outs, outs, []
             for site in set[Site]().union(*(summarize(inner).sites for inner in _jax.jaxprs_in(eqn.params))):
                 if site.results is not None or site.content.calls_handler:
                     _refuse_unavailable(site=site)

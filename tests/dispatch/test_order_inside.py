@@ -221,3 +221,12 @@ def test_callback_whose_results_only_a_linearized_while_itself_needs(wrap, has_a
     out, back, *_ = jax.vjp(value, 1.0, has_aux=has_aux)
     assert (out, back(1.0)) == (2 if has_aux else 3, (2,))
     assert calls == [0, 1]
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, fx.jit], ids=["eager", "fx.jit"])
+@pytest.mark.parametrize("differentiate", [jax.grad, lambda f: lambda x: jax.linearize(f, x)[1](1.0)])
+def test_callback_in_a_while_without_tangents_in_a_checkpoint(jit, differentiate):
+    """The results of the loop are kept, as those of a callback outside of a loop are, and it runs once."""
+    f, calls = _counts(3)
+    slope = differentiate(jax.checkpoint(lambda x: x * f(jax.lax.stop_gradient(x))))
+    assert (jit(slope)(1.0), calls) == (9, [0, 1])
