@@ -22,6 +22,7 @@ def interrupted_at(step, act):
                 raise KeyboardInterrupt
         return trace
 
+    sys._getframe().f_trace_opcodes = True  # early releases of Python 3.12 ask this frame alone
     sys.settrace(trace)
     try:
         act()
