@@ -29,7 +29,7 @@ pytestmark = [
 DEVICES = {"cuda": ("NVIDIA H100 80GB HBM3", 132, "gpu"), "tpu": ("TPU v5p", 1, "tpu")}
 
 TARGETS = {"triton": ("cuda", plt.CompilerParams()), "tpu": ("tpu", pltpu.CompilerParams())}
-if jax.__version_info__ < (0, 12):  # JAX 0.12 compiles no `pallas_call` so
+if hasattr(jax.config, "jax_pallas_use_mosaic_gpu"):  # JAX since 0.11.2 compiles no `pallas_call` so
     TARGETS["mosaic_gpu"] = ("cuda", plgpu.CompilerParams())
 
 BLOCK = 128
