@@ -27,7 +27,7 @@ def with_scan_values(params: dict[str, Any], *, consts: int, carry: int) -> dict
     what it has."""
     if "num_consts" in params:
         return {**params, "num_consts": params["num_consts"] + consts, "num_carry": params["num_carry"] + carry}
-    from jax._src import flattree as ft  # since 0.12
+    from jax._src import flattree as ft  # since 0.11
 
     old_consts, old_carry, xs = params["ft_in"].unpack()
     carry_out, ys = params["ft_out"].unpack()

@@ -54,7 +54,7 @@ def bind_custom_vjp(
                 outs = backward(*flat)
                 if not isinstance(outs, tuple):
                     return outs
-                outs, *logs[:] = outs  # since 0.12, what the rule wants to tell
+                outs, *logs[:] = outs  # since 0.11.1, what the rule wants to tell
                 return outs
 
             outs = [ad.Zero(typeof(first).to_tangent_aval()), *with_backward(cotangents)(first, *rest)]

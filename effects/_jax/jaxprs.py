@@ -1,4 +1,4 @@
-"""Jaxprs. In 0.12 a jaxpr holds its constants; before, a ClosedJaxpr did."""
+"""Jaxprs. Since 0.11 a jaxpr holds its constants; before, a ClosedJaxpr did."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ClosedJaxpr: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)
 
 
 def is_closed(jaxpr: Any) -> bool:
-    """Whether a jaxpr holds its constants; in 0.12 all do."""
+    """Whether a jaxpr holds its constants; since 0.11 all do."""
     return isinstance(jaxpr, ClosedJaxpr)
 
 

@@ -30,7 +30,7 @@ def kernel_target(ctx: Any, params: dict[str, Any]) -> str:
         return MOSAIC_TPU
     options = params["compiler_params"]
     if options is None:
-        by_default = getattr(jax_config, "jax_pallas_use_mosaic_gpu", None)  # up to 0.11
+        by_default = getattr(jax_config, "jax_pallas_use_mosaic_gpu", None)  # up to 0.11.1
         return MOSAIC_GPU if by_default is not None and by_default.value else TRITON
     return MOSAIC_GPU if "mosaic_gpu" in type(options).__module__ else TRITON
 

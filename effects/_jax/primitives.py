@@ -50,7 +50,7 @@ def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:
         custom_vjp_call_p: lambda params: params["call_jaxpr"],
         custom_derivatives.remat_opt_p: lambda params: params["fwd_jaxpr"],
         custom_vmap_p: lambda params: params["call"],
-        hijax.call_hi_primitive_p: lambda params: _expanded(params["_prim"]),  # since 0.12 `custom_root` is one
+        hijax.call_hi_primitive_p: lambda params: _expanded(params["_prim"]),  # since 0.11.2 `custom_root` is one
     }
     return calls
 

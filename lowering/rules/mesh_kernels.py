@@ -33,8 +33,8 @@ MSG_MESH_AWAITED = (
 )
 MSG_MESH_SIMULATED = (
     "The kernel `{kernel}` over a mesh has effects at {where}, and `interpret=True`. JAX does not know there which "
-    "program of the mesh it simulates. Pass `interpret=plgpu.InterpretGPUParams()`, which JAX has since 0.12, or write "
-    "the kernel for `pl.pallas_call`."
+    "program of the mesh it simulates. Pass `interpret=plgpu.InterpretGPUParams()`, which JAX has since 0.11.1, or "
+    "write the kernel for `pl.pallas_call`."
 )
 
 
