@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,8 +34,8 @@ def call_handler(
     aliases: dict[int, int] | None = None,
     layouts: tuple[Sequence[Any], Sequence[Any]] | None = None,
 ) -> Sequence[Any]:
-    """Calls a handler of XLA's FFI. `aliases`: which operands are which results. The runtime's own tokens are in no
-    memory, and XLA cannot compile for GPUs where one is said to be in another's, so these are left out. `layouts`: of
+    """Calls a handler of XLA's FFI. `aliases`: which operands are which results. The runtime's own tokens have no
+    memory, and XLA cannot compile for GPUs what gives them an alias, so that these are left out. `layouts`: of
     operands and of results, the axes of each, the one that varies slowest first; without them all are row-major.
 
     `jax.ffi.ffi_lowering` does the same and more, and takes five times as long; a program may have a great many calls.
@@ -95,6 +96,29 @@ def _layouts(axes: Sequence[Sequence[int]]) -> Any:
     """`axes`: of each value, the one that varies slowest first."""
     index = ir.IndexType.get()
     return ir.ArrayAttr.get([ir.DenseIntElementsAttr.get(np.array(each[::-1], np.int64), type=index) for each in axes])
+
+
+_GPUS = ("cuda", "rocm")
+_is_left_to_host = contextvars.ContextVar("_is_left_to_host", default=False)
+
+
+def lower_compute_on(lowering: Callable[..., Any]) -> Callable[..., Any]:
+    """JAX's lowering of `compute_on`, with which `left_to_host_by` knows what is inside."""
+
+    def lower(ctx: Any, *args: Any, compute_type: str, **params: Any) -> Any:
+        entered = _is_left_to_host.set(_is_left_to_host.get() or compute_type == "device_host")
+        try:
+            return lowering(ctx, *args, compute_type=compute_type, **params)
+        finally:
+            _is_left_to_host.reset(entered)
+
+    return lower
+
+
+def left_to_host_by(ctx: Any) -> Sequence[str]:
+    """The GPUs' platforms for which `compute_on("device_host")` leaves this part of the program to the host."""
+    is_left = _is_left_to_host.get() or getattr(ctx.jaxpr_eqn_ctx, "compute_type", None) == "device_host"
+    return [name for name in platforms_of(ctx) if is_left and name in _GPUS]
 
 
 def is_for_export(ctx: Any) -> bool:

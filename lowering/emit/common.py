@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import _jax
+from effects._jax import patches
 from effects._model.site import Site
 from effects.lowering.host.sites import known_sites
 
@@ -22,8 +23,19 @@ MSG_NO_DEVICE = (
 )
 
 
+MSG_ON_HOST = (
+    "Effect `{effect}` at {where} is in a part of a program for {platforms} that `compute_on('device_host')` leaves to "
+    "the host. XLA finds no handlers there, and would end the process. Move the effect out of that part: what goes in "
+    "and what comes out can be shown around it."
+)
+
+patches.implements("lowering of compute_on")(_jax.lower_compute_on)
+
+
 def register_site(ctx: Any, site: Site) -> None:
-    """Makes the site known for as long as the program may bring its records."""
+    """Makes the site known for as long as the program may bring its records. Refuses one where XLA has no handlers."""
+    if platforms := " and ".join(_jax.left_to_host_by(ctx)):
+        raise NotImplementedError(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
     for each in (*site.content.inner_sites, site):
         if (claim := known_sites.register(each.portable)) is not None:
             _jax.keep_with_program(ctx, claim)

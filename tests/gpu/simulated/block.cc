@@ -113,7 +113,7 @@ bool Block::step(Thread &thread) {
       ++thread.met_block;
       waits_.insert(&thread);
     }
-    if (!all_met(&Thread::met_block, thread.met_block, 0, threads_.size())) return false;
+    if (!is_met_by_all(thread)) return false;
     waits_.erase(&thread);
   } else if (name == "shfl"_w || name == "vote"_w || name == "redux"_w) {
     if (!exchange(thread, now)) return false;

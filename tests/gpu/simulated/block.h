@@ -20,7 +20,7 @@ struct Thread {
   size_t at = 0; // its next instruction
   std::vector<uint64_t> registers;
   std::vector<std::byte> local;
-  uint32_t properties[kZero + 1] = {};
+  uint32_t properties[kNumProperties] = {};
   bool carry = false, is_over = false;
   // How often it has met the other threads of its block and of its warp.
   size_t met_block = 0, met_warp = 0;
@@ -46,8 +46,7 @@ public:
                                      grid.y,
                                      grid.z,
                                      i % kWarpSize,
-                                     i / kWarpSize,
-                                     0};
+                                     i / kWarpSize};
       std::copy(std::begin(properties), std::end(properties), threads_[i].properties);
       threads_[i].registers.resize(kernel.registers.size());
       threads_[i].local.resize(kernel.local);
@@ -110,11 +109,10 @@ private:
     return static_cast<std::byte *>(is_own ? reinterpret_cast<void *>(address) : memory().real(address, size));
   }
 
-  // Returns whether all threads have come as often as this one has now. If not, the thread stands still.
-  bool all_met(size_t Thread::*met, size_t times, size_t first, size_t last) const {
-    return std::all_of(threads_.begin() + static_cast<long>(first),
-                       threads_.begin() + static_cast<long>(std::min(last, threads_.size())),
-                       [&](const Thread &other) { return other.is_over || other.*met >= times; });
+  // Whether all threads have come to the barrier at which this one is.
+  bool is_met_by_all(const Thread &thread) const {
+    return std::all_of(threads_.begin(), threads_.end(),
+                       [&](const Thread &other) { return other.is_over || other.met_block >= thread.met_block; });
   }
 
   // What threads of a warp give each other. A thread that has given goes on when all have.

@@ -29,7 +29,7 @@ struct Operand {
   bool negated = false; // a predicate
 };
 
-enum Property { kTid, kNtid = 3, kCtaid = 6, kNctaid = 9, kLane = 12, kWarp, kZero };
+enum Property { kTid, kNtid = 3, kCtaid = 6, kNctaid = 9, kLane = 12, kWarp, kNumProperties };
 
 // A word of an instruction, as a number that is compared sooner.
 constexpr uint64_t operator""_w(const char *text, size_t size) {

@@ -74,7 +74,7 @@ bool Memory::map(Address address, size_t size, int device) {
 void Memory::unmap(Address address) {
   std::lock_guard lock(mutex_);
   const auto it = ranges_.find(address);
-  if (it == ranges_.end()) Fail("Memory is given back that nobody has.");
+  if (it == ranges_.end()) Fail("Memory is given back twice, or was never there.");
   used_[it->second.device] -= it->second.size;
   ranges_.erase(it);
 }
@@ -106,7 +106,7 @@ Memory::Range Memory::find(Address address) {
 void *Memory::real(Address address, size_t size, bool is_copy) {
   const size_t offset = address - reinterpret_cast<Address>(shown_);
   const bool is_of_device = offset < kAll;
-  if (is_of_device || !is_copy) {
+  if (size != 0 && (is_of_device || !is_copy)) { // nothing may be copied from and to nowhere
     const Range range = find(address);
     if (range.size == 0 || address + size > range.first + range.size)
       Fail("A kernel or a copy reaches memory that is neither a device's nor pinned, at " + std::to_string(address) +

@@ -28,7 +28,7 @@ public:
 
   Memory();
 
-  // Addresses for so many bytes, or 0. They are nobody's memory yet.
+  // Addresses for so many bytes, or 0. They have no memory yet.
   Address reserve(size_t size);
   void give_back(Address address, size_t size);
   // From now on it is memory of the device. Returns false if that has no more.

@@ -159,7 +159,7 @@ def test_sharded_programs():
 
 
 def test_programs_that_jax_dispatches():
-    """JAX's own tokens keep their order. They are in no memory, and XLA fails where they are said to be."""
+    """JAX's own tokens keep their order. They have no memory, so that none is an alias, which XLA could not compile."""
     effect = _register_nothing()
 
     def f(x):
@@ -194,6 +194,22 @@ def _capsule():
 
     _lapack.initialize()
     return _lapack.registrations()["lapack_spotrf_ffi"]
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit])
+def test_parts_that_are_left_to_the_host(jit):
+    """XLA has no handlers there, and ends the process when it compiles such a program. For CPUs it compiles it."""
+    from jax.experimental import compute_on
+
+    def body(x):
+        fx.print("{}", x)
+        return x + 1
+
+    call = getattr(compute_on, "compute_on2", compute_on.compute_on)
+    f = call(body, compute_type="device_host", out_memory_spaces=jax.memory.Space.Device)
+    with pytest.raises(NotImplementedError, match=r"test_text.py:\d+.* for cuda that .compute_on"):
+        lowered(f, 1.0, jit=jit)
+    assert "effects_" in jit(f).lower(1.0).as_text()
 
 
 def test_without_handlers():
