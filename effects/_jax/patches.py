@@ -110,8 +110,8 @@ _TABLE = (
     Patch(
         "lowering of compute_on",
         (lowering(compute_on_p),),
-        "An effect is refused in a part of a program for a GPU that `compute_on` leaves to the host. The rest is lowered "
-        "as before.",
+        "An effect is refused in a part of a program for a GPU that `compute_on` leaves to the host. The rest is "
+        "lowered as before.",
         "XLA finds no handlers for such a part, JAX's own neither, and ends the process.",
         "0.10",
         "XLA's plugin for GPUs has handlers for the host.",
