@@ -1,6 +1,7 @@
 // The driver's functions for kernels. What a module is loaded from is its text, which is what the simulated assembler
 // makes.
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -36,6 +37,13 @@ extern "C" {
 
 Result cuModuleLoadData(Loaded **made, const void *image) {
   CALLED_IN_CONTEXT("cuModuleLoadData")
+  if (std::memcmp(image,
+                  "\x7f"
+                  "ELF",
+                  4) == 0)
+    Fail(
+        "A kernel was assembled. NVIDIA's assembler was found ahead of the simulated one: install JAX's plugin without "
+        "what it depends on.");
   try {
     auto loaded = std::make_unique<Loaded>();
     loaded->module = std::make_unique<Module>(static_cast<const char *>(image), device());

@@ -103,8 +103,9 @@ def _toolkit(libraries: Path, plugin: Path) -> Path:
 
 
 def _functions(plugin: Path) -> Iterator[Path]:
-    roots = [plugin / "nvidia" / "cu13", *(Path(path, "nvidia", "cu13") for path in sys.path), Path("/usr/local/cuda")]
-    return (found for root in roots[::-1] if (found := root / "nvvm").exists())
+    """Where they may be, the best place last."""
+    roots = Path("/usr/local/cuda"), plugin / "toolkit" / "nvidia" / "cu13"
+    return (found for root in roots if (found := root / "nvvm").exists())
 
 
 @contextlib.contextmanager
