@@ -90,7 +90,6 @@ from effects._jax.lowering import call_handler as call_handler
 from effects._jax.lowering import is_for_export as is_for_export
 from effects._jax.lowering import keep_with_program as keep_with_program
 from effects._jax.lowering import left_to_host_by as left_to_host_by
-from effects._jax.lowering import lower_compute_on as lower_compute_on
 from effects._jax.lowering import mark_replicated as mark_replicated
 from effects._jax.lowering import mask_and_add as mask_and_add
 from effects._jax.lowering import missing_platform as missing_platform

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,25 +98,11 @@ def _layouts(axes: Sequence[Sequence[int]]) -> Any:
 
 
 _GPUS = ("cuda", "rocm")
-_is_left_to_host = contextvars.ContextVar("_is_left_to_host", default=False)
-
-
-def lower_compute_on(lowering: Callable[..., Any]) -> Callable[..., Any]:
-    """JAX's lowering of `compute_on`, with which `left_to_host_by` knows what is inside."""
-
-    def lower(ctx: Any, *args: Any, compute_type: str, **params: Any) -> Any:
-        entered = _is_left_to_host.set(_is_left_to_host.get() or compute_type == "device_host")
-        try:
-            return lowering(ctx, *args, compute_type=compute_type, **params)
-        finally:
-            _is_left_to_host.reset(entered)
-
-    return lower
 
 
 def left_to_host_by(ctx: Any) -> Sequence[str]:
     """The GPUs' platforms for which `compute_on("device_host")` leaves this part of the program to the host."""
-    is_left = _is_left_to_host.get() or getattr(ctx.jaxpr_eqn_ctx, "compute_type", None) == "device_host"
+    is_left = getattr(ctx.jaxpr_eqn_ctx, "compute_type", None) == "device_host"
     return [name for name in platforms_of(ctx) if is_left and name in _GPUS]
 
 

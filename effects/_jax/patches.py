@@ -31,10 +31,9 @@ from effects._jax.later_patches import CHECKIFY as CHECKIFY
 from effects._jax.later_patches import KERNELS as KERNELS
 from effects._jax.later_patches import MESH_KERNELS as MESH_KERNELS
 from effects._jax.later_patches import ROWS_OF, Rows
-from effects._jax.patch import Patch, Patches, attribute, entry, lowering, method
+from effects._jax.patch import Patch, Patches, attribute, entry, method
 from effects._jax.primitives import (
     annotated_calls,
-    compute_on_p,
     cond_p,
     custom_vmap_p,
     inlined_calls,
@@ -106,15 +105,6 @@ _TABLE = (
         "effects happen once for all lanes.",
         "0.10",
         "JAX has a batching rule for `run_state`, and batches what has effects also where no argument has lanes.",
-    ),
-    Patch(
-        "lowering of compute_on",
-        (lowering(compute_on_p),),
-        "An effect is refused in a part of a program for a GPU that `compute_on` leaves to the host. The rest is "
-        "lowered as before.",
-        "XLA finds no handlers for such a part, JAX's own neither, and ends the process.",
-        "0.10",
-        "XLA's plugin for GPUs has handlers for the host.",
     ),
     Patch(
         "axis of tangents",

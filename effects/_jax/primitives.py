@@ -39,7 +39,6 @@ custom_jvp_call_p = custom_derivatives.custom_jvp_call_p
 custom_vjp_call_p = custom_derivatives.custom_vjp_call_p
 custom_vmap_p = custom_batching.custom_vmap_p
 run_state_p = discharge.run_state_p
-compute_on_p = compute_on.compute_on_p
 
 
 def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import _jax
-from effects._jax import patches
 from effects._model.site import Site
 from effects.lowering.host.sites import known_sites
 
@@ -22,14 +21,11 @@ MSG_NO_DEVICE = (
     "Lower the program where there is one, or export it with `fx.export(f, platforms=[{platform!r}])`."
 )
 
-
 MSG_ON_HOST = (
     "Effect `{effect}` at {where} is in a part of a program for {platforms} that `compute_on('device_host')` leaves to "
     "the host. XLA finds no handlers there, and would end the process. Move the effect out of that part: what goes in "
     "and what comes out can be shown around it."
 )
-
-patches.implements("lowering of compute_on")(_jax.lower_compute_on)
 
 
 def register_site(ctx: Any, site: Site) -> None:

@@ -176,23 +176,6 @@ def _tokens_of_log():
     return len({record.token for record in records})
 
 
-def _left_to_the_host():
-    """Whether an effect is refused that a GPU leaves to the host, where XLA has no handlers."""
-    from jax.experimental import compute_on
-
-    def body(x):
-        fx.print("{}", x)
-        return x
-
-    call = getattr(compute_on, "compute_on2", compute_on.compute_on)
-    f = call(body, compute_type="device_host", out_memory_spaces=jax.memory.Space.Device)
-    try:
-        fx.jit(f).trace(1.0).lower(lowering_platforms=("cuda",))
-    except NotImplementedError:
-        return "refused"
-    return "lowered"
-
-
 # Functions of their own at each call, so that nothing comes from caches of JAX.
 NEEDED = {
     "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
@@ -224,7 +207,6 @@ NEEDED = {
     "export": (_export_of_jitted, 1, 0),
     "deserialize": (_deserialized, 1, 0),
     "effects_barrier": (_failures_of_barrier, 1, 0),
-    "lowering of compute_on": (_left_to_the_host, "refused", "lowered"),
 }
 """By row: what a program gives, with it and without it."""
 
