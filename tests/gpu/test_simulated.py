@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 from tests.gpu.simulated.environment import NoPlugin, environment
-from tests.helpers import ROOT
+from tests.gpu.suites import assert_passes
+from tests.helpers import run_python
 
 ASYNCHRONOUS = "tests/lowering/asynchronous"
 SUITES = {
@@ -36,25 +34,18 @@ CASES = [
 @pytest.mark.parametrize("suite, gpus, records", CASES)
 def test_suites_pass_on_simulated_gpus(suite, gpus, records):
     """What a GPU would have been given is right, and in the right order."""
+    assert_passes(SUITES[suite], {**_variables(gpus), "EFFECTS_GPU_RECORDS": records})
+
+
+def _variables(gpus):
     try:
-        variables = environment(gpus)
+        return environment(gpus)
     except NoPlugin as error:
         pytest.skip(str(error))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITES[suite]],
-        env={**os.environ, **variables, "EFFECTS_GPU_RECORDS": records},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1])
 
 
 GRAPHS = """
-import glob, os, sys
+import glob, os
 import jax, jax.numpy as jnp
 import effects as fx
 
@@ -71,27 +62,16 @@ def f(x):
     return jax.lax.fori_loop(0, 3, turn, x)
 
 f.lower(jnp.ones((8, 8))).compile()
-(file,) = glob.glob(os.path.join(sys.argv[1], "*jit_f*after_thunk_passes.txt"))
+(file,) = glob.glob(os.path.join(os.environ["FOLDER"], "*jit_f*after_thunk_passes.txt"))
 print(open(file).read())
 """
 
 
 def test_cuda_graphs_are_made_of_what_is_around_effects(tmp_path):
     """XLA makes graphs of kernels, and leaves calls that record outside."""
-    try:
-        variables = environment(1)
-    except NoPlugin as error:
-        pytest.skip(str(error))
+    variables = _variables(1)
     flags = variables["XLA_FLAGS"].replace("--xla_gpu_enable_command_buffer=", "") + f" --xla_dump_to={tmp_path}"
-    done = subprocess.run(
-        [sys.executable, "-c", GRAPHS, tmp_path],
-        env={**os.environ, **variables, "XLA_FLAGS": flags},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_python(GRAPHS, env={**variables, "XLA_FLAGS": flags, "FOLDER": str(tmp_path)})
     assert done.returncode == 0, done.stderr[-2000:]
     body = done.stdout[done.stdout.index("body:") :]
     assert re.findall(r"^ {4}\d+: (\w+)", body, re.M) == ["kCommandBuffer", "kCustomCall", "kCommandBuffer"]
