@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 27
+INTERFACE = 28
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -58,10 +58,13 @@ def step_numbers(step: TokenStep, length: int) -> tuple[list[int], list[int]]:
 DOMAIN_BITS = 8
 """How many bits of the stream number the order domain within its program; the rest number the thread."""
 
+PLACED_THREAD = 0xFFFFFE
+"""In place of a thread's number: the token lies on devices for program after program, and its epoch is the number of a
+cell of native code's that has both."""
 UNTRACKED_THREAD = 0xFFFFFF
 """The thread of untracked records: those of programs that JAX dispatched, which have no epochs."""
 FIRST_NESTED_THREAD = 1 << 23
-"""The drain's threads have numbers from below `UNTRACKED_THREAD` down, and the user's from 1 up, to here."""
+"""The drain's threads have numbers from below `PLACED_THREAD` down, and the user's from 1 up, to here."""
 
 
 def stream_of(thread: int, domain: int = 0) -> int:
@@ -335,6 +338,7 @@ def layout() -> dict[str, Any]:
         "numbers": {
             "interface": INTERFACE,
             "domain_bits": DOMAIN_BITS,
+            "placed_thread": PLACED_THREAD,
             "untracked_thread": UNTRACKED_THREAD,
             "all_devices": ALL_DEVICES,
             "first_gpu": FIRST_GPU,

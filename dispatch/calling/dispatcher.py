@@ -234,6 +234,9 @@ def _explicit_token_or_raise(error: Exception, token: Any) -> Any:
         # The user guards against transfers, and the runtime token is one. It is ours, and so is allowed.
         with jax.transfer_guard_host_to_device("allow"):
             return jax.device_put(token)
+    # It lies on another device than the program runs on, and may not be copied from there.
+    if isinstance(error, RuntimeError) and _GUARDED_BETWEEN in str(error):
+        return token
     # Arguments on devices that do not belong together: the error must name these, not the token.
     if isinstance(error, ValueError) and TOKEN_NAME in str(error):
         return token
@@ -319,3 +322,4 @@ def _raise_what_ended(stream: Stream, number: int) -> None:
 
 
 _GUARDED = f"Disallowed host-to-device transfer: aval=ShapedArray(uint32[{TOKEN_LENGTH}])"
+_GUARDED_BETWEEN = _GUARDED.replace("host-to-device", "device-to-device")

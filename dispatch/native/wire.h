@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 27;
+inline constexpr int kInterface = 28;
 
 // Tokens
 
@@ -55,6 +55,10 @@ inline constexpr TokenStep kLeaveStep{true, 2, 0, 0};  // and ends it: of the to
 
 // The stream of untracked records: those that JAX dispatched, outside of `effects.jit`. It has no epochs.
 inline constexpr uint32_t kUntrackedThread = 0xFFFFFF;
+
+// In place of a thread's number: the token lies on devices for program after program, and its epoch is the number of a
+// cell that has both (see TokenCells).
+inline constexpr uint32_t kPlacedThread = 0xFFFFFE;
 
 // Records
 

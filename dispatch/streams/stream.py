@@ -16,7 +16,14 @@ import jax
 import numpy as np
 
 from effects._api.config import config
-from effects._jax import Array, forget_fast_paths, launches_take_threads, platform_of, with_flat_arguments
+from effects._jax import (
+    Array,
+    forget_fast_paths,
+    launches_take_threads,
+    platform_of,
+    sharding_of_call,
+    with_flat_arguments,
+)
 from effects._model.native_text import FOLLOWS_NUMPY
 from effects._model.platform import PLATFORMS
 from effects._model.print_options import print_options
@@ -189,14 +196,17 @@ class StreamHost:
         """The runtime tokens of so many epochs, on the host."""
         return list(token_memory(self._thread, first, count))
 
-    def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool] | None:
-        """The sharding of these arguments, and the tokens on all of its devices; None if that is one."""
+    def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool | None]:
+        """The sharding of these arguments, None if that is one device, and the tokens there."""
         return self._placed.find_pool(args, kwargs)
 
-    def find_pool_of_one(self) -> native.Pool | None:
-        """The tokens on the only device that there is; None if there are several, or it does not read them where they
-        lie in the host's memory. Asked once."""
-        return self._placed.find_pool_of_one()
+    def find_pool_on(self, device: Any) -> native.Pool | None:
+        """The tokens on this device; if it is None on the one that runs programs whose arguments name none."""
+        return self._placed.find_pool_on(device)
+
+    def spans_devices(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the devices of these arguments are several."""
+        return sharding_of_call(args, kwargs) is not None
 
     def may_wait(self, output: Any) -> bool:
         """Whether writing to this output may wait for effects. Asked whenever it is another than before."""

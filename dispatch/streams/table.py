@@ -11,7 +11,7 @@ from typing import Any
 
 from effects._api.config import Config, config
 from effects._jax import count_fast_paths
-from effects._wire import UNTRACKED_THREAD
+from effects._wire import PLACED_THREAD
 from effects.dispatch.streams.stream import SharedStream, Stream, WouldTrace
 from effects.lowering.host.native import native
 
@@ -38,7 +38,7 @@ class Streams:
         self._ended: list[int] = []  # numbers of threads that are gone
         # The drain's threads are made as they are needed. The user's are counted by themselves, as in all processes.
         self._numbers = itertools.count(1)
-        self._nested_numbers = itertools.count(UNTRACKED_THREAD - 1, -1)
+        self._nested_numbers = itertools.count(PLACED_THREAD - 1, -1)
         config.listen(self._configure)
 
     def _configure(self, settings: Config) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core, xla_bridge
+from jax._src import core
 from jax._src.array import ArrayImpl
 from jax._src.lib import xla_client
 
@@ -42,10 +42,21 @@ def replicated(sharding: Any) -> Any:
     return jax.NamedSharding(sharding.mesh, jax.P())
 
 
-def only_device() -> Any:
-    """The device on which all is computed; None if there are several, of one platform or of different ones."""
-    devices = [device for backend in xla_bridge.backends().values() for device in backend.devices()]
-    return devices[0] if len(devices) == 1 else None
+def default_device() -> Any:
+    """The device of programs whose arguments name none; None if it is not known."""
+    device = jax.config.jax_default_device
+    if device is None:
+        device = jax.local_devices()[0]
+    return device if isinstance(device, jax.Device) else None
+
+
+def array_device_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The device of these arguments, of which none lies on several: that of the first committed one, or else of the
+    first array; None if there is none."""
+    arrays = [x for x in jax.tree.leaves((args, kwargs)) if type(x) is ArrayImpl]
+    first = next((x for x in arrays if x.committed), arrays[0] if arrays else None)
+    on_one = first is not None and first.sharding.num_devices == 1
+    return next(iter(first.sharding.device_set)) if on_one else None
 
 
 class Placing:
@@ -68,10 +79,3 @@ class Placing:
                 raise
             with jax.transfer_guard_host_to_device("allow"):  # it is no transfer of the user's
                 return xla_client.batched_device_put(aval, self._sharding, copies, self._devices, self._committed)
-
-    @staticmethod
-    def shares_memory(placed: Any, x: np.ndarray) -> bool:
-        """Whether the devices read the host's array where it lies."""
-        if any(device.platform != "cpu" for device in placed.sharding.addressable_devices):
-            return False
-        return all(shard.data.unsafe_buffer_pointer() == x.ctypes.data for shard in placed.addressable_shards)

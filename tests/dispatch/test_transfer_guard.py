@@ -35,6 +35,19 @@ def _guarding_all_threads():
         jax.config.update("jax_transfer_guard", "allow")
 
 
+def test_token_on_another_device(lines):
+    """Where the arguments do not say on which devices a program runs, no copy from one device to others is needed."""
+    sharding = jax.NamedSharding(mesh_over(0, 1), jax.P("x"))
+    f = fx.jit(lambda x: fx.print("{}", x), in_shardings=sharding)
+
+    def call():
+        for _ in range(2):
+            with jax.transfer_guard_device_to_device("disallow_explicit"):
+                f(np.arange(2))
+
+    assert lines(call) == ["[0 1]", "[0 1]"]
+
+
 @pytest.mark.parametrize("guard", [lambda: jax.transfer_guard("disallow_explicit"), _guarding_all_threads])
 @pytest.mark.parametrize("compiled", [False, True], ids=["new", "compiled"])
 @pytest.mark.parametrize("devices", [1, 2])

@@ -80,6 +80,25 @@ def test_what_is_shown_is_what_there_was(lines):
     ]
 
 
+def test_token_stays_on_the_device(lines):
+    """What a program's call has to copy there by itself costs more than the program."""
+    f = fx.jit(lambda x: (fx.print("{}", x), x + 1)[1])
+    made = []
+
+    def call():
+        x = jnp.int32(0)
+        for _ in range(40):
+            x = f(x)
+            fx.effects_barrier()
+
+    lines(call)
+    with pytest.MonkeyPatch.context() as patch:
+        place = _jax.Placing.place
+        patch.setattr(_jax.Placing, "place", lambda *args: made.append(args) or place(*args))
+        assert lines(call) == [str(i) for i in range(40)]
+    assert len(made) < 5  # where a call comes before it is known that the one before is over
+
+
 def test_many_records(lines):
     """None of a hundred thousand is lost, and all are in order."""
 

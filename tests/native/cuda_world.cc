@@ -30,7 +30,10 @@ OnDevice::OnDevice(On on, uint32_t thread, uint32_t epoch, int32_t device) : on_
   // As XLA's registry does.
   LoadedSite::id.type_id = 1;
   cuda::LoadedCudaSite::id.type_id = 2;
-  token.token = check::MakeToken(thread, 0, epoch, 0);
+  const uint32_t cell = token_cells().add();
+  token_cells().set(cell, thread, epoch);
+  const std::string placed = ValueOf(check::MakeToken(kPlacedThread, 0, cell, 0)).bytes;
+  token = LoadToken(placed.data(), placed.size());
   if (on_ == On::kCpu) return;
   static const bool loaded = [] {
     cuda::use_driver("the stand-in", &StandIn_Find);

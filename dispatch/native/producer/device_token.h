@@ -8,11 +8,19 @@
 
 #include "../wire.h"
 #include "bytes.h"
+#include "token_cells.h"
 
 namespace effects {
 
 struct DeviceToken {
-  Token token;
+  DeviceToken() = default;
+  DeviceToken(const Token &token) : token(token), placed_stream(token.stream), placed_epoch(token.epoch) {}
+  DeviceToken(const DeviceToken &of, bool has_group, const ReplicaNumbers &replicas)
+      : token(of.token), placed_stream(of.placed_stream), placed_epoch(of.placed_epoch), has_group(has_group),
+        replicas(replicas) {}
+
+  Token token{};                                // with the stream and epoch of its program
+  uint32_t placed_stream = 0, placed_epoch = 0; // as they lie on the device: the same in all tokens of a program
   bool has_group = false;
   ReplicaNumbers replicas{};
 
@@ -40,8 +48,10 @@ inline DeviceToken LoadToken(const void *data, size_t size) {
   if (size != kTokenSize && size != kReplicaTokenSize)
     throw std::invalid_argument("A token has neither the type uint32[4] nor uint32[8]. Effects and the native module "
                                 "must come from one version of token-effects. Install the package anew.");
-  DeviceToken token;
-  std::memcpy(&token.token, data, kTokenSize);
+  Token placed;
+  std::memcpy(&placed, data, kTokenSize);
+  DeviceToken token(placed);
+  Resolve(token.token);
   if ((token.has_group = size != kTokenSize))
     std::memcpy(&token.replicas, static_cast<const std::byte *>(data) + kTokenSize, sizeof token.replicas);
   return token;
@@ -50,7 +60,8 @@ inline DeviceToken LoadToken(const Span &span) { return LoadToken(span.data, spa
 
 // Into a buffer of the size that it was read from.
 inline void StoreToken(const DeviceToken &token, void *data) {
-  std::memcpy(data, &token.token, kTokenSize);
+  const Token placed{token.placed_stream, token.placed_epoch, token.token.phase, token.token.index};
+  std::memcpy(data, &placed, kTokenSize);
   if (token.has_group) std::memcpy(static_cast<std::byte *>(data) + kTokenSize, &token.replicas, sizeof token.replicas);
 }
 

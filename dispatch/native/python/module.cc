@@ -45,8 +45,10 @@ nb::list ToList(const std::vector<Handler> &handlers) {
 }
 
 Token ToToken(nb::handle tuple) {
-  return {nb::cast<uint32_t>(tuple[0]), nb::cast<uint32_t>(tuple[1]), nb::cast<uint32_t>(tuple[2]),
-          nb::cast<uint32_t>(tuple[3])};
+  Token token{nb::cast<uint32_t>(tuple[0]), nb::cast<uint32_t>(tuple[1]), nb::cast<uint32_t>(tuple[2]),
+              nb::cast<uint32_t>(tuple[3])};
+  Resolve(token);
+  return token;
 }
 
 NB_MODULE(_native, m) {
@@ -105,7 +107,7 @@ NB_MODULE(_native, m) {
       .def_ro("name", &Caller::name)
       .def_ro("traits", &Caller::traits)
       .def_ro("several", &Caller::several);
-  nb::class_<Pool>(m, "Pool").def(nb::init<nb::object>());
+  nb::class_<Pool>(m, "Pool").def(nb::init<uint32_t, nb::object>());
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<uint32_t, nb::handle, nb::handle, nb::handle, nb::handle>(), nb::arg("thread"), nb::arg("host"),
            nb::arg("array_type"), nb::arg("launching").none(), nb::arg("would_trace"))

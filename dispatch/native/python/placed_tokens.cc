@@ -1,6 +1,7 @@
 #include "placed_tokens.h"
 
-#include "../wire.h"
+#include "../producer/token_cells.h"
+#include "../xla/runtime.h"
 
 namespace effects {
 
@@ -12,45 +13,69 @@ bool IsDeleted(nb::handle array) {
   return deleted.is(nb::handle(Py_True));
 }
 
-PlacedToken Pool::take(uint32_t number) {
-  while (!free_.empty() || find_over()) {
+// Cells of tokens in use are not given back: devices may still come with these.
+Pool::~Pool() {
+  for (const PlacedToken &placed : free_) token_cells().release(placed.cell);
+}
+
+PlacedToken Pool::take(uint32_t number, nb::handle calls) {
+  if (free_.empty()) take_back(calls);
+  while (!free_.empty()) {
     PlacedToken placed = std::move(free_.back());
     free_.pop_back();
-    if (IsDeleted(placed.array)) continue; // and its memory is no more
-    *placed.epoch = number;
+    if (IsDeleted(placed.array)) {
+      token_cells().release(placed.cell);
+      continue;
+    }
+    token_cells().set(placed.cell, thread_, number);
+    placed.number = number;
     return placed;
   }
-  const nb::object made = make_(number);
-  const auto address = nb::cast<uintptr_t>(made[2]);
-  uint32_t *const epoch = address == 0 ? nullptr : reinterpret_cast<uint32_t *>(address + offsetof(Token, epoch));
-  return {made[0], made[1], epoch, {}};
+  const uint32_t cell = token_cells().add();
+  if (cell != 0) token_cells().set(cell, thread_, number);
+  return {make_(cell, number), cell, number, {}, false};
 }
 
 void Pool::give(PlacedToken placed) {
+  if (placed.cell == 0) return;
   placed.output_token.reset();
-  if (free_.size() < kKept && !placed.memory.is_none()) free_.push_back(std::move(placed));
+  placed.is_late = false;
+  if (free_.size() < kKept)
+    free_.push_back(std::move(placed));
+  else
+    token_cells().release(placed.cell);
 }
 
-void Pool::give_after(PlacedToken placed, nb::handle output_token) {
-  placed.output_token = nb::borrow(output_token);
-  if (in_use_.size() < kKept && !placed.memory.is_none()) in_use_.push_back(std::move(placed));
+void Pool::give_later(PlacedToken placed, nb::handle output_token) {
+  if (!output_token.is_none()) placed.output_token = nb::borrow(output_token);
+  if (placed.cell != 0 && in_use_.size() < kKept) in_use_.push_back(std::move(placed));
 }
 
+// Takes back the oldest tokens whose programs are over. Only a program that has closed is known to be: of one that has
+// failed records may still come, in a stream or from other devices. Its token is dropped, and its cell is no other's.
+// But the drain may hear that a program has closed before that is known here, so it is asked for once more, later.
+//
 // The oldest is taken out before it is asked whether it is over. Otherwise:
-//   1. Thread A asks the oldest token, and JAX lets go of Python's lock.
-//   2. Thread B asks the same token: it is over. B takes it for its own program.
-//   3. A hears that the token is over, and takes it too: two programs have one token.
-bool Pool::find_over() {
-  if (in_use_.empty()) return false;
-  PlacedToken oldest = std::move(in_use_.front());
-  in_use_.pop_front();
-  if (IsDeleted(oldest.output_token)) return false; // nothing says any more when its memory may be written
-  if (nb::cast<bool>(oldest.output_token.attr("is_ready")())) {
-    give(std::move(oldest));
-    return !free_.empty();
+//   1. Thread A asks for the oldest token's program, and JAX lets go of Python's lock.
+//   2. Thread B asks for the same one: it is over. B takes the token for its own program.
+//   3. A hears that it is over, and takes it too: two programs have one token.
+void Pool::take_back(nb::handle calls) {
+  for (size_t count = in_use_.size(); count > 0 && !in_use_.empty(); --count) {
+    PlacedToken oldest = std::move(in_use_.front());
+    in_use_.pop_front();
+    const bool has_closed = publisher().closed.contains(thread_, oldest.number);
+    const nb::handle output_token = oldest.output_token;
+    if (has_closed && output_token.is_valid() && IsDeleted(output_token)) continue; // nothing says any more when it is
+    if (has_closed && (!output_token.is_valid() || nb::cast<bool>(output_token.attr("is_ready")()))) {
+      give(std::move(oldest));
+      continue;
+    }
+    if (has_closed || PyDict_Contains(calls.ptr(), nb::int_(oldest.number).ptr()) == 1) {
+      in_use_.push_front(std::move(oldest));
+      return;
+    }
+    if (!std::exchange(oldest.is_late, true)) in_use_.push_back(std::move(oldest));
   }
-  in_use_.push_front(std::move(oldest));
-  return false;
 }
 
 } // namespace effects

@@ -97,16 +97,16 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
   const bool several = several_devices();
   const nb::object names = several && !kwargs.is_valid() ? nb::object(nb::dict()) : nb::borrow(kwargs);
   kwargs = names;
-  const nb::object found = !given.is_none() ? nb::object(nb::none())
-                           : several        ? find_pool(args, kwargs)
-                                            : pool_of_one();
-  Pool *const pool = found.is_none() ? nullptr : nb::cast<Pool *>(found);
+  const FoundPool found = !given.is_none() ? FoundPool{nb::none(), several && spans_devices(args, kwargs)}
+                          : several        ? find_pool(args, kwargs)
+                                           : FoundPool{pool_of_one(), false};
+  Pool *const pool = found.pool.is_none() ? nullptr : nb::cast<Pool *>(found.pool);
   PlacedToken placed;
-  if (pool != nullptr) placed = pool->take(number);
+  if (pool != nullptr) placed = pool->take(number, calls);
   const nb::object runtime_token = pool != nullptr ? placed.array : given.is_none() ? token(number) : nb::borrow(given);
   const TracingForbidden no(false); // we may be inside of another call
   const nb::object returned = several && !launching_.is_none()
-                                  ? launch(caller, pool != nullptr, threaded, runtime_token, args, kwargs)
+                                  ? launch(caller, found.over_several, threaded, runtime_token, args, kwargs)
                                   : Call(threaded, runtime_token, args, kwargs);
   forget_closed();
   nb::object awaited = nb::none();
@@ -115,9 +115,12 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
   Py_ssize_t at = 0;
   if (PyDict_Next(nb::object(returned[1]).ptr(), &at, &traits, &output_token)) { // one, if any
     awaited = keep(number, caller, traits, output_token, closed);
-    if (pool != nullptr)
-      closed && !Has(traits, kHasCustomCalls) ? pool->give(std::move(placed))
-                                              : pool->give_after(std::move(placed), output_token);
+    if (pool != nullptr) {
+      const bool calls_handlers = Has(traits, kHasCustomCalls);
+      closed && !calls_handlers
+          ? pool->give(std::move(placed))
+          : pool->give_later(std::move(placed), calls_handlers ? nb::handle(output_token) : nb::none());
+    }
   } else { // a program without effects closes nothing, and reads no token
     drain().fail(thread, number);
     if (pool != nullptr) pool->give(std::move(placed));
@@ -130,7 +133,7 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
 nb::object Stream::call_plain(Caller &caller, nb::handle plain, nb::handle args, nb::handle kwargs) {
   const TracingForbidden no(false); // as above
   if (!several_devices() || launching_.is_none()) return Call(plain, {}, args, kwargs);
-  return launch(caller, !find_pool(args, kwargs).is_none(), plain, {}, args, kwargs);
+  return launch(caller, spans_devices(args, kwargs), plain, {}, args, kwargs);
 }
 
 // Keeps what a program has returned for as long as it may fail. The drain may have been faster:
@@ -244,36 +247,65 @@ nb::object Stream::put(nb::handle program, nb::handle token, nb::handle args, nb
   return returned;
 }
 
-// The pool of the devices that run the program, which are those of its arguments; None if that is one device.
-nb::object Stream::find_pool(nb::handle args, nb::handle kwargs) {
-  if (sharding_.is_valid()) {
-    for (Py_ssize_t i = 0, count = NB_TUPLE_GET_SIZE(args.ptr()); i < count; ++i) {
-      const nb::handle arg = NB_TUPLE_GET_ITEM(args.ptr(), i);
-      if (arg.type().is(array_type_) && arg.attr("sharding").is(sharding_)) return pool_;
+// The tokens on the devices that run the program, which are those of its arguments.
+Stream::FoundPool Stream::find_pool(nb::handle args, nb::handle kwargs) {
+  if (has_known_sharding(args)) return {pool_, true};
+  nb::object device;
+  if (on_one_device(args, &device) && NB_DICT_GET_SIZE(kwargs.ptr()) == 0) {
+    if (device.is_valid() && device.is(device_)) return {pool_of_one_, false};
+    nb::object pool = host_.attr("find_pool_on")(device.is_valid() ? device : nb::object(nb::none()));
+    if (device.is_valid()) {
+      std::swap(device_, device); // both, before what they were is freed
+      std::swap(pool_of_one_, pool);
+      return {pool_of_one_, false};
     }
+    return {pool, false};
   }
-  if (on_one_device(args) && NB_DICT_GET_SIZE(kwargs.ptr()) == 0) return nb::none();
   const nb::object found = host_.attr("find_pool")(args, kwargs);
-  if (found.is_none()) return found;
   nb::object sharding = found[0], pool = found[1];
-  std::swap(sharding_, sharding); // both, before what they were is freed
+  if (sharding.is_none()) return {pool, false};
+  std::swap(sharding_, sharding); // as above
   std::swap(pool_, pool);
-  return found[1];
+  return {found[1], true};
 }
 
-// The pool of the only device that there is; None if that does not share the host's memory.
+// Whether the devices of the arguments are several.
+bool Stream::spans_devices(nb::handle args, nb::handle kwargs) {
+  if (has_known_sharding(args)) return true;
+  if (on_one_device(args) && NB_DICT_GET_SIZE(kwargs.ptr()) == 0) return false;
+  return nb::cast<bool>(host_.attr("spans_devices")(args, kwargs));
+}
+
+// The tokens on the only device that there is.
 nb::object Stream::pool_of_one() {
-  if (!pool_of_one_.is_valid()) pool_of_one_ = host_.attr("find_pool_of_one")();
+  if (!pool_of_one_.is_valid()) pool_of_one_ = host_.attr("find_pool_on")(nb::none());
   return pool_of_one_;
 }
 
-// Whether these are arrays on one device each, and numbers. Where there are others, Python looks into them.
-bool Stream::on_one_device(nb::handle args) {
+// Whether one of the arguments lies as one did in the newest program on several devices.
+bool Stream::has_known_sharding(nb::handle args) {
+  if (!sharding_.is_valid()) return false;
   for (Py_ssize_t i = 0, count = NB_TUPLE_GET_SIZE(args.ptr()); i < count; ++i) {
     const nb::handle arg = NB_TUPLE_GET_ITEM(args.ptr(), i);
-    const bool is_number = PyFloat_CheckExact(arg.ptr()) || PyLong_CheckExact(arg.ptr()) || PyBool_Check(arg.ptr());
-    if (!is_number && !(arg.type().is(array_type_) && nb::object(arg.attr("sharding")).type().is(on_one_device_)))
-      return false;
+    if (arg.type().is(array_type_) && arg.attr("sharding").is(sharding_)) return true;
+  }
+  return false;
+}
+
+// Whether these are arrays on one device each, and numbers. Where there are others, Python looks into them. `device`:
+// is given that of the first committed array, or else of the first one, which is mostly the one that runs the program.
+// Where it is not, JAX copies the token.
+bool Stream::on_one_device(nb::handle args, nb::object *device) {
+  bool is_committed = false;
+  for (Py_ssize_t i = 0, count = NB_TUPLE_GET_SIZE(args.ptr()); i < count; ++i) {
+    const nb::handle arg = NB_TUPLE_GET_ITEM(args.ptr(), i);
+    if (PyFloat_CheckExact(arg.ptr()) || PyLong_CheckExact(arg.ptr()) || PyBool_Check(arg.ptr())) continue;
+    if (!arg.type().is(array_type_)) return false;
+    const nb::object sharding = arg.attr("sharding");
+    if (!sharding.type().is(on_one_device_)) return false;
+    if (device == nullptr || is_committed) continue;
+    is_committed = nb::object(arg.attr("committed")).is(nb::handle(Py_True));
+    if (is_committed || !device->is_valid()) *device = sharding.attr("_device");
   }
   return true;
 }

@@ -77,9 +77,15 @@ private:
   const PrintOptions *find_options();
   bool several_devices();
   bool limits();
-  nb::object find_pool(nb::handle args, nb::handle kwargs);
+  struct FoundPool {
+    nb::object pool; // None: the token is given from the host
+    bool over_several = false;
+  };
+  FoundPool find_pool(nb::handle args, nb::handle kwargs);
   nb::object pool_of_one();
-  bool on_one_device(nb::handle args);
+  bool spans_devices(nb::handle args, nb::handle kwargs);
+  bool has_known_sharding(nb::handle args);
+  bool on_one_device(nb::handle args, nb::object *device = nullptr);
 
   nb::object launch(Caller &caller, bool over_several, nb::handle program, nb::handle token, nb::handle args,
                     nb::handle kwargs);
@@ -99,8 +105,8 @@ private:
   std::deque<uint32_t> unclosed_; // those of `running`, the oldest first, as their thread knows
   std::optional<bool> several_;   // whether programs may run on several devices
   std::optional<size_t> most_in_flight_;
-  nb::object sharding_, pool_; // those of the newest program on several devices
-  nb::object pool_of_one_;     // null until it is asked for
+  nb::object sharding_, pool_;      // those of the newest program on several devices
+  nb::object device_, pool_of_one_; // and on one, which its arguments named
   nb::object host_, array_type_, launching_, would_trace_;
   nb::object on_one_device_; // the type of the shardings of arrays on one device
   nb::object copy_context_;  // that of `contextvars`: the stable ABI has no function for it

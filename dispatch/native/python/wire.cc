@@ -94,6 +94,7 @@ nb::dict Wire() {
   wire["enter_step"] = Step(kEnterStep);
   wire["leave_step"] = Step(kLeaveStep);
   wire["numbers"] = Numbers({{"interface", kInterface},
+                             {"placed_thread", kPlacedThread},
                              {"domain_bits", kDomainBits},
                              {"untracked_thread", kUntrackedThread},
                              {"all_devices", kAllDevices},

@@ -69,24 +69,23 @@ void PublishEnd(const Span *tokens, size_t count, int32_t device, uint32_t devic
 }
 
 std::vector<DeviceToken> PublishEntrance(const Entrance &entrance, const Span *operands, int32_t device) {
-  DeviceToken numbers;
-  if ((numbers.has_group = entrance.has_group)) {
+  ReplicaNumbers numbers{};
+  if (entrance.has_group) {
     const Span *const own = operands + entrance.num_tokens;
-    std::memcpy(&numbers.replicas.group, own[0].data, sizeof numbers.replicas.group);
-    std::memcpy(&numbers.replicas.replica, own[1].data, sizeof numbers.replicas.replica);
-    numbers.replicas.announces_skips = entrance.announces_skips;
+    std::memcpy(&numbers.group, own[0].data, sizeof numbers.group);
+    std::memcpy(&numbers.replica, own[1].data, sizeof numbers.replica);
+    numbers.announces_skips = entrance.announces_skips;
   }
   std::vector<DeviceToken> inside;
   std::vector<Token> markers;
   for (size_t i = 0; i < entrance.num_tokens; ++i) {
     const DeviceToken around = LoadToken(operands[i]);
-    DeviceToken &token = inside.emplace_back(numbers);
-    token.token = around.token;
+    DeviceToken &token = inside.emplace_back(around, entrance.has_group, numbers);
     if (i >= entrance.ordered) continue;
     Take(kEnterStep, token);
     markers.push_back(EnterMarker(token.token, around.token));
   }
-  if (!markers.empty() && (numbers.is_primary() || entrance.announces_skips))
+  if (!markers.empty() && (numbers.replica == 0 || entrance.announces_skips))
     PublishEnter({markers.data(), markers.size() * sizeof(Token)}, markers[0], device, entrance.devices,
                  entrance.may_diverge);
   return inside;

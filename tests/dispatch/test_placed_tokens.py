@@ -1,10 +1,12 @@
-"""On one device a program's runtime token lies in memory that is written anew for a later program."""
+"""A program's runtime token lies on its device, and is a later program's when this one is over."""
+
+import pytest
 
 from tests.forks import run_forked
 
 PRELUDE = """
 import os
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=1"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=%s"
 import contextlib, io
 import jax, jax.numpy as jnp, effects as fx
 
@@ -17,15 +19,20 @@ def lines(f):
 """
 
 
-def _run(code):
-    done = run_forked(PRELUDE + code)
+@pytest.fixture(params=[1, 3])
+def run(request):
+    return lambda code: _run(request.param, code)
+
+
+def _run(devices, code):
+    done = run_forked(PRELUDE % devices + code)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == "done\n"
 
 
-def test_tokens_of_queued_programs_are_their_own():
+def test_tokens_of_queued_programs_are_their_own(run):
     """Programs that are called long before they run, small ones that run at once between them."""
-    _run("""
+    run("""
 x = jnp.ones((200, 200))
 
 @fx.jit
@@ -50,9 +57,9 @@ print("done")
 """)
 
 
-def test_user_may_delete_all_arrays():
+def test_user_may_delete_all_arrays(run):
     """Tokens are among the arrays that live, and the user may delete these, while programs run too."""
-    _run("""
+    run("""
 f = fx.jit(lambda k: (fx.print("{}", k), jnp.ones((100, 100)) @ jnp.ones((100, 100)))[0])
 
 def calls():
@@ -68,9 +75,9 @@ print("done")
 """)
 
 
-def test_calls_that_fail_go_on():
+def test_calls_that_fail_go_on(run):
     """Where the call itself raises, and where its program does, the next ones are as always."""
-    _run("""
+    run("""
 f = fx.jit(lambda x: fx.print("{}", x))
 g = fx.jit(lambda x: fx.error_if(x, x > 1, "too large"))
 
@@ -90,5 +97,31 @@ def calls():
 
 expected = [line for k in range(20) for line in ([k] + [-k] * (k > 1) + [k])]
 assert lines(calls) == [str(k) for k in expected], lines(calls)
+print("done")
+""")
+
+
+def test_tokens_are_made_once(run):
+    """Whatever the arguments say of the device, and with unordered effects, whose tokens are joined."""
+    run("""
+from effects._jax import Placing
+
+device = jax.devices()[-1]
+f = fx.jit(lambda *args: (fx.print("{}", len(args)), fx.print("loose", ordered=False), fx.print("end")))
+here, there = jnp.float32(2), jax.device_put(3, device)
+calls = [(), (1,), (here,), (there,), (here, there, 4), ({"a": here},)]
+
+def call():
+    for args in calls:
+        f(*args)
+        fx.effects_barrier()
+
+lines(call)
+made, place = [], Placing.place
+Placing.place = lambda *args: made.append(args) or place(*args)
+seen = lines(lambda: [call() for _ in range(20)])
+assert [x for x in seen if x != "loose"] == ["0", "end", *["1", "end"] * 3, "3", "end", "1", "end"] * 20, seen
+assert seen.count("loose") == 20 * len(calls)
+assert len(made) < 5, made  # where a call comes before it is known that the one before is over
 print("done")
 """)
