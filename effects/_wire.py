@@ -37,7 +37,12 @@ class TokenStep(NamedTuple):
     num_shared: int
 
 
-COUNT_STEP = TokenStep(True, 0, 1, 1)
+def counts(effects: int) -> TokenStep:
+    """So many effects."""
+    return TokenStep(True, 0, effects, effects)
+
+
+COUNT_STEP = counts(1)
 """An effect."""
 ENTER_STEP = TokenStep(False, 1, 0, 0)
 """A device begins to count for itself."""
@@ -225,6 +230,10 @@ def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool]
     return sum(trait.value for trait, it_has in has.items() if it_has) | devices << DEVICES_SHIFT | call << CALL_SHIFT
 
 
+AHEAD_ATTRIBUTE = "ahead"
+"""The attribute of a call of a counted record, if it is not 0: how many effects have come since the program has written
+the token that the call is given. So the program adds to a token once for all records that follow each other."""
+
 RECORD_TARGET = "effects_record"
 CALL_TARGET = "effects_call"
 CLOSE_TARGET = "effects_close"
@@ -347,6 +356,7 @@ def layout() -> dict[str, Any]:
             "devices_mask": DEVICES_MASK,
             "call_shift": CALL_SHIFT,
         },
+        "ahead": AHEAD_ATTRIBUTE,
         "header": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(HEADER).items()},
         "text_run": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(TEXT_RUN).items()},
         "kinds": _values(Kind),

@@ -181,7 +181,11 @@ enum RecordTrait : int64_t {
   kRecordIsCounted = int64_t{1} << 62, // by the program: the call gives the token back as it came
 };
 
-// And those of a call of a handler of the user's.
+// The attribute of a call of a counted record, if it is not 0: how many effects have come since the program has written
+// the token that the call is given. So the program adds to a token once for all records that follow each other.
+inline constexpr char kAheadAttribute[] = "ahead";
+
+// And the traits of a call of a handler of the user's.
 enum CustomCallTrait : int64_t {
   kCustomCallHasToken = 1, // behind the operands
   kCustomCallCounts = 2,   // it is one of ours

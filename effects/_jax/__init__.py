@@ -91,6 +91,7 @@ from effects._jax.lowering import is_for_export as is_for_export
 from effects._jax.lowering import keep_with_program as keep_with_program
 from effects._jax.lowering import left_to_host_by as left_to_host_by
 from effects._jax.lowering import mark_replicated as mark_replicated
+from effects._jax.lowering import added_to as added_to
 from effects._jax.lowering import mask_and_add as mask_and_add
 from effects._jax.lowering import missing_platform as missing_platform
 from effects._jax.lowering import owner_of as owner_of
@@ -110,9 +111,9 @@ from effects._jax.placement import place as place
 from effects._jax.placement import take_placement as take_placement
 from effects._jax.placing import Array as Array
 from effects._jax.placing import Placing as Placing
-from effects._jax.placing import devices_of_call as devices_of_call
 from effects._jax.placing import array_device_of_call as array_device_of_call
 from effects._jax.placing import default_device as default_device
+from effects._jax.placing import devices_of_call as devices_of_call
 from effects._jax.placing import platform_of as platform_of
 from effects._jax.placing import replicated as replicated
 from effects._jax.placing import sharding_of_call as sharding_of_call

@@ -128,6 +128,16 @@ def mask_and_add(x: Any, mask: Sequence[int], added: Sequence[int]) -> Any:
     return hlo.AddOp(x, mlir.ir_constant(np.array(added, np.uint32))).result
 
 
+def added_to(x: Any) -> tuple[Any, np.ndarray | None]:
+    """A value to which a constant has been added, and that; the value itself and None if none has."""
+    if isinstance(owner := x.owner, ir.Block) or owner.name != "stablehlo.add":
+        return x, None
+    before, constant = owner.operands
+    if isinstance(constant.owner, ir.Block) or constant.owner.name != "stablehlo.constant":
+        return x, None
+    return before, np.array(constant.owner.attributes["value"])
+
+
 def missing_platform(ctx: Any) -> str | None:
     """The platform that the program is lowered for, if this process has no device of it."""
     if len(platforms := platforms_of(ctx)) != 1:

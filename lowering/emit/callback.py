@@ -15,9 +15,11 @@ from effects._model.effect import Order
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import (
+    AHEAD_ATTRIBUTE,
     BEGIN_TARGET,
     CALL_TARGET,
     ENTER_TARGET,
+    INDEX,
     KEEP_TARGET,
     POST_TARGET,
     RECORD_TARGET,
@@ -70,9 +72,12 @@ def replace_handlers(ctx: Any) -> None:
             raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
         site = known_sites.find(attributes["site"].value)
         is_counted = attributes["traits"].value & RecordTrait.COUNTED
+        ahead = attributes[AHEAD_ATTRIBUTE].value if AHEAD_ATTRIBUTE in attributes else 0
 
         def record(token: Any, *operands: Any) -> list[Any]:
-            after, *outs = publish_in_program(site, np.asarray(token), [np.asarray(x) for x in operands])
+            own = np.array(token)
+            own[INDEX] += ahead
+            after, *outs = publish_in_program(site, own, [np.asarray(x) for x in operands])
             return [*outs, np.asarray(token) if is_counted else after]
 
         return record

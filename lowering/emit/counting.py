@@ -2,7 +2,8 @@
 
 A CPU's handlers read tokens where they lie and write the next ones. On a GPU they see copies, later, and write nothing:
 there, and in programs for several platforms of which one is such, the call gives the token back as it came, and the
-program makes of it what the handler would.
+program makes of it what the handler would. Of records that follow each other each call says how many are ahead of it, and
+what is added behind each of them but the last is used by none.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from effects import _jax
 from effects._api.config import config
 from effects._model.platform import PLATFORMS
-from effects._wire import COUNT_STEP, ENTER_STEP, LEAVE_STEP, TokenStep, step_numbers
+from effects._wire import COUNT_STEP, ENTER_STEP, INDEX, LEAVE_STEP, TokenStep, counts, step_numbers
 from effects.lowering.emit.record import Edges
 from effects.lowering.host.native import has_usable_driver
 
@@ -44,9 +47,22 @@ def is_counted(ctx: Any) -> bool:
     return any(row is not None and row.records == "native" and not row.tokens_on_host for row in rows)
 
 
-def steps_of_record(ordered: bool, edges: Edges) -> list[TokenStep]:
+def steps_of_record(ordered: bool, edges: Edges, ahead: int = 0) -> list[TokenStep]:
     """What a record makes of its token, or the last one of a region of the token around."""
-    return [LEAVE_STEP] if edges.leaves else [ENTER_STEP] * edges.enters + [COUNT_STEP] * ordered
+    if edges.leaves or edges.enters:
+        inside = [LEAVE_STEP] if edges.leaves else [ENTER_STEP, *[COUNT_STEP] * ordered]
+        return [*[counts(ahead)] * (ahead > 0 and edges.enters), *inside]
+    return [counts(ahead + ordered)] if ahead or ordered else []
+
+
+def take_ahead(token: Any, length: int) -> tuple[Any, int]:
+    """A token without the effects that the program has added to it, and their number."""
+    ahead, each = 0, np.array(step_numbers(COUNT_STEP, length)[1], np.uint32)
+    while True:
+        before, added = _jax.added_to(token)
+        if added is None or not np.array_equal(added, each * added[INDEX]):
+            return token, ahead
+        token, ahead = before, ahead + int(added[INDEX])
 
 
 def place_of_token(edges: Edges) -> int:

@@ -20,6 +20,7 @@ from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import (
     AFTER_TARGET,
+    AHEAD_ATTRIBUTE,
     CALL_TARGET,
     CLOSE_TARGET,
     ENTER_STEP,
@@ -38,7 +39,14 @@ from effects._wire import (
 )
 from effects.lowering.emit import callback
 from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
-from effects.lowering.emit.counting import calls_handlers, is_counted, place_of_token, steps_of_record, take_steps
+from effects.lowering.emit.counting import (
+    calls_handlers,
+    is_counted,
+    place_of_token,
+    steps_of_record,
+    take_ahead,
+    take_steps,
+)
 from effects.lowering.emit.record import NO_EDGES, Edges, close_p, gate_p
 from effects.lowering.emit.shards import call_shards, call_whole
 from effects.lowering.rules.shard_map import enter_p, leave_p
@@ -117,13 +125,17 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
     target = RECORD_TARGET if site.results is None else CALL_TARGET
     own, counted = own_devices(ctx, devices or replicas or edges.devices), is_counted(ctx)
     attributes = site_attributes(site, own, devices != 0, call, edges, counted=counted)
-    steps = steps_of_record(site.effect.ordered, edges)
     if devices and _may_be_cut(ctx, site):
-        return call_whole(ctx, token, operands, devices, attributes, steps if counted else None)
+        steps = steps_of_record(site.effect.ordered, edges) if counted else None
+        return call_whole(ctx, token, operands, devices, attributes, steps)
     replicated = bool(devices or replicas)
     if not counted:
         return emit_call(ctx, target, (token, *operands), attributes, replicated=replicated)
-    aliases = {place_of_token(edges): len(ctx.avals_out) - 1}
+    token, ahead = take_ahead(token, ctx.avals_in[0].shape[0])
+    attributes |= {AHEAD_ATTRIBUTE: ahead} if ahead else {}
+    # The output token of a program is waited for, and nobody reads it.
+    aliases = {} if edges.closes else {place_of_token(edges): len(ctx.avals_out) - 1}
+    steps = [] if edges.closes else steps_of_record(site.effect.ordered, edges, ahead)
     *results, given_back = emit_call(
         ctx, target, (token, *operands), attributes, replicated=replicated, aliases=aliases
     )

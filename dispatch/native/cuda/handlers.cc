@@ -55,7 +55,7 @@ ffi::Error Record(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Strea
       sizes.emplace_back(dims.begin(), dims.end());
     }
     const auto publish = [site = loaded->site, device, sizes = std::move(sizes)](Span *operands, size_t count) {
-      DeviceToken token = LoadToken(operands[0]);
+      DeviceToken token = site->token(operands[0]);
       PublishRecord(*site, device, token, operands + 1, count - 1, [&] {
         std::vector<Dims> dims;
         for (const std::vector<int64_t> &each : sizes) dims.push_back({each.data(), each.size()});
@@ -100,7 +100,7 @@ ffi::Error Call(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream 
                 ffi::RemainingRets rets) {
   return AwaitCall(*loaded, stream, args, 0, rets,
                    [site = loaded->site, device](Span *operands, size_t count, Replies::Waiter waiter) {
-                     const DeviceToken token = LoadToken(operands[0]);
+                     const DeviceToken token = site->token(operands[0]);
                      NextOfCall(*site, device, token);
                      PublishCall(*site, device, token, operands + 1, count - 1, std::move(waiter));
                    });
@@ -163,34 +163,28 @@ ffi::Error UntrackedCall(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device
                    });
 }
 
-ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadSite(int64_t site, int64_t traits, std::string_view description,
-                                                       bool counts) {
+ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadSite(const ffi::Dictionary &attributes, bool counts) {
   try {
-    if (counts && (traits & kRecordIsCounted) == 0)
-      return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition, kNotCounted));
     auto loaded = std::make_unique<LoadedCudaSite>();
-    loaded->site = std::make_shared<const LoadedSite>(site, traits, description);
-    loaded->where = WhereOf(description);
+    loaded->site = std::make_shared<const LoadedSite>(attributes);
+    if (counts && !loaded->site->has(kRecordIsCounted))
+      return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition, kNotCounted));
+    loaded->where = WhereOf(*attributes.get<std::string_view>("description"));
     return loaded;
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A site could not be registered: ") + error.what()));
   }
 }
 // When a program is loaded.
-ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadCounted(int64_t site, int64_t traits, std::string_view description) {
-  return LoadSite(site, traits, description, true);
+ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadCounted(ffi::Dictionary attributes) {
+  return LoadSite(attributes, true);
 }
-ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadUntracked(int64_t site, int64_t traits,
-                                                            std::string_view description) {
-  return LoadSite(site, traits, description, false);
+ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadUntracked(ffi::Dictionary attributes) {
+  return LoadSite(attributes, false);
 }
 
-XLA_FFI_DEFINE_HANDLER(
-    kLoadCounted, LoadCounted,
-    ffi::Ffi::BindInstantiate().Attr<int64_t>("site").Attr<int64_t>("traits").Attr<std::string_view>("description"));
-XLA_FFI_DEFINE_HANDLER(
-    kLoadUntracked, LoadUntracked,
-    ffi::Ffi::BindInstantiate().Attr<int64_t>("site").Attr<int64_t>("traits").Attr<std::string_view>("description"));
+XLA_FFI_DEFINE_HANDLER(kLoadCounted, LoadCounted, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kLoadUntracked, LoadUntracked, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets(),
                        {ffi::Traits::kCmdBufferCompatible});
 

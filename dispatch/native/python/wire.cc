@@ -103,6 +103,7 @@ nb::dict Wire() {
                              {"devices_shift", kDevicesShift},
                              {"devices_mask", kDevicesMask},
                              {"call_shift", kCallShift}});
+  wire["ahead"] = kAheadAttribute;
   wire["header"] = Header();
   wire["text_run"] = Run();
   wire["kinds"] = Numbers({{"padding", number(Kind::kPadding)},

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -16,12 +17,26 @@ namespace ffi = xla::ffi;
 
 ffi::TypeId LoadedSite::id{};
 
-LoadedSite::LoadedSite(int64_t site_id, int64_t traits, std::string_view description)
-    : site(static_cast<uint64_t>(site_id)), traits(traits),
-      kind(has(kRecordIsOrdered) ? Kind::kOrdered : Kind::kUnordered),
+namespace {
+
+template <typename T>
+T Attribute(const ffi::Dictionary &attributes, std::string_view name) {
+  const auto value = attributes.get<T>(name);
+  if (!value.has_value()) throw std::invalid_argument("a call lacks the attribute " + std::string(name));
+  return *value;
+}
+
+} // namespace
+
+LoadedSite::LoadedSite(const ffi::Dictionary &attributes)
+    : site(static_cast<uint64_t>(Attribute<int64_t>(attributes, "site"))),
+      traits(Attribute<int64_t>(attributes, "traits")), kind(has(kRecordIsOrdered) ? Kind::kOrdered : Kind::kUnordered),
       flags(static_cast<uint16_t>((has(kRecordIsCallback) ? kCallback : 0) |
                                   (has(kRecordIsReplicated) ? kReplicated : 0))),
-      devices(DevicesOf(traits)) {
+      devices(DevicesOf(traits)), ahead(attributes.contains(kAheadAttribute)
+                                            ? static_cast<uint32_t>(Attribute<int64_t>(attributes, kAheadAttribute))
+                                            : 0) {
+  const auto description = Attribute<std::string_view>(attributes, "description");
   if (!publisher().refuses()) sites().retain(site, description); // else nothing of it will be published
 }
 
@@ -49,7 +64,7 @@ std::vector<Dims> DimsOf(ffi::RemainingArgs args) {
 ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer<ffi::U32> token,
                   ffi::RemainingArgs args, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
-    DeviceToken own = LoadToken(token.untyped_data(), token.size_bytes());
+    DeviceToken own = site->token({token.untyped_data(), token.size_bytes()});
     Spans spans(args, 0);
     PublishRecord(*site, device, own, spans.data(), spans.size(), [&] { return DimsOf(args); });
     if (!site->has(kRecordIsCounted)) StoreToken(own, next->untyped_data());
@@ -61,7 +76,7 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
 ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return GuardFuture([&] {
     Spans all(args, 0);
-    const DeviceToken token = LoadToken(all[0]), next = NextOfCall(*site, device, token);
+    const DeviceToken token = site->token(all[0]), next = NextOfCall(*site, device, token);
     if (!site->has(kRecordIsCounted)) StoreToken(rets, rets.size() - 1, next);
     Waiting waiting(rets);
     ffi::Future future = waiting.future();
@@ -119,17 +134,15 @@ ffi::Future UntrackedCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi
 }
 
 // When a program is loaded: its sites are registered, so that one compiled elsewhere is understood here.
-ffi::ErrorOr<std::unique_ptr<LoadedSite>> RegisterSite(int64_t site, int64_t traits, std::string_view description) {
+ffi::ErrorOr<std::unique_ptr<LoadedSite>> RegisterSite(ffi::Dictionary attributes) {
   try {
-    return std::make_unique<LoadedSite>(site, traits, description);
+    return std::make_unique<LoadedSite>(attributes);
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A site could not be registered: ") + error.what()));
   }
 }
 
-XLA_FFI_DEFINE_HANDLER(
-    kRegisterSite, RegisterSite,
-    ffi::Ffi::BindInstantiate().Attr<int64_t>("site").Attr<int64_t>("traits").Attr<std::string_view>("description"));
+XLA_FFI_DEFINE_HANDLER(kRegisterSite, RegisterSite, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kRecord, Record,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::State<LoadedSite>>()

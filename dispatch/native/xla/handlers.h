@@ -21,8 +21,10 @@ struct LoadedSite {
   Kind kind;
   uint16_t flags;   // of its records
   uint32_t devices; // how many devices come to it, where that matters
+  uint32_t ahead;   // how many effects have come since the program has written the token that the call is given
 
-  LoadedSite(int64_t site_id, int64_t traits, std::string_view description);
+  // By the attributes of the call. Throws std::invalid_argument if one is missing.
+  explicit LoadedSite(const xla::ffi::Dictionary &attributes);
   LoadedSite(const LoadedSite &) = delete;
   ~LoadedSite();
 
@@ -30,6 +32,14 @@ struct LoadedSite {
   bool ordered() const { return kind == Kind::kOrdered; }
   // Its records have one value from all devices, each of which has shards of it.
   bool has_whole_values() const { return has(kRecordHasShards) && has(kRecordIsReplicated); }
+
+  // The token of the call's effect.
+  DeviceToken token(const Span &given) const {
+    DeviceToken token = LoadToken(given);
+    token.token.index += ahead;
+    token.replicas.num_shared += ahead;
+    return token;
+  }
 };
 
 // The type of a LoadedSite; XLA wants to know it before the handlers.

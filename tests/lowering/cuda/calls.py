@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from effects import _jax
+from effects._wire import AHEAD_ATTRIBUTE
 
 COUNT, LEAVE = [0, 0, 0, 1], [0, 0, 2, 0]
 
@@ -19,12 +20,14 @@ class Call(NamedTuple):
         before: What gave its token: the number of a call ahead of it, or "argument".
         added: What the program has added to that.
         is_in_place: Whether the call gives a token back in the memory of an operand.
+        ahead: How many effects it counts beside that.
     """
 
     target: str
     before: int | str
     added: list[int]
     is_in_place: bool
+    ahead: int = 0
 
 
 def lowered(f: Any, *args: Any, jit: Any) -> Any:
@@ -47,6 +50,8 @@ def calls_in(module: Any, prefix: str = "effects_") -> list[Call]:
 
 def _read(op: Any, ops: list[Any]) -> Call:
     is_in_place = "output_operand_aliases" in op.attributes
+    attributes = op.attributes["mhlo.backend_config"] if "mhlo.backend_config" in op.attributes else {}
+    ahead = attributes[AHEAD_ATTRIBUTE].value if AHEAD_ATTRIBUTE in attributes else 0
     added = np.zeros(4, int)
     value = op.operands[0] if len(op.operands) else None
     while value is not None and not isinstance(value.owner, _jax.mlir.ir.Block):
@@ -58,5 +63,5 @@ def _read(op: Any, ops: list[Any]) -> Call:
             value = owner.operands[0]
         else:
             before = next((at for at, other in enumerate(ops) if other == owner), owner.name)
-            return Call(op.attributes["call_target_name"].value, before, added.tolist(), is_in_place)
-    return Call(op.attributes["call_target_name"].value, "argument", added.tolist(), is_in_place)
+            return Call(op.attributes["call_target_name"].value, before, added.tolist(), is_in_place, ahead)
+    return Call(op.attributes["call_target_name"].value, "argument", added.tolist(), is_in_place, ahead)
