@@ -86,12 +86,12 @@ from effects._jax.lanes import own_lanes as own_lanes
 from effects._jax.lanes import select as select
 from effects._jax.lanes import select_n as select_n
 from effects._jax.lanes import without_lanes as without_lanes
+from effects._jax.lowering import added_to as added_to
 from effects._jax.lowering import call_handler as call_handler
 from effects._jax.lowering import is_for_export as is_for_export
 from effects._jax.lowering import keep_with_program as keep_with_program
 from effects._jax.lowering import left_to_host_by as left_to_host_by
 from effects._jax.lowering import mark_replicated as mark_replicated
-from effects._jax.lowering import added_to as added_to
 from effects._jax.lowering import mask_and_add as mask_and_add
 from effects._jax.lowering import missing_platform as missing_platform
 from effects._jax.lowering import owner_of as owner_of

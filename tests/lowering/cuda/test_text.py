@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AbstractMesh
 
 import effects as fx
-from tests.lowering.cuda.calls import COUNT, LEAVE, Call, calls_in, lowered
+from tests.lowering.cuda.calls import LEAVE, Call, calls_in, lowered
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")
 P = jax.P
