@@ -2,8 +2,8 @@
 
 A CPU's handlers read tokens where they lie and write the next ones. On a GPU they see copies, later, and write nothing:
 there, and in programs for several platforms of which one is such, the call gives the token back as it came, and the
-program makes of it what the handler would. Of records that follow each other each call says how many are ahead of it, and
-what is added behind each of them but the last is used by none.
+program makes of it what the handler would. Of records that follow each other each call says how many are ahead of it,
+and what is added behind each of them but the last is used by none.
 """
 
 from __future__ import annotations

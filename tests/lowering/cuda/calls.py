@@ -50,7 +50,8 @@ def calls_in(module: Any, prefix: str = "effects_") -> list[Call]:
 
 def _read(op: Any, ops: list[Any]) -> Call:
     is_in_place = "output_operand_aliases" in op.attributes
-    attributes = op.attributes["mhlo.backend_config"] if "mhlo.backend_config" in op.attributes else {}
+    is_of_ours = "mhlo.backend_config" in op.attributes
+    attributes = op.attributes["mhlo.backend_config"] if is_of_ours else {}
     ahead = attributes[AHEAD_ATTRIBUTE].value if AHEAD_ATTRIBUTE in attributes else 0
     added = np.zeros(4, int)
     value = op.operands[0] if len(op.operands) else None
