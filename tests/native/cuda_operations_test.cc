@@ -158,7 +158,7 @@ TEST(test_errors_of_launches_with_results) {
 TEST(test_functions_of_the_host_begin) {
   OnDevice device(On::kCuda, 1, drain().open(1, 0));
   Loaded loaded{0, device.stream, nullptr};
-  cuda::LoadedCudaSite site{std::make_shared<const LoadedSite>(11, 0, kDescription), "model.py:7"};
+  cuda::LoadedCudaSite site{std::make_shared<const LoadedSite>(SiteAttributes{11, 0, kDescription}), "model.py:7", ""};
   loaded.state = &site;
   const Buffer token(ValueOf(device.token)), operand(Ints({5})), tickets(Tickets(1));
   StandIn_Hold(device.stream);

@@ -84,18 +84,21 @@ void *OnDevice::handler(const char *target, const char *stage) {
   return nullptr;
 }
 
-Loaded &OnDevice::load(const char *target, uint64_t site, int64_t traits, std::string &error) {
-  std::unique_ptr<Loaded> &loaded = loaded_[{target, {site, traits}}];
+Loaded &OnDevice::load(const char *target, uint64_t site, int64_t traits, std::string &error, uint32_t ahead) {
+  std::unique_ptr<Loaded> &loaded = loaded_[{target, site, traits, ahead}];
   if (loaded != nullptr) return *loaded;
   loaded = std::make_unique<Loaded>(Loaded{device_, stream, nullptr});
-  if (void *const on_load = handler(target, "instantiate"))
-    error =
-        Frame(*loaded)
-            .attributes(
-                {{"site", static_cast<int64_t>(site)}, {"traits", traits}, {"description", std::string(kDescription)}})
-            .call(on_load, XLA_FFI_ExecutionStage_INSTANTIATE);
+  if (void *const on_load = handler(target, "instantiate")) {
+    std::map<std::string, Attribute> attributes{
+        {"site", static_cast<int64_t>(site)}, {"traits", traits}, {"description", std::string(kDescription)}};
+    if (ahead != 0) attributes[kAheadAttribute] = int64_t{ahead};
+    error = Frame(*loaded).attributes(std::move(attributes)).call(on_load, XLA_FFI_ExecutionStage_INSTANTIATE);
+  }
   return *loaded;
 }
+
+// A program that counts by itself adds to its token now and then: here before every third effect.
+uint32_t OnDevice::ahead() const { return on_ == On::kCpu ? 0 : token.token.index % 3; }
 
 std::string OnDevice::run(Call call, std::map<std::string, Attribute> attributes) {
   Frame frame(*call.loaded);
@@ -150,6 +153,13 @@ std::vector<Value> With(std::vector<Value> first, const std::vector<Value> &othe
   return first;
 }
 
+// The token without so many effects.
+Value Behind(DeviceToken token, uint32_t effects) {
+  token.token.index -= effects;
+  token.replicas.num_shared -= effects;
+  return ValueOf(token);
+}
+
 // As lowering gives them; on a CPU the handler counts.
 int64_t Traits(On on, int64_t traits, uint32_t devices) {
   return traits | int64_t{devices} << kDevicesShift | (on != On::kCpu ? int64_t{kRecordIsCounted} : 0);
@@ -166,24 +176,25 @@ std::string OnDevice::record(uint64_t site, int64_t traits, std::vector<Value> o
     if ((traits & kRecordIsOrdered) != 0) next = After(next, kCountStep);
   }
   std::string error;
-  Loaded &loaded = load(kRecordTarget, site, Traits(on_, traits, devices), error);
+  Loaded &loaded = load(kRecordTarget, site, Traits(on_, traits, devices), error, ahead());
   if (!error.empty()) return error;
-  return run({kRecordTarget, &loaded, With({ValueOf(token)}, operands), 0, next});
+  return run({kRecordTarget, &loaded, With({Behind(token, ahead())}, operands), 0, next});
 }
 
 std::string OnDevice::last_record(uint64_t site, int64_t traits, const DeviceToken &around,
                                   std::vector<Value> operands) {
   std::string error;
-  Loaded &loaded = load(kRecordTarget, site, Traits(on_, traits, 0), error);
-  return run({kRecordTarget, &loaded, With({ValueOf(token), ValueOf(around)}, operands), 1, After(around, kLeaveStep)});
+  Loaded &loaded = load(kRecordTarget, site, Traits(on_, traits, 0), error, ahead());
+  return run({kRecordTarget, &loaded, With({Behind(token, ahead()), ValueOf(around)}, operands), 1,
+              After(around, kLeaveStep)});
 }
 
 std::string OnDevice::call(uint64_t site, int64_t traits, std::vector<Value> operands, uint32_t devices) {
   std::string error;
-  Loaded &loaded = load(kCallTarget, site, Traits(on_, traits, devices), error);
+  Loaded &loaded = load(kCallTarget, site, Traits(on_, traits, devices), error, ahead());
   if (!error.empty()) return error;
   const DeviceToken next = (traits & kRecordIsOrdered) != 0 ? After(token, kCountStep) : token;
-  return run({kCallTarget, &loaded, With({ValueOf(token)}, operands), 0, next, true, /*has_results=*/true});
+  return run({kCallTarget, &loaded, With({Behind(token, ahead())}, operands), 0, next, true, /*has_results=*/true});
 }
 
 std::string OnDevice::enter(uint32_t devices, bool has_group, uint32_t replica, bool skips) {

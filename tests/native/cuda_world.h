@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "../../dispatch/native/cuda/driver.h"
@@ -74,14 +75,15 @@ private:
     bool has_results = false;
   };
   std::string run(Call call, std::map<std::string, Attribute> attributes = {});
-  Loaded &load(const char *target, uint64_t site, int64_t traits, std::string &error);
+  Loaded &load(const char *target, uint64_t site, int64_t traits, std::string &error, uint32_t ahead = 0);
+  uint32_t ahead() const;
   void *handler(const char *target, const char *stage);
   void *put(const std::string &bytes);
   std::string bytes_at(void *address, size_t size);
 
   const On on_;
   const int32_t device_;
-  std::map<std::pair<std::string, std::pair<uint64_t, int64_t>>, std::unique_ptr<Loaded>> loaded_;
+  std::map<std::tuple<std::string, uint64_t, int64_t, uint32_t>, std::unique_ptr<Loaded>> loaded_;
   std::vector<std::unique_ptr<std::string>> memory_; // of a CPU
 };
 

@@ -38,14 +38,14 @@ inline constexpr char kRemedy[] =
 
 // Runs what launches; what it throws is the handler's error. `what`: what could not be done, and where.
 template <typename Body>
-xla::ffi::Error Guard(const std::string &what, Body &&body) {
+xla::ffi::Error Guard(std::string_view what, Body &&body) {
   try {
     body();
     return xla::ffi::Error::Success();
   } catch (const DriverError &error) {
-    return xla::ffi::Error::Internal(what + " " + error.what() + kRemedy);
+    return xla::ffi::Error::Internal(std::string(what) + " " + error.what() + kRemedy);
   } catch (const std::exception &error) {
-    return xla::ffi::Error::Internal(what + " " + error.what());
+    return xla::ffi::Error::Internal(std::string(what) + " " + error.what());
   }
 }
 

@@ -39,16 +39,13 @@ std::string WhereOf(std::string_view description) {
   return std::string(rest.substr(0, file)) + ":" + std::string(rest.substr(file + 2, line - file - 2));
 }
 
-std::string NotPublished(const LoadedCudaSite &site) {
-  return "The effect at " + site.where + " could not be recorded on the device.";
-}
 constexpr char kNoEnd[] = "The end of a program could not be recorded on the device.";
 constexpr char kNoRegion[] = "A device could not record that it enters or leaves a region.";
 
 // (token, *operands) -> token: see PublishRecord().
 ffi::Error Record(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs args,
                   ffi::RemainingRets) {
-  return Guard(NotPublished(*loaded), [&] {
+  return Guard(loaded->not_recorded, [&] {
     std::vector<std::vector<int64_t>> sizes;
     for (size_t i = 1; loaded->site->has_whole_values() && i < args.size(); ++i) {
       const auto dims = args.get<ffi::AnyBuffer>(i).value().dimensions();
@@ -71,7 +68,7 @@ template <typename Body>
 ffi::Error AwaitCall(const LoadedCudaSite &loaded, Stream stream, ffi::RemainingArgs args, size_t first,
                      ffi::RemainingRets rets, Body publish) {
   std::string failed; // the callback
-  ffi::Error error = Guard(NotPublished(loaded), [&] {
+  ffi::Error error = Guard(loaded.not_recorded, [&] {
     const Driver &found = driver();
     Spans buffers(args, first);
     const InContextOf context(found, stream);
@@ -144,7 +141,7 @@ ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Su
 // (*operands) -> nothing, or with the runtime's own token in and out.
 ffi::Error Untracked(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream,
                      ffi::RemainingArgs operands, ffi::RemainingRets) {
-  return Guard(NotPublished(*loaded), [&] {
+  return Guard(loaded->not_recorded, [&] {
     LaunchAll(&LaunchByHostFunction, stream, operands, loaded->site->ordered() ? 1 : 0,
               [site = loaded->site, device](const Span *spans, size_t count) {
                 host_failures().run(nullptr, kEffectLost, [&] {
@@ -166,10 +163,12 @@ ffi::Error UntrackedCall(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device
 ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadSite(const ffi::Dictionary &attributes, bool counts) {
   try {
     auto loaded = std::make_unique<LoadedCudaSite>();
-    loaded->site = std::make_shared<const LoadedSite>(attributes);
+    const SiteAttributes read = ReadSite(attributes);
+    loaded->site = std::make_shared<const LoadedSite>(read);
     if (counts && !loaded->site->has(kRecordIsCounted))
       return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition, kNotCounted));
-    loaded->where = WhereOf(*attributes.get<std::string_view>("description"));
+    loaded->where = WhereOf(read.description);
+    loaded->not_recorded = "The effect at " + loaded->where + " could not be recorded on the device.";
     return loaded;
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A site could not be registered: ") + error.what()));

@@ -22,7 +22,8 @@ struct LoadedCudaSite {
   static xla::ffi::TypeId id;
 
   std::shared_ptr<const LoadedSite> site;
-  std::string where; // the user's line
+  std::string where;        // the user's line
+  std::string not_recorded; // what is said if the driver fails
 };
 
 void *LoadedCudaSiteTypeId();

@@ -28,16 +28,19 @@ T Attribute(const ffi::Dictionary &attributes, std::string_view name) {
 
 } // namespace
 
-LoadedSite::LoadedSite(const ffi::Dictionary &attributes)
-    : site(static_cast<uint64_t>(Attribute<int64_t>(attributes, "site"))),
-      traits(Attribute<int64_t>(attributes, "traits")), kind(has(kRecordIsOrdered) ? Kind::kOrdered : Kind::kUnordered),
+SiteAttributes ReadSite(const ffi::Dictionary &attributes) {
+  return {Attribute<int64_t>(attributes, "site"), Attribute<int64_t>(attributes, "traits"),
+          Attribute<std::string_view>(attributes, "description"),
+          attributes.contains(kAheadAttribute) ? Attribute<int64_t>(attributes, kAheadAttribute) : 0};
+}
+
+LoadedSite::LoadedSite(const SiteAttributes &attributes)
+    : site(static_cast<uint64_t>(attributes.site)), traits(attributes.traits),
+      kind(has(kRecordIsOrdered) ? Kind::kOrdered : Kind::kUnordered),
       flags(static_cast<uint16_t>((has(kRecordIsCallback) ? kCallback : 0) |
                                   (has(kRecordIsReplicated) ? kReplicated : 0))),
-      devices(DevicesOf(traits)), ahead(attributes.contains(kAheadAttribute)
-                                            ? static_cast<uint32_t>(Attribute<int64_t>(attributes, kAheadAttribute))
-                                            : 0) {
-  const auto description = Attribute<std::string_view>(attributes, "description");
-  if (!publisher().refuses()) sites().retain(site, description); // else nothing of it will be published
+      devices(DevicesOf(traits)), ahead(static_cast<uint32_t>(attributes.ahead)) {
+  if (!publisher().refuses()) sites().retain(site, attributes.description); // else nothing of it will be published
 }
 
 LoadedSite::~LoadedSite() { drain().release_site(site); }
@@ -136,7 +139,7 @@ ffi::Future UntrackedCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi
 // When a program is loaded: its sites are registered, so that one compiled elsewhere is understood here.
 ffi::ErrorOr<std::unique_ptr<LoadedSite>> RegisterSite(ffi::Dictionary attributes) {
   try {
-    return std::make_unique<LoadedSite>(attributes);
+    return std::make_unique<LoadedSite>(ReadSite(attributes));
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A site could not be registered: ") + error.what()));
   }

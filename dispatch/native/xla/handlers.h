@@ -12,6 +12,15 @@
 
 namespace effects {
 
+// The attributes of a call that publishes.
+struct SiteAttributes {
+  int64_t site, traits;
+  std::string_view description;
+  int64_t ahead = 0;
+};
+// Throws std::invalid_argument if one is missing.
+SiteAttributes ReadSite(const xla::ffi::Dictionary &attributes);
+
 // What a loaded program keeps of a site of its own. While it lives, the site is retained.
 struct LoadedSite {
   static xla::ffi::TypeId id;
@@ -23,8 +32,7 @@ struct LoadedSite {
   uint32_t devices; // how many devices come to it, where that matters
   uint32_t ahead;   // how many effects have come since the program has written the token that the call is given
 
-  // By the attributes of the call. Throws std::invalid_argument if one is missing.
-  explicit LoadedSite(const xla::ffi::Dictionary &attributes);
+  explicit LoadedSite(const SiteAttributes &attributes);
   LoadedSite(const LoadedSite &) = delete;
   ~LoadedSite();
 
