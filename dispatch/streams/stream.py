@@ -20,6 +20,7 @@ from effects._jax import (
     Array,
     forget_fast_paths,
     launches_take_threads,
+    only_device,
     platform_of,
     sharding_of_call,
     with_flat_arguments,
@@ -196,13 +197,22 @@ class StreamHost:
         """The runtime tokens of so many epochs, on the host."""
         return list(token_memory(self._thread, first, count))
 
+    def one_device(self) -> bool:
+        """Whether there is one device in all, of whatever platform. Asked once."""
+        return only_device() is not None
+
     def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool | None]:
-        """The sharding of these arguments, None if that is one device, and the tokens there."""
+        """The sharding of these arguments, if they lie on several devices, and the tokens on the devices that they
+        name; None if they name none."""
         return self._placed.find_pool(args, kwargs)
 
-    def find_pool_on(self, device: Any) -> native.Pool | None:
-        """The tokens on this device; if it is None on the one that runs programs whose arguments name none."""
-        return self._placed.find_pool_on(device)
+    def find_pool_on(self, sharding: Any) -> native.Pool | None:
+        """The tokens on the one device of a sharding; None if there are several."""
+        return self._placed.find_pool_on(sharding)
+
+    def find_pool_of_one(self) -> native.Pool | None:
+        """The tokens on the only device that there is. Asked once."""
+        return self._placed.find_pool_of_one()
 
     def spans_devices(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether the devices of these arguments are several."""

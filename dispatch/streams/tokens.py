@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from effects._jax import Placing, array_device_of_call, default_device, sharding_of_call
+from effects._jax import Placing, committed_device_of_call, is_addressable, only_device, sharding_of_call
 from effects._wire import EPOCH, PLACED_THREAD, STREAM, TOKEN_LENGTH, stream_of
 from effects.lowering.host.native import native
 
@@ -21,29 +21,35 @@ class PlacedTokens:
 
     def __init__(self, thread: int):
         self._thread = thread
-        self._pools: dict[Any, native.Pool] = {}  # by sharding, or device
+        self._pools: dict[Any, native.Pool | None] = {}  # by sharding, or device
 
     def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool | None]:
-        """The sharding of a call's arguments, None if that is one device, and the tokens there."""
-        sharding = sharding_of_call(args, kwargs)
-        if sharding is not None:
-            return sharding, self._pool(sharding)
-        return None, self.find_pool_on(array_device_of_call(args, kwargs))
+        """The sharding of a call's arguments, if they lie on several devices, and the tokens on the devices that they
+        name; None if they name none."""
+        sharding, device = sharding_of_call(args, kwargs), None
+        if sharding is None:
+            device = committed_device_of_call(args, kwargs)
+        return sharding, self._pool(device if sharding is None else sharding)
 
-    def find_pool_on(self, device: Any) -> native.Pool | None:
-        """The tokens on this device; if it is None on the one that runs programs whose arguments name none."""
-        if device is None:
-            device = default_device()
-        return None if device is None else self._pool(device)
+    def find_pool_on(self, sharding: Any) -> native.Pool | None:
+        """The tokens on the one device of a sharding. None if it has several: tokens there would be committed, and
+        decide where a program runs."""
+        return self._pool(next(iter(sharding.device_set))) if sharding.num_devices == 1 else None
 
-    def _pool(self, where: Any) -> native.Pool:
-        pool = self._pools.get(where)
-        if pool is None:
+    def find_pool_of_one(self) -> native.Pool | None:
+        """The tokens on the only device that there is."""
+        return self._pool(only_device())
+
+    def _pool(self, where: Any) -> native.Pool | None:
+        if where is None:
+            return None
+        if where not in self._pools:
             if len(self._pools) == _PLACES:
                 self._pools.clear()
             make = functools.partial(_place, self._thread, Placing(where))
-            pool = self._pools[where] = native.Pool(self._thread, make)
-        return pool
+            # Where no device is this process's, none reads the token.
+            self._pools[where] = native.Pool(self._thread, make) if is_addressable(where) else None
+        return self._pools[where]
 
 
 def _place(thread: int, placing: Placing, cell: int, number: int) -> Any:

@@ -111,9 +111,10 @@ from effects._jax.placement import place as place
 from effects._jax.placement import take_placement as take_placement
 from effects._jax.placing import Array as Array
 from effects._jax.placing import Placing as Placing
-from effects._jax.placing import array_device_of_call as array_device_of_call
-from effects._jax.placing import default_device as default_device
+from effects._jax.placing import committed_device_of_call as committed_device_of_call
 from effects._jax.placing import devices_of_call as devices_of_call
+from effects._jax.placing import is_addressable as is_addressable
+from effects._jax.placing import only_device as only_device
 from effects._jax.placing import platform_of as platform_of
 from effects._jax.placing import replicated as replicated
 from effects._jax.placing import sharding_of_call as sharding_of_call

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core
+from jax._src import core, xla_bridge
 from jax._src.array import ArrayImpl
 from jax._src.lib import xla_client
 
@@ -42,21 +42,24 @@ def replicated(sharding: Any) -> Any:
     return jax.NamedSharding(sharding.mesh, jax.P())
 
 
-def default_device() -> Any:
-    """The device of programs whose arguments name none; None if it is not known."""
-    device = jax.config.jax_default_device
-    if device is None:
-        device = jax.local_devices()[0]
-    return device if isinstance(device, jax.Device) else None
+def only_device() -> Any:
+    """The device on which all is computed; None if there are several, of one platform or of different ones."""
+    devices = [device for backend in xla_bridge.backends().values() for device in backend.devices()]
+    return devices[0] if len(devices) == 1 else None
 
 
-def array_device_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The device of these arguments, of which none lies on several: that of the first committed one, or else of the
-    first array; None if there is none."""
-    arrays = [x for x in jax.tree.leaves((args, kwargs)) if type(x) is ArrayImpl]
-    first = next((x for x in arrays if x.committed), arrays[0] if arrays else None)
-    on_one = first is not None and first.sharding.num_devices == 1
-    return next(iter(first.sharding.device_set)) if on_one else None
+def committed_device_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The device that these arguments name, of which none lies on several; None if they name none."""
+    for x in jax.tree.leaves((args, kwargs)):
+        if type(x) is ArrayImpl and x.committed and x.sharding.num_devices == 1:
+            return next(iter(x.sharding.device_set))
+    return None
+
+
+def is_addressable(where: Any) -> bool:
+    """Whether a device is this process's, or one of a sharding's."""
+    devices = {where} if isinstance(where, jax.Device) else where.device_set
+    return any(device.process_index == jax.process_index() for device in devices)
 
 
 class Placing:

@@ -104,6 +104,7 @@ print("done")
 def test_tokens_are_made_once(run):
     """Whatever the arguments say of the device, and with unordered effects, whose tokens are joined."""
     run("""
+import threading
 from effects._jax import Placing
 
 device = jax.devices()[-1]
@@ -116,12 +117,16 @@ def call():
         f(*args)
         fx.effects_barrier()
 
-lines(call)
+def call_in_thread():  # which has no tokens yet
+    thread = threading.Thread(target=lambda: [call() for _ in range(20)])
+    thread.start()
+    thread.join()
+
 made, place = [], Placing.place
 Placing.place = lambda *args: made.append(args) or place(*args)
-seen = lines(lambda: [call() for _ in range(20)])
+seen = lines(call_in_thread)
 assert [x for x in seen if x != "loose"] == ["0", "end", *["1", "end"] * 3, "3", "end", "1", "end"] * 20, seen
 assert seen.count("loose") == 20 * len(calls)
-assert len(made) < 5, made  # where a call comes before it is known that the one before is over
+assert 1 <= len(made) < 8, made  # several where a call comes before it is known that the one before is over
 print("done")
 """)

@@ -72,6 +72,9 @@ shard = lambda index: np.arange(1, dtype=np.int32)
 elsewhere = jax.make_array_from_callback((1,), jax.NamedSharding(first, P()), shard, dtype=np.int32)
 with fx.capture(suppress=True) as records:
     fx.jit(lambda x: fx.print("elsewhere {{}}", x))(elsewhere)
+    places = fx.jit(lambda x: (fx.print("placed {{}}", x), x)[1], out_shardings=jax.NamedSharding(first, P()))
+    for i in range(3):  # no argument says where
+        places(np.int32(i))
 report["elsewhere"] = [record.text for record in records]
 
 # Without an order: where these come among the others nobody says
@@ -148,7 +151,8 @@ def test_records_of_all_processes(one, two, four):
 
 
 def test_program_that_runs_elsewhere(four):
-    assert [report["elsewhere"] for report in four] == [["elsewhere [0]"], [], [], []]
+    shown = ["elsewhere [0]", "placed 0", "placed 1", "placed 2"]
+    assert [report["elsewhere"] for report in four] == [shown, [], [], []]
 
 
 def test_records_say_which_processes_have_them(one, four):

@@ -1,8 +1,10 @@
 // Records that a kernel brings to the host: no stream stands still for them.
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "../../dispatch/native/cuda/arrivals.h"
@@ -69,6 +71,39 @@ TEST(test_arrivals_come_in_order) {
   CHECK_EQ(StandIn_Calls("cuLaunchHostFunc"), 0);
   CHECK_EQ(StandIn_Calls("cuMemcpyDtoHAsync_v2"), 100);
   CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// Of two streams that one thread launches into, the second waits for the first. What it brings is published after that.
+TEST(test_arrivals_of_streams_that_wait_for_each_other) {
+  OnDevice one(On::kCudaByKernel, 1, 0), other(On::kCudaByKernel, 1, 0);
+  static auto &all = *new cuda::Arrivals; // whose thread goes on
+  auto *first = static_cast<cuda::Stream>(one.stream), *second = static_cast<cuda::Stream>(other.stream);
+  if (second < first) std::swap(first, second); // as they are looked at
+  std::vector<int> seen;
+  std::atomic<int> come{0};
+  const auto add = [&](cuda::Stream stream, int number) {
+    const cuda::InContextOf context(cuda::driver(), stream);
+    cuda::Arrival arrival;
+    arrival.slot = cuda::pinned_pool().take(cuda::driver(), 64);
+    auto *const flag = new (arrival.slot.data()) std::atomic<uint32_t>(0);
+    arrival.publish = [&, number](Span *, size_t) {
+      seen.push_back(number);
+      ++come;
+    };
+    all.add(cuda::driver(), stream, arrival);
+    return flag;
+  };
+  std::vector<int> expected;
+  for (int round = 0; round < 3000; ++round) {
+    std::atomic<uint32_t> *const ahead = add(first, 2 * round), *const behind = add(second, 2 * round + 1);
+    for (int i = 0; i < round % 64; ++i) std::atomic_signal_fence(std::memory_order_seq_cst); // at another time each
+    ahead->store(1, std::memory_order_release);
+    behind->store(1, std::memory_order_release);
+    while (come < 2 * round + 2) std::this_thread::yield();
+    expected.insert(expected.end(), {2 * round, 2 * round + 1});
+  }
+  CHECK(seen == expected);
+  all.stop();
 }
 
 // Operands beyond those that the kernel takes, and some without bytes.

@@ -30,6 +30,7 @@ void Arrivals::add(const Driver &driver, Stream stream, Arrival &arrival) {
     started_ = true;
   }
   driver_ = &driver;
+  arrival.number = launched_++;
   waiting_[stream].push_back(std::move(arrival));
   added_.notify_one();
 }
@@ -53,13 +54,29 @@ bool Arrivals::any() const {
   return std::any_of(waiting_.begin(), waiting_.end(), [](const auto &each) { return !each.second.empty(); });
 }
 
+// A program may have several streams, of which one waits for another. With one look at each stream:
+//   1. The thread looks at stream A: nothing has come.
+//   2. A's record comes, and then B's, which waited for it.
+//   3. The thread looks at B, and publishes its record ahead of A's: the program's end, perhaps.
+// So it looks again, for what was launched before the newest that it has found, until it finds nothing.
 std::vector<Arrival> Arrivals::take_come() {
   std::vector<Arrival> come;
-  for (auto &[stream, arrivals] : waiting_)
-    while (!arrivals.empty() && arrivals.front().has_come()) {
-      come.push_back(std::move(arrivals.front()));
-      arrivals.pop_front();
-    }
+  uint64_t newest = ~uint64_t{0};
+  const auto look = [&] {
+    const size_t before = come.size();
+    for (auto &[stream, arrivals] : waiting_)
+      while (!arrivals.empty() && arrivals.front().number < newest && arrivals.front().has_come()) {
+        come.push_back(std::move(arrivals.front()));
+        arrivals.pop_front();
+      }
+    return come.size() != before;
+  };
+  const auto by_number = [](const Arrival &a, const Arrival &b) { return a.number < b.number; };
+  if (!look()) return come;
+  newest = std::max_element(come.begin(), come.end(), by_number)->number;
+  while (look()) {
+  }
+  std::sort(come.begin(), come.end(), by_number);
   return come;
 }
 

@@ -1,5 +1,5 @@
 // Launches by the kernel (kernel.h) that streams have not come to yet. A thread of the host's looks at their flags, and
-// publishes what has come, of each stream in the order of the launches. No stream stands still meanwhile.
+// publishes what has come, in the order of the launches. No stream stands still meanwhile.
 #pragma once
 
 #include <atomic>
@@ -24,6 +24,7 @@ struct Arrival {
   Slot slot;
   std::vector<Span> copies;
   std::function<void(Span *operands, size_t count)> publish;
+  uint64_t number = 0; // of the launch, of all streams'
 
   bool has_come() const {
     // Acquire: what the kernel has written before the flag is seen.
@@ -51,6 +52,7 @@ private:
   std::mutex mutex_; // guards all below
   std::condition_variable added_, published_;
   std::map<Stream, std::deque<Arrival>> waiting_;
+  uint64_t launched_ = 0;
   const Driver *driver_ = nullptr;
   bool started_ = false, publishing_ = false;
   std::atomic<bool> stopped_{false}; // written under the lock

@@ -22,7 +22,10 @@ struct Caller {
   bool compiled = false;          // whether one of them is
   bool several = false;           // whether one of them is for several devices
   int compiling = 0;              // how many threads compile one of them
-  const nb::object compile_lock;  // of several threads that come at one time, one compiles
+  nb::object ran_on;              // the sharding of the newest output token of a call whose arguments named no device,
+  nb::object pool = nb::none();   // the tokens there (placed_tokens.h), None where they are the host's,
+  uint32_t pool_of = kPlacedThread; // and the thread whose these are; none yet
+  const nb::object compile_lock;    // of several threads that come at one time, one compiles
 };
 
 inline bool Has(nb::handle traits, ProgramTrait trait) {

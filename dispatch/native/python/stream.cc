@@ -26,6 +26,15 @@ bool SameContext(nb::handle a, nb::handle b) {
   return true;
 }
 
+struct Names {
+  nb::object sharding = nb::steal(PyUnicode_InternFromString("sharding"));
+  nb::object committed = nb::steal(PyUnicode_InternFromString("committed"));
+};
+const Names &names() {
+  static const Names &all = *new Names; // never destroyed: Python may be gone before what is static
+  return all;
+}
+
 } // namespace
 
 Stream::Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace)
@@ -97,9 +106,8 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
   const bool several = several_devices();
   const nb::object names = several && !kwargs.is_valid() ? nb::object(nb::dict()) : nb::borrow(kwargs);
   kwargs = names;
-  const FoundPool found = !given.is_none() ? FoundPool{nb::none(), several && spans_devices(args, kwargs)}
-                          : several        ? find_pool(args, kwargs)
-                                           : FoundPool{pool_of_one(), false};
+  const FoundPool found =
+      given.is_none() ? find_pool(caller, args, kwargs) : FoundPool{nb::none(), several && spans_devices(args, kwargs)};
   Pool *const pool = found.pool.is_none() ? nullptr : nb::cast<Pool *>(found.pool);
   PlacedToken placed;
   if (pool != nullptr) placed = pool->take(number, calls);
@@ -115,6 +123,7 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
   Py_ssize_t at = 0;
   if (PyDict_Next(nb::object(returned[1]).ptr(), &at, &traits, &output_token)) { // one, if any
     awaited = keep(number, caller, traits, output_token, closed);
+    if (found.is_callers) note_place(caller, output_token);
     if (pool != nullptr) {
       const bool calls_handlers = Has(traits, kHasCustomCalls);
       closed && !calls_handlers
@@ -247,26 +256,38 @@ nb::object Stream::put(nb::handle program, nb::handle token, nb::handle args, nb
   return returned;
 }
 
-// The tokens on the devices that run the program, which are those of its arguments.
-Stream::FoundPool Stream::find_pool(nb::handle args, nb::handle kwargs) {
-  if (has_known_sharding(args)) return {pool_, true};
-  nb::object device;
-  if (on_one_device(args, &device) && NB_DICT_GET_SIZE(kwargs.ptr()) == 0) {
-    if (device.is_valid() && device.is(device_)) return {pool_of_one_, false};
-    nb::object pool = host_.attr("find_pool_on")(device.is_valid() ? device : nb::object(nb::none()));
-    if (device.is_valid()) {
-      std::swap(device_, device); // both, before what they were is freed
-      std::swap(pool_of_one_, pool);
-      return {pool_of_one_, false};
+// The tokens on the devices that run the program: those of its arguments. If these name none, it is likely to run where
+// the function's newest program did; where it does not, JAX copies the token.
+Stream::FoundPool Stream::find_pool(const Caller &caller, nb::handle args, nb::handle kwargs) {
+  if (!one_device_) one_device_ = nb::cast<bool>(host_.attr("one_device")());
+  if (*one_device_) return {pool_of_one()};
+  const bool several = several_devices(), has_names = kwargs.is_valid() && NB_DICT_GET_SIZE(kwargs.ptr()) != 0;
+  if (several && has_known_sharding(args)) return {pool_, true};
+  nb::object sharding;
+  if (on_one_device(args, &sharding) && !has_names) {
+    if (sharding.is_valid()) return {pool_on(std::move(sharding))};
+  } else if (several) {
+    const nb::object found = host_.attr("find_pool")(args, kwargs);
+    nb::object pool = found[1];
+    sharding = found[0];
+    if (!sharding.is_none()) {
+      std::swap(sharding_, sharding); // both, before what they were is freed
+      std::swap(pool_, pool);
+      return {pool_, true};
     }
-    return {pool, false};
+    if (!pool.is_none()) return {pool};
   }
-  const nb::object found = host_.attr("find_pool")(args, kwargs);
-  nb::object sharding = found[0], pool = found[1];
-  if (sharding.is_none()) return {pool, false};
-  std::swap(sharding_, sharding); // as above
-  std::swap(pool_, pool);
-  return {found[1], true};
+  return {caller.pool_of == thread ? caller.pool : nb::none(), false, true};
+}
+
+// After a call whose arguments named no device.
+void Stream::note_place(Caller &caller, nb::handle output_token) {
+  nb::object sharding = Get(output_token, names().sharding);
+  if (sharding.is(caller.ran_on) && caller.pool_of == thread) return;
+  nb::object pool = host_.attr("find_pool_on")(sharding);
+  caller.pool_of = thread;
+  std::swap(caller.ran_on, sharding); // as above
+  std::swap(caller.pool, pool);
 }
 
 // Whether the devices of the arguments are several.
@@ -278,7 +299,16 @@ bool Stream::spans_devices(nb::handle args, nb::handle kwargs) {
 
 // The tokens on the only device that there is.
 nb::object Stream::pool_of_one() {
-  if (!pool_of_one_.is_valid()) pool_of_one_ = host_.attr("find_pool_on")(nb::none());
+  if (!pool_of_one_.is_valid()) pool_of_one_ = host_.attr("find_pool_of_one")();
+  return pool_of_one_;
+}
+
+// The tokens on the one device of a sharding.
+nb::object Stream::pool_on(nb::object sharding) {
+  if (sharding.is(device_)) return pool_of_one_;
+  nb::object pool = host_.attr("find_pool_on")(sharding);
+  std::swap(device_, sharding); // as above
+  std::swap(pool_of_one_, pool);
   return pool_of_one_;
 }
 
@@ -287,25 +317,22 @@ bool Stream::has_known_sharding(nb::handle args) {
   if (!sharding_.is_valid()) return false;
   for (Py_ssize_t i = 0, count = NB_TUPLE_GET_SIZE(args.ptr()); i < count; ++i) {
     const nb::handle arg = NB_TUPLE_GET_ITEM(args.ptr(), i);
-    if (arg.type().is(array_type_) && arg.attr("sharding").is(sharding_)) return true;
+    if (arg.type().is(array_type_) && Get(arg, names().sharding).is(sharding_)) return true;
   }
   return false;
 }
 
-// Whether these are arrays on one device each, and numbers. Where there are others, Python looks into them. `device`:
-// is given that of the first committed array, or else of the first one, which is mostly the one that runs the program.
-// Where it is not, JAX copies the token.
-bool Stream::on_one_device(nb::handle args, nb::object *device) {
-  bool is_committed = false;
+// Whether these are arrays on one device each, and numbers. Where there are others, Python looks into them.
+// `committed`: is given the sharding of the first array that says which device runs the program.
+bool Stream::on_one_device(nb::handle args, nb::object *committed) {
   for (Py_ssize_t i = 0, count = NB_TUPLE_GET_SIZE(args.ptr()); i < count; ++i) {
     const nb::handle arg = NB_TUPLE_GET_ITEM(args.ptr(), i);
     if (PyFloat_CheckExact(arg.ptr()) || PyLong_CheckExact(arg.ptr()) || PyBool_Check(arg.ptr())) continue;
     if (!arg.type().is(array_type_)) return false;
-    const nb::object sharding = arg.attr("sharding");
+    nb::object sharding = Get(arg, names().sharding);
     if (!sharding.type().is(on_one_device_)) return false;
-    if (device == nullptr || is_committed) continue;
-    is_committed = nb::object(arg.attr("committed")).is(nb::handle(Py_True));
-    if (is_committed || !device->is_valid()) *device = sharding.attr("_device");
+    if (committed != nullptr && !committed->is_valid() && Get(arg, names().committed).is(nb::handle(Py_True)))
+      *committed = std::move(sharding);
   }
   return true;
 }

@@ -80,12 +80,15 @@ private:
   struct FoundPool {
     nb::object pool; // None: the token is given from the host
     bool over_several = false;
+    bool is_callers = false; // the arguments name no device
   };
-  FoundPool find_pool(nb::handle args, nb::handle kwargs);
+  FoundPool find_pool(const Caller &caller, nb::handle args, nb::handle kwargs);
+  void note_place(Caller &caller, nb::handle output_token);
   nb::object pool_of_one();
+  nb::object pool_on(nb::object sharding);
   bool spans_devices(nb::handle args, nb::handle kwargs);
   bool has_known_sharding(nb::handle args);
-  bool on_one_device(nb::handle args, nb::object *device = nullptr);
+  bool on_one_device(nb::handle args, nb::object *committed = nullptr);
 
   nb::object launch(Caller &caller, bool over_several, nb::handle program, nb::handle token, nb::handle args,
                     nb::handle kwargs);
@@ -102,11 +105,12 @@ private:
   const PrintOptions *options_ = nullptr;
   nb::list tokens_; // of the block of epochs that is being handed out
   int64_t block_ = -1;
-  std::deque<uint32_t> unclosed_; // those of `running`, the oldest first, as their thread knows
-  std::optional<bool> several_;   // whether programs may run on several devices
+  std::deque<uint32_t> unclosed_;  // those of `running`, the oldest first, as their thread knows
+  std::optional<bool> several_;    // whether programs may run on several devices
+  std::optional<bool> one_device_; // whether there is one in all, of whatever platform
   std::optional<size_t> most_in_flight_;
   nb::object sharding_, pool_;      // those of the newest program on several devices
-  nb::object device_, pool_of_one_; // and on one, which its arguments named
+  nb::object device_, pool_of_one_; // and the sharding and those of the newest device that arguments named
   nb::object host_, array_type_, launching_, would_trace_;
   nb::object on_one_device_; // the type of the shardings of arrays on one device
   nb::object copy_context_;  // that of `contextvars`: the stable ABI has no function for it
