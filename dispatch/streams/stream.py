@@ -210,6 +210,10 @@ class StreamHost:
         """The tokens on the one device of a sharding; None if there are several."""
         return self._placed.find_pool_on(sharding)
 
+    def find_first_pool(self) -> native.Pool | None:
+        """The tokens where a function whose arguments name no device is likely to run first."""
+        return self._placed.find_first_pool()
+
     def find_pool_of_one(self) -> native.Pool | None:
         """The tokens on the only device that there is. Asked once."""
         return self._placed.find_pool_of_one()

@@ -9,9 +9,17 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import numpy as np
 
-from effects._jax import Placing, committed_device_of_call, is_addressable, only_device, sharding_of_call
+from effects._jax import (
+    Placing,
+    committed_device_of_call,
+    default_device,
+    is_addressable,
+    only_device,
+    sharding_of_call,
+)
 from effects._wire import EPOCH, PLACED_THREAD, STREAM, TOKEN_LENGTH, stream_of
 from effects.lowering.host.native import native
 
@@ -35,6 +43,11 @@ class PlacedTokens:
         """The tokens on the one device of a sharding. None if it has several: tokens there would be committed, and
         decide where a program runs."""
         return self._pool(next(iter(sharding.device_set))) if sharding.num_devices == 1 else None
+
+    def find_first_pool(self) -> native.Pool | None:
+        """The tokens on the device of programs that name none. None with several processes: of a program on another
+        one's device alone, JAX's fast path takes no array that lies here."""
+        return self._pool(default_device()) if jax.process_count() == 1 else None
 
     def find_pool_of_one(self) -> native.Pool | None:
         """The tokens on the only device that there is."""

@@ -112,6 +112,7 @@ from effects._jax.placement import take_placement as take_placement
 from effects._jax.placing import Array as Array
 from effects._jax.placing import Placing as Placing
 from effects._jax.placing import committed_device_of_call as committed_device_of_call
+from effects._jax.placing import default_device as default_device
 from effects._jax.placing import devices_of_call as devices_of_call
 from effects._jax.placing import is_addressable as is_addressable
 from effects._jax.placing import only_device as only_device

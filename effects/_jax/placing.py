@@ -48,6 +48,14 @@ def only_device() -> Any:
     return devices[0] if len(devices) == 1 else None
 
 
+def default_device() -> Any:
+    """The device of programs that name none; None if it is not known."""
+    device = jax.config.jax_default_device
+    if device is None:
+        device = jax.local_devices()[0]
+    return device if isinstance(device, jax.Device) else None
+
+
 def committed_device_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The device that these arguments name, of which none lies on several; None if they name none."""
     for x in jax.tree.leaves((args, kwargs)):

@@ -106,13 +106,18 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
   const bool several = several_devices();
   const nb::object names = several && !kwargs.is_valid() ? nb::object(nb::dict()) : nb::borrow(kwargs);
   kwargs = names;
-  const FoundPool found =
+  const TracingForbidden no(false); // we may be inside of another call
+  FoundPool found =
       given.is_none() ? find_pool(caller, args, kwargs) : FoundPool{nb::none(), several && spans_devices(args, kwargs)};
+  if (found.is_callers && caller.pool_of != thread) {
+    if (several && !launching_.is_none() && !caller.compiled)
+      compile(caller, threaded, token(number), args, kwargs, /*gave_up=*/false);
+    found.pool = first_pool(caller);
+  }
   Pool *const pool = found.pool.is_none() ? nullptr : nb::cast<Pool *>(found.pool);
   PlacedToken placed;
   if (pool != nullptr) placed = pool->take(number, calls);
   const nb::object runtime_token = pool != nullptr ? placed.array : given.is_none() ? token(number) : nb::borrow(given);
-  const TracingForbidden no(false); // we may be inside of another call
   const nb::object returned = several && !launching_.is_none()
                                   ? launch(caller, found.over_several, threaded, runtime_token, args, kwargs)
                                   : Call(threaded, runtime_token, args, kwargs);
@@ -216,18 +221,22 @@ nb::object Stream::launch(Caller &caller, bool over_several, nb::handle program,
     }
     compiling.emplace(caller); // before others call it
   }
-  if (!caller.compiled) compiling.emplace(caller);
-  if (compiling) {
-    const nb::object given = token.is_valid() ? nb::make_tuple(token) + args : nb::borrow(args);
-    const nb::object several = host_.attr("compile")(caller.compile_lock, program, given, kwargs, gave_up);
-    caller.several = caller.several || nb::cast<bool>(several);
-    caller.compiled = true;
-    compiling.reset();
-  }
+  if (compiling || !caller.compiled) compile(caller, program, token, args, kwargs, gave_up);
+  compiling.reset();
   if (!waits()) return Call(program, token, args, kwargs);
   std::optional<PyLockGuard> guard;
   acquire_launch_lock(guard);
   return put(program, token, args, kwargs);
+}
+
+// Compiles a program, which JAX keeps for the call.
+void Stream::compile(Caller &caller, nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs,
+                     bool gave_up) {
+  const Compiling compiling(caller);
+  const nb::object given = token.is_valid() ? nb::make_tuple(token) + args : nb::borrow(args);
+  const nb::object several = host_.attr("compile")(caller.compile_lock, program, given, kwargs, gave_up);
+  caller.several = caller.several || nb::cast<bool>(several);
+  caller.compiled = true;
 }
 
 // Whether only so many programs may run over several devices at a time.
@@ -277,7 +286,16 @@ Stream::FoundPool Stream::find_pool(const Caller &caller, nb::handle args, nb::h
     }
     if (!pool.is_none()) return {pool};
   }
-  return {caller.pool_of == thread ? caller.pool : nb::none(), false, true};
+  return {caller.pool, false, true};
+}
+
+// The tokens where the function's newest program ran, of another thread's, or is likely to run as its first.
+nb::object Stream::first_pool(Caller &caller) {
+  if (!caller.ran_on.is_valid()) return caller.several ? nb::none() : host_.attr("find_first_pool")();
+  nb::object pool = host_.attr("find_pool_on")(caller.ran_on);
+  caller.pool_of = thread;
+  std::swap(caller.pool, pool); // what it was is freed last
+  return caller.pool;
 }
 
 // After a call whose arguments named no device.

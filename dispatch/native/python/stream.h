@@ -83,6 +83,7 @@ private:
     bool is_callers = false; // the arguments name no device
   };
   FoundPool find_pool(const Caller &caller, nb::handle args, nb::handle kwargs);
+  nb::object first_pool(Caller &caller);
   void note_place(Caller &caller, nb::handle output_token);
   nb::object pool_of_one();
   nb::object pool_on(nb::object sharding);
@@ -90,6 +91,7 @@ private:
   bool has_known_sharding(nb::handle args);
   bool on_one_device(nb::handle args, nb::object *committed = nullptr);
 
+  void compile(Caller &caller, nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs, bool gave_up);
   nb::object launch(Caller &caller, bool over_several, nb::handle program, nb::handle token, nb::handle args,
                     nb::handle kwargs);
   void acquire_launch_lock(std::optional<PyLockGuard> &guard);
