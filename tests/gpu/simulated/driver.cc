@@ -16,13 +16,13 @@ thread_local std::vector<Context *> stack;
 thread_local bool in_host_function = false;
 auto &host_functions = *new std::mutex;
 
+} // namespace
+
 struct Event {
   std::mutex mutex; // guards all below
   std::condition_variable changed;
   uint64_t recorded = 0, reached = 0;
 };
-
-} // namespace
 
 Context &ContextOf(int device) {
   static Context contexts[] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}};
@@ -53,6 +53,7 @@ extern "C" {
 // For other libraries of the simulated machine.
 void *simulated_memory(Address address, size_t size) { return memory().real(address, size); }
 void simulated_put(void *stream, void (*work)(void *), void *data) {
+  if (BreakCapture(StreamOf(stream)) != kSuccess) Fail("A collective is captured.");
   StreamOf(stream).put([=] { work(data); });
 }
 
@@ -65,8 +66,11 @@ Result cuGetErrorName(Result error, const char **name) {
   *name = error == kNotReady ? "CUDA_ERROR_NOT_READY" : error == kSuccess ? "CUDA_SUCCESS" : "CUDA_ERROR_UNKNOWN";
   return kSuccess;
 }
-Result cuGetErrorString(Result, const char **text) {
-  *text = "an error of the simulated GPU";
+Result cuGetErrorString(Result error, const char **text) {
+  static std::mutex mutex;
+  static auto &texts = *new std::map<Result, std::string>;
+  std::lock_guard lock(mutex);
+  *text = texts.emplace(error, "error " + std::to_string(error) + " of the simulated GPU").first->second.c_str();
   return kSuccess;
 }
 
@@ -167,6 +171,7 @@ Result cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 Result cuCtxEnablePeerAccess(Context *, unsigned) { return kSuccess; }
 Result cuCtxSynchronize() {
   CALLED_IN_CONTEXT("cuCtxSynchronize")
+  OUTSIDE_CAPTURE(*current())
   Synchronize(device());
   return kSuccess;
 }
@@ -181,11 +186,13 @@ Result cuStreamCreate(Stream **stream, unsigned flags) { return cuStreamCreateWi
 Result cuStreamDestroy_v2(Stream *) { return kSuccess; } // its thread stays
 Result cuStreamSynchronize(void *stream) {
   Called("cuStreamSynchronize");
+  OUTSIDE_CAPTURE(StreamOf(stream))
   StreamOf(stream).synchronize();
   return kSuccess;
 }
 Result cuStreamQuery(void *stream) {
   CALLED_IN_CONTEXT("cuStreamQuery")
+  OUTSIDE_CAPTURE(StreamOf(stream))
   return StreamOf(stream).is_idle() ? kSuccess : kNotReady;
 }
 Result cuStreamGetCtx(void *stream, Context **context) {
@@ -197,10 +204,6 @@ Result cuStreamGetPriority(void *, int *priority) {
   *priority = 0;
   return kSuccess;
 }
-Result cuStreamIsCapturing(void *, int *status) {
-  *status = 0;
-  return kSuccess;
-}
 Result cuEventCreate(Event **event, unsigned) {
   *event = new Event;
   return kSuccess;
@@ -208,6 +211,7 @@ Result cuEventCreate(Event **event, unsigned) {
 Result cuEventDestroy_v2(Event *) { return kSuccess; } // a stream may come to it yet
 Result cuEventRecord(Event *event, void *stream) {
   Called("cuEventRecord");
+  if (const auto result = RecordInCapture(event, stream)) return *result;
   std::lock_guard lock(event->mutex);
   StreamOf(stream).put([event, number = ++event->recorded] {
     std::lock_guard lock(event->mutex);
@@ -218,6 +222,7 @@ Result cuEventRecord(Event *event, void *stream) {
 }
 Result cuEventQuery(Event *event) {
   Called("cuEventQuery");
+  OUTSIDE_CAPTURE(event)
   std::lock_guard lock(event->mutex);
   return event->reached == event->recorded ? kSuccess : kNotReady;
 }
@@ -227,6 +232,7 @@ static void AwaitEvent(Event *event, uint64_t number) {
 }
 Result cuEventSynchronize(Event *event) {
   Called("cuEventSynchronize");
+  OUTSIDE_CAPTURE(event)
   std::unique_lock lock(event->mutex);
   const uint64_t number = event->recorded;
   lock.unlock();
@@ -242,19 +248,19 @@ Result cuEventElapsedTime(float *milliseconds, Event *from, Event *to) {
 }
 Result cuStreamWaitEvent(void *stream, Event *event, unsigned) {
   Called("cuStreamWaitEvent");
+  if (const auto result = WaitInCapture(stream, event)) return *result;
   std::lock_guard lock(event->mutex);
   StreamOf(stream).put([event, number = event->recorded] { AwaitEvent(event, number); });
   return kSuccess;
 }
 Result cuLaunchHostFunc(void *stream, void (*function)(void *), void *data) {
   Called("cuLaunchHostFunc");
-  StreamOf(stream).put([=] {
+  return Put(stream, NodeType::kHostFunction, [=] {
     std::lock_guard lock(host_functions);
     in_host_function = true;
     function(data);
     in_host_function = false;
   });
-  return kSuccess;
 }
 
 } // extern "C"

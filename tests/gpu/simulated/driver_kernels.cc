@@ -13,14 +13,34 @@
 #include "driver.h"
 #include "ptx.h"
 
-using namespace simulated;
-
-namespace {
+namespace simulated {
 
 struct Function {
   const Kernel *kernel;
   std::string name;
 };
+
+Work KernelOf(Function *function, Dim grid, Dim block, unsigned shared, void **given) {
+  std::vector<std::vector<std::byte>> parameters;
+  for (const size_t size : ParametersOf(*function->kernel)) {
+    const auto *const bytes = static_cast<const std::byte *>(given[parameters.size()]);
+    parameters.emplace_back(bytes, bytes + size);
+  }
+  return [=, parameters = std::move(parameters)] {
+    try {
+      Run(*function->kernel, grid, block, parameters, shared);
+    } catch (const std::exception &error) {
+      Fail(function->name + ": " + error.what());
+    }
+  };
+}
+
+} // namespace simulated
+
+using namespace simulated;
+
+namespace {
+
 struct Loaded {
   std::unique_ptr<Module> module;
   std::map<std::string, std::unique_ptr<Function>> functions;
@@ -37,6 +57,7 @@ extern "C" {
 
 Result cuModuleLoadData(Loaded **made, const void *image) {
   CALLED_IN_CONTEXT("cuModuleLoadData")
+  OUTSIDE_CAPTURE()
   if (std::memcmp(image,
                   "\x7f"
                   "ELF",
@@ -99,19 +120,8 @@ Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, Functio
 Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                       unsigned block_y, unsigned block_z, unsigned shared, void *stream, void **given, void **) {
   CALLED_IN_CONTEXT("cuLaunchKernel")
-  std::vector<std::vector<std::byte>> parameters;
-  for (const size_t size : ParametersOf(*function->kernel)) {
-    const auto *const bytes = static_cast<const std::byte *>(given[parameters.size()]);
-    parameters.emplace_back(bytes, bytes + size);
-  }
-  StreamOf(stream).put([=, parameters = std::move(parameters)] {
-    try {
-      Run(*function->kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, parameters, shared);
-    } catch (const std::exception &error) {
-      Fail(function->name + ": " + error.what());
-    }
-  });
-  return kSuccess;
+  return Put(stream, NodeType::kKernel,
+             KernelOf(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, given));
 }
 Result cuLaunchKernelEx(const LaunchConfig *config, Function *function, void **parameters, void **more) {
   const auto &grid = config->grid, &block = config->block;

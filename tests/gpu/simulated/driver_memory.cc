@@ -7,13 +7,27 @@
 
 #include "driver.h"
 
+namespace simulated {
+
+Work CopyOf(Address to, Address from, size_t size) {
+  return [=] { std::memmove(memory().real(to, size, true), memory().real(from, size, true), size); };
+}
+template <typename Value>
+Work FillOf(Address to, Value value, size_t count) {
+  return [=] { std::fill_n(static_cast<Value *>(memory().real(to, count * sizeof value)), count, value); };
+}
+template Work FillOf(Address, uint8_t, size_t);
+template Work FillOf(Address, uint16_t, size_t);
+template Work FillOf(Address, uint32_t, size_t);
+
+} // namespace simulated
+
 using namespace simulated;
 
 namespace {
 
 Result Copy(Address to, Address from, size_t size, void *stream) {
-  StreamOf(stream).put([=] { std::memmove(memory().real(to, size, true), memory().real(from, size, true), size); });
-  return kSuccess;
+  return Put(stream, NodeType::kCopy, CopyOf(to, from, size));
 }
 Result CopyNow(Address to, Address from, size_t size) {
   Synchronize(device());
@@ -24,11 +38,7 @@ bool is_pinned(const void *data) { return memory().find(AddressOf(data)).size !=
 
 template <typename Value>
 Result Fill(Address to, Value value, size_t count, void *stream) {
-  StreamOf(stream).put([=] {
-    auto *const at = static_cast<Value *>(memory().real(to, count * sizeof value));
-    std::fill_n(at, count, value);
-  });
-  return kSuccess;
+  return Put(stream, NodeType::kFill, FillOf(to, value, count));
 }
 
 // The structures of the driver's that are used, as far as they are.
@@ -55,11 +65,13 @@ Result cuMemGetInfo_v2(size_t *free, size_t *all) {
 }
 Result cuMemAlloc_v2(Address *address, size_t size) {
   CALLED_IN_CONTEXT("cuMemAlloc")
+  OUTSIDE_CAPTURE()
   *address = memory().reserve(size);
   return *address != 0 && memory().map(*address, size, device()) ? kSuccess : kOutOfMemory;
 }
 Result cuMemFree_v2(Address address) {
   CALLED_IN_CONTEXT("cuMemFree")
+  OUTSIDE_CAPTURE()
   Synchronize(device());
   const size_t size = memory().find(address).size;
   memory().unmap(address);
@@ -102,12 +114,14 @@ Result cuMemGetAddressRange_v2(Address *first, size_t *size, Address address) {
 // Memory of the host's.
 Result cuMemHostAlloc(void **data, size_t size, unsigned) {
   CALLED_IN_CONTEXT("cuMemHostAlloc")
+  OUTSIDE_CAPTURE()
   *data = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
   memory().pin(*data, size);
   return kSuccess;
 }
 Result cuMemFreeHost(void *data) {
   CALLED_IN_CONTEXT("cuMemFreeHost")
+  OUTSIDE_CAPTURE()
   Synchronize(-1);
   memory().unpin(data);
   std::free(data);
@@ -115,11 +129,13 @@ Result cuMemFreeHost(void *data) {
 }
 Result cuMemHostRegister_v2(void *data, size_t size, unsigned) {
   CALLED_IN_CONTEXT("cuMemHostRegister")
+  OUTSIDE_CAPTURE()
   memory().pin(data, size);
   return kSuccess;
 }
 Result cuMemHostUnregister(void *data) {
   CALLED_IN_CONTEXT("cuMemHostUnregister")
+  OUTSIDE_CAPTURE()
   memory().unpin(data);
   return kSuccess;
 }
@@ -155,13 +171,16 @@ Result cuPointerGetAttribute(void *value, int attribute, Address address) {
 // Copies. Those from and to memory that is not pinned are over, or have taken what they copy, when they return.
 Result cuMemcpyDtoHAsync_v2(void *to, Address from, size_t size, void *stream) {
   CALLED_IN_CONTEXT("cuMemcpyDtoHAsync")
+  if (is_pinned(to)) return Copy(AddressOf(to), from, size, stream);
+  OUTSIDE_CAPTURE(StreamOf(stream))
   Copy(AddressOf(to), from, size, stream);
-  if (!is_pinned(to)) StreamOf(stream).synchronize();
+  StreamOf(stream).synchronize();
   return kSuccess;
 }
 Result cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t size, void *stream) {
   CALLED_IN_CONTEXT("cuMemcpyHtoDAsync")
   if (is_pinned(from)) return Copy(to, AddressOf(from), size, stream);
+  OUTSIDE_CAPTURE(StreamOf(stream))
   const auto *const bytes = static_cast<const std::byte *>(from);
   const auto taken = std::make_shared<std::vector<std::byte>>(bytes, bytes + size);
   StreamOf(stream).put([=] { std::memcpy(memory().real(to, size), taken->data(), size); });
@@ -181,14 +200,17 @@ Result cuMemcpyPeerAsync(Address to, Context *, Address from, Context *, size_t 
 }
 Result cuMemcpyDtoH_v2(void *to, Address from, size_t size) {
   CALLED_IN_CONTEXT("cuMemcpyDtoH")
+  OUTSIDE_CAPTURE()
   return CopyNow(AddressOf(to), from, size);
 }
 Result cuMemcpyHtoD_v2(Address to, const void *from, size_t size) {
   CALLED_IN_CONTEXT("cuMemcpyHtoD")
+  OUTSIDE_CAPTURE()
   return CopyNow(to, AddressOf(from), size);
 }
 Result cuMemcpyDtoD_v2(Address to, Address from, size_t size) {
   CALLED_IN_CONTEXT("cuMemcpyDtoD")
+  OUTSIDE_CAPTURE()
   return CopyNow(to, from, size);
 }
 Result cuMemsetD8Async(Address to, unsigned char value, size_t count, void *stream) {
@@ -201,12 +223,14 @@ Result cuMemsetD32Async(Address to, unsigned value, size_t count, void *stream) 
 }
 Result cuMemsetD8_v2(Address to, unsigned char value, size_t count) {
   CALLED_IN_CONTEXT("cuMemsetD8")
+  OUTSIDE_CAPTURE()
   Fill(to, value, count, nullptr);
   Synchronize(device());
   return kSuccess;
 }
 Result cuMemsetD32_v2(Address to, unsigned value, size_t count) {
   CALLED_IN_CONTEXT("cuMemsetD32")
+  OUTSIDE_CAPTURE()
   Fill(to, value, count, nullptr);
   Synchronize(device());
   return kSuccess;

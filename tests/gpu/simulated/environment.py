@@ -17,7 +17,7 @@ from tests.helpers import build_once
 FOLDER = Path(__file__).parent
 NAMES = {
     "libcuda.so.1": (
-        *("driver.cc", "driver_memory.cc", "driver_kernels.cc", "machine.cc"),
+        *("driver.cc", "driver_memory.cc", "driver_kernels.cc", "driver_graphs.cc", "machine.cc"),
         *("ptx.cc", "block.cc", "compute.cc"),
     ),
     "libnccl.so.2": ("collectives.cc",),
@@ -28,7 +28,7 @@ NAMES = {
 """NVIDIA's libraries, as XLA opens them, and what the simulated ones are made of."""
 
 FLAGS = (
-    "--xla_gpu_enable_command_buffer= --xla_gpu_autotune_level=0 --xla_gpu_enable_libnvptxcompiler=false "
+    "--xla_gpu_autotune_level=0 --xla_gpu_enable_libnvptxcompiler=false "
     "--xla_gpu_enable_libnvjitlink=false --xla_gpu_cuda_data_dir={toolkit}"
 )
 """XLA has kernels assembled by a command, which leaves them as they are. There are no CUDA graphs."""
