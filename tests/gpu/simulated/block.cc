@@ -121,6 +121,12 @@ bool Block::step(Thread &thread) {
     const unsigned each = now.type.bytes / static_cast<unsigned>(now.to.size());
     for (size_t i = 0; i < now.to.size(); ++i)
       write(thread, now.to[i], bits(thread, now.operands[0]) >> (8 * each * i) & Mask(each));
+  } else if (name == "call"_w) { // the function that sets a condition
+    Condition *condition;
+    unsigned value;
+    std::memcpy(&condition, place(thread, now, now.operands.at(0), sizeof condition), sizeof condition);
+    std::memcpy(&value, place(thread, now, now.operands.at(1), sizeof value), sizeof value);
+    condition->value = value;
   } else if (name == "activemask"_w) {
     write(thread, now.to[0], 0xffffffff);
   } else if (name != "membar"_w && name != "fence"_w && name != "nanosleep"_w && name != "griddepcontrol"_w) {

@@ -40,7 +40,7 @@ Stream &StreamOf(void *stream);
 using Work = std::function<void()>;
 
 // By the driver's numbers.
-enum class NodeType { kKernel, kCopy, kFill, kHostFunction, kGraph, kEmpty };
+enum class NodeType { kKernel, kCopy, kFill, kHostFunction, kGraph, kEmpty, kConditional = 13 };
 
 // Puts work into the stream. Where the stream is captured, it becomes a node of a graph and is not done.
 Result Put(void *stream, NodeType type, Work work);

@@ -22,15 +22,22 @@ struct Node {
   NodeType type;
   Work work;
   std::vector<Node *> dependencies;
-  std::unique_ptr<Graph> inside; // of a node that is a graph
+  std::unique_ptr<Graph> inside; // of a node that is a graph, or has one as its branch or body
+  Condition *condition = nullptr;
+  bool repeats = false;
 };
 
 struct Graph {
   std::vector<std::unique_ptr<Node>> nodes; // each comes behind those that it depends on
 
+  bool has(NodeType type) const {
+    return std::any_of(nodes.begin(), nodes.end(), [&](const auto &node) {
+      return node->type == type || (node->inside != nullptr && node->inside->has(type));
+    });
+  }
+
   Node &add(NodeType type, Work work, std::vector<Node *> dependencies) {
-    nodes.push_back(
-        std::make_unique<Node>(Node{this, type, std::move(work), std::move(dependencies), std::unique_ptr<Graph>()}));
+    nodes.push_back(std::make_unique<Node>(Node{this, type, std::move(work), std::move(dependencies), nullptr}));
     return *nodes.back();
   }
   std::vector<size_t> places(const std::vector<Node *> &of) const {
@@ -54,6 +61,13 @@ std::unique_ptr<Graph> CopyOf(const Graph &graph) {
   return copy;
 }
 
+bool BranchHasHostFunction(const Graph &graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const auto &node) {
+    return (node->type == NodeType::kConditional && node->inside->has(NodeType::kHostFunction)) ||
+           (node->inside != nullptr && BranchHasHostFunction(*node->inside));
+  });
+}
+
 // Whether they differ in nothing but what their nodes do.
 bool AreAlike(const Graph &one, const Graph &other) {
   return std::equal(one.nodes.begin(), one.nodes.end(), other.nodes.begin(), other.nodes.end(),
@@ -64,35 +78,47 @@ bool AreAlike(const Graph &one, const Graph &other) {
                     });
 }
 
-// A node of a graph that can be launched. Graphs inside of it are laid out in it, so that their nodes and others come
-// in any order.
+// A node of a graph that can be launched. What is inside of a node is laid out beside it, so that these nodes and
+// others come in any order. Only a branch and the body of a loop have steps of their own.
 struct Step {
-  Work work;
+  size_t work; // its place among all
   std::vector<size_t> dependencies;
+  Condition *condition;
+  bool repeats;
+  std::vector<Step> inside;
 };
 
 struct Executable {
   std::vector<Step> steps;
-  std::map<const Node *, size_t> places;
+  std::vector<Work> works;
+  std::map<const Node *, size_t> places; // among these
+  std::vector<Condition *> conditions;
   Event *last = nullptr; // is recorded behind each launch
 
-  void lay_out(const Graph &graph, const std::vector<size_t> &ahead) {
+  void lay_out(const Graph &graph, const std::vector<size_t> &ahead, std::vector<Step> &into) {
+    std::map<const Node *, size_t> steps_of;
     for (const auto &node : graph.nodes) {
       std::vector<size_t> dependencies = ahead;
-      for (const Node *one : node->dependencies) dependencies.push_back(places.at(one));
-      if (node->inside != nullptr) {
-        const size_t first = steps.size();
-        lay_out(*node->inside, std::vector(dependencies));
-        for (size_t i = first; i < steps.size(); ++i) dependencies.push_back(i);
+      for (const Node *one : node->dependencies) dependencies.push_back(steps_of.at(one));
+      const size_t first = into.size();
+      if (node->type == NodeType::kGraph) lay_out(*node->inside, std::vector(dependencies), into);
+      for (size_t i = first; i < into.size(); ++i) dependencies.push_back(i);
+      steps_of[node.get()] = into.size();
+      places[node.get()] = works.size();
+      into.push_back({works.size(), std::move(dependencies), node->condition, node->repeats, {}});
+      works.push_back(node->work);
+      if (node->type == NodeType::kConditional) {
+        conditions.push_back(node->condition);
+        std::vector<Step> inside;
+        lay_out(*node->inside, {}, inside);
+        into.back().inside = std::move(inside);
       }
-      places[node.get()] = steps.size();
-      steps.push_back({node->work, std::move(dependencies)});
     }
   }
 
   bool update(const Node *node, Work work) {
     const auto it = places.find(node);
-    if (it != places.end()) steps[it->second].work = std::move(work);
+    if (it != places.end()) works[it->second] = std::move(work);
     return it != places.end();
   }
   // `by` is like `graph`.
@@ -104,9 +130,10 @@ struct Executable {
   }
 };
 
+thread_local std::minstd_rand random_number(std::random_device{}());
+
 // In any order in which each step comes behind those that it depends on.
-void Run(const std::vector<Step> &steps) {
-  thread_local std::minstd_rand random(std::random_device{}());
+void Run(const std::vector<Step> &steps, const std::vector<Work> &works) {
   std::vector<size_t> missing, ready;
   std::vector<std::vector<size_t>> behind(steps.size());
   for (const Step &step : steps) {
@@ -116,10 +143,15 @@ void Run(const std::vector<Step> &steps) {
     if (missing.back() == 0) ready.push_back(place);
   }
   while (!ready.empty()) {
-    std::swap(ready[random() % ready.size()], ready.back());
+    std::swap(ready[random_number() % ready.size()], ready.back());
     const size_t place = ready.back();
     ready.pop_back();
-    if (steps[place].work) steps[place].work();
+    const Step &step = steps[place];
+    if (works[step.work]) works[step.work]();
+    for (bool again = step.condition != nullptr && step.condition->value != 0; again;) {
+      Run(step.inside, works);
+      again = step.repeats && step.condition->value != 0;
+    }
     for (const size_t one : behind[place])
       if (--missing[one] == 0) ready.push_back(one);
   }
@@ -301,6 +333,13 @@ struct NodeParameters {
       Graph *graph;
       int ownership; // 0: a copy is added; 1: it belongs to the node from now on
     } graph;
+    struct {
+      Condition *condition;
+      int type; // 0: a branch; 1: a loop
+      unsigned count;
+      Graph **inside; // is given
+      Context *context;
+    } conditional;
   };
 
   // Empty: such nodes are not here.
@@ -326,8 +365,9 @@ Result Add(Node **made, Graph *graph, Node *const *dependencies, size_t count, N
   *made = &graph->add(type, std::move(work), std::move(all));
   return kSuccess;
 }
-Result AddGraph(Node **made, Graph *graph, Node *const *dependencies, size_t count, std::unique_ptr<Graph> inside) {
-  const Result result = Add(made, graph, dependencies, count, NodeType::kGraph, nullptr);
+Result AddGraph(Node **made, Graph *graph, Node *const *dependencies, size_t count, NodeType type,
+                std::unique_ptr<Graph> inside) {
+  const Result result = Add(made, graph, dependencies, count, type, nullptr);
   if (result == kSuccess) (*made)->inside = std::move(inside);
   return result;
 }
@@ -336,7 +376,7 @@ Result Update(Executable *executable, const Node *node, NodeType type, Work work
   return node->type == type && executable->update(node, std::move(work)) ? kSuccess : kInvalidValue;
 }
 Result Update(Executable *executable, const Node *node, const Graph *by) {
-  if (node->inside == nullptr || executable->places.count(node) == 0 || !AreAlike(*node->inside, *by))
+  if (node->type != NodeType::kGraph || executable->places.count(node) == 0 || !AreAlike(*node->inside, *by))
     return kInvalidValue;
   executable->update(*node->inside, *by);
   return kSuccess;
@@ -382,17 +422,32 @@ Result cuGraphAddMemcpyNode(Node **made, Graph *graph, Node *const *dependencies
 }
 Result cuGraphAddChildGraphNode(Node **made, Graph *graph, Node *const *dependencies, size_t count,
                                 const Graph *inside) {
-  return AddGraph(made, graph, dependencies, count, CopyOf(*inside));
+  if (inside->has(NodeType::kConditional)) return kNotSupported;
+  return AddGraph(made, graph, dependencies, count, NodeType::kGraph, CopyOf(*inside));
 }
 Result cuGraphAddNode_v2(Node **made, Graph *graph, Node *const *dependencies, const void *, size_t count,
                          NodeParameters *parameters) {
   const auto type = static_cast<NodeType>(parameters->type);
-  const auto &[inside, ownership] = parameters->graph;
-  if (type == NodeType::kGraph)
-    return AddGraph(made, graph, dependencies, count,
-                    ownership == 1 ? std::unique_ptr<Graph>(inside) : CopyOf(*inside));
+  if (type == NodeType::kGraph) {
+    const auto &[inside, ownership] = parameters->graph;
+    if (ownership == 0) return cuGraphAddChildGraphNode(made, graph, dependencies, count, inside);
+    return AddGraph(made, graph, dependencies, count, type, std::unique_ptr<Graph>(inside));
+  }
+  if (type == NodeType::kConditional) {
+    auto &given = parameters->conditional;
+    if (given.type > 1 || given.count != 1) return kNotSupported;
+    auto inside = std::make_unique<Graph>();
+    given.inside = new Graph *(inside.get());
+    const Result result = AddGraph(made, graph, dependencies, count, type, std::move(inside));
+    if (result == kSuccess) (*made)->condition = given.condition, (*made)->repeats = given.type == 1;
+    return result;
+  }
   const auto work = parameters->work();
   return work ? Add(made, graph, dependencies, count, type, *work) : kNotSupported;
+}
+Result cuGraphConditionalHandleCreate(Condition **made, Graph *, Context *, unsigned value, unsigned flags) {
+  *made = new Condition{value, flags == 1 ? std::optional(value) : std::nullopt}; // a launch may come to it yet
+  return kSuccess;
 }
 Result cuGraphKernelNodeSetAttribute(Node *, int, const void *) { return kSuccess; } // its priority
 Result cuGraphChildGraphNodeGetGraph(Node *node, Graph **inside) {
@@ -418,8 +473,9 @@ Result cuGraphGetRootNodes(Graph *graph, Node **given, size_t *count) {
 // Graphs that can be launched.
 Result cuGraphInstantiateWithFlags(Executable **made, Graph *graph, unsigned long long) {
   CALLED_IN_CONTEXT("cuGraphInstantiate")
+  if (BranchHasHostFunction(*graph)) return kNotSupported;
   auto executable = std::make_unique<Executable>();
-  executable->lay_out(*graph, {});
+  executable->lay_out(*graph, {}, executable->steps);
   cuEventCreate(&executable->last, 0);
   *made = executable.release();
   return kSuccess;
@@ -452,7 +508,10 @@ Result cuGraphLaunch(Executable *executable, void *stream) {
   CALLED_IN_CONTEXT("cuGraphLaunch")
   OUTSIDE_CAPTURE(StreamOf(stream))
   cuStreamWaitEvent(stream, executable->last, 0);
-  StreamOf(stream).put([steps = executable->steps] { Run(steps); });
+  StreamOf(stream).put([steps = executable->steps, works = executable->works, conditions = executable->conditions] {
+    for (Condition *condition : conditions) condition->value = condition->at_first.value_or(random_number() % 2);
+    Run(steps, works);
+  });
   cuEventRecord(executable->last, stream);
   ++launches;
   return kSuccess;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,13 @@ private:
 Stream &NewStream(int device);
 // All streams of the device, or of all devices for -1.
 void Synchronize(int device);
+
+// What a graph asks at a branch, and in each turn of a loop. Kernels set it. Without a value for each launch it is
+// anything at first.
+struct Condition {
+  unsigned value;
+  std::optional<unsigned> at_first;
+};
 
 struct Dim {
   uint32_t x, y, z;

@@ -105,7 +105,7 @@ public:
 private:
   void declare(const std::string &text) {
     static const std::regex registers(R"(^\.reg\s+\.(\w+)\s+([\s\S]*)$)"), several(R"(^([%\w$]+)<(\d+)>$)"),
-        memory(R"(^\.(local|shared)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?$)");
+        memory(R"(^\.(local|shared|param)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?$)");
     std::smatch found;
     if (std::regex_match(text, found, registers)) {
       const unsigned bytes = TypeOf(found[1])->bytes;
@@ -120,9 +120,10 @@ private:
       }
     } else if (std::regex_match(text, found, memory)) {
       const size_t each = TypeOf(found[3])->bytes;
-      size_t &size = found[1] == "local" ? kernel_->local : kernel_->shared;
+      const bool is_local = found[1] != "shared"; // what a function is called with too
+      size_t &size = is_local ? kernel_->local : kernel_->shared;
       size = RoundUp(size, found[2].matched ? std::stoul(found[2]) : each);
-      (found[1] == "local" ? local_ : shared_)[found[4]] = size;
+      (is_local ? local_ : shared_)[found[4]] = size;
       size += each * (found[5].matched ? std::stoul(found[5]) : 1);
     } else {
       Unknown(text);
@@ -165,7 +166,12 @@ private:
       branches_.emplace_back(kernel_->code.size(), given.at(0));
       given.clear();
     }
-    static const std::set<uint64_t> without_result{"st"_w, "red"_w, "bar"_w, "barrier"_w};
+    if (made.name == "call"_w) {
+      if (given.at(0) != "cudaGraphSetConditional") Unknown(text);
+      given.erase(given.begin());
+      for (std::string &operand : given) operand = std::regex_replace(operand, std::regex("[()]"), "");
+    }
+    static const std::set<uint64_t> without_result{"st"_w, "red"_w, "bar"_w, "barrier"_w, "call"_w};
     const bool has_result = without_result.count(made.name) == 0;
     for (size_t i = 0; i < given.size(); ++i) {
       std::vector<Operand> &into = has_result && i == 0 ? made.to : made.operands;
