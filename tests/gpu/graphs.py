@@ -11,8 +11,9 @@ import threading
 
 import pytest
 
-FILL, HOST_FUNCTION, COPY, GRAPH = 2, 3, 1, 4
-INVALID, CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, UNJOINED, ISOLATION, CAPTURED_EVENT = 1, 900, 901, 904, 905, 907
+KERNEL, COPY, FILL, HOST_FUNCTION, GRAPH, CONDITIONAL = 0, 1, 2, 3, 4, 13
+INVALID, NOT_SUPPORTED = 1, 801
+CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, UNJOINED, ISOLATION, CAPTURED_EVENT = 900, 901, 904, 905, 907
 THREAD_LOCAL = 1
 HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -175,6 +176,87 @@ def test_a_launch_has_what_the_last_update_gave(stream):
     call("cuGraphExecDestroy", executable)
     gate.set()
     assert read(*seen) == [2, 3, 4]
+
+
+COUNT = b"""
+.version 8.3
+.target sm_80
+.address_size 64
+.extern .func cudaGraphSetConditional (.param .b64 a, .param .b32 b)
+.visible .entry count(.param .u64 count_param_0, .param .u64 count_param_1) {
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [count_param_0];
+    ld.param.u64 %rd2, [count_param_1];
+    ld.global.u32 %r1, [%rd2];
+    setp.gt.s32 %p1, %r1, 0;
+    selp.b32 %r2, 1, 0, %p1;
+    sub.s32 %r3, %r1, 1;
+    st.global.u32 [%rd2], %r3;
+    { // callseq 0, 0
+    .param .b64 param0;
+    st.param.b64 [param0+0], %rd1;
+    .param .b32 param1;
+    st.param.b32 [param1+0], %r2;
+    call.uni
+    cudaGraphSetConditional,
+    (
+    param0,
+    param1
+    );
+    }
+    ret;
+}
+"""
+
+
+def counting(condition, address):
+    """Parameters of a node that takes 1 from a number, and sets a condition if it was more than 0."""
+    function = made("cuModuleGetFunction", made("cuModuleLoadData", COUNT), b"count")
+    values = [ctypes.c_uint64(condition), ctypes.c_uint64(address)]
+    pointers = (ctypes.c_void_p * 2)(*map(ctypes.addressof, values))
+    packed = struct.pack("<i12xQ7I4xQ", KERNEL, function, *(1,) * 6, 0, ctypes.addressof(pointers))
+    return ctypes.create_string_buffer(packed, 256), values, pointers  # all of which have to be there still
+
+
+def add_node(graph, parameters, *after):
+    return made("cuGraphAddNode_v2", graph, (ctypes.c_uint64 * len(after))(*after), None, len(after), parameters)
+
+
+def conditional(condition, is_loop):
+    return ctypes.create_string_buffer(struct.pack("<i12xQiI", CONDITIONAL, condition, is_loop, 1), 256)
+
+
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_branches_and_loops(stream, is_loop):
+    """A kernel says whether they are run. Each launch asks anew."""
+    x, y, z, graph = memory(), memory(), memory(), made("cuGraphCreate", 0)
+    condition = made("cuGraphConditionalHandleCreate", graph, None, 0, 0)
+    count, parameters = counting(condition, x), conditional(condition, is_loop)
+    add_node(graph, parameters, add_node(graph, count[0]))
+    (of_body,) = struct.unpack_from("<Q", parameters, 32)  # where the graph is
+    body = ctypes.c_uint64.from_address(of_body).value
+    inside = add_node(body, count[0])
+    fill(body, y, 1, inside)
+    executable = instantiated(graph)
+
+    def seen(number):
+        call("cuMemsetD32_v2", x, number, 1)
+        call("cuMemsetD32_v2", y, 0, 1)
+        call("cuGraphLaunch", executable, stream)
+        return [of - (1 << 32) * (of >> 31) for of in read(x, y)]
+
+    assert [seen(number) for number in (0, 1, 3)] == [[-1, 0], [-1, 1], [-1 if is_loop else 1, 1]]
+    other_count = counting(condition, z)
+    call("cuGraphExecNodeSetParams", executable, inside, other_count[0])
+    assert [seen(3), *read(z)] == [[2, 1], 2**32 - 1]
+    other, out = made("cuGraphCreate", 0), ctypes.c_uint64()
+    call("cuGraphAddChildGraphNode", ctypes.byref(out), other, None, 0, graph, result=NOT_SUPPORTED)
+    call("cuStreamBeginCaptureToGraph", stream, body, None, None, 0, THREAD_LOCAL)
+    call("cuLaunchHostFunc", stream, HOST(), None)
+    end(stream)
+    call("cuGraphInstantiateWithFlags", ctypes.byref(out), graph, 0, result=NOT_SUPPORTED)
 
 
 def test_launches_of_one_graph_follow_each_other(stream):

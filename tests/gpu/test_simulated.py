@@ -12,6 +12,7 @@ from tests.helpers import run_python
 
 ASYNCHRONOUS = "tests/lowering/asynchronous"
 SUITES = {
+    "graphs": ["tests/gpu/graphs.py"],
     "programs": ["tests/gpu/test_on_gpu.py"],
     "kernels": ["tests/lowering/kernels/test_on_gpu.py"],
     "regions": ["tests/lowering/regions/test_regions.py", "tests/lowering/test_whole_values.py"],
@@ -23,6 +24,7 @@ SUITES = {
     ],
 }
 CASES = [
+    ("graphs", 1, "host_function"),
     *(("programs", gpus, records) for gpus in (1, 4) for records in ("host_function", "kernel")),
     ("kernels", 1, "host_function"),
     *(("regions", 4, records) for records in ("host_function", "kernel")),
@@ -45,7 +47,7 @@ def _variables(gpus):
 
 
 GRAPHS = """
-import glob, os
+import ctypes, glob, os
 import jax, jax.numpy as jnp
 import effects as fx
 
@@ -54,24 +56,32 @@ def f(x):
     def turn(i, x):
         for axis in (0, 1) * 3:
             x = jnp.sort(x + 1, axis=axis)
-        fx.print("{}", x[0, 0])
+        fx.print("{} {}", x[0, 0], x[7, 7])
         for axis in (0, 1) * 3:
             x = jnp.sort(x * 2, axis=axis)
         return x
 
     return jax.lax.fori_loop(0, 3, turn, x)
 
-f.lower(jnp.ones((8, 8))).compile()
+x = jnp.arange(64.0)[::-1].reshape(8, 8).block_until_ready()
+launches = ctypes.CDLL("libcuda.so.1").simulated_graph_launches
+before = launches()
+for _ in range(3):
+    f(x)
+fx.effects_barrier()
+print(launches() - before, "launches")
 (file,) = glob.glob(os.path.join(os.environ["FOLDER"], "*jit_f*after_thunk_passes.txt"))
 print(open(file).read())
 """
 
 
 def test_cuda_graphs_are_made_of_what_is_around_effects(tmp_path):
-    """XLA makes graphs of kernels, and leaves calls that record outside."""
+    """XLA makes graphs of kernels, leaves calls that record outside, and launches both in turn."""
     variables = _variables(1)
-    flags = variables["XLA_FLAGS"].replace("--xla_gpu_enable_command_buffer=", "") + f" --xla_dump_to={tmp_path}"
+    flags = f"{variables['XLA_FLAGS']} --xla_dump_to={tmp_path}"
     done = run_python(GRAPHS, env={**variables, "XLA_FLAGS": flags, "FOLDER": str(tmp_path)})
     assert done.returncode == 0, done.stderr[-2000:]
     body = done.stdout[done.stdout.index("body:") :]
     assert re.findall(r"^ {4}\d+: (\w+)", body, re.M) == ["kCommandBuffer", "kCustomCall", "kCommandBuffer"]
+    turns = ["6.0 69.0", "390.0 4422.0", "24966.0 283014.0"]
+    assert done.stdout.splitlines()[:10] == [*turns * 3, f"{3 * 3 * 2} launches"]

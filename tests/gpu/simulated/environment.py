@@ -31,7 +31,7 @@ FLAGS = (
     "--xla_gpu_autotune_level=0 --xla_gpu_enable_libnvptxcompiler=false "
     "--xla_gpu_enable_libnvjitlink=false --xla_gpu_cuda_data_dir={toolkit}"
 )
-"""XLA has kernels assembled by a command, which leaves them as they are. There are no CUDA graphs."""
+"""XLA has kernels assembled by a command, which leaves them as they are."""
 
 MSG_NO_PLUGIN = "JAX {version} has no plugin for CUDA here. `EFFECTS_CUDA_PLUGIN` may name the folder that it is in."
 
