@@ -1,8 +1,8 @@
 // What the functions of the simulated driver have in common.
 //
 // It is stricter than the driver where the driver's documentation allows that: a host function that calls it ends the
-// process, and host functions of all streams run one after the other. XLA and the library find that functions which are
-// not here are missing.
+// process, host functions of all streams run one after the other, and what may wait for a device fails in a thread that
+// captures a stream. XLA and the library find that functions which are not here are missing.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ using Result = int;
 constexpr Result kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101, kInvalidContext = 201,
                  kInvalidImage = 218, kNotFound = 500, kNotReady = 600, kNotSupported = 801, kCaptureUnsupported = 900,
                  kCaptureInvalidated = 901, kCaptureMerge = 902, kCaptureUnmatched = 903, kCaptureUnjoined = 904,
-                 kCaptureIsolation = 905, kCapturedEvent = 907, kCaptureWrongThread = 908, kUpdateFailed = 910;
+                 kCaptureIsolation = 905, kCapturedEvent = 907, kCaptureWrongThread = 908;
 
 struct Event;
 struct Context {

@@ -81,7 +81,7 @@ bool AreAlike(const Graph &one, const Graph &other) {
 // A node of a graph that can be launched. What is inside of a node is laid out beside it, so that these nodes and
 // others come in any order. Only a branch and the body of a loop have steps of their own.
 struct Step {
-  size_t work; // its place among all
+  size_t work; // the place of what it does
   std::vector<size_t> dependencies;
   Condition *condition;
   bool repeats;
@@ -91,7 +91,7 @@ struct Step {
 struct Executable {
   std::vector<Step> steps;
   std::vector<Work> works;
-  std::map<const Node *, size_t> places; // among these
+  std::map<const Node *, size_t> places; // of their work
   std::vector<Condition *> conditions;
   Event *last = nullptr; // is recorded behind each launch
 
@@ -156,8 +156,6 @@ void Run(const std::vector<Step> &steps, const std::vector<Work> &works) {
       if (--missing[one] == 0) ready.push_back(one);
   }
 }
-
-std::atomic<uint64_t> launches = 0;
 
 // Streams from which work is captured: the one with which it began, and those that have waited for its events.
 struct Capture {
@@ -392,12 +390,13 @@ Result Give(const std::vector<Node *> &nodes, Node **given, size_t *count) {
 
 extern "C" {
 
-// Of the driver's own.
+// These are in driver.cc.
 Result cuEventCreate(Event **event, unsigned flags);
 Result cuEventRecord(Event *event, void *stream);
 Result cuStreamWaitEvent(void *stream, Event *event, unsigned flags);
 
-// How many graphs have been launched.
+// For tests: how many graphs have been launched.
+static std::atomic<uint64_t> launches = 0;
 uint64_t simulated_graph_launches() { return launches; }
 
 // Graphs and their nodes.
@@ -503,7 +502,7 @@ Result cuGraphExecChildGraphNodeSetParams(Executable *executable, Node *node, co
   return Update(executable, node, by);
 }
 // A launch comes behind what is in the stream, and behind the last launch of the same graph. What becomes of the graph
-// later does not change it. The driver has more: here no capture has a launch in it.
+// later does not change it. The driver captures launches too; here that fails.
 Result cuGraphLaunch(Executable *executable, void *stream) {
   CALLED_IN_CONTEXT("cuGraphLaunch")
   OUTSIDE_CAPTURE(StreamOf(stream))
@@ -529,7 +528,7 @@ Result cuStreamIsCapturing(void *stream, int *status) {
 Result cuStreamBeginCaptureToGraph(Stream *stream, Graph *graph, Node *const *dependencies, const void *, size_t count,
                                    int mode) {
   CALLED_IN_CONTEXT("cuStreamBeginCaptureToGraph")
-  if (mode != 1) return kNotSupported; // what other threads call breaks it, or nothing does
+  if (mode != 1) return kNotSupported; // in other modes calls of all threads break it, or those of none
   if (stream == nullptr) return kCaptureUnsupported;
   std::lock_guard lock(mutex);
   auto &capture = captures[stream];
