@@ -22,10 +22,13 @@ struct Caller {
   bool compiled = false;          // whether one of them is
   bool several = false;           // whether one of them is for several devices
   int compiling = 0;              // how many threads compile one of them
-  nb::object ran_on;              // the sharding of the newest output token of a call whose arguments named no device,
-  nb::object pool = nb::none();   // the tokens there (placed_tokens.h), None where they are the host's,
-  uint32_t pool_of = kPlacedThread; // and the thread whose these are; none yet
-  const nb::object compile_lock;    // of several threads that come at one time, one compiles
+  const nb::object compile_lock;  // of several threads that come at one time, one compiles
+
+  // Where the newest program ran that was called with arguments which name no device: the sharding of its output token,
+  // a thread's tokens there (None: they are the host's), and which thread's these are.
+  nb::object ran_on;
+  nb::object pool = nb::none();
+  uint32_t pool_of = kPlacedThread; // no thread's yet
 };
 
 inline bool Has(nb::handle traits, ProgramTrait trait) {

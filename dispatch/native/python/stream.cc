@@ -323,9 +323,9 @@ nb::object Stream::pool_of_one() {
 
 // The tokens on the one device of a sharding.
 nb::object Stream::pool_on(nb::object sharding) {
-  if (sharding.is(device_)) return pool_of_one_;
+  if (sharding.is(sharding_on_one_)) return pool_of_one_;
   nb::object pool = host_.attr("find_pool_on")(sharding);
-  std::swap(device_, sharding); // as above
+  std::swap(sharding_on_one_, sharding); // as above
   std::swap(pool_of_one_, pool);
   return pool_of_one_;
 }

@@ -111,8 +111,8 @@ private:
   std::optional<bool> several_;    // whether programs may run on several devices
   std::optional<bool> one_device_; // whether there is one in all, of whatever platform
   std::optional<size_t> most_in_flight_;
-  nb::object sharding_, pool_;      // those of the newest program on several devices
-  nb::object device_, pool_of_one_; // and the sharding and those of the newest device that arguments named
+  nb::object sharding_, pool_; // of the newest program on several devices: how its arguments lay, and the tokens there
+  nb::object sharding_on_one_, pool_of_one_; // the same of the newest program whose arguments named one device
   nb::object host_, array_type_, launching_, would_trace_;
   nb::object on_one_device_; // the type of the shardings of arrays on one device
   nb::object copy_context_;  // that of `contextvars`: the stable ABI has no function for it
