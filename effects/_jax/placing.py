@@ -29,7 +29,7 @@ def devices_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[Any]:
     """The devices on which a program runs with these arguments, if it names none itself."""
     arrays = [x for x in jax.tree.leaves((args, kwargs)) if type(x) is ArrayImpl]
     found = {device for x in arrays if x.committed for device in x.sharding.device_set}
-    return found or {jax.local_devices()[0] if (device := jax.config.jax_default_device) is None else device}
+    return found or {default_device()}
 
 
 def platform_of(device: Any) -> str:

@@ -133,7 +133,7 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
         return emit_call(ctx, target, (token, *operands), attributes, replicated=replicated)
     token, ahead = take_ahead(token, ctx.avals_in[0].shape[0])
     attributes |= {AHEAD_ATTRIBUTE: ahead} if ahead else {}
-    # The output token of a program is waited for, and nobody reads it.
+    # The host waits for the output token of a program and does not read it, so that the call need not write it.
     aliases = {} if edges.closes else {place_of_token(edges): len(ctx.avals_out) - 1}
     steps = [] if edges.closes else steps_of_record(site.effect.ordered, edges, ahead)
     *results, given_back = emit_call(

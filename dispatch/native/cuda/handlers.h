@@ -23,7 +23,7 @@ struct LoadedCudaSite {
 
   std::shared_ptr<const LoadedSite> site;
   std::string where;        // the user's line
-  std::string not_recorded; // what is said if the driver fails
+  std::string not_recorded; // the text of the error if a function of the driver's fails
 };
 
 void *LoadedCudaSiteTypeId();

@@ -23,7 +23,7 @@ def _kinds(calls):
 
 def test_records_are_chained():
     """The token of a record is what the one before it gave back, and it says how many are ahead. The last one ends the
-    program, and nobody reads what it gives back."""
+    program, whose output token the host does not read, so that no memory is shared with it."""
 
     def f(x):
         fx.print("a {}", x)
