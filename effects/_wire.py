@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 28
+INTERFACE = 29
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -232,7 +232,9 @@ def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool]
 
 AHEAD_ATTRIBUTE = "ahead"
 """The attribute of a call of a counted record, if it is not 0: how many effects have come since the program has written
-the token that the call is given. So the program adds to a token once for all records that follow each other."""
+its token, to which it adds once for all records that follow each other."""
+TOGETHER_ATTRIBUTE = "together"
+"""The attribute of a call from which several devices of a region go on together: how many these are."""
 
 RECORD_TARGET = "effects_record"
 CALL_TARGET = "effects_call"
@@ -357,6 +359,7 @@ def layout() -> dict[str, Any]:
             "call_shift": CALL_SHIFT,
         },
         "ahead": AHEAD_ATTRIBUTE,
+        "together": TOGETHER_ATTRIBUTE,
         "header": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(HEADER).items()},
         "text_run": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(TEXT_RUN).items()},
         "kinds": _values(Kind),

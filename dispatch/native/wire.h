@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 28;
+inline constexpr int kInterface = 29;
 
 // Tokens
 
@@ -184,6 +184,10 @@ enum RecordTrait : int64_t {
 // The attribute of a call of a counted record, if it is not 0: how many effects have come since the program has written
 // the token that the call is given. So the program adds to a token once for all records that follow each other.
 inline constexpr char kAheadAttribute[] = "ahead";
+
+// The attribute of a call with results to which all devices of a region come, if they are several: how many these are.
+// They go on together (drain/together.h).
+inline constexpr char kTogetherAttribute[] = "together";
 
 // And the traits of a call of a handler of the user's.
 enum CustomCallTrait : int64_t {

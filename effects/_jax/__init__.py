@@ -138,6 +138,7 @@ from effects._jax.regions import automatic_devices as automatic_devices
 from effects._jax.regions import axes_of_same as axes_of_same
 from effects._jax.regions import boolean as boolean
 from effects._jax.regions import devices_of_program as devices_of_program
+from effects._jax.regions import devices_of_region as devices_of_region
 from effects._jax.regions import differs as differs
 from effects._jax.regions import inside_region as inside_region
 from effects._jax.regions import is_abstract as is_abstract

@@ -110,6 +110,11 @@ def is_for_several_devices(ctx: Any) -> bool:
     return devices is not None and devices > 1
 
 
+def devices_of_region(ctx: Any) -> int:
+    """How many devices the region is over that is lowered, replicas included."""
+    return ctx.module_context.axis_context.mesh.size
+
+
 def replicas_per_group(ctx: Any) -> int:
     """In a region over some axes of its mesh: how many replicas a replica group has; elsewhere 0."""
     axis_context = ctx.module_context.axis_context

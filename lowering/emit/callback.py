@@ -40,7 +40,7 @@ MSG_EXPORTED_OPERATION = (
 )
 
 
-def record_lowering(ctx: Any, *args: Any, site: Site, call: int, edges: Edges) -> Any:
+def record_lowering(ctx: Any, *args: Any, site: Site, edges: Edges, **_: Any) -> Any:
     refuse_missing_platform(ctx, site)
     register_site(ctx, site)
 

@@ -31,6 +31,7 @@ from effects._wire import (
     RECORD_TARGET,
     REPLICA_TOKEN_LENGTH,
     STREAM,
+    TOGETHER_ATTRIBUTE,
     TOKEN_LENGTH,
     UNTRACKED_CALL_TARGET,
     UNTRACKED_TARGET,
@@ -108,12 +109,12 @@ def emit_call(
     return outs
 
 
-def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges) -> Any:
+def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges, all_come: bool) -> Any:
     devices, replicas = _jax.automatic_devices(ctx), _jax.replicas_per_group(ctx)
     if not config.native and not _jax.is_for_export(ctx):
         if site.per_shard and devices:
             raise _refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
-        return callback.record_lowering(ctx, token, *operands, site=site, call=call, edges=edges)
+        return callback.record_lowering(ctx, token, *operands, site=site, edges=edges)
     if site.per_shard and devices:
         return shards_lowering(ctx, token, operands, site, devices, call, edges)
     if site.per_shard and replicas and site.origin is not None:
@@ -125,6 +126,8 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
     target = RECORD_TARGET if site.results is None else CALL_TARGET
     own, counted = own_devices(ctx, devices or replicas or edges.devices), is_counted(ctx)
     attributes = site_attributes(site, own, devices != 0, call, edges, counted=counted)
+    if all_come and (together := own_devices(ctx, _jax.devices_of_region(ctx))) > 1:
+        attributes |= {TOGETHER_ATTRIBUTE: together}
     if devices and _may_be_cut(ctx, site):
         steps = steps_of_record(site.effect.ordered, edges) if counted else None
         return call_whole(ctx, token, operands, devices, attributes, steps)

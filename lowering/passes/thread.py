@@ -20,11 +20,7 @@ from effects._model.after import after
 from effects._model.asynchronous import ASYNC
 from effects.lowering.emit.record import NO_EDGES, Edges
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes.collectives import (
-    are_collectives_ordered_after_effects,
-    communicates,
-    order_collectives_after_effects,
-)
+from effects.lowering.passes.in_region import InRegion, communicates, in_region, inside, inside_of
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.passes.summary import effects_of, is_collective, is_ordered_record, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
@@ -87,6 +83,7 @@ def thread_tokens(
     summary = summarize(jaxpr)
     first, last = (summary.first, summary.last) if edges != NO_EDGES else (None, None)
     calls = itertools.count()
+    after_effects = in_region().collectives_after_effects
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         if between is None:
@@ -102,7 +99,7 @@ def thread_tokens(
         # Callbacks of JAX's own in a primitive without a rule, or hidden in one: JAX can lower them.
         is_jaxs = (rule is None or not effects) and is_of_jax(list(_jax.jaxprs_in(eqn.params)))
         has_rule = bool(effects) and not is_jaxs
-        if are_collectives_ordered_after_effects() and (is_collective(eqn) if has_rule else communicates(eqn)):
+        if after_effects and (is_collective(eqn) if has_rule else communicates(eqn)):
             operands = after(tokens.values(), operands)
         if not has_rule:
             eqn = give_back(eqn) if is_jaxs else eqn
@@ -112,7 +109,8 @@ def thread_tokens(
         own = edges if first is last is eqn else _edges_of(edges, eqn is first, eqn is last)
         own_around = around if own.leaves and not own.enters else None
         ctx = TokenContext(eqn, effects, len(eqn.outvars), call, own, own_around, _thread, _threaded, _carry)
-        returned, outs = _apply_rule(rule, ctx, taken, operands)
+        with inside(inside_of(eqn)):
+            returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
             # Unordered effects all take the token that came in: nothing orders them. But two calls of one function must
             # not be the same in all, or XLA makes one of them.
@@ -123,7 +121,7 @@ def thread_tokens(
         return outs
 
     # Among asynchronous operations, and where collectives are ordered, each equation may depend on tokens.
-    may_depend = between is not None or are_collectives_ordered_after_effects()
+    may_depend = between is not None or after_effects
     outs = _jax.interpret(jaxpr, args, apply, None if may_depend else summary.with_effects, once)
     if between is not None:
         outs = [*map(between.last, outs)]
@@ -143,14 +141,14 @@ def _edges_of(edges: Edges, is_first: bool, is_last: bool) -> Edges:
 
 @_jax.weakref_lru_cache
 def threaded_jaxpr(
-    jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ...], after: int, collectives_after: bool
+    jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ...], after: int, region: InRegion
 ) -> Any:
     """The jaxpr with tokens ahead of its outputs, and behind its first `after` inputs. Cached, so that one function
     stays one function."""
 
     def threaded(*flat: Any) -> list[Any]:
         taken, args = flat[after : after + len(keys)], [*flat[:after], *flat[after + len(keys) :]]
-        with order_collectives_after_effects(collectives_after):
+        with inside(region):
             tokens, outs = thread_tokens(jaxpr, dict(zip(keys, taken, strict=True)), args, once=True)
         return [*(tokens[key] for key in keys), *outs]
 
@@ -167,7 +165,7 @@ def _thread(
 def _threaded(jaxpr: Any, tokens: Tokens, after: int = 0) -> Any:
     keys = tuple(tokens)
     avals = tuple(_jax.typeof(tokens[key]) for key in keys)
-    return threaded_jaxpr(_jax.closed_jaxpr(jaxpr), keys, avals, after, are_collectives_ordered_after_effects())
+    return threaded_jaxpr(_jax.closed_jaxpr(jaxpr), keys, avals, after, in_region())
 
 
 def find_rule(primitive: Any) -> TokenRule | None:

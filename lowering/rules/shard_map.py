@@ -26,7 +26,7 @@ from effects._model.after import after
 from effects._model.asynchronous import ASYNC
 from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.emit.record import Edges, close_p
-from effects.lowering.passes.collectives import are_collectives_ordered_after_effects, order_collectives_after_effects
+from effects.lowering.passes.in_region import InRegion, in_region, inside
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, summarize
@@ -149,9 +149,11 @@ def _shard_map_token_rule(
     skips = counts and bool(replica_axes) and bool(_regions_in(jaxpr))
 
     # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
-    may_diverge = _may_diverge(jaxpr, check_vma) and any(map(_waits, _eqns_in(jaxpr)))
-    may_diverge = may_diverge or (is_inside_whole and are_collectives_ordered_after_effects())
+    diverges = _may_diverge(jaxpr, check_vma)
+    may_diverge = diverges and any(map(_waits, _eqns_in(jaxpr)))
+    may_diverge = may_diverge or (is_inside_whole and in_region().collectives_after_effects)
     may_deadlock = may_diverge and (skips or summarize(jaxpr).has_collectives)  # XLA may gather between replicas, too
+    all_come = not diverges and (in_region().all_come or not mesh.manual_axes)
     edges = ctx.edges
     if counts and not replica_axes and ordered == len(keys) == 1:
         begins, ends = begins_with_record(jaxpr), ends_with_record(jaxpr)
@@ -181,7 +183,7 @@ def _shard_map_token_rule(
         tokens = enter(around) if counts and not edges.enters else around
         if goes_on:
             tokens = [_jax.as_per_device(token[:TOKEN_LENGTH]) for token in around]
-        with order_collectives_after_effects(may_diverge):
+        with inside(InRegion(may_diverge, all_come)):
             after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args, edges, around[0])
         tokens = [after_all[key] for key in keys]
         if counts and not edges.leaves:

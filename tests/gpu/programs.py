@@ -222,6 +222,35 @@ def test_threads_that_wait_for_each_other():
         assert seen == {who: [*expected(who, n)] for who, n in numbers.items()}
 
 
+def test_callback_in_a_region_runs_a_program_on_each_device():
+    """No device goes on to where it would wait for one whose callback has not been called yet."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    inner = jax.jit(lambda x: x + 1)
+    own = [jax.device_put(jnp.float32(n), device) for n, device in enumerate(devices)]
+    jax.block_until_ready([inner(x) for x in own])  # compiled: see `docs/gpu.md`
+
+    def call(x):
+        return np.asarray([sum(float(inner(y)) for y in own)], np.float32) + x
+
+    @fx.jit
+    def f(x):
+        def body(x):
+            y = fx.callback(call, jax.ShapeDtypeStruct((1,), "float32"), x)
+            return jax.lax.psum(y, "i") + x
+
+        return jax.shard_map(body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))(x)
+
+    n = len(devices)
+    x = jax.device_put(jnp.arange(float(n)), jax.NamedSharding(mesh, jax.P("i")))
+    faulthandler.dump_traceback_later(240, exit=True)
+    for _ in range(5):
+        total = n * n * (n + 1) / 2 + n * (n - 1) / 2
+        assert f(x).tolist() == [total + i for i in range(n)]
+    fx.effects_barrier()
+    faulthandler.cancel_dump_traceback_later()
+
+
 def test_untracked_programs(lines):
     """Those of plain `jax.jit` have effects in order too."""
 

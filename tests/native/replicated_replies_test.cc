@@ -53,7 +53,7 @@ TEST(test_unordered_calls_are_told_apart) {
   Heard heard;
   const DeviceToken token{MakeToken(1, 2, 3, 4)};
   const auto ask = [&](uint64_t site, int64_t traits, int32_t device, const char *name, DeviceToken of = {}) {
-    const UnorderedCall call{site, traits, device};
+    const CallOfDevice call{site, traits, device};
     return replies.ask_replicated(of.token.epoch != 0 ? of : token, 2, call, heard.waiter(name));
   };
   const uint32_t first = ask(7, 0, 0, "first 0");
@@ -278,7 +278,7 @@ TEST(test_who_has_one_answer_may_wait_for_the_others) {
     uint32_t number = 0;
     for (uint32_t device = 0; device < kDevices; ++device) {
       const uint32_t mine = replies.ask_replicated({MakeToken(1, 0, 0, turn)}, kDevices, [&](const Answer &) {
-        return [&] {
+        return [&](const std::string &) {
           std::unique_lock lock(mutex);
           ++met;
           come.notify_all();

@@ -79,8 +79,8 @@ ffi::Error AwaitCall(const LoadedCudaSite &loaded, Stream stream, ffi::Remaining
            [asked = std::move(asked), publish](Span *operands, size_t count) {
              try {
                publish(operands, count, [asked](const Answer &answer) {
-                 asked->answer(answer);
-                 return Replies::Continuation(); // the program goes on in the thread that launches
+                 asked->take(answer);
+                 return Continuation([asked](const std::string &failed) { asked->go_on(failed); });
                });
              } catch (const std::exception &error) {
                asked->fail(error.what());

@@ -158,9 +158,14 @@ Answered::Answered(const Driver &driver, std::vector<Out> results) : results_(st
   outs_ = PlacesOf(results_, slot_.data());
 }
 
-void Answered::answer(const Answer &answer) {
+void Answered::take(const Answer &answer) {
   std::lock_guard lock(mutex_);
   error_ = CopyResults(answer, outs_);
+}
+
+void Answered::go_on(const std::string &failed) {
+  std::lock_guard lock(mutex_);
+  if (error_.empty()) error_ = failed;
   done_ = true;
   answered_.notify_all();
 }

@@ -55,9 +55,11 @@ public:
   Answered(const Driver &driver, std::vector<Out> results);
   Answered(const Answered &) = delete;
 
-  // The thread that answers.
-  void answer(const Answer &answer);
-  void fail(std::string why) { answer({{}, std::move(why)}); }
+  // The thread that answers. The program goes on, in the thread that launches, when go_on() is called: `failed` as a
+  // Continuation's.
+  void take(const Answer &answer);
+  void go_on(const std::string &failed);
+  void fail(const std::string &why) { go_on(why); }
   // No answer can come any more. Does nothing if one has come.
   void give_up();
 
@@ -71,7 +73,7 @@ private:
   Slot slot_;             // for the results, pinned
   std::vector<Out> outs_; // their places in it
 
-  std::mutex mutex_; // guards all below, and the slot until the answer is there
+  std::mutex mutex_; // guards all below, and the slot until it is done
   std::condition_variable answered_;
   bool done_ = false;
   std::string error_;

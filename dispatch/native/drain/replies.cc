@@ -33,8 +33,7 @@ uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, Wa
   return join(std::move(lock), KeyOf(token), token, replicas, std::nullopt, std::move(waiter));
 }
 
-uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, const UnorderedCall &call,
-                                 Waiter waiter) {
+uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, const CallOfDevice &call, Waiter waiter) {
   std::unique_lock lock(mutex_);
   if (token.has_group && has_ended(token.token, /*in_group=*/true)) {
     lock.unlock();
@@ -80,6 +79,20 @@ uint32_t Replies::join(std::unique_lock<std::mutex> lock, const Key &key, const 
   return 0;
 }
 
+// Once some device of the program has failed nobody is waited for: it may never come, so that the others fail too.
+Replies::Waiter Replies::with_others(const Token &token, const CallOfDevice &call, uint32_t devices, Waiter waiter) {
+  const Together::Call shared{ThreadOf(token), token.epoch, call.site, call.traits};
+  return [this, shared, device = call.device, devices, waiter = std::move(waiter)](const Answer &answer) {
+    Continuation own = waiter(answer);
+    std::lock_guard lock(mutex_);
+    if (ended_.count({shared.thread, shared.epoch}) != 0)
+      return Continuation([own = std::move(own)](const std::string &) { own(kEnded); });
+    Together::GoOn all = together_.arrive(shared, device, devices, !answer.error.empty(), std::move(own));
+    if (all.continuations.empty()) return Continuation();
+    return Continuation([this, all = std::move(all)](const std::string &) { go_on(all.continuations, all.failed); });
+  };
+}
+
 void Replies::answer(uint32_t number, const Answer &answer) {
   std::vector<Waiter> waiters;
   {
@@ -99,8 +112,10 @@ void Replies::answer(uint32_t number, const Answer &answer) {
 
 void Replies::end(uint32_t thread, uint32_t epoch, bool groups_only) {
   std::vector<Waiter> waiters;
+  Together::GoOn held;
   {
     std::lock_guard lock(mutex_);
+    held = together_.end(thread, epoch);
     bool &ended_for_groups_only = ended_.try_emplace({thread, epoch}, groups_only).first->second;
     ended_for_groups_only = ended_for_groups_only && groups_only;
     for (auto it = asked_.begin(); it != asked_.end();) {
@@ -116,13 +131,16 @@ void Replies::end(uint32_t thread, uint32_t epoch, bool groups_only) {
       it = asked_.erase(it);
     }
   }
+  go_on(std::move(held.continuations), held.failed);
   notify(waiters, {{}, kEnded});
 }
 
 void Replies::forget_replicated(uint32_t thread, uint32_t epoch) {
   std::vector<Waiter> waiters;
+  Together::GoOn held;
   {
     std::lock_guard lock(mutex_);
+    held = together_.end(thread, epoch);
     ended_.erase({thread, epoch});
     for (auto it = replicated_.begin(); it != replicated_.end();) {
       const auto asked = asked_.find(it->second);
@@ -136,6 +154,7 @@ void Replies::forget_replicated(uint32_t thread, uint32_t epoch) {
       it = replicated_.erase(it);
     }
   }
+  go_on(std::move(held.continuations), held.failed);
   notify(waiters, {{}, kEnded});
 }
 
@@ -167,20 +186,26 @@ Replies::Key Replies::KeyOf(const DeviceToken &token) {
   return {true, stream, epoch, token.replicas.group, token.has_group ? token.replicas.num_shared : index, phase, 0};
 }
 
-Replies::Key Replies::KeyOf(const DeviceToken &token, const UnorderedCall &call) {
+Replies::Key Replies::KeyOf(const DeviceToken &token, const CallOfDevice &call) {
   return {false, token.token.stream, token.token.epoch, token.replicas.group, call.site, call.traits, 0};
 }
 
-// Devices that have one answer may go on to where they wait for each other. In one thread, that would be a deadlock:
-//   1. The continuation of device 0 runs its program up to a collective, and waits there for device 1.
-//   2. The continuation of device 1 stands behind it in the same thread.
-// So each has a thread to go on in; the first has the calling one.
 void Replies::notify(const std::vector<Waiter> &waiters, const Answer &answer) {
   std::vector<Continuation> continuations;
   for (const Waiter &waiter : waiters)
     if (Continuation continuation = waiter(answer)) continuations.push_back(std::move(continuation));
-  for (size_t i = 1; i < continuations.size(); ++i) threads_.run(std::move(continuations[i]));
-  if (!continuations.empty()) continuations[0]();
+  go_on(std::move(continuations));
+}
+
+// Devices that go on at once may come to where they wait for each other. In one thread, that would be a deadlock:
+//   1. The continuation of device 0 runs its program up to a collective, and waits there for device 1.
+//   2. The continuation of device 1 stands behind it in the same thread.
+// So each has a thread to go on in; the first has the calling one. Where a device calls, the first must be its own:
+// another one might wait for this device, which goes on only when its handler has returned.
+void Replies::go_on(std::vector<Continuation> continuations, const std::string &failed) {
+  for (size_t i = 1; i < continuations.size(); ++i)
+    threads_.run([continuation = std::move(continuations[i]), failed] { continuation(failed); });
+  if (!continuations.empty()) continuations[0](failed);
 }
 
 uint32_t Replies::next_number() {

@@ -20,6 +20,7 @@
 #include "../producer/device_token.h"
 #include "../wire.h"
 #include "threads.h"
+#include "together.h"
 
 namespace effects {
 
@@ -29,8 +30,8 @@ struct Answer {
   std::string error; // empty: none
 };
 
-// A call without an order, of one of the devices of a program.
-struct UnorderedCall {
+// A call of one of the devices of a program, by what the others' has too.
+struct CallOfDevice {
   uint64_t site;
   int64_t traits; // with its number among those of one site
   int32_t device;
@@ -38,9 +39,10 @@ struct UnorderedCall {
 
 class Replies {
 public:
-  // The rest of a program that waited; empty if it goes on elsewhere.
-  using Continuation = std::function<void()>;
-  // Called once, by the thread that answers, with the answer. The continuation that it returns is called then.
+  // Empty if what waits goes on elsewhere.
+  using Continuation = effects::Continuation;
+  // Called once, by the thread that answers, with the answer. The continuation that it returns is called then, or when
+  // all devices have their answers that go on together.
   using Waiter = std::function<Continuation(const Answer &)>;
 
   // Registers a waiter. The number goes into the record; 0: its program has been ended, and the waiter has been called.
@@ -53,7 +55,10 @@ public:
 
   // As ask_replicated(), for a call without an order, whose token does not tell it from others. A device comes to one
   // call again only when it has been answered, so that the calls of all devices are the same one by one.
-  uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, const UnorderedCall &call, Waiter waiter);
+  uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, const CallOfDevice &call, Waiter waiter);
+
+  // The waiter of a device that goes on together with others from a call to which all of these come: so many, it too.
+  Waiter with_others(const Token &token, const CallOfDevice &call, uint32_t devices, Waiter waiter);
 
   // Gives the answer to all waiters of this number.
   void answer(uint32_t number, const Answer &answer);
@@ -97,10 +102,11 @@ private:
     Owned answer;
   };
   static Key KeyOf(const DeviceToken &token);
-  static Key KeyOf(const DeviceToken &token, const UnorderedCall &call);
+  static Key KeyOf(const DeviceToken &token, const CallOfDevice &call);
 
   void end(uint32_t thread, uint32_t epoch, bool groups_only);
   void notify(const std::vector<Waiter> &waiters, const Answer &answer);
+  void go_on(std::vector<Continuation> continuations, const std::string &failed = "");
 
   uint32_t join(std::unique_lock<std::mutex> lock, const Key &key, const DeviceToken &token, uint32_t replicas,
                 std::optional<int32_t> device, Waiter waiter);
@@ -121,6 +127,7 @@ private:
   std::map<Key, uint32_t> replicated_;        // number of what several devices ask for
   // Thread and epoch of programs that cannot go on, until the host knows it: whether that is so of groups only.
   std::map<std::pair<uint32_t, uint32_t>, bool> ended_;
+  Together together_;
 };
 
 } // namespace effects

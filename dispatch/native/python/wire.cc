@@ -104,6 +104,7 @@ nb::dict Wire() {
                              {"devices_mask", kDevicesMask},
                              {"call_shift", kCallShift}});
   wire["ahead"] = kAheadAttribute;
+  wire["together"] = kTogetherAttribute;
   wire["header"] = Header();
   wire["text_run"] = Run();
   wire["kinds"] = Numbers({{"padding", number(Kind::kPadding)},

@@ -54,7 +54,8 @@ void PublishCall(const LoadedSite &site, int32_t device, const DeviceToken &toke
                  Replies::Waiter waiter) {
   const bool shared = site.has(kRecordIsReplicated) || token.has_group;
   // Unordered calls of one program may have one token: their number in the program tells them apart.
-  const UnorderedCall call{site.site, site.traits, device};
+  const CallOfDevice call{site.site, site.traits, device};
+  if (site.together > 1) waiter = replies().with_others(token.token, call, site.together, std::move(waiter));
   const uint32_t reply = !shared          ? replies().ask(std::move(waiter), token.token)
                          : site.ordered() ? replies().ask_replicated(token, site.devices, std::move(waiter))
                                           : replies().ask_replicated(token, site.devices, call, std::move(waiter));

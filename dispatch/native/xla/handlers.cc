@@ -26,12 +26,17 @@ T Attribute(const ffi::Dictionary &attributes, std::string_view name) {
   return *value;
 }
 
+// 0 if the call has none.
+int64_t NumberIn(const ffi::Dictionary &attributes, std::string_view name) {
+  return attributes.contains(name) ? Attribute<int64_t>(attributes, name) : 0;
+}
+
 } // namespace
 
 SiteAttributes ReadSite(const ffi::Dictionary &attributes) {
   return {Attribute<int64_t>(attributes, "site"), Attribute<int64_t>(attributes, "traits"),
-          Attribute<std::string_view>(attributes, "description"),
-          attributes.contains(kAheadAttribute) ? Attribute<int64_t>(attributes, kAheadAttribute) : 0};
+          Attribute<std::string_view>(attributes, "description"), NumberIn(attributes, kAheadAttribute),
+          NumberIn(attributes, kTogetherAttribute)};
 }
 
 LoadedSite::LoadedSite(const SiteAttributes &attributes)
@@ -39,7 +44,8 @@ LoadedSite::LoadedSite(const SiteAttributes &attributes)
       kind(has(kRecordIsOrdered) ? Kind::kOrdered : Kind::kUnordered),
       flags(static_cast<uint16_t>((has(kRecordIsCallback) ? kCallback : 0) |
                                   (has(kRecordIsReplicated) ? kReplicated : 0))),
-      devices(DevicesOf(traits)), ahead(static_cast<uint32_t>(attributes.ahead)) {
+      devices(DevicesOf(traits)), ahead(static_cast<uint32_t>(attributes.ahead)),
+      together(static_cast<uint32_t>(attributes.together)) {
   if (!publisher().refuses()) sites().retain(site, attributes.description); // else nothing of it will be published
 }
 

@@ -19,9 +19,10 @@ std::vector<Out> OutsOf(ffi::RemainingRets rets) {
 
 Replies::Continuation Waiting::operator()(const Answer &answer) const {
   // A copy of the promise: what follows runs the rest of the program, which may free us.
-  if (std::string error = CopyResults(answer, outs_); !error.empty())
-    return [promise = promise_, error = std::move(error)]() mutable { promise.SetError(ffi::Error::Internal(error)); };
-  return [promise = promise_]() mutable { promise.SetAvailable(); };
+  return [promise = promise_, error = CopyResults(answer, outs_)](const std::string &failed) mutable {
+    const std::string &why = error.empty() ? failed : error;
+    why.empty() ? promise.SetAvailable() : promise.SetError(ffi::Error::Internal(why));
+  };
 }
 
 std::string CopyResults(const Answer &answer, const std::vector<Out> &outs) {

@@ -66,7 +66,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.collective_in_function",
-        "lowering/passes/collectives.py",
+        "lowering/passes/in_region.py",
         "return is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))",
         "return is_collective(eqn)",
         "A collective inside of a function without effects is not tied to the effects ahead of it: a deadlock.",
@@ -75,8 +75,8 @@ SLIPS = (
     Slip(
         "token_pass.collective_in_threaded_function",
         THREAD,
-        "with order_collectives_after_effects(collectives_after):",
-        "with order_collectives_after_effects(False):",
+        "with inside(region):",
+        "with inside(InRegion()):",
         "A collective inside of a function with effects is not tied to the effects ahead of it: a deadlock.",
         (f"{COLLECTIVES}::test_collectives_are_tied_to_the_effects_ahead",),
     ),

@@ -1,0 +1,68 @@
+"""What the token pass knows of the per-device region that it is in.
+
+Two things go wrong where devices wait for each other in collectives, and both are settled by what is known here.
+
+Nothing ties a value to a print that stands ahead of it, so XLA may run a collective first, and a device that waits in a
+collective publishes nothing. If another device's callback is ordered behind that print, the two deadlock:
+
+1. Device 0 waits in the collective for device 1, and has not published its print.
+2. Device 1 waits for its callback's result, before it comes to the collective.
+3. The callback waits for the print of device 0, which is ahead of it in the order.
+
+So in regions where devices may diverge, what goes into a collective is tied to the tokens.
+
+And a device whose callback has been answered may wait in a collective for one whose callback has not been called yet.
+If that callback then fails, or runs a program on the device that waits, the collective never ends. So in regions where
+devices do not diverge they go on together from a call with results to which all of them come. Where they do, a device
+that waited for the others might keep them from coming, since its next effect may be ahead of theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from effects import _jax
+from effects.lowering.passes.summary import is_collective, summarize
+
+
+class InRegion(NamedTuple):
+    """What holds for the equations that are threaded."""
+
+    collectives_after_effects: bool = False  # collectives are tied to the effects that stand ahead of them
+    all_come: bool = False  # all devices come here, equally often, and with as many effects behind them
+
+
+OUTSIDE = InRegion()
+
+_tracing = threading.local()
+
+
+def in_region() -> InRegion:
+    """What is known now."""
+    return getattr(_tracing, "now", OUTSIDE)
+
+
+@contextlib.contextmanager
+def inside(region: InRegion) -> Iterator[None]:
+    """What is threaded in this block is there."""
+    before = in_region()
+    _tracing.now = region
+    try:
+        yield
+    finally:
+        _tracing.now = before
+
+
+def inside_of(eqn: Any) -> InRegion:
+    """What is known inside an equation. Types may say that a predicate is the same on all devices, and it may differ
+    all the same if a callback has returned it, which JAX takes for a function of its operands."""
+    now = in_region()
+    return now._replace(all_come=False) if eqn.primitive in (_jax.cond_p, _jax.while_p) else now
+
+
+def communicates(eqn: Any) -> bool:
+    """Whether devices communicate in this equation, or inside it."""
+    return is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))

@@ -1,0 +1,149 @@
+"""Devices that all come to a callback go on from it together, or fail together: see `lowering/passes/in_region.py`."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import effects as fx
+from tests.lowering.regions.meshes import by_device, in_parts, in_process_of_its_own, mesh_of
+
+P = jax.P
+ONE = jax.ShapeDtypeStruct((1,), jnp.float32)
+X = np.zeros(4, np.float32)
+
+
+def _same(x):
+    return x
+
+
+def _call(x, **options):
+    return fx.callback(_same, ONE, x, **options)
+
+
+def _in_cond(x):
+    return lax.cond(x[0] > 0, _call, _same, x)
+
+
+def _in_while(x):
+    return lax.while_loop(lambda x: x[0] < 0, _call, x)
+
+
+def _together(f, x):
+    """How many devices go on together from each call of a program that does so."""
+    return {int(devices) for devices in re.findall(r"together = (\d+)", f.lower(x).as_text())}
+
+
+BODIES = {
+    "alone": (_call, 4),
+    "unordered": (lambda x: _call(x, ordered=False), 4),
+    "in a function": (lambda x: jax.jit(_call)(x), 4),
+    "in a loop": (lambda x: lax.fori_loop(0, 3, lambda _, x: jax.jit(_call)(x), x), 4),
+    "behind a branch without effects": (lambda x: _call(lax.cond(x[0] > 0, lambda x: x + 1, _same, x)), 4),
+    "behind a branch that all take": (lambda x: _call(lax.cond(lax.psum(1, "x") == 4, _call, _same, x)), 4),
+    "in a branch": (_in_cond, 0),
+    "in a loop that may end": (_in_while, 0),
+    "in a function in a branch": (lambda x: lax.cond(x[0] > 0, jax.jit(_call), _same, x), 0),
+    "behind a branch with effects": (lambda x: _call(_in_cond(x)), 0),
+    "without results": (lambda x: (fx.callback(_same, None, x), x)[1], 0),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_devices_go_on_together_where_all_come(name):
+    body, devices = BODIES[name]
+    assert _together(fx.jit(by_device(body)), X) == ({devices} if devices else set())
+
+
+def test_what_is_not_checked_may_differ():
+    """Without JAX's check nobody knows whether a predicate differs."""
+    body, _ = BODIES["behind a branch that all take"]
+    assert not _together(fx.jit(by_device(body, check_vma=False)), X)
+
+
+def test_a_function_is_threaded_for_where_it_is_called():
+    """One function, which all devices call, and some of them in a branch."""
+    call = jax.jit(_call)
+    by_all = by_device(lambda x: call(x) + lax.scan(lambda x, _: (call(x), None), x, length=2)[0])
+    by_some = by_device(lambda x: lax.cond(x[0] > 0, call, _same, x))
+    for region, devices in [(by_all, {4}), (by_some, set()), (by_all, {4})]:
+        assert _together(fx.jit(region), X) == devices
+
+
+def test_one_device_waits_for_nobody():
+    assert not _together(fx.jit(by_device(_call, mesh=mesh_of(1))), X[:1])
+    assert not _together(fx.jit(_call), X[:1])
+
+
+def test_regions_inside_others():
+    """The devices are those of the whole mesh, replicas too."""
+
+    def region(axis, body):
+        return jax.shard_map(body, in_specs=P(axis), out_specs=P(axis), axis_names={axis})
+
+    inner = region("y", _call)
+    with jax.set_mesh(mesh_of(2, 2)):
+        assert _together(fx.jit(region("x", inner)), X) == {4}
+        assert not _together(fx.jit(region("x", lambda x: lax.cond(x[0] > 0, inner, _same, x))), X)
+    assert _together(fx.jit(in_parts(_call, mesh_of(2, 2))), X[:2]) == {4}
+
+
+def _check_failures(lines, region, ordered):
+    """What a callback raises in the second of three turns, on each of the devices."""
+    fails = None
+
+    def call(i, n, x):
+        if (i, n) == (1, fails):
+            raise ValueError("as asked")
+        return x
+
+    def turn(x, i):
+        fx.print("turn {}", i)
+        x = fx.callback(call, ONE, i, lax.axis_index("x"), x, ordered=ordered)
+        return x + lax.psum(x, "x"), None
+
+    f = fx.jit(region(lambda x: lax.scan(turn, x, jnp.arange(3))[0]))
+    devices = 4 if region is by_device else 2
+    x = jnp.ones(devices, jnp.float32)
+    for fails in range(devices):  # noqa: B007 - `call` reads it
+        with pytest.raises(fx.EffectError, match=r"raised ValueError\('as asked'\)"):
+            f(x).block_until_ready()
+            fx.effects_barrier()
+    fails, outs = None, []
+    assert lines(lambda: outs.append(f(x))) == [f"turn {i}" for i in range(3) for _ in range(devices)]
+    assert outs[0].tolist() == [(devices + 1) ** 3] * devices
+
+
+def check_failure_of_one_is_of_all(lines):
+    """The others do not go on to where they would wait for it, and XLA end the process."""
+    for region in (by_device, lambda body: in_parts(body, mesh_of(2, 2))):
+        for ordered in (True, False):
+            _check_failures(lines, region, ordered)
+
+
+def test_failure_of_one_is_of_all():
+    in_process_of_its_own(__file__, "check_failure_of_one_is_of_all")
+
+
+def check_callback_runs_a_program_on_a_device_that_waits():
+    """It does not stand behind where the device waits for the one whose callback it is."""
+    inner = jax.jit(lambda x: x + 1)
+    other = {n: jax.device_put(jnp.float32(10 * n), device) for n, device in enumerate(jax.devices()[:4])}
+
+    def call(n, x):
+        return np.asarray(inner(other[(int(n) + 1) % 4])).reshape(1) + x
+
+    def body(x):
+        return lax.psum(fx.callback(call, ONE, lax.axis_index("x"), x), "x") + x
+
+    f = fx.jit(by_device(body))
+    for _ in range(20):
+        assert f(jnp.arange(4.0)).tolist() == [70, 71, 72, 73]
+    fx.effects_barrier()
+
+
+def test_callback_runs_a_program_on_a_device_that_waits():
+    in_process_of_its_own(__file__, "check_callback_runs_a_program_on_a_device_that_waits")
