@@ -199,7 +199,7 @@ class Replay:
         lanes: Iterable[tuple[int, ...]] = _ONCE
         results: list[np.ndarray] = []
         calls_lanes = False
-        if site.lanes:
+        if site.lanes or site.mask is not None:
             if call.is_vectorized and site.active(payload) is None:
                 values = site.all_lanes(values, call.vmap_method or "")
             else:

@@ -80,6 +80,9 @@ def error_if(x: Any, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> 
     The program waits at this point, in program order, only if the predicate is true. Effects that come before are
     carried out, those after are not. What uses the returned value runs only if the program goes on.
 
+    In a `jax.shard_map` with collectives the devices ask each other, in one collective more, and all end the program if
+    one does. Inside of a `cond` or `while` there they do not, since not all of them may come.
+
     Args:
         x: What is returned: a pytree of arrays and numbers. Derivatives pass through.
         predicate: A boolean, or an array of booleans, none of which may hold. Under `vmap` each lane has its own.

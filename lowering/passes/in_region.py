@@ -1,6 +1,6 @@
 """What the token pass knows of the per-device region that it is in.
 
-Two things go wrong where devices wait for each other in collectives, and both are settled by what is known here.
+Three things go wrong where devices wait for each other in collectives, and all are settled by what is known here.
 
 Nothing ties a value to a print that stands ahead of it, so XLA may run a collective first, and a device that waits in a
 collective publishes nothing. If another device's callback is ordered behind that print, the two deadlock:
@@ -15,6 +15,9 @@ And a device whose callback has been answered may wait in a collective for one w
 If that callback then fails, or runs a program on the device that waits, the collective never ends. So in regions where
 devices do not diverge they go on together from a call with results to which all of them come. Where they do, a device
 that waited for the others might keep them from coming, since its next effect may be ahead of theirs.
+
+At last, `fx.error_if` is a branch with a call of which the devices know nothing where nothing is wrong. There devices
+ask each other ahead of the branch, and all take it if one does: see `lowering/rules/error_if.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from effects import _jax
+from effects._api.error_if import End
+from effects._model.primitive import effect_p
 from effects.lowering.passes.summary import is_collective, summarize
 
 
@@ -33,6 +38,12 @@ class InRegion(NamedTuple):
 
     collectives_after_effects: bool = False  # collectives are tied to the effects that stand ahead of them
     all_come: bool = False  # all devices come here, equally often, and with as many effects behind them
+    has_collectives: bool = False  # a device that ends here may be waited for
+
+    @property
+    def asks_all(self) -> bool:
+        """Whether devices ask each other if one of them is to end the program."""
+        return self.all_come and self.has_collectives
 
 
 OUTSIDE = InRegion()
@@ -60,7 +71,19 @@ def inside_of(eqn: Any) -> InRegion:
     """What is known inside an equation. Types may say that a predicate is the same on all devices, and it may differ
     all the same if a callback has returned it, which JAX takes for a function of its operands."""
     now = in_region()
-    return now._replace(all_come=False) if eqn.primitive in (_jax.cond_p, _jax.while_p) else now
+    if eqn.primitive not in (_jax.cond_p, _jax.while_p) or (now.asks_all and ends_program(eqn)):
+        return now
+    return now._replace(all_come=False)
+
+
+def ends_program(eqn: Any) -> bool:
+    """Whether this is the branch of an `fx.error_if`."""
+    if eqn.primitive is not _jax.cond_p or len(eqn.params["branches"]) != 2:
+        return False
+    goes_on, ends = map(summarize, eqn.params["branches"])
+    if goes_on.first is not None or ends.first is not ends.last or ends.last.primitive is not effect_p:
+        return False
+    return isinstance(ends.last.params["site"].content, End)
 
 
 def communicates(eqn: Any) -> bool:

@@ -26,7 +26,7 @@ from effects._model.after import after
 from effects._model.asynchronous import ASYNC
 from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.emit.record import Edges, close_p
-from effects.lowering.passes.in_region import InRegion, in_region, inside
+from effects.lowering.passes.in_region import InRegion, ends_program, in_region, inside
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, summarize
@@ -149,11 +149,14 @@ def _shard_map_token_rule(
     skips = counts and bool(replica_axes) and bool(_regions_in(jaxpr))
 
     # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
-    diverges = _may_diverge(jaxpr, check_vma)
+    all_come, has_collectives = in_region().all_come or not mesh.manual_axes, summarize(jaxpr).has_collectives
+    has_collectives = has_collectives or bool(replica_axes)  # XLA may gather between replicas
+    known = InRegion(all_come=all_come, has_collectives=has_collectives or in_region().has_collectives)
+    diverges = _may_diverge(jaxpr, check_vma, known.asks_all)
     may_diverge = diverges and any(map(_waits, _eqns_in(jaxpr)))
     may_diverge = may_diverge or (is_inside_whole and in_region().collectives_after_effects)
     may_deadlock = may_diverge and (skips or summarize(jaxpr).has_collectives)  # XLA may gather between replicas, too
-    all_come = not diverges and (in_region().all_come or not mesh.manual_axes)
+    known = known._replace(collectives_after_effects=may_diverge, all_come=all_come and not diverges)
     edges = ctx.edges
     if counts and not replica_axes and ordered == len(keys) == 1:
         begins, ends = begins_with_record(jaxpr), ends_with_record(jaxpr)
@@ -183,7 +186,7 @@ def _shard_map_token_rule(
         tokens = enter(around) if counts and not edges.enters else around
         if goes_on:
             tokens = [_jax.as_per_device(token[:TOKEN_LENGTH]) for token in around]
-        with inside(InRegion(may_diverge, all_come)):
+        with inside(known):
             after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args, edges, around[0])
         tokens = [after_all[key] for key in keys]
         if counts and not edges.leaves:
@@ -277,9 +280,17 @@ def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
     return True
 
 
-def _may_diverge(jaxpr: Any, check_vma: bool) -> bool:
-    """Whether not all devices may come to some effect."""
-    return any(_may_diverge_at(eqn, check_vma) for eqn in _eqns_in(jaxpr) if effects_of(eqn.effects))
+def _may_diverge(jaxpr: Any, check_vma: bool, asks_all: bool) -> bool:
+    """Whether not all devices may come to some effect. `asks_all`: as `InRegion.asks_all`."""
+    for eqn in jaxpr.eqns:
+        if not effects_of(eqn.effects) or (asks_all and ends_program(eqn)):
+            continue
+        asks = asks_all and eqn.primitive not in (_jax.cond_p, _jax.while_p)
+        if _may_diverge_at(eqn, check_vma):
+            return True
+        if any(_may_diverge(inner, check_vma, asks) for inner in _jax.jaxprs_in(eqn.params)):
+            return True
+    return False
 
 
 def _waits(eqn: Any) -> bool:

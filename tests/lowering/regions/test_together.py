@@ -1,5 +1,6 @@
 """Devices that all come to a callback go on from it together, or fail together: see `lowering/passes/in_region.py`."""
 
+import itertools
 import re
 
 import jax
@@ -32,18 +33,22 @@ def _in_while(x):
     return lax.while_loop(lambda x: x[0] < 0, _call, x)
 
 
+def _behind_branch_of_all(x):
+    return _call(lax.cond(lax.psum(x[0], "x") > 0, _call, _same, x))
+
+
 def _together(f, x):
-    """How many devices go on together from each call of a program that does so."""
-    return {int(devices) for devices in re.findall(r"together = (\d+)", f.lower(x).as_text())}
+    """How many devices go on together, for each call of a program from which they do."""
+    return [int(devices) for devices in re.findall(r"together = (\d+)", f.lower(x).as_text())]
 
 
 BODIES = {
-    "alone": (_call, 4),
-    "unordered": (lambda x: _call(x, ordered=False), 4),
-    "in a function": (lambda x: jax.jit(_call)(x), 4),
-    "in a loop": (lambda x: lax.fori_loop(0, 3, lambda _, x: jax.jit(_call)(x), x), 4),
-    "behind a branch without effects": (lambda x: _call(lax.cond(x[0] > 0, lambda x: x + 1, _same, x)), 4),
-    "behind a branch that all take": (lambda x: _call(lax.cond(lax.psum(1, "x") == 4, _call, _same, x)), 4),
+    "alone": (_call, 1),
+    "unordered": (lambda x: _call(x, ordered=False), 1),
+    "in a function": (lambda x: jax.jit(_call)(x), 1),
+    "in a loop": (lambda x: lax.fori_loop(0, 3, lambda _, x: jax.jit(_call)(x), x), 1),
+    "behind a branch without effects": (lambda x: _call(lax.cond(x[0] > 0, lambda x: x + 1, _same, x)), 1),
+    "behind a branch that all take, and in it": (_behind_branch_of_all, 1),
     "in a branch": (_in_cond, 0),
     "in a loop that may end": (_in_while, 0),
     "in a function in a branch": (lambda x: lax.cond(x[0] > 0, jax.jit(_call), _same, x), 0),
@@ -54,14 +59,13 @@ BODIES = {
 
 @pytest.mark.parametrize("name", BODIES)
 def test_devices_go_on_together_where_all_come(name):
-    body, devices = BODIES[name]
-    assert _together(fx.jit(by_device(body)), X) == ({devices} if devices else set())
+    body, calls = BODIES[name]
+    assert _together(fx.jit(by_device(body)), X) == [4] * calls
 
 
 def test_what_is_not_checked_may_differ():
     """Without JAX's check nobody knows whether a predicate differs."""
-    body, _ = BODIES["behind a branch that all take"]
-    assert not _together(fx.jit(by_device(body, check_vma=False)), X)
+    assert not _together(fx.jit(by_device(_behind_branch_of_all, check_vma=False)), X)
 
 
 def test_a_function_is_threaded_for_where_it_is_called():
@@ -69,8 +73,8 @@ def test_a_function_is_threaded_for_where_it_is_called():
     call = jax.jit(_call)
     by_all = by_device(lambda x: call(x) + lax.scan(lambda x, _: (call(x), None), x, length=2)[0])
     by_some = by_device(lambda x: lax.cond(x[0] > 0, call, _same, x))
-    for region, devices in [(by_all, {4}), (by_some, set()), (by_all, {4})]:
-        assert _together(fx.jit(region), X) == devices
+    for region, calls in [(by_all, [4]), (by_some, []), (by_all, [4])]:
+        assert _together(fx.jit(region), X) == calls
 
 
 def test_one_device_waits_for_nobody():
@@ -86,9 +90,9 @@ def test_regions_inside_others():
 
     inner = region("y", _call)
     with jax.set_mesh(mesh_of(2, 2)):
-        assert _together(fx.jit(region("x", inner)), X) == {4}
+        assert _together(fx.jit(region("x", inner)), X) == [4]
         assert not _together(fx.jit(region("x", lambda x: lax.cond(x[0] > 0, inner, _same, x))), X)
-    assert _together(fx.jit(in_parts(_call, mesh_of(2, 2))), X[:2]) == {4}
+    assert _together(fx.jit(in_parts(_call, mesh_of(2, 2))), X[:2]) == [4]
 
 
 def _check_failures(lines, region, ordered):
@@ -147,3 +151,81 @@ def check_callback_runs_a_program_on_a_device_that_waits():
 
 def test_callback_runs_a_program_on_a_device_that_waits():
     in_process_of_its_own(__file__, "check_callback_runs_a_program_on_a_device_that_waits")
+
+
+def _ends(x, wrong):
+    return fx.error_if(x, wrong, "x = {}", x[0])
+
+
+def _reductions(body, **options):
+    """How many collectives a region has that JAX was not asked for."""
+    text = fx.jit(by_device(body, **options)).lower(X).as_text()
+    return text.count("stablehlo.all_reduce") - 1
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_devices_ask_each_other_whether_one_ends_the_program(check_vma):
+    def count(ends):
+        return _reductions(lambda x: lax.psum(ends(x), "x") + x, check_vma=check_vma)
+
+    def in_loop(x):
+        return lax.scan(lambda x, _: (jax.jit(_ends)(x, x[0] < 0), None), x, length=3)[0]
+
+    assert count(_same) == 0
+    assert count(lambda x: _ends(x, x[0] < 0)) == 1
+    assert count(in_loop) == 1
+    # Where not all devices come they cannot, nor is a branch with other effects theirs.
+    assert count(lambda x: lax.cond(x[0] > 1, lambda x: (fx.print("ends"), _ends(x, True))[1], _same, x)) == 0
+    assert count(lambda x: lax.cond(x[0] > 1, lambda x: _ends(x, x[0] > 2), _same, x)) == 0
+    assert count(lambda x: lax.while_loop(lambda x: x[0] > 1, lambda x: _ends(x, x[0] > 2), x)) == 0
+    # Nor need they without a collective: none waits for another.
+    assert _reductions(lambda x: _ends(x, x[0] < 0), check_vma=check_vma) == -1
+
+
+def _check_ends(lines, region, devices):
+    """`devices`: their numbers, or those of the first in each replica group."""
+
+    @fx.jit
+    def f(x):
+        def turn(x, i):
+            fx.print("turn {} of {}", i, x[0])
+            x = fx.error_if(x, x < i, "x = {} in turn {}", x[0], i)
+            x = fx.callback(_same, ONE, x)
+            fx.print("then {}", x[0])
+            return x + 0 * lax.psum(x, "x"), None
+
+        return region(lambda x: lax.scan(turn, x, jnp.arange(3.0))[0])(x)
+
+    def shown(x, last):
+        for i in range(last + 1):
+            yield from (f"turn {float(i)} of {float(n)}" for n in x)
+            if i < last:
+                yield from (f"then {float(n)}" for n in x)
+
+    def call(x):
+        try:
+            ended.append(f(jnp.array(x, jnp.float32)).tolist() and None)
+        except fx.CheckError as error:
+            ended.append((error.message, error.device, error.lane))
+
+    for x in itertools.product((0, 1, 9), repeat=len(devices)):
+        ended = []
+        last = min(2, min(x) + 1)
+        seen = lines(call, x)
+        wrong = devices[x.index(min(x))]
+        if min(x) == 9:
+            assert ended == [None] and seen == [*shown(x, 2), *(f"then {float(n)}" for n in x)]
+        else:
+            assert ended == [(f"x = {float(min(x))} in turn {float(last)}", wrong, ())]
+            assert seen == [*shown(x, last)]
+
+
+def check_error_if(lines):
+    """A program ends on all devices, with the first one that is wrong."""
+    _check_ends(lines, lambda body: by_device(body, mesh_of(2), check_vma=False), [0, 1])
+    _check_ends(lines, lambda body: by_device(body, mesh_of(3, devices=jax.devices()[:3])), [0, 1, 2])
+    _check_ends(lines, lambda body: in_parts(body, mesh_of(2, 2)), [0, 2])
+
+
+def test_error_if():
+    in_process_of_its_own(__file__, "check_error_if")
