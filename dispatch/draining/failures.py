@@ -206,8 +206,11 @@ class Failures:
 
     def has_ended(self, key: ProgramKey) -> bool:
         """Whether a callback has ended this program, and no caller has been given its failure."""
-        program = self.programs.get(key)
-        return program is not None and program.awaited is not None
+        return self.ending_of(key) is not None
+
+    def ending_of(self, key: ProgramKey) -> BaseException | None:
+        """What a callback has ended this program with, if no caller has been given it."""
+        return program.awaited if (program := self.programs.get(key)) is not None else None
 
     def count_after_end(self, key: ProgramKey, replayed: int, cancelled: int = 0) -> None:
         """Counts what became of records of a program that a callback has ended, where `after_error` lets them go on."""

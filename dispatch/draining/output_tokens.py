@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from effects._model.device import device_number
 from effects.dispatch.streams.table import Streams
@@ -46,17 +46,29 @@ def close_failed(streams: Streams) -> None:
             stream.fail(number)
 
 
-def failed_on_some_devices(streams: Streams, are_exchanging: bool) -> Iterator[tuple[tuple[int, int], list[int]]]:
-    """Programs over several devices that have failed on some of them and are not over on others, as (thread, epoch),
-    if devices may wait for each other: for a callback's place, or where some `are_exchanging`. And the numbers of those
-    on which they have failed."""
+class FailedOnSome(NamedTuple):
+    """A program that has failed on some of its devices and is not over on others, by their numbers."""
+
+    program: tuple[int, int]  # thread and epoch
+    devices: list[int]
+    others: list[int]
+    failure: Exception  # JAX's, of one of them
+
+
+def failed_on_some_devices(streams: Streams, are_exchanging: bool) -> Iterator[FailedOnSome]:
+    """Programs over several devices that have failed on some of them and are not over on others, if devices may wait
+    for each other: for a callback's place, or where some `are_exchanging`; or the user's handlers may have failed."""
     for stream in streams.all():
         for number, (traits, output_token) in [*stream.running.items()]:
-            if not (traits.awaits_results or are_exchanging) or output_token.is_deleted() or output_token.is_ready():
+            may_wait = traits.awaits_results or traits.has_custom_calls or are_exchanging
+            if not may_wait or output_token.is_deleted() or output_token.is_ready():
                 continue
-            failed = [part for part in _parts(output_token) if part.is_ready() and _failure_of_part(part) is not None]
+            parts = {device_number(part.device): part for part in _parts(output_token)}
+            others = [device for device, part in parts.items() if not part.is_ready()]
+            failures = {device: _failure_of_part(parts[device]) for device in parts if device not in others}
+            failed = {device: failure for device, failure in failures.items() if failure is not None}
             if failed:
-                yield (stream.thread, number), [device_number(part.device) for part in failed]
+                yield FailedOnSome((stream.thread, number), [*failed], others, next(iter(failed.values())))
 
 
 def _runs_here(output_token: Any) -> bool:

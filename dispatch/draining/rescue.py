@@ -10,22 +10,8 @@ from effects._wire import INDEX, PHASE, in_region
 from effects.dispatch.draining.answers import answer_with
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.host_runs import HostRuns
-from effects.dispatch.draining.output_tokens import failed_on_some_devices
 from effects.dispatch.draining.watchdog import Running, Watch
-from effects.dispatch.streams.table import Streams
 from effects.lowering.host.native import native
-
-
-def fail_other_devices(streams: Streams, failures: Failures, host_runs: HostRuns) -> None:
-    """Where a program has failed on one device, the others wait for what that one would have done. In the order of
-    effects it is left out, and exchanges fail, also those that were started since. If a callback has ended the program
-    that is enough: the others' callbacks have their places, and are answered and counted there."""
-    for program, devices in failed_on_some_devices(streams, native.any_operations()):
-        for device in devices:
-            native.lose(*program, device)
-        host_runs.fail(program)
-        if not failures.has_ended(program):
-            native.end_program(*program)
 
 
 def free_stuck(

@@ -136,3 +136,42 @@ def check_device_that_waits(lines):
     f = fx.jit(jax.shard_map(body, mesh=mesh_of(4), in_specs=P("x"), out_specs=P()))
     for _ in range(2):
         assert lines(f, jnp.arange(4, dtype=jnp.int32)) == ["0 7", "1 7", "3 7", "2 7"]
+
+
+LEFT_BEHIND = """
+import logging, os, sys
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+import jax, jax.numpy as jnp, effects as fx
+from effects.dispatch.draining import other_devices
+other_devices._PATIENCE = 0.2
+mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+class End(logging.Handler):
+    def emit(self, record):
+        print(record.getMessage())
+        print(record.exc_info and record.exc_info[1], record.levelname, record.lineno, record.function)
+        sys.stdout.flush()
+        os._exit(7)
+
+logging.getLogger("effects").addHandler(End())
+
+def fail(x):
+    raise ValueError("as asked")
+
+def named(x):
+    x = jax.lax.cond(x[0] == 2, lambda x: fx.callback(fail, jax.ShapeDtypeStruct(x.shape, x.dtype), x), lambda x: x, x)
+    return x + jax.lax.psum(x, "x")
+
+f = fx.jit(jax.shard_map(named, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))
+jax.block_until_ready(f(jnp.arange(4.0)))
+"""
+
+
+def test_failure_is_logged_while_other_devices_wait():
+    """XLA ends such a process, so that nobody would hear what has failed."""
+    done = run_forked(LEFT_BEHIND)
+    assert done.returncode == 7, done.stderr[-2000:]
+    first, second = done.stdout.splitlines()
+    assert first.startswith("The callback `fail` at <string>:22, in `named`, raised ValueError('as asked'). ")
+    assert " That was on device 2, and the program has not ended on devices 0, 1, 3 since. " in first
+    assert second == "as asked ERROR 22 named"
