@@ -233,8 +233,8 @@ def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool]
 AHEAD_ATTRIBUTE = "ahead"
 """The attribute of a call of a counted record, if it is not 0: how many effects have come since the program has written
 its token, to which it adds once for all records that follow each other."""
-TOGETHER_ATTRIBUTE = "together"
-"""The attribute of a call from which several devices of a region go on together: how many these are."""
+TOGETHER_ATTRIBUTE, FAIL_AS_ONE_ATTRIBUTE = "together", "fail_as_one"
+"""Attributes of a call from which several devices go on together: how many, and 1 if the region has collectives."""
 
 RECORD_TARGET = "effects_record"
 CALL_TARGET = "effects_call"
@@ -360,6 +360,7 @@ def layout() -> dict[str, Any]:
         },
         "ahead": AHEAD_ATTRIBUTE,
         "together": TOGETHER_ATTRIBUTE,
+        "fail_as_one": FAIL_AS_ONE_ATTRIBUTE,
         "header": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(HEADER).items()},
         "text_run": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(TEXT_RUN).items()},
         "kinds": _values(Kind),

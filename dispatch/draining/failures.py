@@ -162,8 +162,11 @@ class Failures:
             self._note_failed(key, program, failure)
             if key[0] == UNTRACKED_THREAD:
                 self.untracked_ended = True
-            else:
-                self.unended.add(key)
+                return
+            self.unended.add(key)
+            stopped = program.stopped
+        if stopped:
+            native.end_together(*key)
 
     def _note_failed(self, key: ProgramKey, program: _OfProgram, failure: BaseException) -> None:
         program.first = program.first or failure

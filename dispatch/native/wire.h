@@ -188,6 +188,8 @@ inline constexpr char kAheadAttribute[] = "ahead";
 // The attribute of a call with results to which all devices of a region come, if they are several: how many these are.
 // They go on together (drain/together.h).
 inline constexpr char kTogetherAttribute[] = "together";
+// And if the region has collectives, 1.
+inline constexpr char kFailAsOneAttribute[] = "fail_as_one";
 
 // And the traits of a call of a handler of the user's.
 enum CustomCallTrait : int64_t {

@@ -25,6 +25,7 @@ from effects._wire import (
     CLOSE_TARGET,
     ENTER_STEP,
     ENTER_TARGET,
+    FAIL_AS_ONE_ATTRIBUTE,
     GATE_TARGET,
     LEAVE_STEP,
     LEAVE_TARGET,
@@ -109,7 +110,7 @@ def emit_call(
     return outs
 
 
-def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges, all_come: bool) -> Any:
+def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges, region: Any) -> Any:
     devices, replicas = _jax.automatic_devices(ctx), _jax.replicas_per_group(ctx)
     if not config.native and not _jax.is_for_export(ctx):
         if site.per_shard and devices:
@@ -126,8 +127,9 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
     target = RECORD_TARGET if site.results is None else CALL_TARGET
     own, counted = own_devices(ctx, devices or replicas or edges.devices), is_counted(ctx)
     attributes = site_attributes(site, own, devices != 0, call, edges, counted=counted)
-    if all_come and (together := own_devices(ctx, _jax.devices_of_region(ctx))) > 1:
+    if region.all_come and (together := own_devices(ctx, _jax.devices_of_region(ctx))) > 1:
         attributes |= {TOGETHER_ATTRIBUTE: together}
+        attributes |= {FAIL_AS_ONE_ATTRIBUTE: 1} if region.has_collectives else {}
     if devices and _may_be_cut(ctx, site):
         steps = steps_of_record(site.effect.ordered, edges) if counted else None
         return call_whole(ctx, token, operands, devices, attributes, steps)

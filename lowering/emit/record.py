@@ -27,8 +27,8 @@ NO_EDGES = Edges()
 
 record_p: _jax.Primitive = _jax.Primitive("record")
 record_p.multiple_results = True
-"""(token, *operands) -> (*results, token): publishes one record, and waits for what a callback returns. If `all_come`,
-all devices of the region come to the callback, and go on together.
+"""(token, *operands) -> (*results, token): publishes one record, and waits for what a callback returns. `region`: the
+`InRegion` of a callback, from which devices go on together if all come there.
 
 Were the token first, what a call returns could be all that a loop carries, in the loop's order, and XLA takes a body
 that ends with such a call for one that changes nothing."""
@@ -41,7 +41,7 @@ gate_p: _jax.Primitive = _jax.Primitive("gate")
 
 
 @record_p.def_abstract_eval
-def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, edges: Edges, all_come: bool) -> list[Any]:
+def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, edges: Edges, region: Any) -> list[Any]:
     if edges.enters and not edges.leaves:
         return [*result_avals(site), _jax.per_device(token)]
     return [*result_avals(site), operands[0] if edges.leaves and not edges.enters else token]

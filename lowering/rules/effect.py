@@ -12,7 +12,7 @@ from effects._model.primitive import effect_p
 from effects._model.site import Site, size_operands
 from effects.lowering.emit.callback_sharding import checking_sharding
 from effects.lowering.emit.record import record_p
-from effects.lowering.passes.in_region import in_region
+from effects.lowering.passes.in_region import OUTSIDE, in_region
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
 
@@ -40,7 +40,7 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
         site=site,
         call=call,
         edges=ctx.edges,
-        all_come=site.results is not None and in_region().all_come,
+        region=OUTSIDE if site.results is None else in_region(),
     )
     return {key: token}, results
 

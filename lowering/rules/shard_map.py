@@ -148,15 +148,17 @@ def _shard_map_token_rule(
     counts = counts and not goes_on
     skips = counts and bool(replica_axes) and bool(_regions_in(jaxpr))
 
-    # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
-    all_come, has_collectives = in_region().all_come or not mesh.manual_axes, summarize(jaxpr).has_collectives
-    has_collectives = has_collectives or bool(replica_axes)  # XLA may gather between replicas
-    known = InRegion(all_come=all_come, has_collectives=has_collectives or in_region().has_collectives)
+    around, has_collectives = in_region(), summarize(jaxpr).has_collectives
+    known = InRegion(
+        all_come=around.all_come or not mesh.manual_axes,
+        has_collectives=has_collectives or bool(replica_axes) or around.has_collectives,  # XLA gathers between replicas
+    )
     diverges = _may_diverge(jaxpr, check_vma, known.asks_all)
+    # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
     may_diverge = diverges and any(map(_waits, _eqns_in(jaxpr)))
-    may_diverge = may_diverge or (is_inside_whole and in_region().collectives_after_effects)
-    may_deadlock = may_diverge and (skips or summarize(jaxpr).has_collectives)  # XLA may gather between replicas, too
-    known = known._replace(collectives_after_effects=may_diverge, all_come=all_come and not diverges)
+    may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)
+    may_deadlock = may_diverge and (skips or has_collectives)
+    known = known._replace(collectives_after_effects=may_diverge, all_come=known.all_come and not diverges)
     edges = ctx.edges
     if counts and not replica_axes and ordered == len(keys) == 1:
         begins, ends = begins_with_record(jaxpr), ends_with_record(jaxpr)

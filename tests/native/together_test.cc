@@ -22,6 +22,8 @@ const Token kToken = MakeToken(kThread, 0, kEpoch, 4);
 // What devices go on with, in any order, since each has a thread for itself.
 class GoneOn {
 public:
+  bool fail_as_one = true;
+
   // Asks for a device. Returns the number of its question.
   uint32_t ask(Replies &replies, int32_t device, uint32_t devices, int64_t call = 0, const Token &token = kToken) {
     const std::string name = std::to_string(device) + "." + std::to_string(call);
@@ -32,7 +34,7 @@ public:
         changed_.notify_all();
       };
     };
-    return replies.ask(replies.with_others(token, {11, call, device}, devices, std::move(waiter)), token);
+    return replies.ask(replies.with_others(token, {11, call, device}, devices, fail_as_one, std::move(waiter)), token);
   }
   // Those that have gone on so far, when they are so many.
   std::vector<std::string> take(size_t count) {
@@ -116,6 +118,39 @@ TEST(test_failure_is_all_devices) {
   CHECK_SEEN(gone.take(3), {"0.0:", "1.0:", "2.0:"});
 }
 
+// Where devices do not wait for each other afterwards each has its own answer.
+TEST(test_failure_is_one_devices_own) {
+  Replies replies;
+  GoneOn gone;
+  gone.fail_as_one = false;
+  AnswerWith(replies, gone.ask(replies, 0, 3), {});
+  replies.fail(gone.ask(replies, 1, 3), "why");
+  CHECK_EQ(gone.count(), 0u);
+  AnswerWith(replies, gone.ask(replies, 2, 3), {});
+  CHECK_SEEN(gone.take(3), {"0.0:", "1.0:why", "2.0:"});
+  AnswerWith(replies, gone.ask(replies, 0, 3), {});
+  replies.end_groups(kThread, kEpoch); // device 1 comes no more
+  AnswerWith(replies, gone.ask(replies, 2, 3), {});
+  CHECK_SEEN(gone.take(2), {"0.0:", "2.0:"});
+}
+
+// Unless the program's later effects are left out: then those that wait fail, and those that come.
+TEST(test_failure_that_stops_is_all_devices) {
+  for (bool is_lost : {false, true}) {
+    Replies replies;
+    GoneOn gone;
+    gone.fail_as_one = false;
+    const uint32_t later = gone.ask(replies, 2, 3);
+    AnswerWith(replies, gone.ask(replies, 0, 3), {});
+    replies.end_together(kThread, kEpoch);
+    CHECK_SEEN(gone.take(1), {std::string("0.0:") + kElsewhere});
+    if (is_lost) replies.end_groups(kThread, kEpoch);
+    replies.fail(gone.ask(replies, 1, 3), "why");
+    AnswerWith(replies, later, {});
+    CHECK_SEEN(gone.take(2), {"1.0:why", std::string("2.0:") + kElsewhere});
+  }
+}
+
 // When the program ends, or a device of it is lost, nobody waits any more for devices that may never come.
 TEST(test_nobody_is_waited_for_in_a_program_that_ends) {
   for (auto end : {&Replies::end_program, &Replies::end_groups, &Replies::forget_replicated}) {
@@ -157,7 +192,7 @@ TEST(test_the_last_to_come_goes_on_in_its_own_thread) {
         ++gone;
       };
     };
-    return replies.ask(replies.with_others(kToken, {11, 0, device}, 2, std::move(waiter)), kToken);
+    return replies.ask(replies.with_others(kToken, {11, 0, device}, 2, true, std::move(waiter)), kToken);
   };
   const uint32_t first = ask(0), second = ask(1);
   AnswerWith(replies, first, {});
@@ -195,7 +230,7 @@ TEST(test_many_devices_go_on_together) {
             goes_on = true;
           };
         };
-        replies.ask(replies.with_others(kToken, {11, 0, device}, kDevices, std::move(waiter)), kToken);
+        replies.ask(replies.with_others(kToken, {11, 0, device}, kDevices, true, std::move(waiter)), kToken);
         while (!goes_on) std::this_thread::yield();
       }
     });

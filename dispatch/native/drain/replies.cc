@@ -4,17 +4,12 @@
 #include <iterator>
 
 namespace effects {
-namespace {
-
-constexpr char kEnded[] = "The program has failed on another device.";
-
-} // namespace
 
 uint32_t Replies::ask(Waiter waiter, const Token &token) {
   std::unique_lock lock(mutex_);
   if (has_ended(token, /*in_group=*/false)) {
     lock.unlock();
-    notify({std::move(waiter)}, {{}, kEnded});
+    notify({std::move(waiter)}, {{}, kFailedElsewhere});
     return 0;
   }
   const uint32_t number = next_number();
@@ -27,7 +22,7 @@ uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, Wa
   std::unique_lock lock(mutex_);
   if (token.has_group && has_ended(token.token, /*in_group=*/true)) {
     lock.unlock();
-    notify({std::move(waiter)}, {{}, kEnded});
+    notify({std::move(waiter)}, {{}, kFailedElsewhere});
     return 0;
   }
   return join(std::move(lock), KeyOf(token), token, replicas, std::nullopt, std::move(waiter));
@@ -37,7 +32,7 @@ uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, co
   std::unique_lock lock(mutex_);
   if (token.has_group && has_ended(token.token, /*in_group=*/true)) {
     lock.unlock();
-    notify({std::move(waiter)}, {{}, kEnded});
+    notify({std::move(waiter)}, {{}, kFailedElsewhere});
     return 0;
   }
   const Key key = find_unanswered(KeyOf(token, call), call.device);
@@ -79,17 +74,20 @@ uint32_t Replies::join(std::unique_lock<std::mutex> lock, const Key &key, const 
   return 0;
 }
 
-// Once some device of the program has failed nobody is waited for: it may never come, so that the others fail too.
-Replies::Waiter Replies::with_others(const Token &token, const CallOfDevice &call, uint32_t devices, Waiter waiter) {
-  const Together::Call shared{ThreadOf(token), token.epoch, call.site, call.traits};
+// Once some device of the program has failed nobody is waited for: it may never come.
+Replies::Waiter Replies::with_others(const Token &token, const CallOfDevice &call, uint32_t devices, bool fail_as_one,
+                                     Waiter waiter) {
+  const Together::Call shared{ThreadOf(token), token.epoch, call.site, call.traits, fail_as_one};
   return [this, shared, device = call.device, devices, waiter = std::move(waiter)](const Answer &answer) {
     Continuation own = waiter(answer);
     std::lock_guard lock(mutex_);
-    if (ended_.count({shared.thread, shared.epoch}) != 0)
-      return Continuation([own = std::move(own)](const std::string &) { own(kEnded); });
-    Together::GoOn all = together_.arrive(shared, device, devices, !answer.error.empty(), std::move(own));
-    if (all.continuations.empty()) return Continuation();
-    return Continuation([this, all = std::move(all)](const std::string &) { go_on(all.continuations, all.failed); });
+    if (const auto ended = ended_.find({shared.thread, shared.epoch}); ended != ended_.end()) {
+      if (!ended->second.all && !ended->second.together && !shared.fail_as_one) return own;
+      return Continuation([own = std::move(own)](const std::string &) { own(kFailedElsewhere); });
+    }
+    Together::Work all = together_.arrive(shared, device, devices, !answer.error.empty(), std::move(own));
+    if (all.empty()) return Continuation();
+    return Continuation([this, all = std::move(all)](const std::string &) { go_on(all); });
   };
 }
 
@@ -112,12 +110,13 @@ void Replies::answer(uint32_t number, const Answer &answer) {
 
 void Replies::end(uint32_t thread, uint32_t epoch, bool groups_only) {
   std::vector<Waiter> waiters;
-  Together::GoOn held;
+  Together::Work held;
   {
     std::lock_guard lock(mutex_);
-    held = together_.end(thread, epoch);
-    bool &ended_for_groups_only = ended_.try_emplace({thread, epoch}, groups_only).first->second;
-    ended_for_groups_only = ended_for_groups_only && groups_only;
+    Ended &ended = ended_[{thread, epoch}];
+    ended.groups = true;
+    ended.all = ended.all || !groups_only;
+    held = together_.end(thread, epoch, ended.all || ended.together);
     for (auto it = asked_.begin(); it != asked_.end();) {
       Asked &asked = it->second;
       const Token &token = asked.token.token;
@@ -131,16 +130,26 @@ void Replies::end(uint32_t thread, uint32_t epoch, bool groups_only) {
       it = asked_.erase(it);
     }
   }
-  go_on(std::move(held.continuations), held.failed);
-  notify(waiters, {{}, kEnded});
+  for (auto &work : held) threads_.run(std::move(work)); // the caller must not wait where they do
+  notify(waiters, {{}, kFailedElsewhere});
+}
+
+void Replies::end_together(uint32_t thread, uint32_t epoch) {
+  Together::Work held;
+  {
+    std::lock_guard lock(mutex_);
+    ended_[{thread, epoch}].together = true;
+    held = together_.end(thread, epoch, /*all_fail=*/true);
+  }
+  for (auto &work : held) threads_.run(std::move(work)); // the caller must not wait where they do
 }
 
 void Replies::forget_replicated(uint32_t thread, uint32_t epoch) {
   std::vector<Waiter> waiters;
-  Together::GoOn held;
+  Together::Work held;
   {
     std::lock_guard lock(mutex_);
-    held = together_.end(thread, epoch);
+    held = together_.end(thread, epoch, /*all_fail=*/true);
     ended_.erase({thread, epoch});
     for (auto it = replicated_.begin(); it != replicated_.end();) {
       const auto asked = asked_.find(it->second);
@@ -154,8 +163,8 @@ void Replies::forget_replicated(uint32_t thread, uint32_t epoch) {
       it = replicated_.erase(it);
     }
   }
-  go_on(std::move(held.continuations), held.failed);
-  notify(waiters, {{}, kEnded});
+  for (auto &work : held) threads_.run(std::move(work)); // the caller must not wait where they do
+  notify(waiters, {{}, kFailedElsewhere});
 }
 
 std::vector<uint32_t> Replies::open() {
@@ -191,10 +200,11 @@ Replies::Key Replies::KeyOf(const DeviceToken &token, const CallOfDevice &call) 
 }
 
 void Replies::notify(const std::vector<Waiter> &waiters, const Answer &answer) {
-  std::vector<Continuation> continuations;
+  Together::Work work;
   for (const Waiter &waiter : waiters)
-    if (Continuation continuation = waiter(answer)) continuations.push_back(std::move(continuation));
-  go_on(std::move(continuations));
+    if (Continuation continuation = waiter(answer))
+      work.push_back([continuation = std::move(continuation)] { continuation({}); });
+  go_on(std::move(work));
 }
 
 // Devices that go on at once may come to where they wait for each other. In one thread, that would be a deadlock:
@@ -202,10 +212,9 @@ void Replies::notify(const std::vector<Waiter> &waiters, const Answer &answer) {
 //   2. The continuation of device 1 stands behind it in the same thread.
 // So each has a thread to go on in; the first has the calling one. Where a device calls, the first must be its own:
 // another one might wait for this device, which goes on only when its handler has returned.
-void Replies::go_on(std::vector<Continuation> continuations, const std::string &failed) {
-  for (size_t i = 1; i < continuations.size(); ++i)
-    threads_.run([continuation = std::move(continuations[i]), failed] { continuation(failed); });
-  if (!continuations.empty()) continuations[0](failed);
+void Replies::go_on(Together::Work work) {
+  for (size_t i = 1; i < work.size(); ++i) threads_.run(std::move(work[i]));
+  if (!work.empty()) work[0]();
 }
 
 uint32_t Replies::next_number() {

@@ -58,7 +58,8 @@ public:
   uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, const CallOfDevice &call, Waiter waiter);
 
   // The waiter of a device that goes on together with others from a call to which all of these come: so many, it too.
-  Waiter with_others(const Token &token, const CallOfDevice &call, uint32_t devices, Waiter waiter);
+  // `fail_as_one`: as for Together.
+  Waiter with_others(const Token &token, const CallOfDevice &call, uint32_t devices, bool fail_as_one, Waiter waiter);
 
   // Gives the answer to all waiters of this number.
   void answer(uint32_t number, const Answer &answer);
@@ -69,6 +70,10 @@ public:
   // One device of this program has failed, and may have been the one that publishes for its group. So only devices in
   // groups get an error.
   void end_groups(uint32_t thread, uint32_t epoch) { end(thread, epoch, /*groups_only=*/true); }
+
+  // A callback has ended this program on one device, and its later effects are left out: devices that go on together
+  // fail, and those that would later.
+  void end_together(uint32_t thread, uint32_t epoch);
 
   // The host knows that this program has failed: what several devices share is not kept for those that have not come.
   void forget_replicated(uint32_t thread, uint32_t epoch);
@@ -106,7 +111,7 @@ private:
 
   void end(uint32_t thread, uint32_t epoch, bool groups_only);
   void notify(const std::vector<Waiter> &waiters, const Answer &answer);
-  void go_on(std::vector<Continuation> continuations, const std::string &failed = "");
+  void go_on(Together::Work work);
 
   uint32_t join(std::unique_lock<std::mutex> lock, const Key &key, const DeviceToken &token, uint32_t replicas,
                 std::optional<int32_t> device, Waiter waiter);
@@ -117,7 +122,7 @@ private:
   void forget(uint32_t number);
   bool has_ended(const Token &token, bool in_group) const {
     const auto it = ended_.find({ThreadOf(token), token.epoch});
-    return it != ended_.end() && (in_group || !it->second);
+    return it != ended_.end() && (it->second.all || (in_group && it->second.groups));
   }
 
   Threads threads_;
@@ -125,8 +130,13 @@ private:
   uint32_t last_ = 0;
   std::unordered_map<uint32_t, Asked> asked_; // by number
   std::map<Key, uint32_t> replicated_;        // number of what several devices ask for
-  // Thread and epoch of programs that cannot go on, until the host knows it: whether that is so of groups only.
-  std::map<std::pair<uint32_t, uint32_t>, bool> ended_;
+  // What cannot go on of a program.
+  struct Ended {
+    bool all = false;
+    bool groups = false;   // of replicas; then no device waits for others
+    bool together = false; // devices that go on together
+  };
+  std::map<std::pair<uint32_t, uint32_t>, Ended> ended_; // by thread and epoch, until the host knows it
   Together together_;
 };
 

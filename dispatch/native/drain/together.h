@@ -23,29 +23,29 @@ namespace effects {
 // on.
 using Continuation = std::function<void(const std::string &failed)>;
 
+// Why a device fails whose own answer is right.
+inline constexpr char kFailedElsewhere[] = "The program has failed on another device.";
+
 class Together {
 public:
   // A call of a program, as it is the same on all devices.
   struct Call {
     uint32_t thread, epoch;
     uint64_t site;
-    int64_t traits; // with its number among those of one site
+    int64_t traits;   // with its number among those of one site
+    bool fail_as_one; // devices may wait for each other afterwards: if one fails here, or before, none goes on
     bool operator<(const Call &other) const {
       return std::tie(thread, epoch, site, traits) < std::tie(other.thread, other.epoch, other.site, other.traits);
     }
   };
-  // Those that go on now, the last to come first, and why they fail; empty: they do not.
-  struct GoOn {
-    std::vector<Continuation> continuations;
-    std::string failed;
-  };
+  using Work = std::vector<std::function<void()>>;
 
-  // The device has its answer, or has `failed`, and is one of so many. An answer waits for the others', and a failure
-  // does not: it is theirs too.
-  GoOn arrive(const Call &call, int32_t device, uint32_t devices, bool failed, Continuation continuation);
+  // The device has its answer, or has `failed`, and is one of so many. An answer waits for the others' or for a failure
+  // that is theirs too. Returns what goes on now, the device that came last first.
+  Work arrive(const Call &call, int32_t device, uint32_t devices, bool failed, Continuation continuation);
 
-  // This program has failed: those that wait go on with that.
-  GoOn end(uint32_t thread, uint32_t epoch);
+  // Devices of this program come no more. Returns those that wait, which fail if all do, or if they fail as one.
+  Work end(uint32_t thread, uint32_t epoch, bool all_fail);
 
 private:
   struct Group {
@@ -53,6 +53,8 @@ private:
     bool failed = false;
     std::vector<Continuation> waiting;
   };
+  static void let_go(Group &group, Work &work);
+
   // A device comes to a call again only when it has gone on from it, or when two such calls are equal in all. So it is
   // in no group twice, and several groups of one call are rare.
   std::map<Call, std::list<Group>> groups_;

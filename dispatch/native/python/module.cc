@@ -228,6 +228,10 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     replies().end_program(thread, epoch);
   });
+  m.def("end_together", [](uint32_t thread, uint32_t epoch) {
+    nb::gil_scoped_release release;
+    replies().end_together(thread, epoch);
+  });
   // It failed on this device, and goes on on others.
   m.def("lose", [](uint32_t thread, uint32_t epoch, int32_t device) {
     nb::gil_scoped_release release; // a device that gets an error may go on in this thread

@@ -105,6 +105,7 @@ nb::dict Wire() {
                              {"call_shift", kCallShift}});
   wire["ahead"] = kAheadAttribute;
   wire["together"] = kTogetherAttribute;
+  wire["fail_as_one"] = kFailAsOneAttribute;
   wire["header"] = Header();
   wire["text_run"] = Run();
   wire["kinds"] = Numbers({{"padding", number(Kind::kPadding)},

@@ -55,7 +55,8 @@ void PublishCall(const LoadedSite &site, int32_t device, const DeviceToken &toke
   const bool shared = site.has(kRecordIsReplicated) || token.has_group;
   // Unordered calls of one program may have one token: their number in the program tells them apart.
   const CallOfDevice call{site.site, site.traits, device};
-  if (site.together > 1) waiter = replies().with_others(token.token, call, site.together, std::move(waiter));
+  if (site.together > 1)
+    waiter = replies().with_others(token.token, call, site.together, site.fail_as_one, std::move(waiter));
   const uint32_t reply = !shared          ? replies().ask(std::move(waiter), token.token)
                          : site.ordered() ? replies().ask_replicated(token, site.devices, std::move(waiter))
                                           : replies().ask_replicated(token, site.devices, call, std::move(waiter));

@@ -34,9 +34,12 @@ int64_t NumberIn(const ffi::Dictionary &attributes, std::string_view name) {
 } // namespace
 
 SiteAttributes ReadSite(const ffi::Dictionary &attributes) {
-  return {Attribute<int64_t>(attributes, "site"), Attribute<int64_t>(attributes, "traits"),
-          Attribute<std::string_view>(attributes, "description"), NumberIn(attributes, kAheadAttribute),
-          NumberIn(attributes, kTogetherAttribute)};
+  return {Attribute<int64_t>(attributes, "site"),
+          Attribute<int64_t>(attributes, "traits"),
+          Attribute<std::string_view>(attributes, "description"),
+          NumberIn(attributes, kAheadAttribute),
+          NumberIn(attributes, kTogetherAttribute),
+          NumberIn(attributes, kFailAsOneAttribute)};
 }
 
 LoadedSite::LoadedSite(const SiteAttributes &attributes)
@@ -45,7 +48,7 @@ LoadedSite::LoadedSite(const SiteAttributes &attributes)
       flags(static_cast<uint16_t>((has(kRecordIsCallback) ? kCallback : 0) |
                                   (has(kRecordIsReplicated) ? kReplicated : 0))),
       devices(DevicesOf(traits)), ahead(static_cast<uint32_t>(attributes.ahead)),
-      together(static_cast<uint32_t>(attributes.together)) {
+      together(static_cast<uint32_t>(attributes.together)), fail_as_one(attributes.fail_as_one != 0) {
   if (!publisher().refuses()) sites().retain(site, attributes.description); // else nothing of it will be published
 }
 

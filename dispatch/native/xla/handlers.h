@@ -16,7 +16,7 @@ namespace effects {
 struct SiteAttributes {
   int64_t site, traits;
   std::string_view description;
-  int64_t ahead = 0, together = 0;
+  int64_t ahead = 0, together = 0, fail_as_one = 0;
 };
 // Throws std::invalid_argument if one is missing.
 SiteAttributes ReadSite(const xla::ffi::Dictionary &attributes);
@@ -32,6 +32,7 @@ struct LoadedSite {
   uint32_t devices;  // how many devices come to it, where that matters
   uint32_t ahead;    // how many effects have come since the program has written the token that the call is given
   uint32_t together; // how many devices go on from it together; 0: each by itself
+  bool fail_as_one;  // as for Together
 
   explicit LoadedSite(const SiteAttributes &attributes);
   LoadedSite(const LoadedSite &) = delete;

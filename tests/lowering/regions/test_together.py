@@ -132,6 +132,30 @@ def test_failure_of_one_is_of_all():
     in_process_of_its_own(__file__, "check_failure_of_one_is_of_all")
 
 
+def check_failure_ahead_of_what_xla_gathers():
+    """Behind the region, in which devices do not wait for each other."""
+    fails = None
+
+    def call(n, x):
+        if n == fails:
+            raise ValueError("as asked")
+        return x
+
+    region = by_device(lambda x: fx.callback(call, ONE, lax.axis_index("x"), x))
+    f = fx.jit(lambda x: region(x).sum())
+    x = jax.device_put(X, jax.NamedSharding(mesh_of(4), P("x")))
+    for fails in range(4):  # noqa: B007 - `call` reads it
+        with pytest.raises(fx.EffectError, match="as asked"):
+            f(x).block_until_ready()
+            fx.effects_barrier()
+    fails = None
+    assert f(x + 1) == 4
+
+
+def test_failure_ahead_of_what_xla_gathers():
+    in_process_of_its_own(__file__, "check_failure_ahead_of_what_xla_gathers")
+
+
 def check_callback_runs_a_program_on_a_device_that_waits():
     """It does not stand behind where the device waits for the one whose callback it is."""
     inner = jax.jit(lambda x: x + 1)
