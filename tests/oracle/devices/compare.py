@@ -33,7 +33,7 @@ def check(case: DeviceCase, runner: Runner | None = None) -> list[Outcome]:
       NotInJax: if JAX raises what the case does, without its effects too.
     """
     runner = library() if runner is None else runner
-    expected = [expect(sequence) for sequence in case.sequences]
+    expected = [expect(sequence, case.after_error == "stop") for sequence in case.sequences]
 
     def run() -> Seen:
         try:

@@ -107,8 +107,11 @@ class DeviceGenerator(Generator):
         made = super().callback(place, kind, **parameters)
         if kind not in ("sync", "jax_sync") or not (place.mode or place.lanes):
             return made
+        made = dataclasses.replace(made, remembers=False)
+        if place.mode == "talk_calls" and not place.lanes:  # all devices come, and so they fail together
+            return made
         self.fails = fails  # where devices may wait for each other, and where it is not known which is next, none does
-        return dataclasses.replace(made, remembers=False, fails_at=0)
+        return dataclasses.replace(made, fails_at=0)
 
     def in_flight(self, place: Any) -> Statement:
         made: Any = super().in_flight(place)

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from tests.oracle.devices.loose import loose_regions
 from tests.oracle.devices.placing import Placing
-from tests.oracle.language import Run
+from tests.oracle.devices.region import Region
+from tests.oracle.language import Run, statements
+from tests.oracle.statements.callback import Callback
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,13 @@ class DeviceCase:
     def runs(self) -> tuple[Run, ...]:
         return tuple(item for sequence in self.sequences for item in sequence if isinstance(item, Run))
 
+    @property
+    def after_error(self) -> str:
+        """Where a program is ended on one device of a region, what the others do until they fail is no evidence."""
+        bodies = [s.body for s in statements(self.runs) if isinstance(s, Region)]
+        callbacks = [s for s in statements(tuple(bodies)) if isinstance(s, Callback)]
+        return "stop" if any(callback.awaited and callback.fails_at for callback in callbacks) else "go_on"
+
     def kinds(self) -> tuple[str, ...]:
         placings = [run.placing for run in self.runs if isinstance(run, MeshRun)]
         found = ["capture"] * self.capture + [f"order_{self.order}"] * (self.order != "thread")
@@ -48,6 +57,7 @@ class DeviceCase:
         found += ["changing_devices"] * (len({p.devices for p in placings}) > 1)
         found += ["exported"] * any(run.exported and not isinstance(run, MeshRun) for run in self.runs)
         found += ["exported_for_several"] * any(run.exported and isinstance(run, MeshRun) for run in self.runs)
+        found += ["fails_in_region"] * (self.after_error == "stop")
         found += ["mixed"] * (bool(placings) and len(placings) < len(self.runs))
         found += ["loose"] * any(loose_regions(run.program) for run in self.runs)
         items = [item for sequence in self.sequences for item in sequence]

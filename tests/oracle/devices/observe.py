@@ -29,9 +29,10 @@ from tests.oracle.runners import write_line
 from tests.oracle.tokens import seen_of
 
 
-def expect(sequence: Sequence[Item]) -> tuple[Outcome, list[tuple[str, int] | None]]:
-    """What one thread's sequence should do, and of which loose region and device each line is."""
-    outcome, reading = Outcome(), DeviceReading()
+def expect(sequence: Sequence[Item], stops: bool = False) -> tuple[Outcome, list[tuple[str, int] | None]]:
+    """What one thread's sequence should do, and of which loose region and device each line is. `stops`: as of
+    `Reading`."""
+    outcome, reading = Outcome(), DeviceReading(stops)
     state: tuple[int, ...] = ()
     number = 0
     for item in sequence:
@@ -167,7 +168,8 @@ def observe(case: DeviceCase, runner: Runner) -> Seen:
     with contextlib.redirect_stdout(io.StringIO()) as written, events_as_lines(), contextlib.ExitStack() as stack:
         import effects as fx
 
-        stack.enter_context(fx.config.override(order=case.order, after_error="go_on", errors="barrier"))
+        settings = {"order": case.order, "after_error": case.after_error, "errors": "barrier"}
+        stack.enter_context(fx.config.override(**settings))
         if len(case.sequences) > 1:
             threads = [threading.Thread(target=run, args=(number,)) for number in range(len(case.sequences))]
             for thread in threads:

@@ -43,8 +43,8 @@ class DeviceReading(threading.local, Reading):
     """The reading of programs over several devices. In a region each device has a thread, and so a reading, of its own,
     in which nothing happens yet."""
 
-    def __init__(self) -> None:
-        Reading.__init__(self)
+    def __init__(self, stops: bool = False) -> None:
+        Reading.__init__(self, stops)
         self.devices: tuple[int, ...] = (0,)
         self._rows = 1  # of a mesh with two axes
         self.places: list[tuple[str, int] | None] = []  # of each line: of which loose region and device it is, if so
