@@ -284,7 +284,7 @@ def test_cases_reach_every_statement() -> None:
         *(f"devices_{count}" for count in (2, 4, 8)),
         *("threads_2", "threads_3", "explicit", "permuted", "changing_devices", "mixed", "loose"),
         *("exported", "exported_for_several"),
-        *("outside", "barriers", "capture", "order_process"),
+        *("outside", "barriers", "capture", "order_process", "fails_in_region"),
     }
 
 

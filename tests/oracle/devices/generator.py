@@ -109,7 +109,8 @@ class DeviceGenerator(Generator):
             return made
         made = dataclasses.replace(made, remembers=False)
         if place.mode == "talk_calls" and not place.lanes:  # all devices come, and so they fail together
-            return made
+            fails = self.failure != "none" and bool(self.draw.integer(0, 1))
+            return dataclasses.replace(made, fails_at=self.draw.choice((1, 2, 3, 5))) if fails else made
         self.fails = fails  # where devices may wait for each other, and where it is not known which is next, none does
         return dataclasses.replace(made, fails_at=0)
 
