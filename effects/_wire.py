@@ -218,11 +218,9 @@ class CustomCallTrait(enum.IntFlag):
     ON_DEVICE = 32  # that is in a device's memory, as what the handler says is of a device's stream
 
 
-DEVICES_SHIFT = 8
-"""Above the traits, of either call: how many devices come to it, where that matters."""
-DEVICES_MASK = 0xFFFFFF
-CALL_SHIFT = 32
-"""Above these: a number that differs between calls that are otherwise equal."""
+DEVICES_SHIFT, DEVICES_MASK, CALL_SHIFT = 8, 0xFFFFFF, 32
+"""Above the traits, of either call: how many devices come to it, where that matters, and a number that differs between
+calls that are otherwise equal."""
 
 
 def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool], devices: int, call: int) -> int:

@@ -27,7 +27,7 @@ from effects.dispatch.draining.logs import outgrown, parts_of
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.other_devices import OtherDevices
 from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
-from effects.dispatch.draining.rescue import free_stuck, let_asked_pass
+from effects.dispatch.draining.rescue import rescue
 from effects.dispatch.draining.runs import Runs
 from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.texts import replay_text
@@ -83,8 +83,7 @@ class Drain:
         self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
-        self._other_devices = OtherDevices(streams, failures, self.host_runs)
-        self._watch = Watch()  # the leader's, but for what it says of all threads
+        self._watch, self._other_devices = Watch(), OtherDevices(streams, failures, self.host_runs)  # the leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
         self.before_start: Callable[[], None] = lambda: None  # what is called before the first thread starts
@@ -237,8 +236,7 @@ class Drain:
         self._settling.look()
         self._other_devices.look()
         functions = self._functions(self.running.copy())
-        free_stuck(self.running, self._watch.find_stuck(functions), self._failures, self.host_runs)
-        let_asked_pass(self._watch, functions, self.runs.suspended)
+        rescue(self._watch, functions, self.running, self.runs.suspended, self._failures, self.host_runs)
         self._streams.forget_ended()
 
     def _show_texts(self, items: list[Any], calls: list[tuple[Any, Site | None]]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from effects import _errors as errors
+from effects._api.log import LOGGER
 from effects._wire import INDEX, PHASE, in_region
 from effects.dispatch.draining.answers import answer_with
 from effects.dispatch.draining.failures import Failures
@@ -14,11 +15,35 @@ from effects.dispatch.draining.watchdog import Running, Watch
 from effects.lowering.host.native import native
 
 
-def free_stuck(
+def rescue(
+    watch: Watch,
+    functions: Mapping[int, Running],
+    running: dict[int, Any],
+    suspended: Collection[int],
+    failures: Failures,
+    host_runs: HostRuns,
+) -> None:
+    """Looks whether functions wait for what cannot come.
+
+    Args:
+        watch: What was seen of them before.
+        functions: Those that run, by the identity of their threads.
+        running: The same, as `Drain.running`.
+        suspended: The numbers of the threads whose streams are suspended for functions.
+        failures: What has failed so far.
+        host_runs: Asynchronous functions.
+    """
+    _free_stuck(running, watch.find_stuck(functions), failures, host_runs)
+    for message in watch.find_waiting_for_gpus(functions):
+        LOGGER.warning(message)
+    _let_asked_pass(watch, functions, suspended)
+
+
+def _free_stuck(
     running: dict[int, Any], stuck: Iterable[tuple[int, Running, str]], failures: Failures, host_runs: HostRuns
 ) -> None:
-    """Fails programs that wait for a function which waits for what cannot come before they end. `running`: what the
-    drain's threads run, as `Drain.running`; `stuck`: those that the watchdog has found, and why."""
+    """Fails programs that wait for a function which waits for what cannot come before they end. `stuck`: those that the
+    watchdog has found, and why."""
     for thread, function, message in stuck:
         now = running.get(thread)
         if now is None or now[:4] != (function.site, function.key, function.token, function.reply):
@@ -32,8 +57,7 @@ def free_stuck(
             native.end_program(*function.key)
 
 
-def let_asked_pass(watch: Watch, running: Mapping[int, Running], suspended: Collection[int]) -> None:
-    """Lets the callbacks of programs that JAX has dispatched pass functions that wait for these programs. `running`: by
-    the identity of their threads; `suspended`: the numbers of the threads whose streams are suspended for functions."""
-    for thread in watch.find_waiting(running, suspended, bool(suspended) and native.is_asked_held_up()):
+def _let_asked_pass(watch: Watch, functions: Mapping[int, Running], suspended: Collection[int]) -> None:
+    """Lets the callbacks of programs that JAX has dispatched pass functions that wait for these programs."""
+    for thread in watch.find_waiting(functions, suspended, bool(suspended) and native.is_asked_held_up()):
         native.let_asked_pass(thread)

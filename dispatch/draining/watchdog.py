@@ -43,7 +43,13 @@ MSG_STARVED = (
     "as many as there are processors or CPU devices: the program was ended. Compute in the callback with NumPy, ask "
     "for no results, or set the environment variable `PJRT_NPROC` to a number of threads above that of devices."
 )
-
+MSG_WAITS_FOR_GPU = (
+    "The callback `{name}` at {where} has been waiting for {seconds:.0f} seconds for what a GPU computes, and its own "
+    "program runs on several. A GPU that has come to a collective of that program waits there for the one whose "
+    "callback this is, and what the callback computes on it comes behind that: a deadlock, unless the computation is a "
+    "long one. Compute in the callback with NumPy or on another device, or call it outside of `cond` and `while`, from "
+    "where devices go on together."
+)
 
 _LOOK = 0.2
 """Seconds between two looks, and for which a function must have been running before anybody looks."""
@@ -53,6 +59,9 @@ _PATIENCE = 1.0
 
 _IDLE_PATIENCE = 8.0
 """The same where it might come, but nothing is computed. XLA aborts the process after 40."""
+
+_GPU_PATIENCE = 10.0
+"""Seconds for which a function must have stood where it waits for a GPU, before the user is told why that may be."""
 
 _ARRAY_PATIENCE = 60.0
 """The same for one that does not stand still, or we do not know where, and has what cannot come in a variable."""
@@ -131,6 +140,7 @@ class Watch:
         self._held: dict[int, _Wait] = {}  # the same, while something asked is held up
         self._held_since: float | None = None
         self._next = 0.0
+        self._told: set[int] = set()  # the sites of functions that were found waiting for a GPU
         self._starved: set[int] = set()  # threads whose functions' programs were ended, since nothing was computed
         self._clocks: list[int] = []  # of the drain's threads that have begun: what each has computed
 
@@ -187,6 +197,24 @@ class Watch:
             elif idle:
                 self._starved.add(thread)
                 yield thread, function, MSG_STARVED
+
+    def find_waiting_for_gpus(self, running: Mapping[int, Running]) -> Iterator[str]:
+        """What to say of functions that have waited for long for a GPU, after `find_stuck`. Of each line once: whether
+        they wait for what cannot come, no one can tell, and to end their programs would not let the GPUs go on.
+
+        Args:
+            running: The functions that run, by the identity of their threads.
+        """
+        now = monotonic()
+        for thread, wait in self._waits.items():
+            function = running.get(thread)
+            if function is None or wait.on_cpu or not (function.reply and function.several):
+                continue
+            seconds = now - wait.since
+            if seconds < _GPU_PATIENCE or function.site.id in self._told or jax.default_backend() == "cpu":
+                continue
+            self._told.add(function.site.id)
+            yield MSG_WAITS_FOR_GPU.format(name=function.name, where=function.where, seconds=seconds)
 
     def find_waiting(self, running: Mapping[int, Running], suspended: Iterable[int], held_up: bool) -> set[int]:
         """Whose functions seem to wait for what a callback of a program gives that JAX has dispatched: the numbers of

@@ -85,3 +85,45 @@ def test_cuda_graphs_are_made_of_what_is_around_effects(tmp_path):
     assert re.findall(r"^ {4}\d+: (\w+)", body, re.M) == ["kCommandBuffer", "kCustomCall", "kCommandBuffer"]
     turns = ["6.0 69.0", "390.0 4422.0", "24966.0 283014.0"]
     assert done.stdout.splitlines()[:10] == [*turns * 3, f"{3 * 3 * 2} launches"]
+
+
+WAITS_FOR_GPU = """
+import logging, os, sys
+import jax, jax.numpy as jnp, numpy as np
+import effects as fx
+from effects.dispatch.draining import watchdog
+
+watchdog._GPU_PATIENCE = 1.0
+
+class End(logging.Handler):
+    def emit(self, record):
+        print(record.levelname, record.getMessage(), flush=True)
+        os._exit(7)
+
+logging.getLogger("effects").addHandler(End())
+mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+inner = jax.jit(lambda x: x + 1)
+inner(jnp.float32(0)).block_until_ready()
+
+def compute(x):
+    return np.asarray(inner(jnp.float32(x[0]))).reshape(1)
+
+def branch(x):
+    return fx.callback(compute, jax.ShapeDtypeStruct((1,), "float32"), x)
+
+def region(x):
+    x = jax.lax.cond(x[0] == 1, branch, lambda x: x, x)
+    return jax.lax.psum(x, "x") + x
+
+f = fx.jit(jax.shard_map(region, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))
+x = jax.device_put(jnp.arange(2.0), jax.NamedSharding(mesh, jax.P("x")))
+for _ in range(5):
+    f(x).block_until_ready()
+"""
+
+
+def test_callback_that_waits_for_a_gpu_is_named():
+    """A GPU of its program is in a collective, and waits there for the one whose callback it is."""
+    done = run_python(WAITS_FOR_GPU, env=_variables(2))
+    assert done.returncode == 7, done.stderr[-2000:]
+    assert done.stdout.startswith("WARNING The callback `compute` at <string>:23 has been waiting for 1 ")
