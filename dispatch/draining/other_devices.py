@@ -25,7 +25,7 @@ _PATIENCE = 5.0
 
 
 class OtherDevices:
-    """Looks at them for a drain, now and then."""
+    """What is known of these programs. The leader of the drain looks for them now and then."""
 
     def __init__(self, streams: Streams, failures: Failures, host_runs: HostRuns) -> None:
         self._streams = streams

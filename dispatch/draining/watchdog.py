@@ -47,8 +47,8 @@ MSG_WAITS_FOR_GPU = (
     "The callback `{name}` at {where} has been waiting for {seconds:.0f} seconds for what a GPU computes, and its own "
     "program runs on several. A GPU that has come to a collective of that program waits there for the one whose "
     "callback this is, and what the callback computes on it comes behind that: a deadlock, unless the computation is a "
-    "long one. Compute in the callback with NumPy or on another device, or call it outside of `cond` and `while`, from "
-    "where devices go on together."
+    "long one. Compute in the callback with NumPy or on another device. Or have no effects inside of a `cond` or "
+    "`while` in that `jax.shard_map`: then devices go on together from the callback."
 )
 
 _LOOK = 0.2

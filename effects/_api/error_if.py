@@ -80,8 +80,9 @@ def error_if(x: Any, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> 
     The program waits at this point, in program order, only if the predicate is true. Effects that come before are
     carried out, those after are not. What uses the returned value runs only if the program goes on.
 
-    In a `jax.shard_map` with collectives the devices ask each other, in one collective more, and all end the program if
-    one does. Inside of a `cond` or `while` there they do not, since not all of them may come.
+    In a `jax.shard_map` with collectives the devices ask each other, in one collective more, and all of a process end
+    the program if one does. If there is a `cond` or `while` with effects in the `shard_map` they do not, since devices
+    may diverge there.
 
     Args:
         x: What is returned: a pytree of arrays and numbers. Derivatives pass through.

@@ -12,12 +12,13 @@ collective publishes nothing. If another device's callback is ordered behind tha
 So in regions where devices may diverge, what goes into a collective is tied to the tokens.
 
 And a device whose callback has been answered may wait in a collective for one whose callback has not been called yet.
-If that callback then fails, or runs a program on the device that waits, the collective never ends. So in regions where
-devices do not diverge they go on together from a call with results to which all of them come. Where they do, a device
-that waited for the others might keep them from coming, since its next effect may be ahead of theirs.
+If that callback then fails, or runs a program on the device that waits, the collective never ends. So devices go on
+together from a call with results. All of them must come there, and each must have had as many effects before: else the
+next effect of a device that waits may be ahead of those of the others, and keep them from coming. So it is in regions
+without effects inside of a `cond` or `while`.
 
-At last, `fx.error_if` is a branch with a call of which the devices know nothing where nothing is wrong. There devices
-ask each other ahead of the branch, and all take it if one does: see `lowering/rules/error_if.py`.
+Lastly, `fx.error_if` is such a `cond`, of which the devices know nothing where nothing is wrong. In regions without
+others they ask each other ahead of it, and all take it if one does: see `lowering/rules/error_if.py`.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from effects.lowering.passes.summary import is_collective, summarize
 
 
 class InRegion(NamedTuple):
-    """What holds for the equations that are threaded."""
+    """What holds in all of the region."""
 
     collectives_after_effects: bool = False  # collectives are tied to the effects that stand ahead of them
-    all_come: bool = False  # all devices come here, equally often, and with as many effects behind them
-    has_collectives: bool = False  # a device that ends here may be waited for
+    all_come: bool = False  # all devices come to all effects, equally often
+    has_collectives: bool = False  # a device that fails may be waited for
 
     @property
     def asks_all(self) -> bool:
@@ -65,15 +66,6 @@ def inside(region: InRegion) -> Iterator[None]:
         yield
     finally:
         _tracing.now = before
-
-
-def inside_of(eqn: Any) -> InRegion:
-    """What is known inside an equation. Types may say that a predicate is the same on all devices, and it may differ
-    all the same if a callback has returned it, which JAX takes for a function of its operands."""
-    now = in_region()
-    if eqn.primitive not in (_jax.cond_p, _jax.while_p) or (now.asks_all and ends_program(eqn)):
-        return now
-    return now._replace(all_come=False)
 
 
 def ends_program(eqn: Any) -> bool:

@@ -158,7 +158,7 @@ def needs_masks(jaxpr: Any) -> bool:
 
 @_jax.weakref_lru_cache
 def _masked_jaxpr(jaxpr: Any) -> Any:
-    avals = [_jax.boolean(), *jaxpr.in_avals]
+    avals = [_jax.per_device(_jax.boolean()), *jaxpr.in_avals]
     return _jax.trace_to_jaxpr(lambda active, *args: mask_effects(jaxpr, active, args), avals, like=jaxpr)
 
 

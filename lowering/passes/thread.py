@@ -20,7 +20,7 @@ from effects._model.after import after
 from effects._model.asynchronous import ASYNC
 from effects.lowering.emit.record import NO_EDGES, Edges
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes.in_region import InRegion, communicates, in_region, inside, inside_of
+from effects.lowering.passes.in_region import InRegion, communicates, in_region, inside
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.passes.summary import effects_of, is_collective, is_ordered_record, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
@@ -109,8 +109,7 @@ def thread_tokens(
         own = edges if first is last is eqn else _edges_of(edges, eqn is first, eqn is last)
         own_around = around if own.leaves and not own.enters else None
         ctx = TokenContext(eqn, effects, len(eqn.outvars), call, own, own_around, _thread, _threaded, _carry)
-        with inside(inside_of(eqn)):
-            returned, outs = _apply_rule(rule, ctx, taken, operands)
+        returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
             # Unordered effects all take the token that came in: nothing orders them. But two calls of one function must
             # not be the same in all, or XLA makes one of them.

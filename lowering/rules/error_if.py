@@ -1,7 +1,8 @@
 """`fx.error_if` where devices wait for each other: all devices of a region end the program, or none.
 
 A device that ended it alone would never come to the next collective. The others would wait there, and XLA end the
-process after a while, with no word of what was wrong.
+process after a while, with no word of what was wrong. Of several processes those end it that have a device with
+something wrong.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
 import effects as fx
 from tests.lowering.regions.meshes import by_device, in_parts, in_process_of_its_own, mesh_of
@@ -33,8 +34,13 @@ def _in_while(x):
     return lax.while_loop(lambda x: x[0] < 0, _call, x)
 
 
-def _behind_branch_of_all(x):
-    return _call(lax.cond(lax.psum(x[0], "x") > 0, _call, _same, x))
+def _behind_branch_on_a_returned_value(x):
+    predicate = io_callback(lambda: np.bool_(True), jax.ShapeDtypeStruct((), bool))
+    return _call(lax.cond(predicate, lambda x: (fx.print("there"), x)[1], _same, x))
+
+
+def _in_while_of_lane(x):
+    return lax.while_loop(lambda x: x < 5, lambda x: (fx.print("{}", x), x + 1)[1], x)
 
 
 def _together(f, x):
@@ -48,24 +54,53 @@ BODIES = {
     "in a function": (lambda x: jax.jit(_call)(x), 1),
     "in a loop": (lambda x: lax.fori_loop(0, 3, lambda _, x: jax.jit(_call)(x), x), 1),
     "behind a branch without effects": (lambda x: _call(lax.cond(x[0] > 0, lambda x: x + 1, _same, x)), 1),
-    "behind a branch that all take, and in it": (_behind_branch_of_all, 1),
     "in a branch": (_in_cond, 0),
     "in a loop that may end": (_in_while, 0),
     "in a function in a branch": (lambda x: lax.cond(x[0] > 0, jax.jit(_call), _same, x), 0),
     "behind a branch with effects": (lambda x: _call(_in_cond(x)), 0),
+    "behind one on what may be another value on each device": (_behind_branch_on_a_returned_value, 0),
+    "behind a loop of lanes": (lambda x: _call(jax.vmap(_in_while_of_lane)(x)), 0),
     "without results": (lambda x: (fx.callback(_same, None, x), x)[1], 0),
 }
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", BODIES)
-def test_devices_go_on_together_where_all_come(name):
+def test_devices_go_on_together_where_all_come(name, check_vma):
     body, calls = BODIES[name]
-    assert _together(fx.jit(by_device(body)), X) == [4] * calls
+    assert _together(fx.jit(by_device(body, check_vma=check_vma)), X) == [4] * calls
 
 
-def test_what_is_not_checked_may_differ():
-    """Without JAX's check nobody knows whether a predicate differs."""
-    assert not _together(fx.jit(by_device(_behind_branch_of_all, check_vma=False)), X)
+def check_devices_of_different_counts(lines):
+    """None waits for others whose effects come after its own next one."""
+    tossed = iter(range(100))
+
+    def toss():
+        return np.bool_(next(tossed) % 4 < 2)
+
+    def prints(x):
+        for i in range(3):
+            fx.print("print {}", i)
+        return x
+
+    def by_toss(x):
+        p = io_callback(toss, jax.ShapeDtypeStruct((), bool))
+        return fx.callback(lambda x: x + 1, ONE, lax.cond(p, prints, _same, x))
+
+    def by_lanes(x):
+        x = jax.vmap(_in_while_of_lane)(x)
+        return fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((2,), jnp.float32), x)
+
+    outs = []
+    f = fx.jit(by_device(by_toss))
+    assert len(lines(lambda: outs.append(f(jnp.arange(4.0))))) == 6
+    g = fx.jit(by_device(by_lanes))
+    assert len(lines(lambda: outs.append(g(jnp.arange(8.0))))) == 15
+    assert [out.tolist() for out in outs] == [[1, 2, 3, 4], [6, 6, 6, 6, 6, 6, 7, 8]]
+
+
+def test_devices_of_different_counts():
+    in_process_of_its_own(__file__, "check_devices_of_different_counts")
 
 
 def test_a_function_is_threaded_for_where_it_is_called():

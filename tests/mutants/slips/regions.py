@@ -96,7 +96,7 @@ SLIPS = (
     Slip(
         "regions.together",
         RULE,
-        "all_come=known.all_come and not diverges)",
+        "all_come=known.all_come and not _may_diverge(jaxpr, False, known.asks_all))",
         "all_come=False)",
         "A device that has its answer goes on to where it waits for one whose callback has not been called.",
         (f"{REGIONS}/test_together.py::test_devices_go_on_together_where_all_come",),
@@ -104,17 +104,9 @@ SLIPS = (
     Slip(
         "regions.together_where_they_diverge",
         RULE,
-        "all_come=known.all_come and not diverges)",
-        "all_come=known.all_come)",
+        "all_come=known.all_come and not _may_diverge(jaxpr, False, known.asks_all))",
+        "all_come=known.all_come and not _may_diverge(jaxpr, check_vma, known.asks_all))",
         "A device waits for others whose effects come after its own next one: a deadlock.",
-        (f"{REGIONS}/test_together.py::test_devices_go_on_together_where_all_come",),
-    ),
-    Slip(
-        "regions.together_in_a_branch",
-        "lowering/passes/in_region.py",
-        "return now._replace(all_come=False)",
-        "return now",
-        "A device waits at a call for others that do not come there: a deadlock.",
         (f"{REGIONS}/test_together.py::test_devices_go_on_together_where_all_come",),
     ),
     Slip(
