@@ -16,8 +16,8 @@ from effects.lowering.host.native import native
 
 MSG_NOT_OVER = (
     "{failure} That was on {failed}, and the program has not ended on {others} since. A device that waits in a "
-    "collective for one that has failed waits for ever, on CPUs until XLA ends the process. Fail on all devices, or "
-    "return a value that says so."
+    "collective for one that has failed does not go on, and on CPUs XLA ends the process after a while. Fail on all "
+    "devices, or return a value that says so."
 )
 
 _PATIENCE = 5.0

@@ -61,7 +61,7 @@ _IDLE_PATIENCE = 8.0
 """The same where it might come, but nothing is computed. XLA aborts the process after 40."""
 
 _GPU_PATIENCE = 10.0
-"""Seconds for which a function must have stood where it waits for a GPU, before the user is told why that may be."""
+"""Seconds for which a function must have stood where it waits for a GPU, before that is logged."""
 
 _ARRAY_PATIENCE = 60.0
 """The same for one that does not stand still, or we do not know where, and has what cannot come in a variable."""

@@ -151,8 +151,8 @@ TEST(test_failure_that_stops_is_all_devices) {
   }
 }
 
-// When the program ends, or a device of it is lost, nobody waits any more for devices that may never come.
-TEST(test_nobody_is_waited_for_in_a_program_that_ends) {
+// When the program ends, or a device of it is lost, no device waits any more for those that may never come.
+TEST(test_no_device_is_waited_for_in_a_program_that_ends) {
   for (auto end : {&Replies::end_program, &Replies::end_groups, &Replies::forget_replicated}) {
     Replies replies;
     GoneOn gone;

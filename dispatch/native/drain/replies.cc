@@ -74,7 +74,7 @@ uint32_t Replies::join(std::unique_lock<std::mutex> lock, const Key &key, const 
   return 0;
 }
 
-// Once some device of the program has failed nobody is waited for: it may never come.
+// Once some device of the program has failed, no device waits for others: that one may never come.
 Replies::Waiter Replies::with_others(const Token &token, const CallOfDevice &call, uint32_t devices, bool fail_as_one,
                                      Waiter waiter) {
   const Together::Call shared{ThreadOf(token), token.epoch, call.site, call.traits, fail_as_one};

@@ -168,7 +168,7 @@ jax.block_until_ready(f(jnp.arange(4.0)))
 
 
 def test_failure_is_logged_while_other_devices_wait():
-    """XLA ends such a process, so that nobody would hear what has failed."""
+    """XLA ends such a process, before any call raises what has failed."""
     done = run_forked(LEFT_BEHIND)
     assert done.returncode == 7, done.stderr[-2000:]
     first, second = done.stdout.splitlines()
