@@ -22,8 +22,8 @@ from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_
 def _cond_token_rule(
     ctx: TokenContext, tokens: Tokens, index: Any, *operands: Any, branches: Sequence[Any], **params: Any
 ) -> tuple[Tokens, Sequence[Any]]:
-    """All devices take the branch if one does. They come to the call, which those are masked in where nothing is wrong,
-    and go on from it together."""
+    """All devices take the branch if one does, and go on from the call together. A mask says on which of them something
+    is wrong: only these call the function."""
     if in_region().asks_all and ends_program(ctx.eqn):
         is_wrong = _jax.as_per_device(index != 0)
         index = jax.lax.pmax(is_wrong.astype(index.dtype), jax.sharding.get_abstract_mesh().manual_axes)
