@@ -44,6 +44,7 @@ class _OfProgram:
     kept: list[BaseException] = dataclasses.field(default_factory=list)
     more: int = 0
     awaited: BaseException | None = None  # what ended the program; not among `kept`
+    elsewhere: bool = False  # whether that was on another device, which may be one of another process
     before: int | None = None  # effects of the program before that, if it is known
     first: BaseException | None = None  # of all of them; it says what became of the effects after it
     stopped: bool = False  # whether these are not carried out
@@ -151,15 +152,18 @@ class Failures:
         for frame in self.frames.pop(threading.get_ident(), ()):
             clear_callers(frame)
 
-    def end_program(self, key: ProgramKey, failure: BaseException, before: int) -> None:
-        """Keeps the failure that ends the program."""
+    def end_program(self, key: ProgramKey, failure: BaseException, before: int, *, elsewhere: bool = False) -> None:
+        """Keeps the failure that ends the program. `elsewhere`: another device is the cause, whose own failure comes in
+        its place in the order, or never if it is one of another process. The program's effects go on until then."""
         with self._lock:
             program = self._of(key)
-            if program.awaited is not None:  # another device of the same program
-                program.kept.append(failure)
+            if program.awaited is not None and (elsewhere or not program.elsewhere):  # another device was first
+                program.kept += [] if elsewhere else [failure]
                 return
-            program.awaited, program.before = failure, before
-            self._note_failed(key, program, failure)
+            program.awaited, program.before, program.elsewhere = failure, before, elsewhere
+            program.after = program.cancelled = 0
+            if not elsewhere:
+                self._note_failed(key, program, failure)
             if key[0] == UNTRACKED_THREAD:
                 self.untracked_ended = True
                 return
@@ -196,7 +200,7 @@ class Failures:
         """A program waits for an effect that is not carried out. So what has stopped its effects ends it too."""
         with self._lock:
             program = self.programs.get(key)
-            if program is not None and program.awaited is None and program.first is not None:
+            if program is not None and (program.awaited is None or program.elsewhere) and program.first is not None:
                 owner = key[0], program.thread
                 if program.first in program.kept:
                     program.kept.remove(program.first)
@@ -205,7 +209,7 @@ class Failures:
                     program.more -= 1
                 else:
                     self._more[owner][0] -= 1
-                program.awaited = program.first
+                program.awaited, program.elsewhere = program.first, False
 
     def has_ended(self, key: ProgramKey) -> bool:
         """Whether a callback has ended this program, and no caller has been given its failure."""

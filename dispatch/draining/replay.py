@@ -85,6 +85,14 @@ Part = tuple[Site, tuple[int, ...], int, Any]
 """One record, all lanes together: its site, token, device and payload."""
 
 
+class _EndedElsewhere(Exception):
+    """The program has ended on another device, which reports it if it is one of this process."""
+
+    def __init__(self, failure: errors.CheckError):
+        super().__init__()
+        self.failure = failure
+
+
 class Replay:
     """Replays what came from one program."""
 
@@ -157,6 +165,10 @@ class Replay:
             self._now = token, device, ()
             # A copy: what a function sets in its context is its own.
             result = self._call[2].copy().run(self._run, site, token, device, payload)
+        except _EndedElsewhere as ended:
+            result = ended.failure
+            result.function, result.token, result.device = self._call[0].name, token, device_place(device)
+            self._failures.end_program(self._key, result, token[INDEX], elsewhere=True)
         except BaseException as error:
             if awaited:
                 result = self.end(error, site, token, device)
@@ -194,6 +206,8 @@ class Replay:
         fn = call.function.fn
         if fn is None:
             raise RuntimeError(MSG_FOREIGN_CALLBACK.format(name=call.function.name))
+        if call.comes_without_lanes and (active := site.active(payload)) is not None and not active.any():
+            raise _EndedElsewhere(call.without_lanes(site.where))
         observed = self._observers.handlers or self._observers.captures
         values = site.read(payload)
         lanes: Iterable[tuple[int, ...]] = _ONCE

@@ -24,7 +24,7 @@ from effects._model.operand import Operand
 from effects._model.primitive import effect_p
 from effects._model.record import Record
 from effects._model.site import Site
-from effects._model.where import where_called
+from effects._model.where import Where, where_called
 
 MSG_NOT_AN_ARRAY = (
     "`fx.error_if` at {where} was given {value} of type `{type}` as the value that it returns, or in it. What it "
@@ -32,6 +32,10 @@ MSG_NOT_AN_ARRAY = (
     "goes on with."
 )
 MSG_ENDED = f"The program ended at {{place}}: {{message}}. {errors.ENDED} Correct what led to these values."
+MSG_ENDED_ELSEWHERE = (
+    "The program ended at {where}, in `{function}`: the predicate is true on another device, whose error has the values "
+    f"of {{fmt!r}}. {errors.ENDED} Devices that wait for each other all end it. Correct what led to the values there."
+)
 RULE, EXAMPLE = "none of which may hold", "x = fx.error_if(x, x < 0, 'x = {}', x)"
 _NOTHING = Operand((), np.dtype(np.int32), np.dtype(np.int32))
 
@@ -47,6 +51,8 @@ class End(HostCall):
     """The message of `fx.error_if`, and the function that ends the program with it."""
 
     message: Line = dataclasses.field(kw_only=True)
+    all_end: bool = dataclasses.field(kw_only=True, default=False)
+    """Whether all devices of a region come here if the predicate is true on one: those with no lane here end too."""
 
     @property
     def title(self) -> str:
@@ -57,13 +63,25 @@ class End(HostCall):
         return True
 
     def describe(self) -> dict[str, Any]:
-        return {"error_if": self.message.describe(), **super().describe()}
+        described = {"error_if": self.message.describe(), **super().describe()}
+        return {**described, "all_end": True} if self.all_end else described
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> End:
         call = HostCall.from_description(description, read_operand)
         known = {field.name: getattr(call, field.name) for field in dataclasses.fields(call)}
-        return cls(**known, message=Line.from_description(description["error_if"], read_operand))
+        message = Line.from_description(description["error_if"], read_operand)
+        return cls(**known, message=message, all_end=description.get("all_end", False))
+
+    @property
+    def comes_without_lanes(self) -> bool:
+        return self.all_end
+
+    def without_lanes(self, where: Where) -> errors.CheckError:
+        text = MSG_ENDED_ELSEWHERE.format(where=where, function=where.function, fmt=self.message.fmt)
+        failure = errors.CheckError(text, self.message.fmt, str(where))
+        failure.effect = CHECK.name
+        return failure
 
     @property
     def labels(self) -> Mapping[str, Any]:
@@ -80,9 +98,8 @@ def error_if(x: Any, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> 
     The program waits at this point, in program order, only if the predicate is true. Effects that come before are
     carried out, those after are not. What uses the returned value runs only if the program goes on.
 
-    In a `jax.shard_map` with collectives the devices ask each other, in one collective more, and all of a process end
-    the program if one does. If there is a `cond` or `while` with effects in the `shard_map` they do not, since devices
-    may diverge there.
+    In a `jax.shard_map` with collectives the devices ask each other, in one collective more, and all end the program if
+    one does. Inside of a `cond` or `while` they do not, since not all devices may come there.
 
     Args:
         x: What is returned: a pytree of arrays and numbers. Derivatives pass through.

@@ -69,6 +69,11 @@ class Content(Protocol):
         return False
 
     @property
+    def comes_without_lanes(self) -> bool:
+        """Whether a device comes to it even if no lane has it there. Its content then says what this means."""
+        return False
+
+    @property
     def is_portable(self) -> bool:
         """Whether another process can rebuild it from its description. A site whose content it cannot rebuild stays
         known only for as long as a program has it."""

@@ -127,7 +127,7 @@ def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int,
     target = RECORD_TARGET if site.results is None else CALL_TARGET
     own, counted = own_devices(ctx, devices or replicas or edges.devices), is_counted(ctx)
     attributes = site_attributes(site, own, devices != 0, call, edges, counted=counted)
-    if region.all_come and (together := own_devices(ctx, _jax.devices_of_region(ctx))) > 1:
+    if region.go_on_together and (together := own_devices(ctx, _jax.devices_of_region(ctx))) > 1:
         attributes |= {TOGETHER_ATTRIBUTE: together}
         attributes |= {FAIL_AS_ONE_ATTRIBUTE: 1} if region.has_collectives else {}
     if devices and _may_be_cut(ctx, site):

@@ -49,8 +49,12 @@ def _as_of_lanes(active: Any, x: Any) -> Any:
 
 
 def _has_only_effects(branch: Any) -> bool:
-    """Whether nothing is computed in a branch, so that no collective is in it either, for which devices would wait."""
-    return not branch.out_avals and all(eqn.primitive is effect_p for eqn in branch.eqns)
+    """Whether a branch has effects and computes nothing, so that no collective is in it either, for which devices would
+    wait. The program waits for none of them, or for one that ends it."""
+    return bool(branch.eqns) and all(
+        eqn.primitive is effect_p and (not eqn.outvars or eqn.params["site"].content.raises_itself)
+        for eqn in branch.eqns
+    )
 
 
 def _run_branch(branch: Any, active: Any, operands: Sequence[Any], *, only_effects: bool) -> Sequence[Any]:
@@ -59,11 +63,15 @@ def _run_branch(branch: Any, active: Any, operands: Sequence[Any], *, only_effec
     if not only_effects:
         return _jax.evaluate(branch, [active, *operands])
 
-    def run(*args: Any) -> None:
-        _jax.evaluate(branch, args)
+    def skip(*_: Any) -> list[Any]:
+        return [_jax.as_per_device(jax.lax.full(aval.shape, 0, aval.dtype)) for aval in branch.out_avals]
 
-    jax.lax.cond(active.any(), run, lambda *_: None, active, *operands)
-    return []
+    any_lane = active.any()
+    if not isinstance(any_lane, _jax.Tracer):  # outside of programs, where effects happen at once
+        with jax.transfer_guard("allow"):  # the guard is for the user's transfers; this one is ours
+            takes = bool(any_lane)
+        return _jax.evaluate(branch, [active, *operands]) if takes else skip()
+    return jax.lax.cond(any_lane, lambda *args: _jax.evaluate(branch, args), skip, active, *operands)
 
 
 @patches.implements("vmap of while")

@@ -17,8 +17,8 @@ together from a call with results. All of them must come there, and each must ha
 next effect of a device that waits may be ahead of those of the others, and keep them from coming. So it is in regions
 without effects inside of a `cond` or `while`.
 
-Lastly, `fx.error_if` is such a `cond`, of which the devices know nothing where nothing is wrong. In regions without
-others they ask each other ahead of it, and all take it if one does: see `lowering/rules/error_if.py`.
+Lastly, `fx.error_if` is such a `cond`, of which the devices know nothing where nothing is wrong. Where all come to it
+they ask each other ahead of it, and all take it if one does: see `lowering/rules/error_if.py`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,17 @@ from effects.lowering.passes.summary import is_collective, summarize
 
 
 class InRegion(NamedTuple):
-    """What holds in all of the region."""
+    """What holds here."""
 
     collectives_after_effects: bool = False  # collectives are tied to the effects that stand ahead of them
-    all_come: bool = False  # all devices come to all effects, equally often
+    all_come: bool = False  # all devices come here, and equally often
+    counts_agree: bool = False  # wherever all devices come, all have had as many effects
     has_collectives: bool = False  # a device that fails may be waited for
+
+    @property
+    def go_on_together(self) -> bool:
+        """Whether devices go on together from a call with results."""
+        return self.all_come and self.counts_agree
 
     @property
     def asks_all(self) -> bool:
@@ -66,6 +72,17 @@ def inside(region: InRegion) -> Iterator[None]:
         yield
     finally:
         _tracing.now = before
+
+
+def in_branch() -> InRegion:
+    """What is known inside of a `cond` or `while` that is here. Types do not say where all devices come, since what JAX
+    takes to be the same on all may differ if a callback has returned it."""
+    return in_region()._replace(all_come=False)
+
+
+def asks(eqn: Any) -> bool:
+    """Whether devices ask each other ahead of this equation if one of them is to end the program."""
+    return in_region().asks_all and ends_program(eqn)
 
 
 def ends_program(eqn: Any) -> bool:

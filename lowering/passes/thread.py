@@ -20,7 +20,7 @@ from effects._model.after import after
 from effects._model.asynchronous import ASYNC
 from effects.lowering.emit.record import NO_EDGES, Edges
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes.in_region import InRegion, communicates, in_region, inside
+from effects.lowering.passes.in_region import InRegion, asks, communicates, in_region, inside
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.passes.summary import effects_of, is_collective, is_ordered_record, summarize
 from effects.lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
@@ -99,7 +99,7 @@ def thread_tokens(
         # Callbacks of JAX's own in a primitive without a rule, or hidden in one: JAX can lower them.
         is_jaxs = (rule is None or not effects) and is_of_jax(list(_jax.jaxprs_in(eqn.params)))
         has_rule = bool(effects) and not is_jaxs
-        if after_effects and (is_collective(eqn) if has_rule else communicates(eqn)):
+        if after_effects and (is_collective(eqn) or asks(eqn) if has_rule else communicates(eqn)):
             operands = after(tokens.values(), operands)
         if not has_rule:
             eqn = give_back(eqn) if is_jaxs else eqn

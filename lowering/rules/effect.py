@@ -25,7 +25,7 @@ def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: 
 def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site: Site) -> tuple[Tokens, list[Any]]:
     """Publishes a record in place of an equation."""
     key = token_key(site.effect)
-    if not (site.content.raises_itself and in_region().asks_all):  # there a device may have no lane: see `error_if.py`
+    if not site.content.comes_without_lanes:
         operands, site = site.without_idle_mask(operands)
     # Ordered calls differ in their tokens. Unordered ones may be the same in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
@@ -40,7 +40,7 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
         site=site,
         call=call,
         edges=ctx.edges,
-        region=OUTSIDE if site.results is None else in_region(),
+        region=OUTSIDE if site.results is None or site.content.raises_itself else in_region(),
     )
     return {key: token}, results
 

@@ -153,8 +153,8 @@ def _shard_map_token_rule(
         all_come=around.all_come or not mesh.manual_axes,
         has_collectives=has_collectives or bool(replica_axes) or around.has_collectives,  # XLA gathers between replicas
     )
-    # Types are not enough here: what JAX takes to be the same on all devices may differ if a callback has returned it.
-    known = known._replace(all_come=known.all_come and not _may_diverge(jaxpr, False, known.asks_all))
+    counts_agree = around.counts_agree if mesh.manual_axes else not _may_diverge(jaxpr, False, known.asks_all)
+    known = known._replace(counts_agree=counts_agree)
     # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
     may_diverge = _may_diverge(jaxpr, check_vma, known.asks_all) and any(map(_waits, _eqns_in(jaxpr)))
     may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)

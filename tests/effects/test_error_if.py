@@ -83,6 +83,14 @@ def test_lanes_have_their_own():
     assert (error.message, error.lane) == ("x = -2 is negative", (1,))
 
 
+def test_a_program_that_goes_on_does_not_wait():
+    f = fx.jit(lambda x: (positive(x[0]), jax.vmap(positive)(x), jax.vmap(jax.vmap(positive))(x[None])))
+    before = fx.stats()["published"]
+    f(jnp.array([1, 2]))
+    fx.effects_barrier()
+    assert fx.stats()["published"] == before
+
+
 def test_lanes_that_do_not_get_there_are_not_looked_at():
     f = fx.jit(jax.vmap(lambda x: jax.lax.cond(x > -5, positive, lambda x: x, x)))
     assert f(jnp.array([1, -9])).tolist() == [1, -9]
