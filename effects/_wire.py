@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 29
+INTERFACE = 30
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -240,6 +240,7 @@ CLOSE_TARGET = "effects_close"
 GATE_TARGET = "effects_gate"
 ENTER_TARGET = "effects_enter"
 LEAVE_TARGET = "effects_leave"
+SKIP_TARGET = "effects_skip"
 AFTER_TARGET = "effects_after"
 UNTRACKED_TARGET = "effects_untracked"
 UNTRACKED_CALL_TARGET = "effects_untracked_call"
@@ -367,8 +368,8 @@ def layout() -> dict[str, Any]:
         "custom_call_traits": _values(CustomCallTrait),
         "scalars": list(SCALARS),
         "targets": [
-            *(RECORD_TARGET, CALL_TARGET, CLOSE_TARGET, GATE_TARGET, ENTER_TARGET, LEAVE_TARGET, AFTER_TARGET),
-            *(UNTRACKED_TARGET, UNTRACKED_CALL_TARGET, CUSTOM_CALL_TARGET, CUSTOM_CALL_ATTRIBUTE),
+            *(RECORD_TARGET, CALL_TARGET, CLOSE_TARGET, GATE_TARGET, ENTER_TARGET, LEAVE_TARGET, SKIP_TARGET),
+            *(AFTER_TARGET, UNTRACKED_TARGET, UNTRACKED_CALL_TARGET, CUSTOM_CALL_TARGET, CUSTOM_CALL_ATTRIBUTE),
             *(BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET),
         ],
         "program_traits": list(ProgramTraits._fields),

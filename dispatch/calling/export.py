@@ -52,6 +52,7 @@ _TARGETS = (
     wire.CUSTOM_CALL_TARGET,
     wire.ENTER_TARGET,
     wire.LEAVE_TARGET,
+    wire.SKIP_TARGET,
     wire.AFTER_TARGET,
     wire.BEGIN_TARGET,
     wire.KEEP_TARGET,

@@ -12,7 +12,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.config import config
 from effects._model.site import Site
-from effects._wire import UNTRACKED_THREAD
+from effects._wire import INDEX, PHASE, UNTRACKED_THREAD, in_region
 from effects.dispatch.draining.background import in_main_thread, uninterrupted
 from effects.dispatch.draining.failure_log import log_failure
 from effects.dispatch.draining.kept import clear_callers, clear_frames, held_bytes
@@ -152,15 +152,19 @@ class Failures:
         for frame in self.frames.pop(threading.get_ident(), ()):
             clear_callers(frame)
 
-    def end_program(self, key: ProgramKey, failure: BaseException, before: int, *, elsewhere: bool = False) -> None:
-        """Keeps the failure that ends the program. `elsewhere`: another device is the cause, whose own failure comes in
-        its place in the order, or never if it is one of another process. The program's effects go on until then."""
+    def end_program(
+        self, key: ProgramKey, failure: BaseException, token: tuple[int, ...], *, elsewhere: bool = False
+    ) -> None:
+        """Keeps the failure that ends the program, of an effect with this token. `elsewhere`: another device is the
+        cause, whose own failure comes in its place in the order, or never if it is one of another process. The
+        program's effects go on until then."""
         with self._lock:
             program = self._of(key)
             if program.awaited is not None and (elsewhere or not program.elsewhere):  # another device was first
                 program.kept += [] if elsewhere else [failure]
                 return
-            program.awaited, program.before, program.elsewhere = failure, before, elsewhere
+            program.awaited, program.elsewhere = failure, elsewhere
+            program.before = None if in_region(token[PHASE]) else token[INDEX]  # a device counts for itself there
             program.after = program.cancelled = 0
             if not elsewhere:
                 self._note_failed(key, program, failure)

@@ -24,7 +24,7 @@ from effects._model.host_call import take_results
 from effects._model.native_rows import NativeRows, plan_of_text
 from effects._model.record import Record, Records, count_lanes, records_of
 from effects._model.site import Site
-from effects._wire import INDEX, UNTRACKED_THREAD
+from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey, stops_after_error
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.dispatch.streams.outputs import may_wait
@@ -168,7 +168,7 @@ class Replay:
         except _EndedElsewhere as ended:
             result = ended.failure
             result.function, result.token, result.device = self._call[0].name, token, device_place(device)
-            self._failures.end_program(self._key, result, token[INDEX], elsewhere=True)
+            self._failures.end_program(self._key, result, token, elsewhere=True)
         except BaseException as error:
             if awaited:
                 result = self.end(error, site, token, device)
@@ -356,7 +356,7 @@ class Replay:
         """A callback for which the program waits has ended it with this. Returns what the program gets."""
         self._now = token, device, self._now[2]
         failure = self._ending(error, site)
-        self._failures.end_program(self._key, failure, token[INDEX])
+        self._failures.end_program(self._key, failure, token)
         return failure
 
     def _ending(self, error: BaseException, site: Site) -> errors.EffectError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._api.log import LOGGER
-from effects._wire import INDEX, PHASE, in_region
+from effects._wire import PHASE, in_region
 from effects.dispatch.draining.answers import answer_with
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.host_runs import HostRuns
@@ -50,7 +50,7 @@ def _free_stuck(
             continue  # it has just ended
         failure = errors.EffectError(message.format(name=function.name, where=function.where))
         running[thread] = (*now[:3], 0, *now[4:])
-        failures.end_program(function.key, failure, function.token[INDEX])
+        failures.end_program(function.key, failure, function.token)
         host_runs.fail(function.key)
         answer_with(function.reply, failure)
         if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends

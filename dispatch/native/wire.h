@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 29;
+inline constexpr int kInterface = 30;
 
 // Tokens
 
@@ -49,7 +49,8 @@ struct TokenStep {
   bool keeps_index;                  // else it begins at 0
   uint32_t phase, index, num_shared; // what is added to each
 };
-inline constexpr TokenStep kCountStep{true, 0, 1, 1};  // an effect
+inline constexpr TokenStep Counts(uint32_t effects) { return {true, 0, effects, effects}; } // so many effects
+inline constexpr TokenStep kCountStep = Counts(1);
 inline constexpr TokenStep kEnterStep{false, 1, 0, 0}; // a device begins to count for itself
 inline constexpr TokenStep kLeaveStep{true, 2, 0, 0};  // and ends it: of the token around
 
@@ -70,7 +71,7 @@ enum class Kind : uint16_t {
   kClose = 3, // the program has published all it will
   kEnter = 4, // a device begins to count for itself: the index is that of the next effect around the region
   kLeave = 5, // and ends it: the index after its last effect
-  kSkip = 6,  // a device has no effect of its own at this index
+  kSkip = 6,  // a device has no effects of its own from this index on, as many as `site` says
 };
 
 inline bool IsMarker(Kind kind) { return kind >= Kind::kClose; }
@@ -214,6 +215,7 @@ inline constexpr char kCloseTarget[] = "effects_close";
 inline constexpr char kGateTarget[] = "effects_gate";
 inline constexpr char kEnterTarget[] = "effects_enter";
 inline constexpr char kLeaveTarget[] = "effects_leave";
+inline constexpr char kSkipTarget[] = "effects_skip";
 inline constexpr char kAfterTarget[] = "effects_after";
 inline constexpr char kUntrackedTarget[] = "effects_untracked";
 inline constexpr char kUntrackedCallTarget[] = "effects_untracked_call";

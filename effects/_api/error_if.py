@@ -33,8 +33,8 @@ MSG_NOT_AN_ARRAY = (
 )
 MSG_ENDED = f"The program ended at {{place}}: {{message}}. {errors.ENDED} Correct what led to these values."
 MSG_ENDED_ELSEWHERE = (
-    "The program ended at {where}, in `{function}`: the predicate is true on another device, whose error has the values "
-    f"of {{fmt!r}}. {errors.ENDED} Devices that wait for each other all end it. Correct what led to the values there."
+    "The program ended at {where}, in `{function}`: the predicate is true on another device, whose error has the "
+    f"values of {{fmt!r}}. {errors.ENDED} Devices that wait for each other all end it. Correct what led to the values."
 )
 RULE, EXAMPLE = "none of which may hold", "x = fx.error_if(x, x < 0, 'x = {}', x)"
 _NOTHING = Operand((), np.dtype(np.int32), np.dtype(np.int32))

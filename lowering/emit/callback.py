@@ -28,7 +28,7 @@ from effects._wire import (
     RecordTrait,
 )
 from effects.lowering.emit.common import lower_as_jax, refuse_missing_platform, refuse_several_devices, register_site
-from effects.lowering.emit.record import Edges, close_p, gate_p
+from effects.lowering.emit.record import Edges, close_p, gate_p, skip_p
 from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
 from effects.lowering.host.sites import known_sites
 from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
@@ -116,6 +116,7 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     gate_p: lambda ctx, token, domain: [token],  # a GPU runs programs in the order in which it gets them
     enter_p: enter_lowering,
     leave_p: leave_lowering,
+    skip_p: lambda ctx, token, count: [token],
     after_p: lambda ctx, *operands, tokens: operands[tokens:],  # in regions without handlers nothing waits
     effect_p: effect_lowering,
 }

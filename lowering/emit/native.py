@@ -31,6 +31,7 @@ from effects._wire import (
     LEAVE_TARGET,
     RECORD_TARGET,
     REPLICA_TOKEN_LENGTH,
+    SKIP_TARGET,
     STREAM,
     TOGETHER_ATTRIBUTE,
     TOKEN_LENGTH,
@@ -38,6 +39,7 @@ from effects._wire import (
     UNTRACKED_TARGET,
     RecordTrait,
     call_traits,
+    counts,
 )
 from effects.lowering.emit import callback
 from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
@@ -49,7 +51,7 @@ from effects.lowering.emit.counting import (
     take_ahead,
     take_steps,
 )
-from effects.lowering.emit.record import NO_EDGES, Edges, close_p, gate_p
+from effects.lowering.emit.record import NO_EDGES, Edges, close_p, gate_p, skip_p
 from effects.lowering.emit.shards import call_shards, call_whole
 from effects.lowering.rules.shard_map import enter_p, leave_p
 
@@ -273,6 +275,15 @@ def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
     return _each_taken(ctx, around, LEAVE_STEP, ordered, ctx.avals_out, replicated)
 
 
+def skip_lowering(ctx: Any, token: Any, *, count: int) -> Any:
+    if not calls_handlers(ctx):
+        return callback.LOWERINGS[skip_p](ctx, token, count=count)
+    replicated, counted = _jax.replicas_per_group(ctx) != 0, is_counted(ctx)
+    attributes, aliases = {"count": count, "counted": counted}, {0: 0} if counted else {}
+    [token] = emit_call(ctx, SKIP_TARGET, (token,), attributes, replicated=replicated, aliases=aliases)
+    return [take_steps(ctx, token, [counts(count)] if counted else [], ctx.avals_out[0], replicated)]
+
+
 def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
     if not calls_handlers(ctx):
         return operands[tokens:]
@@ -343,6 +354,7 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     gate_p: gate_lowering,
     enter_p: enter_lowering,
     leave_p: leave_lowering,
+    skip_p: skip_lowering,
     after_p: after_lowering,
     effect_p: effect_lowering,
 }

@@ -36,6 +36,9 @@ that ends with such a call for one that changes nothing."""
 close_p: _jax.Primitive = _jax.Primitive("close")
 """(*tokens) -> output token: the program has published all it will."""
 
+skip_p: _jax.Primitive = _jax.Primitive("skip")
+"""token -> token: the device has no effects with the next `count` numbers."""
+
 gate_p: _jax.Primitive = _jax.Primitive("gate")
 """token -> token: what follows waits until the thread's programs before are over that call handlers in this domain."""
 
@@ -51,6 +54,7 @@ _jax.infer_types_each_time(record_p)
 
 
 gate_p.def_abstract_eval(lambda token, domain: token)
+skip_p.def_abstract_eval(lambda token, count: token)
 
 
 @close_p.def_abstract_eval

@@ -26,6 +26,7 @@ from effects._model.after import after
 from effects._model.asynchronous import ASYNC
 from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.emit.record import Edges, close_p
+from effects.lowering.passes.counts import counts_in
 from effects.lowering.passes.in_region import InRegion, ends_program, in_region, inside
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.passes.masks import MaskContext, register_mask_rule
@@ -153,8 +154,7 @@ def _shard_map_token_rule(
         all_come=around.all_come or not mesh.manual_axes,
         has_collectives=has_collectives or bool(replica_axes) or around.has_collectives,  # XLA gathers between replicas
     )
-    counts_agree = around.counts_agree if mesh.manual_axes else not _may_diverge(jaxpr, False, known.asks_all)
-    known = known._replace(counts_agree=counts_agree)
+    known = known._replace(counts_agree=around.counts_agree if mesh.manual_axes else _counts_agree(jaxpr))
     # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
     may_diverge = _may_diverge(jaxpr, check_vma, known.asks_all) and any(map(_waits, _eqns_in(jaxpr)))
     may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)
@@ -281,6 +281,15 @@ def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
         if not all(_is_inside_others(each, check_vma) for each in inner):
             return False
     return True
+
+
+def _counts_agree(jaxpr: Any) -> bool:
+    """Whether devices have had equally many effects wherever all come. If branches are to see to that, by skipping what
+    other branches have, it must be of use: to a call that waits for its place among the effects of all devices."""
+    if not _may_diverge(jaxpr, False, True):
+        return True
+    awaited = (site for site in summarize(jaxpr).sites if site.results is not None)
+    return any(not site.content.raises_itself for site in awaited) and counts_in(jaxpr) is not None
 
 
 def _may_diverge(jaxpr: Any, check_vma: bool, asks_all: bool) -> bool:

@@ -135,6 +135,15 @@ ffi::Error Leave(int64_t ordered, bool, int32_t device, Stream stream, ffi::Rema
   });
 }
 
+// (token) -> (token): see PublishSkip().
+ffi::Error Skip(int64_t count, bool, int32_t device, Stream stream, ffi::RemainingArgs args, ffi::RemainingRets) {
+  return Guard(kNoRegion, [&] {
+    LaunchAll(&Launch, stream, args, 0, InProgram([count, device](const Span *operands, size_t) {
+      PublishSkip(static_cast<uint32_t>(count), operands[0], device);
+    }));
+  });
+}
+
 // (*tokens, *values) -> the values, in the same memory: they are there after what the tokens stand for.
 ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
 
@@ -220,6 +229,8 @@ XLA_FFI_DEFINE_HANDLER(kEnter, Enter,
                        BindEnter<DeviceNumber>().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kLeave, Leave,
                        BindLeave<DeviceNumber>().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kSkip, Skip,
+                       BindSkip<DeviceNumber>().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
 
 } // namespace
 
@@ -235,6 +246,7 @@ const std::vector<Handler> &handlers() {
         {kCloseTarget, kRun, pointer(kClose)},
         {kEnterTarget, kRun, pointer(kEnter)},
         {kLeaveTarget, kRun, pointer(kLeave)},
+        {kSkipTarget, kRun, pointer(kSkip)},
         {kAfterTarget, kRun, pointer(kAfter)},
         {kUntrackedTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
         {kUntrackedTarget, kRun, pointer(kUntracked)},

@@ -1,5 +1,6 @@
 #include "region.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace effects {
@@ -37,7 +38,8 @@ const Region::Slot *Region::next_parked() {
   for (const auto &[last, device] : awaited_) {
     const uint64_t at = standing_[device].index;
     uint64_t index = at;
-    while (index <= last && parked.count({index, device}) != 0) ++index;
+    for (auto it = parked.find({at, device}); index <= last && it != parked.end(); it = parked.find({index, device}))
+      index += std::max<uint64_t>(it->second.gap_count, 1);
     if (index > last) return &parked.find({at, device})->first;
   }
   return nullptr;

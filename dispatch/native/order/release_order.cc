@@ -162,7 +162,7 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
   }
   ++epoch->heard;
   if (header.kind == Kind::kSkip) {
-    accept_drop({header.token, 1, header.device});
+    accept_drop({header.token, header.site, header.device});
     if (may_leave(*epoch)) flush(*epoch, epoch->domains[DomainOf(header.token)], release);
     return true;
   }

@@ -156,7 +156,7 @@ nb::dict Wire() {
                                   {"time", number(Scalar::kTime)},
                                   {"lane", number(Scalar::kLane)}});
   wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget,
-                           kAfterTarget, kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget,
+                           kSkipTarget, kAfterTarget, kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget,
                            kCustomCallAttribute, kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
   wire["program_traits"] = NamesInOrder({{"effects", kEffects},
                                          {"has_callbacks", kHasCallbacks},

@@ -107,6 +107,14 @@ std::vector<DeviceToken> PublishExit(size_t num_tokens, size_t ordered, const Sp
   return behind;
 }
 
+DeviceToken PublishSkip(uint32_t count, const Span &operand, int32_t device) {
+  DeviceToken token = LoadToken(operand);
+  if (token.is_primary() || token.replicas.announces_skips != 0)
+    publisher().publish(Kind::kSkip, count, token.token, device, nullptr, 0);
+  Take(Counts(count), token);
+  return token;
+}
+
 void PublishUntrackedCall(const LoadedSite &site, int32_t device, const Span *operands, size_t count,
                           Replies::Waiter waiter) {
   const uint32_t reply = replies().ask(std::move(waiter));

@@ -99,6 +99,8 @@ struct Entrance {
 std::vector<DeviceToken> PublishEntrance(const Entrance &entrance, const Span *operands, int32_t device);
 // (*tokens, *tokens at the entry): and ends it. Returns the tokens behind the region.
 std::vector<DeviceToken> PublishExit(size_t num_tokens, size_t ordered, const Span *operands, int32_t device);
+// (token): the device has no effects with the next `count` numbers. Returns the token behind them.
+DeviceToken PublishSkip(uint32_t count, const Span &operand, int32_t device);
 
 // As PublishCall(), for a program that was not dispatched by `effects.jit`.
 void PublishUntrackedCall(const LoadedSite &site, int32_t device, const Span *operands, size_t count,

@@ -194,6 +194,7 @@ const std::vector<Handler> &handlers() {
         {kGateTarget, kRun, pointer(kGate)},
         {kEnterTarget, kRun, EnterHandler()},
         {kLeaveTarget, kRun, LeaveHandler()},
+        {kSkipTarget, kRun, SkipHandler()},
         {kAfterTarget, kRun, pointer(kAfter)},
         {kUntrackedTarget, kLoad, pointer(kRegisterSite)},
         {kUntrackedTarget, kRun, pointer(kUntracked)},

@@ -64,5 +64,6 @@ std::vector<Handler> OperationHandlers();
 // The handlers of a region: for the table in handlers.cc.
 void *EnterHandler();
 void *LeaveHandler();
+void *SkipHandler();
 
 } // namespace effects

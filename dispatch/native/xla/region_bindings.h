@@ -25,4 +25,9 @@ auto BindLeave() {
   return xla::ffi::Ffi::Bind().Attr<int64_t>("ordered").Attr<bool>("counted").template Ctx<Device>();
 }
 
+template <typename Device>
+auto BindSkip() {
+  return xla::ffi::Ffi::Bind().Attr<int64_t>("count").Attr<bool>("counted").template Ctx<Device>();
+}
+
 } // namespace effects

@@ -1,4 +1,4 @@
-// The handlers with which devices begin and end to count for themselves.
+// The handlers with which devices begin and end to count for themselves, and skip numbers.
 #include <vector>
 
 #include "bodies.h"
@@ -35,12 +35,22 @@ ffi::Error Leave(int64_t ordered, bool counted, int32_t device, ffi::RemainingAr
   });
 }
 
+// (token) -> (token): see PublishSkip(). If the program has it `counted`, it is given back as it came.
+ffi::Error Skip(int64_t count, bool counted, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  return Guard([&] {
+    const DeviceToken next = PublishSkip(static_cast<uint32_t>(count), Spans(args, 0)[0], device);
+    if (!counted) StoreToken(rets, 0, next);
+  });
+}
+
 XLA_FFI_DEFINE_HANDLER(kEnter, Enter, BindEnter<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kLeave, Leave, BindLeave<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kSkip, Skip, BindSkip<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 
 } // namespace
 
 void *EnterHandler() { return reinterpret_cast<void *>(kEnter); }
 void *LeaveHandler() { return reinterpret_cast<void *>(kLeave); }
+void *SkipHandler() { return reinterpret_cast<void *>(kSkip); }
 
 } // namespace effects

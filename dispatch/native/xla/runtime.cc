@@ -50,7 +50,7 @@ Replies &replies() {
 
 void CountOn(DeviceToken &token, int32_t device, bool has_published) {
   if (token.replicas.announces_skips != 0 && !has_published)
-    publisher().publish(Kind::kSkip, 0, token.token, device, nullptr, 0);
+    publisher().publish(Kind::kSkip, 1, token.token, device, nullptr, 0);
   Take(kCountStep, token);
 }
 

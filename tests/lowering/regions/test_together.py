@@ -1,6 +1,5 @@
 """Devices that all come to a callback go on from it together, or fail together: see `lowering/passes/in_region.py`."""
 
-import itertools
 import re
 
 import jax
@@ -57,8 +56,9 @@ BODIES = {
     "in a branch": (_in_cond, 0),
     "in a loop that may end": (_in_while, 0),
     "in a function in a branch": (lambda x: lax.cond(x[0] > 0, jax.jit(_call), _same, x), 0),
-    "behind a branch with effects": (lambda x: _call(_in_cond(x)), 0),
-    "behind one on what may be another value on each device": (_behind_branch_on_a_returned_value, 0),
+    "behind a branch with effects": (lambda x: _call(_in_cond(x)), 1),
+    "behind one on what may be another value on each device": (_behind_branch_on_a_returned_value, 2),
+    "behind a loop with effects": (lambda x: _call(_in_while(x)), 0),
     "behind a loop of lanes": (lambda x: _call(jax.vmap(_in_while_of_lane)(x)), 0),
     "without results": (lambda x: (fx.callback(_same, None, x), x)[1], 0),
 }

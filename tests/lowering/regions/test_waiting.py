@@ -87,9 +87,10 @@ def test_collectives_come_after_effects():
 
 @pytest.mark.parametrize("ending", ["psum", "gather", "keys"])
 @pytest.mark.parametrize("check_vma", [True, False])
-def check_collectives_come_after_effects(ending, check_vma, lines):
+@pytest.mark.parametrize("known", [True, False])
+def check_collectives_come_after_effects(ending, check_vma, known, lines):
     """The devices that print have no reason of their own to do so before they wait for the devices that call, and
-    those wait for what is printed."""
+    those wait for what is printed. If it is `known` how many effects a device has, they wait for what is skipped."""
 
     def body(x):
         n = lax.axis_index("x")
@@ -99,6 +100,8 @@ def check_collectives_come_after_effects(ending, check_vma, lines):
         x = lax.cond(n % 2 == 0, call, lambda x: x, x)
         for turn in range(3):
             fx.print("{} {} {}", n, turn, x[0])
+        if not known:
+            lax.while_loop(lambda x: x < 0, lambda x: (fx.print("never"), x)[1], n)
         if ending == "keys":
             return jax.vmap(jax.random.key)(x)
         return lax.psum(x, "x") + x if ending == "psum" else x
@@ -109,9 +112,9 @@ def check_collectives_come_after_effects(ending, check_vma, lines):
 
     values = [1, 1, 3, 3]
     own = [[f"{n} {turn} {values[n]}" for turn in range(3)] for n in range(4)]
-    for n in (0, 2):
-        own[n].insert(0, f"{n} called")
-    shown = [each[index] for index in range(4) for each in own if index < len(each)]
+    for n in range(4):
+        own[n][:0] = [f"{n} called"] if n % 2 == 0 else [None] * known
+    shown = [each[index] for index in range(4) for each in own if index < len(each) and each[index] is not None]
     shown.append("all [ 9  9 11 11]" if ending == "psum" else "all [1 1 3 3]")
     f, x = fx.jit(f), jnp.arange(4, dtype=jnp.int32)
     x = jax.vmap(jax.random.key)(x) if ending == "keys" else x
@@ -126,16 +129,28 @@ def test_device_that_waits_may_be_what_the_others_wait_for():
 def check_device_that_waits(lines):
     """A callback of one device comes after what the others do when it has run. It is not waited for that."""
 
-    def body(x):
-        n = lax.axis_index("x")
-        x = lax.cond(n == 2, lambda x: fx.callback(lambda x: x + 1, ONE, x), lambda x: x, x)
-        total = lax.psum(x, "x")
-        fx.print("{} {}", n, total[0])
-        return total
+    def call(x):
+        return fx.callback(lambda x: x + 1, ONE, x)
 
-    f = fx.jit(jax.shard_map(body, mesh=mesh_of(4), in_specs=P("x"), out_specs=P()))
-    for _ in range(2):
-        assert lines(f, jnp.arange(4, dtype=jnp.int32)) == ["0 7", "1 7", "3 7", "2 7"]
+    def in_branch(n, x):
+        return lax.cond(n == 2, call, lambda x: x, x)
+
+    def in_loop(n, x):
+        return lax.fori_loop(0, (n == 2).astype(jnp.int32), lambda _, x: call(x), x)
+
+    def program(calls):
+        def body(x):
+            n = lax.axis_index("x")
+            total = lax.psum(calls(n, x), "x")
+            fx.print("{} {}", n, total[0])
+            return total
+
+        return fx.jit(jax.shard_map(body, mesh=mesh_of(4), in_specs=P("x"), out_specs=P()))
+
+    for calls, shown in [(in_branch, ["0 7", "1 7", "2 7", "3 7"]), (in_loop, ["0 7", "1 7", "3 7", "2 7"])]:
+        f = program(calls)
+        for _ in range(2):
+            assert lines(f, jnp.arange(4, dtype=jnp.int32)) == shown
 
 
 LEFT_BEHIND = """
