@@ -8,6 +8,7 @@ from typing import Any
 
 from effects import _jax
 from effects._model.asynchronous import async_done_p
+from effects._model.operation import HostAwait
 from effects._model.primitive import effect_p
 from effects.lowering.passes.in_region import ends_program
 from effects.lowering.passes.summary import effects_of
@@ -34,7 +35,8 @@ def _counts_in(jaxpr: Any) -> Mapping[str, int] | None:
         keys = {key for effect in effects_of(eqn.effects) if counts(key := token_key(effect))}
         if not keys or ends_program(eqn):
             continue
-        if eqn.primitive in (effect_p, async_done_p):
+        is_end = eqn.primitive is async_done_p and isinstance(eqn.params["operation"], HostAwait)
+        if eqn.primitive is effect_p or is_end:  # one record
             total.update(keys)
             continue
         inner = [counts_in(each) for each in _jax.jaxprs_in(eqn.params)]

@@ -98,13 +98,15 @@ class Reading:
                 self.lines.append(f"{text}{in_lane(lane, grid)}")
                 self.failures.append(f"{text}{in_lane(lane, grid or None)}")
 
-            self._at_this_point("" if holds else label, fail if not holds else lambda: None)
+            with self._alternatives(1):
+                self._at_this_point("" if holds else label, fail if not holds else lambda: None)
 
         calls = {"log": log, "check": check, "queued": call, "sync": call, "io": call}
         namespace: dict[str, Any] = {
             kind: calls.get(kind.removeprefix("jax_").split("_")[0], self._write) for kind in EFFECTS
         }
         namespace |= {"lockstep": self._lockstep, "branch": self._branch, "turns": self._turns}
+        namespace |= {"alternatives": self._alternatives}
         namespace |= {"set_off": self._set_off, "come_back": self._come_back}
         namespace |= {"held": self._held, "dropped": self._dropped, "scale": self._scale}
         namespace |= {"print_grad": self._print_grad, "custom_rule": self._custom_rule}
@@ -182,6 +184,10 @@ class Reading:
         yield
         self._steps = steps
         del position[-2:]
+
+    def _alternatives(self, most: int | None) -> contextlib.AbstractContextManager[None]:
+        """A branch or another one, which have so many effects of the program's order at most."""
+        return contextlib.nullcontext()
 
     def _branch_back(self, number: int, steps: list[Step], slope: int) -> int:
         with self._branch(number):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tests.oracle.language import STATE, Block_, Program
+from tests.oracle.counts import most_of
+from tests.oracle.language import STATE, Block_, Function, Program
 
 # Python source that every rendered program starts with; `ordered`, `unordered`, ... come from EFFECTS.
 PRELUDE = """\
@@ -24,7 +25,8 @@ def fold(values, register):
 class Source:
     """Python source under construction: lines, their indentation, and numbers for helper functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, functions: Sequence[Function] = ()) -> None:
+        self.functions = {function.name: function.body for function in functions}
         self.lines: list[str] = []
         self.depth = 0
         self.numbers: collections.Counter[str] = collections.Counter()
@@ -55,6 +57,12 @@ class Source:
         for statement in body:
             statement.python(self)
 
+    @contextlib.contextmanager
+    def alternatives(self, *bodies: Block_) -> Iterator[None]:
+        """One of these follows."""
+        with self.block(f"with alternatives({most_of(bodies, self.functions)!r}):"):
+            yield
+
     def branch(self, head: str, number: int, body: Block_) -> None:
         with self.block(head), self.block(f"with branch({number}):"):
             self.body(body)
@@ -84,7 +92,7 @@ def call(out: Source, expression: str, keep: bool, differentiated: bool = True) 
 
 def render(program: Program) -> str:
     """The program as Python source: what it means, and what an error shows."""
-    out = Source()
+    out = Source(program.functions)
     for function in program.functions:
         out.line(f"# {function.through}")
         out.function(function.name, function.body, f"n, {STATE}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.oracle.devices.loose import loose_regions
+from tests.oracle.devices.loose import loose_regions, skipping_regions
 from tests.oracle.language import DOMAINS, EFFECTS, MODULUS, PROGRAM_DOMAIN, Program, T, kinds_of_labels
 from tests.oracle.python_ import Point, Reading, Step
 
@@ -49,6 +49,7 @@ class DeviceReading(threading.local, Reading):
         self._rows = 1  # of a mesh with two axes
         self.places: list[tuple[str, int] | None] = []  # of each line: of which loose region and device it is, if so
         self._loose: frozenset[str] = frozenset()
+        self._skipping: frozenset[str] = frozenset()
         self._kinds: dict[str, str] = {}
         self._exchange = _Exchange(1)
         self._rank = 0
@@ -59,7 +60,7 @@ class DeviceReading(threading.local, Reading):
         self.devices = (0,) if placing is None else placing.devices
         self._rows = 1 if placing is None else placing.rows
         self._kinds = kinds_of_labels(program)
-        self._loose = loose_regions(program)
+        self._loose, self._skipping = loose_regions(program), skipping_regions(program)
         return self.interpret(program, state, number)
 
     def note_places(self) -> None:
@@ -74,6 +75,17 @@ class DeviceReading(threading.local, Reading):
             "talk": lambda value: self._exchange.talk(self._rank, value),
             "neighbour": lambda: (self._rank - 1) % len(self.devices),
         }
+
+    @contextlib.contextmanager
+    def _alternatives(self, most: int | None) -> Iterator[None]:
+        self._mark(_Mark(None))
+        yield
+        self._mark(_Mark(most))
+
+    def _mark(self, mark: _Mark) -> None:
+        if self._part and self._defers and not self._lane:
+            self._position[-1] += 1
+            self._points.append((tuple(self._position), (), "", mark))
 
     def _region(
         self,
@@ -158,13 +170,15 @@ class DeviceReading(threading.local, Reading):
         """What the devices do happens when all have run: by its number in the device's own order, then by device."""
         self._position[-1] += 1
         devices, parts, part = self.devices, self._parts, self._part
-        lane, goes_back, kinds, loose = self._lane, self._goes_back, self._kinds, self._loose
+        lane, goes_back, kinds = self._lane, self._goes_back, self._kinds
+        loose, skipping = self._loose, self._skipping
         exchange, errors = _Exchange(len(devices)), []
         results: dict[int, T] = {}
         points: dict[int, list[Point]] = {}
 
         def on_device(rank: int) -> None:
-            self._lane, self._goes_back, self._defers, self._kinds, self._loose = lane, goes_back, True, kinds, loose
+            self._lane, self._goes_back, self._defers, self._kinds = lane, goes_back, True, kinds
+            self._loose, self._skipping = loose, skipping
             self._exchange, self._rank, self.devices, self._part = exchange, rank, devices, parts[rank]
             try:
                 results[rank] = run(rank)
@@ -185,7 +199,7 @@ class DeviceReading(threading.local, Reading):
         for rank, of_part in points.items():
             for device in parts[rank]:
                 for number, place, lane, label_of_effect, happens in self._numbered(
-                    of_part, device, device == devices[rank]
+                    of_part, device, device == devices[rank], label in skipping
                 ):
                     noted = functools.partial(self._on_device, label, device, happens)
                     # In a loose region lanes may be in branches that do not count the same: the line's place says more.
@@ -196,13 +210,21 @@ class DeviceReading(threading.local, Reading):
         return [results[rank] for rank in range(len(devices))]
 
     def _numbered(
-        self, points: list[Point], device: int, is_primary: bool
+        self, points: list[Point], device: int, is_primary: bool, skips: bool
     ) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...], str, Callable[[], object]]]:
         """What a device of a part does, each with its number and its place. Lanes share a number, but for those of a
-        native call. What the part does has a number on each, and one publishes."""
+        native call. What the part does has a number on each, and one publishes. If it `skips`, a branch has as many
+        numbers as the longest of them."""
+        begun: list[int] = []
         counts, before = collections.Counter[str](), dict[str, tuple[int, ...]]()  # by domain: each counts for itself
         for position, lane, label, happens in sorted(points, key=lambda point: point[:2]):
             if isinstance(happens, _OfOne) and happens.device != device:
+                continue
+            if isinstance(happens, _Mark):
+                if happens.most is not None and skips:
+                    counts[PROGRAM_DOMAIN] = begun.pop() + happens.most
+                elif skips:
+                    begun.append(counts[PROGRAM_DOMAIN])
                 continue
             kind = self._kinds.get(label.split(".", 1)[0], "unordered")
             domain = DOMAINS.get(kind, PROGRAM_DOMAIN)
@@ -218,6 +240,16 @@ class DeviceReading(threading.local, Reading):
         happens()
         place = (label, device) if label in self._loose else None
         self.places += [place] * (len(self.lines) - len(self.places))
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Where one of several branches begins, or ends, of which the longest has so many effects."""
+
+    most: int | None
+
+    def __call__(self) -> None:
+        raise AssertionError("marks say what number an effect has")
 
 
 @dataclass(frozen=True)

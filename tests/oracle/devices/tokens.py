@@ -6,7 +6,7 @@ import collections
 from collections.abc import Sequence
 from typing import Any
 
-from tests.oracle.devices.loose import is_branched, loose_regions
+from tests.oracle.devices.loose import is_branched, loose_regions, skipping_regions
 from tests.oracle.devices.region import PARTS, Region
 from tests.oracle.language import Case, statements
 from tests.oracle.statements.calls import Vmap
@@ -21,7 +21,8 @@ def compare_tokens(runs: Case, tokens: Sequence[Seen]) -> list[str]:
     programs = tuple(run.program for run in runs.runs)
     in_parts = any(isinstance(s, Region) and s.form in (*PARTS, "inner") for s in statements(programs))
     has_lanes = any(isinstance(s, Vmap | Derivative) for s in statements(programs))
-    counts_all = not in_parts and not (has_lanes and is_branched(programs))
+    skips = any(skipping_regions(program) for program in programs)
+    counts_all = not in_parts and not skips and not (has_lanes and is_branched(programs))
     complaints = []
     last: dict[tuple[int, int], tuple[Any, ...]] = {}
     indices: dict[Any, list[int]] = collections.defaultdict(list)

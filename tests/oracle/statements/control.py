@@ -190,8 +190,9 @@ class Cond:
         return ("cond",)
 
     def python(self, out: Source) -> None:
-        out.branch(f"if {self.test.python()}:", 1, self.then)
-        out.branch("else:", 0, self.orelse)
+        with out.alternatives(self.then, self.orelse):
+            out.branch(f"if {self.test.python()}:", 1, self.then)
+            out.branch("else:", 0, self.orelse)
 
     def jax(self, scope: Scope, state: State) -> State:
         def branch(body: Block_) -> Callable[..., State]:
@@ -211,8 +212,9 @@ class Switch:
     def python(self, out: Source) -> None:
         index = out.fresh("index")
         out.line(f"{index} = ({self.index.python()}) % {len(self.branches)}")
-        for number, body in enumerate(self.branches):
-            out.branch(f"{'elif' if number else 'if'} {index} == {number}:", number, body)
+        with out.alternatives(*self.branches):
+            for number, body in enumerate(self.branches):
+                out.branch(f"{'elif' if number else 'if'} {index} == {number}:", number, body)
 
     def jax(self, scope: Scope, state: State) -> State:
         def branch(body: Block_) -> Callable[..., State]:
