@@ -14,9 +14,9 @@ from effects._api.config import config
 from effects._model.site import Site
 from effects._wire import INDEX, PHASE, UNTRACKED_THREAD, in_region
 from effects.dispatch.draining.background import in_main_thread, uninterrupted
+from effects.dispatch.draining.failed_program import FailedProgram
 from effects.dispatch.draining.failure_log import log_failure
 from effects.dispatch.draining.kept import clear_callers, clear_frames, held_bytes
-from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.streams.table import Streams, UserThread
 from effects.lowering.host.native import native
 
@@ -39,23 +39,6 @@ _BYTES_OF_ALL = 1 << 24
 """How many bytes the exceptions among these may hold together. Of others only the text is kept."""
 
 
-@dataclasses.dataclass
-class _OfProgram:
-    kept: list[BaseException] = dataclasses.field(default_factory=list)
-    more: int = 0
-    awaited: BaseException | None = None  # what ended the program; not among `kept`
-    elsewhere: bool = False  # whether that was on another device, which may be one of another process
-    before: int | None = None  # effects of the program before that, if it is known
-    first: BaseException | None = None  # of all of them; it says what became of the effects after it
-    stopped: bool = False  # whether these are not carried out
-    left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
-    after: int = 0  # records that were replayed after `awaited` all the same
-    cancelled: int = 0  # callbacks after it that were asked for and did not run
-    bytes: int = 0  # held by the exceptions in `kept`
-    logged: bool = False  # whether its first failure was
-    thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
-
-
 class HostRunFailed(Exception):
     """What the done of an asynchronous callback raises: the function's name and the line that started it. The cause is
     what the function raised."""
@@ -67,7 +50,7 @@ class Failures:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._lock = threading.Lock()
-        self.programs: dict[ProgramKey, _OfProgram] = {}  # by program, in the order of their first failure
+        self.programs: dict[ProgramKey, FailedProgram] = {}  # by program, in the order of their first failure
         # Programs that a failure has stopped, or ended, and of which more records may come. They keep their failures
         # until then, so that what is handed out says all.
         self.unended: set[ProgramKey] = set()
@@ -126,7 +109,7 @@ class Failures:
         for _, failure in failed:
             log_failure(failure)
 
-    def _is_logged(self, owner: Owner, program: _OfProgram, failure: BaseException) -> bool:
+    def _is_logged(self, owner: Owner, program: FailedProgram, failure: BaseException) -> bool:
         """Whether the program has had a failure, or one at the same line of the same function was logged which no
         caller has been given. From here on it has."""
         lines = self._logged.setdefault(owner, set())
@@ -136,7 +119,7 @@ class Failures:
         lines.add(line)
         return logged
 
-    def _keep(self, owner: Owner, program: _OfProgram, failure: BaseException) -> None:
+    def _keep(self, owner: Owner, program: FailedProgram, failure: BaseException) -> None:
         size = held_bytes(failure)
         if self._bytes + size > _BYTES_OF_ALL and failure.__cause__ is not None:
             failure.__cause__ = failure.__context__ = None
@@ -176,16 +159,16 @@ class Failures:
         if stopped:
             native.end_together(*key)
 
-    def _note_failed(self, key: ProgramKey, program: _OfProgram, failure: BaseException) -> None:
+    def _note_failed(self, key: ProgramKey, program: FailedProgram, failure: BaseException) -> None:
         program.first = program.first or failure
         if stops_after_error(key):
             program.stopped = True
             self.unended.add(key)
 
-    def _of(self, key: ProgramKey) -> _OfProgram:
+    def _of(self, key: ProgramKey) -> FailedProgram:
         if key not in self.programs:
             stream = self._streams.get(key[0])
-            self.programs[key] = _OfProgram(thread=stream and stream.thread_of(key[1]))
+            self.programs[key] = FailedProgram(thread=stream and stream.thread_of(key[1]))
         return self.programs[key]
 
     def has_stopped(self, key: ProgramKey) -> bool:
@@ -257,7 +240,7 @@ class Failures:
             if program is None or program.awaited is None:
                 return None
             failure, program.awaited = program.awaited, None
-            _finish(program, failure, ended=True)
+            program.finish(failure, ended=True)
             if not program.kept:
                 del self.programs[key]
         return failure
@@ -351,7 +334,7 @@ class Failures:
             taken = [program.awaited, *taken]
         for failure in taken:
             if failure is program.first or failure is program.awaited:
-                _finish(program, failure, ended=failure is program.awaited)
+                program.finish(failure, ended=failure is program.awaited)
         if program.more:
             taken[-1].add_note(errors.NOTE_MANY_FAILURES.format(more=errors.counted(program.more, "more effect")))
         if taken:
@@ -379,30 +362,3 @@ def stops_after_error(key: ProgramKey) -> bool:
     """Whether a failure stops the effects of this program. Of programs that JAX dispatched it is not known which
     effects are of one."""
     return config.after_error == "stop" and key[0] != UNTRACKED_THREAD
-
-
-def _finish(program: _OfProgram, failure: BaseException, ended: bool) -> None:
-    """Has a failure say what became of the effects around it. `ended`: whether it has ended the program."""
-    notes, counts = [], {}
-    if ended and program.before:
-        counts["before"] = program.before
-        notes.append(errors.NOTE_BEFORE.format(before=errors.counted(program.before, "effect")))
-    if failure is program.first and program.left_out:
-        counts["not_carried_out"] = total = program.left_out.total()
-        notes.append(errors.NOTE_LEFT_OUT.format(left_out=program.left_out, were=errors.were(total)))
-        if isinstance(failure, errors.EffectError):
-            # A nested program's failure has stopped that of the callback too.
-            failure.not_carried_out = {**Counter(failure.not_carried_out) + program.left_out.by_effect()}
-    if ended and not program.stopped and program.after:
-        counts["replayed"] = program.after
-        replayed = {"replayed": errors.counted(program.after, "effect"), "were": errors.were(program.after)}
-        notes.append(errors.NOTE_REPLAYED.format(**replayed))
-    if ended and not program.stopped and program.cancelled:
-        counts["cancelled"] = program.cancelled
-        notes.append(errors.NOTE_CANCELLED.format(cancelled=errors.counted(program.cancelled, "callback")))
-    if ended:
-        notes.append(errors.NOTE_NEVER_WAS)
-    if isinstance(failure, errors.EffectError):
-        failure.counts = {**Counter(failure.counts) + Counter(counts)}
-    if notes:
-        failure.add_note(" ".join(notes))

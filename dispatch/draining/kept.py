@@ -7,11 +7,15 @@ in its arguments it keeps, up to a limit for all failures together.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from effects import _errors as errors
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -57,3 +61,15 @@ def _size(value: Any, depth: int = 3) -> int:
     if depth and isinstance(value, (list, tuple, set, frozenset)):
         return sum(_size(inner, depth - 1) for inner in value)
     return sys.getsizeof(value, 0)
+
+
+_OURS = str(Path(errors.__file__).parent) + os.sep
+"""Where our own code lies."""
+
+
+def traceback_from_user(error: BaseException) -> Any:
+    """The traceback without our own frames, if the user's are in it."""
+    left = error.__traceback__
+    while left is not None and left.tb_frame.f_code.co_filename.startswith(_OURS):
+        left = left.tb_next
+    return left or error.__traceback__

@@ -6,11 +6,9 @@ Runs in a drain thread, in the context of the program's call.
 from __future__ import annotations
 
 import contextvars
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import jax
@@ -26,6 +24,7 @@ from effects._model.record import Record, Records, count_lanes, records_of
 from effects._model.site import Site
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey, stops_after_error
+from effects.dispatch.draining.kept import traceback_from_user
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.dispatch.streams.outputs import may_wait
 from effects.lowering.host.native import native
@@ -387,7 +386,7 @@ class Replay:
         failure.effect = site.effect.name if site else "print"
         failure.token, device, failure.lane = self._now
         failure.device = -1 if device is None else device_place(device)
-        failure.__cause__ = error.with_traceback(None if has_no_reader else _from_user(error))
+        failure.__cause__ = error.with_traceback(None if has_no_reader else traceback_from_user(error))
         return failure
 
     def lose(self, error: BaseException, lines: list[tuple[Site, int]]) -> None:
@@ -395,15 +394,3 @@ class Replay:
         self.fail(error, lines[0][0])
         for at, (site, count) in enumerate(lines):
             self._failures.leave_out(self._key, site, count - (at == 0))
-
-
-_OURS = str(Path(errors.__file__).parent) + os.sep
-"""Where our own code lies."""
-
-
-def _from_user(error: BaseException) -> Any:
-    """The traceback without our own frames, if the user's are in it."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
-        traceback = traceback.tb_next
-    return traceback or error.__traceback__

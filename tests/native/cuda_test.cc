@@ -70,7 +70,10 @@ TEST(test_regions_are_those_of_a_cpu) {
   const auto each = [](OnDevice &device) {
     const DeviceToken around = device.token;
     CHECK(device.enter(2).empty());
-    for (int i = 0; i < 3; ++i) CHECK(device.record(31, kOrderedTrait, {Ints({i})}).empty());
+    for (int i = 0; i < 3; ++i) {
+      CHECK(device.record(31, kOrderedTrait, {Ints({i})}).empty());
+      CHECK(device.skip(2).empty());
+    }
     CHECK(device.leave(around).empty());
     const DeviceToken again = device.token;
     CHECK(device.record(32, kOrderedTrait | kRecordEnters, {Ints({4})}, 2).empty());
@@ -89,6 +92,7 @@ TEST(test_replicas_are_those_of_a_cpu) {
         const DeviceToken around = device.token;
         CHECK(device.enter(skips ? 2 : 1, true, replica, skips).empty());
         CHECK(device.record(41, kOrderedTrait, {Ints({1})}).empty());
+        CHECK(device.skip(3).empty());
         CHECK(device.call(42, kOrderedTrait | kRecordIsCallback, {}, 2).empty());
         CHECK(device.results[0].bytes == Ints({7, 8}).bytes);
         CHECK(device.leave(around).empty());

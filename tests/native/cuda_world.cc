@@ -220,6 +220,12 @@ std::string OnDevice::leave(const DeviceToken &around) {
       {{"ordered", int64_t{1}}, {"counted", on_ != On::kCpu}});
 }
 
+std::string OnDevice::skip(uint32_t count) {
+  std::string error;
+  return run({kSkipTarget, &load(kSkipTarget, 0, 0, error), {ValueOf(token)}, 0, After(token, Counts(count))},
+             {{"count", int64_t{count}}, {"counted", on_ != On::kCpu}});
+}
+
 std::string OnDevice::close(uint32_t devices) {
   std::string error;
   return run({kCloseTarget, &load(kCloseTarget, 0, 0, error), {ValueOf(token)}, 0, token},

@@ -69,6 +69,9 @@ public:
   void record(int32_t device, uint32_t phase, uint32_t index, uint32_t reply = 0) {
     deliver({Kind::kOrdered, At(phase, index), device, 0, 0, reply});
   }
+  void skip(int32_t device, uint32_t phase, uint32_t index, uint64_t count) {
+    deliver({Kind::kSkip, At(phase, index), device, count});
+  }
   void close(int32_t device, uint32_t phase, uint32_t index, uint64_t devices) {
     deliver({Kind::kClose, At(phase, index), device, devices});
   }
@@ -180,6 +183,30 @@ TEST(test_relaxed_region_keeps_each_devices_own_order) {
   CHECK_SEEN(play.take(), {"0.1.0@1", "0.1.1@1", "0.1.2@1"});
 }
 
+// Numbers that a device skips, several at a time, are not waited for.
+TEST(test_devices_skip) {
+  Play play;
+  for (int32_t device : {0, 1}) play.enter(device, 1, 0, 2);
+  for (uint32_t index : {0u, 1u, 2u, 3u}) play.record(0, 1, index);
+  CHECK_SEEN(play.take(), {"0.1.0@0"});
+  play.record(1, 1, 3);
+  CHECK_SEEN(play.take(), {});
+  play.skip(1, 1, 0, 3);
+  CHECK_SEEN(play.take(), {"0.1.1@0", "0.1.2@0", "0.1.3@0", "0.1.3@1"});
+}
+
+// What is waited for comes behind what its device has skipped.
+TEST(test_relaxed_region_in_which_a_device_skips) {
+  Play play;
+  for (int32_t device : {0, 1}) play.enter(device, 1, 0, 2, kMayDiverge);
+  play.record(1, 1, 0);
+  play.skip(1, 1, 1, 3);
+  play.record(1, 1, 4, /*reply=*/5);
+  play.order.relax(1);
+  play.advance();
+  CHECK_SEEN(play.take(), {"0.1.0@1", "0.1.4@1"});
+}
+
 // A random program: stretches that all devices publish alike, and regions; each domain on its own.
 std::vector<Event> RandomProgram(Random &random, uint32_t devices, uint32_t domain, bool with_drops,
                                  std::vector<std::string> &expected) {
@@ -205,8 +232,15 @@ std::vector<Event> RandomProgram(Random &random, uint32_t devices, uint32_t doma
     everywhere(Kind::kEnter, At(phase + 1, index, domain), 0);
     std::vector<std::pair<std::pair<uint32_t, uint32_t>, std::string>> inside;
     for (uint32_t device = 0; device < devices; ++device) {
-      const auto last = static_cast<uint32_t>(random.below(4));
+      auto last = static_cast<uint32_t>(random.below(4));
       for (uint32_t i = 0; i < last; ++i) {
+        if (random.below(5) == 0) {
+          const auto count = static_cast<uint32_t>(1 + random.below(3));
+          events.push_back({Kind::kSkip, At(phase + 1, i, domain), static_cast<int32_t>(device), count});
+          i += count - 1;
+          last = std::max(last, i + 1);
+          continue;
+        }
         Event event{Kind::kOrdered, At(phase + 1, i, domain), static_cast<int32_t>(device)};
         event.dropped = with_drops && random.below(4) == 0;
         if (!event.dropped) inside.push_back({{i, device}, event.name()});

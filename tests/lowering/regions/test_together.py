@@ -1,5 +1,7 @@
 """Devices that all come to a callback go on from it together, or fail together: see `lowering/passes/in_region.py`."""
 
+import functools
+import itertools
 import re
 
 import jax
@@ -112,6 +114,48 @@ def test_a_function_is_threaded_for_where_it_is_called():
         assert _together(fx.jit(region), X) == calls
 
 
+SCANNED = lambda x: lax.scan(lambda x, _: (_shown(x), None), x, length=3)[0]  # noqa: E731
+
+
+def _shown(x):
+    fx.print("{}", x[0])
+    return x
+
+
+BRANCHES = {
+    "nothing": (_same, []),
+    "unordered": (lambda x: (fx.print("{}", x[0], ordered=False), x)[1], []),
+    "a record": (_shown, [1]),
+    "two": (lambda x: _shown(_shown(x)), [2]),
+    "a callback": (_call, [1]),
+    "a loop": (SCANNED, [3]),
+    "a loop in a function": (lambda x: _shown(jax.jit(SCANNED)(x)), [4]),
+    "a branch": (lambda x: lax.cond(x[0] > 1, SCANNED, _shown, x), [2, 3]),
+    "a check": (lambda x: (fx.check(x[0] > 0, "no"), x)[1], [1, 1]),
+    "a check of lanes": (jax.vmap(lambda x: (fx.check(x > 0, "no"), x)[1]), [1, 1]),
+    "a program that ends": (lambda x: fx.error_if(x, x[0] < 0, "no"), []),
+    "a rematerialized block": (jax.checkpoint(_shown), [1]),
+}
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize("name", BRANCHES)
+def test_devices_skip_as_many_as_other_branches_have(name, awaited):
+    """If it is of use: where they wait for callbacks."""
+    branch, skips = BRANCHES[name]
+    after = _call if awaited else _same
+    f = fx.jit(by_device(lambda x: after(lax.cond(x[0] > 0, branch, _same, x))))
+    found = [int(count) for count in re.findall(r"@effects_skip.*count = (\d+)", f.lower(X).as_text())]
+    assert sorted(found) == (skips if awaited or name == "a callback" else [])
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_switches_skip(check_vma):
+    body = lambda x: _call(lax.switch(x[0].astype(int), [_same, _shown, SCANNED], x))  # noqa: E731
+    text = fx.jit(by_device(body, check_vma=check_vma)).lower(X).as_text()
+    assert sorted(re.findall(r"@effects_skip.*count = (\d+)", text)) == ["2", "3"]
+
+
 def test_one_device_waits_for_nobody():
     assert not _together(fx.jit(by_device(_call, mesh=mesh_of(1))), X[:1])
     assert not _together(fx.jit(_call), X[:1])
@@ -167,6 +211,43 @@ def test_failure_of_one_is_of_all():
     in_process_of_its_own(__file__, "check_failure_of_one_is_of_all")
 
 
+def check_failure_behind_a_branch(lines):
+    """One that only some devices take, of which the callback may be."""
+    fails = None
+
+    def call(n, x):
+        if n == fails:
+            raise ValueError("as asked")
+        return x
+
+    def body(x):
+        n = lax.axis_index("x")
+        x = lax.cond(n % 2 == 0, lambda x: (fx.print("even {}", n), _call(x))[1], _same, x)
+        fx.print("all {}", n)
+        x = fx.callback(call, ONE, n, x)
+        return x + lax.psum(x, "x")
+
+    f = fx.jit(by_device(body))
+    before = ["even 0", "even 2", *(f"all {n}" for n in range(4))]
+
+    def fail():
+        with pytest.raises(fx.EffectError, match=r"raised ValueError\('as asked'\)") as ended:
+            f(jnp.ones(4)).block_until_ready()
+        assert ended.value.device == fails and "before" not in ended.value.counts
+        fx.effects_barrier()
+
+    for fails, after_error in itertools.product(range(4), ["stop", "go_on"]):  # noqa: B007 - `call` reads it
+        with fx.config.override(after_error=after_error):
+            assert lines(fail) == before
+    fails, outs = None, []
+    assert lines(lambda: outs.append(f(jnp.ones(4)))) == before
+    assert outs[0].tolist() == [5] * 4
+
+
+def test_failure_behind_a_branch():
+    in_process_of_its_own(__file__, "check_failure_behind_a_branch")
+
+
 def check_failure_ahead_of_what_xla_gathers():
     """Behind the region, in which devices do not wait for each other."""
     fails = None
@@ -191,7 +272,7 @@ def test_failure_ahead_of_what_xla_gathers():
     in_process_of_its_own(__file__, "check_failure_ahead_of_what_xla_gathers")
 
 
-def check_callback_runs_a_program_on_a_device_that_waits():
+def check_callback_runs_a_program_on_a_device_that_waits(lines):
     """It does not stand behind where the device waits for the one whose callback it is."""
     inner = jax.jit(lambda x: x + 1)
     other = {n: jax.device_put(jnp.float32(10 * n), device) for n, device in enumerate(jax.devices()[:4])}
@@ -199,13 +280,20 @@ def check_callback_runs_a_program_on_a_device_that_waits():
     def call(n, x):
         return np.asarray(inner(other[(int(n) + 1) % 4])).reshape(1) + x
 
-    def body(x):
-        return lax.psum(fx.callback(call, ONE, lax.axis_index("x"), x), "x") + x
+    def body(beside, x):
+        n = lax.axis_index("x")
+        beside(n)
+        return lax.psum(fx.callback(call, ONE, n, x), "x") + x
 
-    f = fx.jit(by_device(body))
-    for _ in range(20):
-        assert f(jnp.arange(4.0)).tolist() == [70, 71, 72, 73]
-    fx.effects_barrier()
+    def in_branch(n):
+        lax.cond(n == 2, lambda: [fx.print("only {}", n) for _ in range(3)] and None, lambda: None)
+
+    outs = []
+    for beside, shown in [(lambda n: None, []), (in_branch, ["only 2"] * 3)]:
+        f = fx.jit(by_device(functools.partial(body, beside)))
+        for _ in range(20):
+            assert lines(lambda f=f: outs.append(f(jnp.arange(4.0)))) == shown
+            assert outs.pop().tolist() == [70, 71, 72, 73]
 
 
 def test_callback_runs_a_program_on_a_device_that_waits():

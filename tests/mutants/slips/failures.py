@@ -123,8 +123,8 @@ SLIPS = (
     Slip(
         "failures.before",
         FILE,
-        "program.awaited, program.before = failure, before",
-        "program.awaited, program.before = failure, 0",
+        "program.before = None if in_region(token[PHASE]) else token[INDEX]",
+        "program.before = None",
         "An error does not say how many effects of its program came before it.",
         (f"{ERRORS}::test_error_of_a_sync_callback_says_what_became_of_the_rest",),
     ),
