@@ -188,6 +188,14 @@ def test_loose_region_is_compared_by_device() -> None:
         (
             "both",
             (Cond(Less(D, A), (Callback("sync", "s", (), "flat", False, (), False),), ()), Talk("psum", A, "a")),
+            False,
+        ),
+        (
+            "both",
+            (
+                Fori("i", D, 5, (Callback("sync", "s", (), "flat", False, (), False),)),
+                Talk("psum", A, "a"),
+            ),
             True,
         ),
         ("talk_ways", (Cond(Less(D, A), (Effect("ordered", "e", ()),), ()), Talk("psum", A, "a")), False),
@@ -201,6 +209,19 @@ def test_loose_regions(mode: str, body: Any, loose: bool) -> None:
     f0 = Function("f0", "jit", (Cond(Less(A, B), (Effect("ordered", "f", ()),), ()),))
     program = Program((f0,), (_region(*body, mode=mode),))
     assert loose_regions(program) == ({"r"} if loose else set())
+
+
+def test_devices_skip_what_other_branches_have() -> None:
+    """Where they wait for callbacks; elsewhere each goes on counting."""
+    two = (Effect("ordered", "one", (D,)), Effect("ordered", "two", (D,)))
+    branch = Cond(Less(D, Literal(1)), two, (Effect("ordered", "other", (D,)),))
+    waits = Callback("sync", "s", (D,), "flat", False, (), False, 0, "a", (("int32", 0),))
+    shows = Effect("ordered", "end", (D,))
+    case = _case(_region(branch, shows), placing=Placing((0, 1, 2), 1))
+    assert check(case)[0].lines == ["one 0", "other 1", "other 2", "two 0", "end 1", "end 2", "end 0"]
+    case = _case(_region(branch, shows, waits), placing=Placing((0, 1, 2), 1))
+    lines = ["one 0", "other 1", "other 2", "two 0", "end 0", "end 1", "end 2"]
+    assert check(case)[0].lines == [*lines, *(f"s {n} @0" for n in range(3))]
 
 
 def test_sequence_on_changing_devices_agrees_with_lines_written_by_hand() -> None:
@@ -282,7 +303,7 @@ def test_cases_reach_every_statement() -> None:
     assert set(kinds) == {
         *(f"entry_{entry}" for entry in ENTRIES),
         *(f"devices_{count}" for count in (2, 4, 8)),
-        *("threads_2", "threads_3", "explicit", "permuted", "changing_devices", "mixed", "loose"),
+        *("threads_2", "threads_3", "explicit", "permuted", "changing_devices", "mixed", "loose", "skips"),
         *("exported", "exported_for_several"),
         *("outside", "barriers", "capture", "order_process", "fails_in_region"),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.oracle.devices.loose import loose_regions
+from tests.oracle.devices.loose import loose_regions, skipping_regions
 from tests.oracle.devices.placing import Placing
 from tests.oracle.devices.region import Region
 from tests.oracle.language import Run, statements
@@ -60,6 +60,7 @@ class DeviceCase:
         found += ["fails_in_region"] * (self.after_error == "stop")
         found += ["mixed"] * (bool(placings) and len(placings) < len(self.runs))
         found += ["loose"] * any(loose_regions(run.program) for run in self.runs)
+        found += ["skips"] * any(skipping_regions(run.program) - loose_regions(run.program) for run in self.runs)
         items = [item for sequence in self.sequences for item in sequence]
         found += ["outside"] * any(isinstance(item, Outside) and bool(item.label) for item in items)
         found += ["barriers"] * any(isinstance(item, Outside) and not item.label for item in items)

@@ -83,9 +83,15 @@ def _is_called(name: str, tree: object) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def skipping_regions(program: Program) -> frozenset[str]:
-    """The regions in which devices skip numbers."""
+    """The regions in which devices skip numbers, or would if they diverged."""
     calls = {function.name: function.body for function in program.functions}
-    return frozenset(s.label for s in statements(program) if isinstance(s, Region) and devices_skip(s, calls))
+
+    def may_diverge(region: Region) -> bool:
+        whole = (region, *calls.values())
+        return is_branched(whole) or any(isinstance(s, Check) for s in statements(whole))
+
+    regions = [s for s in statements(program) if isinstance(s, Region) and may_diverge(s)]
+    return frozenset(region.label for region in regions if devices_skip(region, calls))
 
 
 @functools.lru_cache(maxsize=256)
