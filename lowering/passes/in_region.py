@@ -15,10 +15,10 @@ And a device whose callback has been answered may wait in a collective for one w
 If that callback then fails, or runs a program on the device that waits, the collective never ends. So devices go on
 together from a call with results. All of them must come there, and each must have had as many effects before: else the
 next effect of a device that waits may be ahead of those of the others, and keep them from coming. So it is in regions
-without effects inside of a `cond` or `while`.
+without a `while` whose turns have effects. Branches see to it that they have equally many: see `lowering/rules/cond.py`.
 
-Lastly, `fx.error_if` is such a `cond`, of which the devices know nothing where nothing is wrong. Where all come to it
-they ask each other ahead of it, and all take it if one does: see `lowering/rules/error_if.py`.
+Lastly, `fx.error_if` is a `cond`, of which the devices know nothing where nothing is wrong. Where all come to it they
+ask each other ahead of it, and all take it if one does: see there too.
 """
 
 from __future__ import annotations
