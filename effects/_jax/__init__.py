@@ -46,6 +46,7 @@ from effects._jax.core import is_reference as is_reference
 from effects._jax.core import is_reference_type as is_reference_type
 from effects._jax.core import physical_aval as physical_aval
 from effects._jax.core import physical_key_data as physical_key_data
+from effects._jax.core import plain_number as plain_number
 from effects._jax.core import tracer_names as tracer_names
 from effects._jax.core import typeof as typeof
 from effects._jax.core import zero_tangent as zero_tangent

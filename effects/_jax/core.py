@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax._src import ad_util, core
+from jax._src import ad_util, core, literals
 from jax._src import effects as jax_effects
 from jax._src.state.types import AbstractRef, RefEffect
 
@@ -37,6 +37,16 @@ def is_reference(x: Any) -> bool:
 def is_reference_type(aval: Any) -> bool:
     """Whether this is the type of a mutable reference."""
     return isinstance(aval, AbstractRef)
+
+
+def plain_number(x: Any) -> Any:
+    """A number as Python has it, in place of one to which JAX has given a type: functions with rules of their own get
+    such where they are called outside of programs. Anything else as it is."""
+    plain = _PLAIN.get(type(x))
+    return x if plain is None else plain(x)
+
+
+_PLAIN: dict[type, Any] = {literals.TypedInt: int, literals.TypedFloat: float, literals.TypedComplex: complex}
 
 
 def has_state(jaxpr: Any) -> bool:

@@ -68,7 +68,7 @@ def take_arguments(
             if isinstance(leaf, str) and holds_tracer(leaf):
                 name = _name_of(path)
                 raise TypeError(MSG_TRACER_IN_TEXT.format(call=call, where=where, text=leaf, path=name))
-            leaves.append(Static(leaf))
+            leaves.append(Static(_jax.plain_number(leaf)))
             continue
         if _jax.is_reference(leaf):
             leaf = leaf[...]  # what it holds now

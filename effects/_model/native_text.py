@@ -92,7 +92,8 @@ def field_of(
     if not spec:
         return field
     fixed = re.fullmatch(_FIXED, spec)
-    if style != Style.FORMAT or fixed is None or dtype.kind != "f" or (shape and options is not None):
+    # NumPy takes one of the types that it does not know for a float: `float8_e5m2`.
+    if style != Style.FORMAT or fixed is None or dtype.kind != "f" or texts or (shape and options is not None):
         return None
     if fixed[2] == "g" and fixed[1] == "0":
         return None

@@ -36,6 +36,30 @@ def test_print_shows_every_dtype_as_numpy_does(lines, name, value):
     assert shown == f"{expected} {expected!r} {expected!s}".splitlines()
 
 
+@pytest.mark.parametrize("name", [name for name in DTYPES if "float" in name])
+def test_print_keeps_to_a_specification_in_every_type(lines, name):
+    with jax.enable_x64(name == "float64"):
+        x = jnp.asarray(0.3, getattr(jnp, name))
+        shown = []
+        for spec in (".1f", ".0f", ".3e", ".2g", "6.2f"):
+            shown += lines(fx.jit(lambda x, spec=spec: fx.print(f"{{:{spec}}}", x)), x)
+    assert shown == [format(np.asarray(x)[()], spec) for spec in (".1f", ".0f", ".3e", ".2g", "6.2f")]
+
+
+@pytest.mark.parametrize("number", [3, True, 2.5, 1j])
+def test_numbers_are_pythons_own_in_functions_with_rules(lines, number):
+    """Outside of programs JAX gives them a type there, which is nobody's."""
+
+    @jax.custom_jvp
+    def f(number, x):
+        fx.print("{} {!r}", number, number)
+        fx.callback(lambda number: print(type(number).__name__), None, number)
+        return x
+
+    f.defjvp(lambda primals, tangents: (f(*primals), tangents[1]))
+    assert lines(f, number, 1.0) == [f"{number} {number!r}", type(number).__name__]
+
+
 def _bits(dtype):
     return st.integers(0, 2 ** (8 * np.dtype(dtype).itemsize) - 1)
 
