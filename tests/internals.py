@@ -26,6 +26,7 @@ from effects._model.site import Site as Site
 from effects._model.site import site_from as site_from
 from effects._model.where import where_called as where_called
 from effects._wire import write_header as write_header
+from effects.dispatch.draining import stall as stall
 from effects.dispatch.draining import watchdog as watchdog
 from effects.dispatch.draining.failures import Failures as Failures
 from effects.dispatch.draining.runtime import runtime as runtime

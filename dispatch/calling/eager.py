@@ -46,7 +46,14 @@ def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[l
     runtime.waiting.for_untracked_programs()
     runtime.waiting.settle_order()
     runtime.start()
-    stream = runtime.streams.current()
+    if site.results is not None and runtime.streams.current().dispatching:
+        # While a function is traced its program's epoch is open, and comes first: its trace would wait for itself.
+        with runtime.streams.nested_here() as stream:
+            return _publish_in(stream, site, records)
+    return _publish_in(runtime.streams.current(), site, records)
+
+
+def _publish_in(stream: Stream, site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
     depth = len(stream.dispatching)
     try:
         number = stream.open(_EAGER, stream.dispatching)

@@ -83,7 +83,7 @@ class Drain:
         self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
-        self._watch, self._other_devices = Watch(), OtherDevices(streams, failures, self.host_runs)  # the leader's
+        self._watch, self._other_devices = Watch(observers), OtherDevices(streams, failures, self.host_runs)  # leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
         self.before_start: Callable[[], None] = lambda: None  # what is called before the first thread starts

@@ -9,6 +9,7 @@ import contextvars
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
 from typing import Any, NamedTuple, TextIO
 
 import jax
@@ -311,11 +312,12 @@ class Replay:
         """A record's lanes, each of which is the one that is carried out when it has been taken."""
         _, token, device, _ = part
         for record in records_of(*part):
-            self._now = token, device, record.lane
+            self._now, self._observers.shown_at = (token, device, record.lane), monotonic()
             yield record
 
     def _write(self, text: str) -> None:
         Output(self._call[1])(text)
+        self._observers.shown_at = monotonic()
 
     def _observe(self, records: Records | list[Record], *, after_error: bool = False) -> None:
         if not after_error:

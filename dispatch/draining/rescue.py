@@ -37,6 +37,7 @@ def rescue(
     for message in watch.find_waiting_for_gpus(functions):
         LOGGER.warning(message)
     _let_asked_pass(watch, functions, suspended)
+    watch.stall.look(functions)
 
 
 def _free_stuck(

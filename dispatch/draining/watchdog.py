@@ -30,6 +30,8 @@ from effects._model.site import Site
 from effects._model.where import Where
 from effects.dispatch.draining.failures import ProgramKey
 from effects.dispatch.draining.host_runs import HostRun
+from effects.dispatch.draining.observers import Observers
+from effects.dispatch.draining.stall import Stall
 from effects.dispatch.streams.stream import Stream
 
 MSG_STUCK = (
@@ -70,7 +72,7 @@ _HELD_PATIENCE = 0.02
 """Seconds for which a function must have stood where it waits, before it is taken to wait for a program of JAX's."""
 
 _HELD_LONG = 1.0
-"""Seconds after which all that run are taken to do so."""
+"""Seconds after which one that runs is taken to do so."""
 
 _IDLE = 0.1
 """The share of a processor's time below which nothing is computed."""
@@ -133,9 +135,15 @@ class _Wait(NamedTuple):
 
 
 class Watch:
-    """What was seen of functions that run."""
+    """What was seen of functions that run.
 
-    def __init__(self) -> None:
+    Args:
+        observers: Know when something was last written.
+    """
+
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+        self.stall: Stall = Stall(self.computed)
         self._waits: dict[int, _Wait] = {}  # by the identity of their threads
         self._held: dict[int, _Wait] = {}  # the same, while something asked is held up
         self._held_since: float | None = None
@@ -151,7 +159,7 @@ class Watch:
         if hasattr(time, "pthread_getcpuclockid"):
             self._clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
 
-    def _computed(self) -> float:
+    def computed(self) -> float:
         """The seconds that this process has computed, but for the drain's threads."""
         computed = time.process_time()
         for clock in self._clocks[:]:
@@ -171,7 +179,7 @@ class Watch:
         if now < self._next or not any(function.reply for function in running.values()):
             return
         self._next = now + _LOOK
-        cpu = self._computed()
+        cpu = self.computed()
         seen = {
             thread: wait
             for thread, function in running.items()
@@ -232,10 +240,13 @@ class Watch:
         seen = {thread: _wait(function.stack or thread, function, now, 0.0) for thread, function in running.items()}
         self._held = {thread: wait.follow(self._held.get(thread)) for thread, wait in seen.items() if wait is not None}
         self._held_since = self._held_since or now
-        if now - self._held_since >= _HELD_LONG:
-            return set(suspended)
+        # Each function has its own time, and so has each write: many of them may take long, and wait for nothing.
+        begun = {thread: max(self._held_since, function.since) for thread, function in running.items()}
+        found = {running[thread].key[0] for thread, since in begun.items() if now - since >= _HELD_LONG}
+        if now - max(self._held_since, self._observers.shown_at) >= _HELD_LONG:
+            found |= {*suspended} - {function.key[0] for function in running.values()}
         stand = (thread for thread, wait in self._held.items() if now - wait.since >= _HELD_PATIENCE)
-        return {running[thread].key[0] for thread in stand}
+        return found | {running[thread].key[0] for thread in stand}
 
 
 def _below(thread: int, running: Mapping[int, Running]) -> Iterator[int]:

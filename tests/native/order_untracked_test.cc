@@ -39,6 +39,29 @@ TEST(test_untracked_record_waits_for_earlier_dispatches) {
   CheckAllEnded(play);
 }
 
+// If none of these programs ends, what has come passes them, and nothing that comes later.
+TEST(test_untracked_records_pass) {
+  Play play;
+  CHECK(!play.order.is_untracked_held_up());
+  play.order.let_untracked_pass();
+  play.open(1, 0); // dispatch 1
+  play.untracked(1, 1);
+  CHECK(!play.order.is_untracked_held_up()); // for the one before it, which has not come
+  play.untracked(1, 0);
+  CHECK(play.order.is_untracked_held_up());
+  CHECK_SEEN(play.take(), {});
+  play.order.let_untracked_pass();
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"untracked.0", "untracked.1"});
+  play.untracked(1, 2);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {});
+  play.close(1, 0, {{0, 0}});
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"end 1.0", "untracked.2"});
+  CheckAllEnded(play);
+}
+
 // The newest of the programs that were dispatched before it is one of them.
 TEST(test_untracked_record_waits_for_the_newest_dispatch) {
   Play play;

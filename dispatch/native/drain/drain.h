@@ -68,6 +68,9 @@ public:
   // Leader: see ReleaseOrder.
   bool is_asked_held_up() const { return order_.is_asked_held_up(); }
   void let_asked_pass(uint32_t thread) { order_.let_asked_pass(thread); }
+  // Whether a program waits for an answer, and an untracked record for programs that were dispatched before it.
+  bool is_untracked_held_up() const { return order_.is_untracked_held_up() && replies_.any_open(); }
+  void let_untracked_pass() { order_.let_untracked_pass(); }
 
 private:
   void read_inbox();

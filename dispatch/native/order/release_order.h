@@ -86,6 +86,10 @@ public:
   bool is_asked_held_up() const;
   // The functions that run for this thread seem to wait for it: until they end, it passes the thread's stream.
   void let_asked_pass(uint32_t thread);
+  // Whether an untracked record is here, and waits for programs that were dispatched before it came.
+  bool is_untracked_held_up() const;
+  // None of these programs ends: what is parked of untracked records passes them.
+  void let_untracked_pass() { untracked_passing_ = untracked_.parked.empty() ? 0 : untracked_.parked.rbegin()->first + 1; }
   // From now on there are untracked records.
   void expect_untracked() { untracked_expected_ = true; }
 
@@ -163,6 +167,7 @@ private:
   int unordered_suspended_ = 0;    // runs of unordered functions of untracked records, for which nothing waits
   uint32_t untracked_stamp_ = 0;   // of the newest untracked record that has left
   size_t untracked_num_asked_ = 0; // how many parked untracked records somebody waits for
+  uint64_t untracked_passing_ = 0; // untracked records below this wait for no program
 };
 
 } // namespace effects

@@ -50,6 +50,12 @@ bool ReleaseOrder::is_asked_held_up() const {
                      [](const auto &it) { return it.second.runs != 0 && !it.second.waits && !it.second.nested; });
 }
 
+bool ReleaseOrder::is_untracked_held_up() const {
+  if (untracked_.parked.empty() || !untracked_may_leave()) return false;
+  const auto &[first, parked] = *untracked_.parked.begin();
+  return first <= untracked_.next && parked.gap_count == 0 && !untracked_is_due(parked.header);
+}
+
 void ReleaseOrder::let_asked_pass(uint32_t thread) {
   if (thread == kUntrackedThread) untracked_waits_ = untracked_suspended_ != 0;
   if (const auto it = streams_.find(thread); it != streams_.end()) it->second.waits = it->second.runs != 0;
@@ -80,7 +86,7 @@ bool ReleaseOrder::flush_untracked(Release release) {
          may_leave(kUntrackedThread)) {
     Parked &parked = untracked_.parked.begin()->second;
     if (parked.gap_count == 0) {
-      if (!untracked_is_due(parked.header)) break;
+      if (untracked_.parked.begin()->first >= untracked_passing_ && !untracked_is_due(parked.header)) break;
       untracked_stamp_ = parked.header.token.epoch;
       if (parked.header.reply != 0) --untracked_num_asked_;
     }

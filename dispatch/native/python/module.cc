@@ -178,6 +178,8 @@ NB_MODULE(_native, m) {
   m.def("nest", [](uint32_t thread) { drain().nest(thread); });
   m.def("resume", [](uint32_t thread, uint64_t untracked) { drain().resume(thread, untracked); });
   m.def("is_asked_held_up", [] { return drain().is_asked_held_up(); });
+  m.def("is_untracked_held_up", [] { return drain().is_untracked_held_up(); });
+  m.def("let_untracked_pass", [] { drain().let_untracked_pass(); });
   m.def("let_asked_pass", [](uint32_t thread) { drain().let_asked_pass(thread); });
   m.def("show_python", [](bool all) { drain().show_python(all); });
 

@@ -1,5 +1,8 @@
 """What a callback may do: compute, issue effects, and wait for them."""
 
+import contextlib
+import functools
+import io
 import threading
 
 import jax
@@ -10,6 +13,7 @@ import pytest
 import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier
+from tests.internals import watchdog
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 pytestmark = pytest.mark.usefixtures("path")
@@ -114,6 +118,69 @@ def test_a_slow_callback_is_not_passed(outer):
     jax.jit(lambda x: fx.callback(asked, F32, x))(jnp.float32(2)).block_until_ready()
     meet_barrier()
     assert seen == ["slow", "asked"]
+
+
+class _SlowOutput(io.StringIO):
+    """Each write takes a while, unless the program has been passed."""
+
+    def __init__(self, seen, later):
+        super().__init__()
+        self._seen, self._later = seen, later
+
+    def write(self, text):
+        self._later.wait(0.06)
+        self._seen += text.splitlines()
+
+
+@pytest.mark.parametrize("through", ["callbacks", "output"])
+def test_many_that_are_slow_together_are_not_passed(through, monkeypatch):
+    """Each has its own time in which it may wait for nothing of JAX's."""
+    monkeypatch.setattr(watchdog, "_HELD_LONG", 0.25)
+    seen, later = [], threading.Event()
+
+    def slow(i):
+        later.wait(0.06)
+        seen.append(f"slow {i}")
+
+    def asked(x):
+        seen.append("asked")
+        later.set()
+        return x
+
+    last = jax.jit(lambda x: fx.callback(asked, F32, x))
+    last(jnp.float32(0)).block_until_ready()
+    seen.clear(), later.clear()
+    with contextlib.redirect_stdout(_SlowOutput(seen, later)):
+        for i in range(10):
+            fx.print("slow {}", i) if through == "output" else fx.callback(slow, None, i)
+    last(jnp.float32(1)).block_until_ready()
+    meet_barrier()
+    assert seen == [*(f"slow {i}" for i in range(10)), "asked"]
+
+
+@pytest.mark.parametrize("order", ["thread", "process"])
+def test_a_trace_may_wait_for_a_callback(order, lines):
+    """Its own program comes first in the order, and is not there yet."""
+
+    def fail():
+        raise ValueError("as asked")
+
+    @functools.partial(fx.jit, static_argnums=1)
+    def f(x, called):
+        with jax.ensure_compile_time_eval():
+            y = fx.callback(called, F32)
+        fx.print("{}", x)
+        return x + y
+
+    def run():
+        fx.print("before")
+        assert f(jnp.float32(1), lambda: np.float32(4)) == 5
+
+    with fx.config.override(order=order):
+        assert lines(run) == ["before", "1.0"]
+        with pytest.raises(fx.EffectError, match="as asked"):
+            f(jnp.float32(1), fail)
+        fx.effects_barrier()
 
 
 @pytest.mark.parametrize("kind", ["sync", "queued"])

@@ -9,7 +9,50 @@ def _in(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/dispatch/test_plain_programs.py::test_{name}" for name in names)
 
 
+NESTED = "tests/effects/callback/test_nested.py"
+STALL = "tests/dispatch/test_stall.py"
+
 SLIPS = (
+    Slip(
+        "plain.stalls",
+        "dispatch/draining/stall.py",
+        "            native.let_untracked_pass()\n",
+        "",
+        "Programs of `fx.jit` and `jax.jit` wait for each other for good.",
+        (f"{STALL}::test_a_program_that_takes_what_another_thread_has_asked_for",),
+    ),
+    Slip(
+        "plain.passes_a_function",
+        "dispatch/draining/stall.py",
+        "if running or not native.is_untracked_held_up()",
+        "if not native.is_untracked_held_up()",
+        "A record passes a program whose function runs.",
+        (f"{STALL}::test_a_program_that_runs_is_waited_for",),
+    ),
+    Slip(
+        "plain.passes_many_slow_ones",
+        "dispatch/draining/watchdog.py",
+        "max(self._held_since, function.since)",
+        "self._held_since",
+        "A callback passes many that are slow together.",
+        (f"{NESTED}::test_many_that_are_slow_together_are_not_passed",),
+    ),
+    Slip(
+        "plain.passes_a_slow_output",
+        "dispatch/draining/watchdog.py",
+        "max(self._held_since, self._observers.shown_at)",
+        "self._held_since",
+        "A callback passes lines that are being written to a slow output.",
+        (f"{NESTED}::test_many_that_are_slow_together_are_not_passed",),
+    ),
+    Slip(
+        "plain.trace_waits_for_itself",
+        "dispatch/calling/eager.py",
+        "if site.results is not None and runtime.streams.current().dispatching:",
+        "if False:",
+        "A callback that a trace waits for comes after the program that is traced.",
+        (f"{NESTED}::test_a_trace_may_wait_for_a_callback",),
+    ),
     Slip(
         "plain.effects_of_some_arguments",
         PROGRAMS,
