@@ -49,9 +49,12 @@ def _as_of_lanes(active: Any, x: Any) -> Any:
 
 
 def _has_only_effects(branch: Any) -> bool:
-    """Whether a branch has effects and computes nothing, so that no collective is in it either, for which devices would
-    wait. The program waits for none of them, or for one that ends it."""
-    return bool(branch.eqns) and all(
+    """Whether a branch is nothing but effects, so that no collective is in it either, for which devices would wait. The
+    program waits for none of them, or for those that end it, which may give the branch's results."""
+    given = {id(out) for eqn in branch.eqns for out in eqn.outvars}
+    if not branch.eqns or any(id(out) not in given for out in branch.jaxpr.outvars):
+        return False
+    return all(
         eqn.primitive is effect_p and (not eqn.outvars or eqn.params["site"].content.raises_itself)
         for eqn in branch.eqns
     )

@@ -15,7 +15,7 @@ And a device whose callback has been answered may wait in a collective for one w
 If that callback then fails, or runs a program on the device that waits, the collective never ends. So devices go on
 together from a call with results. All of them must come there, and each must have had as many effects before: else the
 next effect of a device that waits may be ahead of those of the others, and keep them from coming. So it is in regions
-without a `while` whose turns have effects. Branches see to it that they have equally many: see `lowering/rules/cond.py`.
+without a `while` whose turns have effects. Branches see to it that they have equally many: `lowering/rules/cond.py`.
 
 Lastly, `fx.error_if` is a `cond`, of which the devices know nothing where nothing is wrong. Where all come to it they
 ask each other ahead of it, and all take it if one does: see there too.
@@ -40,6 +40,8 @@ class InRegion(NamedTuple):
     collectives_after_effects: bool = False  # collectives are tied to the effects that stand ahead of them
     all_come: bool = False  # all devices come here, and equally often
     counts_agree: bool = False  # wherever all devices come, all have had as many effects
+    branches_skip: bool = False  # since branches skip what other branches have
+    turns_agree: bool = False  # the next loop makes as many turns on all devices
     has_collectives: bool = False  # a device that fails may be waited for
 
     @property
@@ -75,8 +77,8 @@ def inside(region: InRegion) -> Iterator[None]:
 
 
 def in_branch() -> InRegion:
-    """What is known inside of a `cond` or `while` that is here. Types do not say where all devices come, since what JAX
-    takes to be the same on all may differ if a callback has returned it."""
+    """What is known inside of a `cond` that is here, or of a `while` whose turns may not agree. Types do not say where
+    all devices come, since what JAX takes to be the same on all may differ if a callback has returned it."""
     return in_region()._replace(all_come=False)
 
 

@@ -14,7 +14,7 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._api.print_grad import print_grad_p
-from effects.lowering.holders import Extra, Holder, find_holder
+from effects.lowering.holders import Extra, find_holder
 from effects.lowering.passes.lanes import lane_by_lane
 from effects.lowering.passes.summary import effects_of, has_effects, summarize
 from effects.lowering.passes.tokens import registered_rule
@@ -129,8 +129,8 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
             return _jax.bind(eqn, operands)
         if (rule := _mask_rules.get(eqn.primitive)) is not None:
             return rule(MaskContext(eqn, mask_effects, masked), active, *operands, **eqn.params)
-        if (holder := find_holder(eqn.primitive)) is not None:
-            return _mask_held(holder, eqn, active, operands)
+        if find_holder(eqn.primitive) is not None:
+            return mask_held(eqn, active, operands)
         if registered_rule(eqn.primitive) is not None:
             return mask_lane_by_lane(eqn, active, operands)
         inside = (summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params))
@@ -168,8 +168,10 @@ def masked(jaxpr: Any) -> Any:
     return _masked_jaxpr(_jax.closed_jaxpr(jaxpr))
 
 
-def _mask_held(holder: Holder, eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
+def mask_held(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
     """The predicate is a constant to whatever holds a jaxpr."""
+    holder = find_holder(eqn.primitive)
+    assert holder is not None
 
     def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         return state, mask_effects(body, active, args)

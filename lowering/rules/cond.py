@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from effects import _jax
 from effects._model.primitive import effect_p
 from effects.lowering.emit.record import skip_p
 from effects.lowering.passes.counts import counts_in
 from effects.lowering.passes.in_region import asks, ends_program, in_branch, in_region, inside
-from effects.lowering.passes.masks import mask_effects
+from effects.lowering.passes.masks import MaskContext, mask_effects, mask_held, register_mask_rule
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
 
 
@@ -29,36 +30,19 @@ from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_
 def _cond_token_rule(
     ctx: TokenContext, tokens: Tokens, index: Any, *operands: Any, branches: Sequence[Any], **params: Any
 ) -> tuple[Tokens, Sequence[Any]]:
-    if asks(ctx.eqn):  # a mask says on which of them something is wrong
-        is_wrong = _jax.as_per_device(index != 0)
-        index = jax.lax.pmax(is_wrong.astype(index.dtype), jax.sharding.get_abstract_mesh().manual_axes)
-        operands, branches = (is_wrong, *operands), tuple(map(_for_all, branches))
+    if asks(ctx.eqn):
+        index, operands, branches = _taken_by_all(index, operands, branches)
     with inside(in_branch()):
-        if not in_region().counts_agree or ends_program(ctx.eqn):
-            return ctx.carry(ctx, tokens, index, *operands, branches=branches, **params)
-        keys = tuple(tokens)
-        counts = [counts_in(branch) or {} for branch in branches]
-        most = [max(count.get(key, 0) for count in counts) for key in keys]
-        padded = [
-            _padded(
-                ctx.threaded(branch, tokens), tuple(n - count.get(key, 0) for key, n in zip(keys, most, strict=True))
-            )
-            for branch, count in zip(branches, counts, strict=True)
-        ]
-    flat = _jax.cond_p.bind(index, *tokens.values(), *operands, branches=tuple(padded), **params)
-    return dict(zip(keys, flat, strict=False)), flat[len(keys) :]
+        if in_region().branches_skip and not ends_program(ctx.eqn):
+            return _skipping(ctx, tokens, index, operands, branches, params)
+        return ctx.carry(ctx, tokens, index, *operands, branches=branches, **params)
 
 
-@_jax.weakref_lru_cache
-def _padded(threaded: Any, missing: tuple[int, ...]) -> Any:
-    """A branch with tokens ahead of its results, which skips so many numbers of each at its end."""
-
-    def pad(*args: Any) -> list[Any]:
-        outs = _jax.evaluate(threaded, args)
-        tokens = [skip_p.bind(token, count=n) if n else token for token, n in zip(outs, missing, strict=False)]
-        return [*tokens, *outs[len(missing) :]]
-
-    return _jax.trace_to_jaxpr(pad, threaded.in_avals, like=threaded) if any(missing) else threaded
+def _taken_by_all(index: Any, operands: Sequence[Any], branches: Sequence[Any]) -> tuple[Any, Sequence[Any], Any]:
+    """An `fx.error_if` that all devices take if one does. A mask says on which of them something is wrong."""
+    is_wrong = _jax.as_per_device(index != 0)
+    index = jax.lax.pmax(is_wrong.astype(index.dtype), jax.sharding.get_abstract_mesh().manual_axes)
+    return index, (is_wrong, *operands), tuple(map(_for_all, branches))
 
 
 @_jax.weakref_lru_cache
@@ -76,3 +60,40 @@ def _for_all(branch: Any) -> Any:
     ends_all = _jax.trace_to_jaxpr(lambda *args: _jax.interpret(branch, args, apply), branch.in_avals, like=branch)
     avals = [_jax.per_device(_jax.boolean()), *branch.in_avals]
     return _jax.trace_to_jaxpr(lambda active, *args: mask_effects(ends_all, active, args), avals, like=branch)
+
+
+def _skipping(
+    ctx: TokenContext, tokens: Tokens, index: Any, operands: Sequence[Any], branches: Sequence[Any], params: Any
+) -> tuple[Tokens, Sequence[Any]]:
+    """Branches that count equally many effects under each key."""
+    counts = [counts_in(branch) for branch in branches]
+    assert None not in counts, "it is known of the whole region"
+    most = [max(count.get(key, 0) for count in counts) for key in tokens]
+    missing = [tuple(n - count.get(key, 0) for key, n in zip(tokens, most, strict=True)) for count in counts]
+    threaded = [ctx.threaded(branch, tokens) for branch in branches]
+    skipping = tuple(_skipping_at_end(*each) for each in zip(threaded, missing, strict=True))
+    flat = _jax.cond_p.bind(index, *tokens.values(), *operands, branches=skipping, **params)
+    return dict(zip(tokens, flat, strict=False)), flat[len(tokens) :]
+
+
+@_jax.weakref_lru_cache
+def _skipping_at_end(threaded: Any, missing: tuple[int, ...]) -> Any:
+    """A branch with tokens ahead of its results, which skips so many numbers of each at its end."""
+
+    def skip(*args: Any) -> list[Any]:
+        outs = _jax.evaluate(threaded, args)
+        tokens = [skip_p.bind(token, count=n) if n else token for token, n in zip(outs, missing, strict=False)]
+        return [*tokens, *outs[len(missing) :]]
+
+    return _jax.trace_to_jaxpr(skip, threaded.in_avals, like=threaded) if any(missing) else threaded
+
+
+@register_mask_rule(_jax.cond_p)
+def _mask_cond(
+    ctx: MaskContext, active: Any, index: Any, *operands: Any, branches: Sequence[Any], **params: Any
+) -> Sequence[Any]:
+    """A lane that is not there ends no program, nor does a device come to where programs end for its sake."""
+    if ends_program(ctx.eqn):
+        index = jnp.where(active, index, 0)
+        return _jax.cond_p.bind(index, *operands, branches=branches, **params)
+    return mask_held(ctx.eqn, active, [index, *operands])

@@ -40,7 +40,7 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
         site=site,
         call=call,
         edges=ctx.edges,
-        region=OUTSIDE if site.results is None or site.content.raises_itself else in_region(),
+        region=OUTSIDE if site.results is None or site.content.comes_without_lanes else in_region(),
     )
     return {key: token}, results
 

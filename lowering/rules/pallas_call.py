@@ -24,6 +24,7 @@ from effects._model.primitive import effect_p
 from effects.lowering.holders import Extra, holds_of_jax
 from effects.lowering.passes.bounds import with_and_without_checks, with_bounds_checks, without_bounds_checks
 from effects.lowering.passes.grid import needs_grid, show_grid, visit_grid, with_lane
+from effects.lowering.passes.in_region import in_region, inside
 from effects.lowering.passes.lanes import call_lanes, lanes_of, takes_lane
 from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
 from effects.lowering.passes.summary import declare_of_grid, summarize
@@ -206,7 +207,17 @@ def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any)
         return _thread_log(ctx, tokens, args, params)
     if params["interpret"] is not True:  # JAX's interpreters for other devices
         params = show_grid(params)
-    return ctx.thread(pallas.simulated_kernel(params, tuple(map(_jax.typeof, args))), tokens, args)
+    return _thread_simulated(ctx, tokens, args, params)
+
+
+def _thread_simulated(
+    ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Tokens, Sequence[Any]]:
+    """A simulated kernel is a loop over its grid, which is the same on all devices of a region."""
+    kernel = pallas.simulated_kernel(params, tuple(map(_jax.typeof, args)))
+    has_one_loop = sum(eqn.primitive is _jax.while_p for eqn in kernel.eqns) == 1
+    with inside(in_region()._replace(turns_agree=has_one_loop)):
+        return ctx.thread(kernel, tokens, args)
 
 
 def _needs_log(params: dict[str, Any]) -> bool:
@@ -235,7 +246,7 @@ def _thread_log(
 
     def simulate(rest: dict[str, Any]) -> Sequence[Any]:
         nonlocal tokens
-        tokens, outs = ctx.thread(pallas.simulated_kernel(rest, tuple(map(_jax.typeof, args))), tokens, args)
+        tokens, outs = _thread_simulated(ctx, tokens, args, rest)
         return outs
 
     outs, records = log_kernel(args, params, _log_options(params), simulate)

@@ -154,7 +154,13 @@ def _shard_map_token_rule(
         all_come=around.all_come or not mesh.manual_axes,
         has_collectives=has_collectives or bool(replica_axes) or around.has_collectives,  # XLA gathers between replicas
     )
-    known = known._replace(counts_agree=around.counts_agree if mesh.manual_axes else _counts_agree(jaxpr))
+    if mesh.manual_axes:
+        known = known._replace(counts_agree=around.counts_agree, branches_skip=around.branches_skip)
+    else:
+        # If branches skip, it must be of use: to a call that waits for its place among the effects of all devices.
+        diverge = mesh.size > 1 and _may_diverge(jaxpr, check_vma=False, asks_all=True)
+        branches_skip = diverge and _awaits(jaxpr) and counts_in(jaxpr) is not None
+        known = known._replace(counts_agree=branches_skip or not diverge, branches_skip=branches_skip)
     # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
     may_diverge = _may_diverge(jaxpr, check_vma, known.asks_all) and any(map(_waits, _eqns_in(jaxpr)))
     may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)
@@ -283,17 +289,14 @@ def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
     return True
 
 
-def _counts_agree(jaxpr: Any) -> bool:
-    """Whether devices have had equally many effects wherever all come. If branches are to see to that, by skipping what
-    other branches have, it must be of use: to a call that waits for its place among the effects of all devices."""
-    if not _may_diverge(jaxpr, False, True):
-        return True
-    awaited = (site for site in summarize(jaxpr).sites if site.results is not None)
-    return any(not site.content.raises_itself for site in awaited) and counts_in(jaxpr) is not None
+def _awaits(jaxpr: Any) -> bool:
+    """Whether devices wait for callbacks, an `fx.error_if` aside."""
+    return any(site.results is not None and not site.content.raises_itself for site in summarize(jaxpr).sites)
 
 
 def _may_diverge(jaxpr: Any, check_vma: bool, asks_all: bool) -> bool:
-    """Whether not all devices may come to some effect. `asks_all`: as `InRegion.asks_all`."""
+    """Whether not all devices may come to some effect. `asks_all`: as `InRegion.asks_all`. An `fx.error_if` to which
+    all come is none of these effects then."""
     for eqn in jaxpr.eqns:
         if not effects_of(eqn.effects) or (asks_all and ends_program(eqn)):
             continue

@@ -15,7 +15,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
 from effects.lowering.holders import loop_with_carried_predicate
-from effects.lowering.passes.in_region import in_branch, inside
+from effects.lowering.passes.in_region import in_branch, in_region, inside
 from effects.lowering.passes.masks import MSG_MISSING_MASK
 from effects.lowering.passes.summary import effects_of
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
@@ -32,7 +32,8 @@ def _while_token_rule(
         cond_jaxpr, body_jaxpr = _without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, params["body_nconsts"])
         args = (*args[:cond_nconsts], *args)
         params["body_nconsts"] += cond_nconsts
-    with inside(in_branch()):
+    region = in_region()
+    with inside(region._replace(turns_agree=False) if region.turns_agree else in_branch()):
         return ctx.carry(
             ctx, tokens, *args, cond_jaxpr=cond_jaxpr, body_jaxpr=body_jaxpr, cond_nconsts=cond_nconsts, **params
         )

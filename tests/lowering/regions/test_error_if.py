@@ -1,4 +1,4 @@
-"""`fx.error_if` where devices wait for each other: all end the program, or none. See `lowering/rules/error_if.py`."""
+"""`fx.error_if` where devices wait for each other: all end the program, or none. See `lowering/rules/cond.py`."""
 
 import itertools
 
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
 
 import effects as fx
 from tests.lowering.regions.meshes import by_device, in_parts, in_process_of_its_own, mesh_of
@@ -142,6 +143,85 @@ def check_beside_a_branch(lines):
 
 def test_beside_a_branch():
     in_process_of_its_own(__file__, "check_beside_a_branch")
+
+
+def _guarded(x):
+    """The predicate holds in lanes that do not get there."""
+    return lax.cond(x > 0, lambda x: fx.error_if(jnp.log(x), jnp.isnan(jnp.log(x)), "log of {}", x), lambda x: x * 0, x)
+
+
+def _in_scan(x):
+    return lax.scan(lambda x, _: (x + 0 * jax.vmap(_guarded)(x), None), x, length=2)[0]
+
+
+def check_lanes_that_are_not_there(lines):
+    x = np.array([1, 2, 3, 4, 5, 6, -7, -8], np.float32)
+    logs = np.where(x > 0, np.log(np.abs(x)), 0)
+    for check_vma in (True, False):
+        talks = fx.jit(by_device(lambda x: jax.vmap(_guarded)(x) + 0 * lax.psum(x, "x"), check_vma=check_vma))
+        np.testing.assert_allclose(talks(x), logs, rtol=1e-6)
+        scans = fx.jit(by_device(lambda x: _in_scan(x) + 0 * lax.psum(x, "x"), check_vma=check_vma))
+        assert scans(x).tolist() == x.tolist()
+
+        def waits(x):
+            jax.vmap(_guarded)(x)
+            fx.print("ahead {}", x[0])
+            x = fx.callback(_same, jax.ShapeDtypeStruct((2,), jnp.float32), x)
+            fx.print("behind {}", x[0])
+            return x
+
+        shown = [f"{word} {x[n]}" for word in ("ahead", "behind") for n in (0, 2, 4, 6)]
+        assert lines(fx.jit(by_device(waits, check_vma=check_vma)), x) == shown
+
+
+def test_lanes_that_are_not_there():
+    in_process_of_its_own(__file__, "check_lanes_that_are_not_there")
+
+
+def _in_kernel(x):
+    def kernel(source, out):
+        out[...] = fx.error_if(source[...], source[0] > 5, "{} is large", source[0])
+
+    return pl.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+
+def _large(x):
+    return fx.error_if(x, x > 5, "{} is large", x)
+
+
+HOLDERS = {
+    "lanes": lambda x: jax.vmap(_large)(x),
+    "lanes of lanes": lambda x: jax.vmap(jax.vmap(_large))(x[None])[0],
+    "a branch of lanes": lambda x: jax.vmap(
+        lambda x: lax.cond(x > 5, lambda x: fx.error_if(x, True, "{} is large", x), _same, x)
+    )(x),
+    "a branch in one": lambda x: jax.vmap(
+        lambda x: lax.cond(x > 4, lambda x: lax.cond(x > 0, _large, _same, x), _same, x)
+    )(x),
+    "a branch of lanes of lanes": lambda x: jax.vmap(jax.vmap(lambda x: lax.cond(x > 4, _large, _same, x)), in_axes=0)(
+        x[None]
+    )[0],
+    "a kernel": _in_kernel,
+}
+
+
+def check_holders():
+    for holder in HOLDERS.values():
+        f = fx.jit(by_device(lambda x, holder=holder: holder(x) + 0 * lax.psum(x, "x"), check_vma=False))
+        for wrong in (None, 0, 3):
+            x = np.arange(4, dtype=np.float32)
+            if wrong is None:
+                assert f(x).tolist() == x.tolist()
+                continue
+            x[wrong] += 6
+            with pytest.raises(fx.CheckError, match="is large") as ended:
+                f(x).block_until_ready()
+            assert (ended.value.message, ended.value.device) == (f"{x[wrong]} is large", wrong)
+
+
+def test_holders():
+    """Whatever holds it, no device waits for one that has ended."""
+    in_process_of_its_own(__file__, "check_holders")
 
 
 OF_PROCESSES = """

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import io_callback
+from jax.experimental import pallas as pl
 
 import effects as fx
 from tests.lowering.regions.meshes import by_device, in_parts, in_process_of_its_own, mesh_of
@@ -44,6 +45,14 @@ def _in_while_of_lane(x):
     return lax.while_loop(lambda x: x < 5, lambda x: (fx.print("{}", x), x + 1)[1], x)
 
 
+def _kernel(source, out):
+    out[...] = _call(source[...])
+
+
+def _looping_kernel(source, out):
+    out[...] = _in_while(source[...])
+
+
 def _together(f, x):
     """How many devices go on together, for each call of a program from which they do."""
     return [int(devices) for devices in re.findall(r"together = (\d+)", f.lower(x).as_text())]
@@ -62,12 +71,17 @@ BODIES = {
     "behind one on what may be another value on each device": (_behind_branch_on_a_returned_value, 2),
     "behind a loop with effects": (lambda x: _call(_in_while(x)), 0),
     "behind a loop of lanes": (lambda x: _call(jax.vmap(_in_while_of_lane)(x)), 0),
+    "in a kernel": (lambda x: pl.pallas_call(_kernel, ONE, interpret=True)(x), 1),
+    "in a loop in a kernel": (lambda x: pl.pallas_call(_looping_kernel, ONE, interpret=True)(x), 0),
     "without results": (lambda x: (fx.callback(_same, None, x), x)[1], 0),
 }
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("name", BODIES)
+# JAX checks no region around a kernel.
+CHECKED = [(name, check) for name in BODIES for check in (True, False) if "kernel" not in name or not check]
+
+
+@pytest.mark.parametrize(("name", "check_vma"), CHECKED)
 def test_devices_go_on_together_where_all_come(name, check_vma):
     body, calls = BODIES[name]
     assert _together(fx.jit(by_device(body, check_vma=check_vma)), X) == [4] * calls
@@ -135,6 +149,7 @@ BRANCHES = {
     "a check of lanes": (jax.vmap(lambda x: (fx.check(x > 0, "no"), x)[1]), [1, 1]),
     "a program that ends": (lambda x: fx.error_if(x, x[0] < 0, "no"), []),
     "a rematerialized block": (jax.checkpoint(_shown), [1]),
+    "lanes": (jax.vmap(lambda x: lax.cond(x > 0, lambda: (fx.print("{}", x), 1.0)[1], lambda: 0.0)), [1]),
 }
 
 
@@ -157,6 +172,8 @@ def test_switches_skip(check_vma):
 
 
 def test_one_device_waits_for_nobody():
+    in_branch = fx.jit(by_device(lambda x: _call(lax.cond(x[0] > 0, _shown, _same, x)), mesh=mesh_of(1)))
+    assert "effects_skip" not in in_branch.lower(X[:1]).as_text()
     assert not _together(fx.jit(by_device(_call, mesh=mesh_of(1))), X[:1])
     assert not _together(fx.jit(_call), X[:1])
 
