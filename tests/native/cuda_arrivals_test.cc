@@ -1,6 +1,7 @@
 // Records that a kernel brings to the host: no stream stands still for them.
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <string>
 #include <thread>
@@ -29,7 +30,7 @@ public:
     std::memcpy(StandIn_Memory(address), bytes.data(), bytes.size());
     const Span span{reinterpret_cast<void *>(address), bytes.size()};
     const cuda::InContextOf context(cuda::driver(), stream_);
-    cuda::Launch(cuda::driver(), stream_, &span, 1, [this](Span *operands, size_t) {
+    cuda::Launch(cuda::driver(), stream_, &span, 1, [this, kept = kept_](Span *operands, size_t) {
       const std::string come(static_cast<const char *>(operands[0].data), operands[0].size);
       seen.push_back(come.substr(0, 8) + come.substr(come.size() - 1));
       ++come_;
@@ -39,12 +40,18 @@ public:
   void wait(int count) {
     while (come_ < count) std::this_thread::yield();
   }
+  // Waits until what has not come is dropped.
+  void wait_for_the_end() {
+    const std::weak_ptr<int> kept = std::exchange(kept_, nullptr);
+    while (!kept.expired()) std::this_thread::yield();
+  }
 
   std::vector<std::string> seen; // by the thread that publishes, and read once they have come
 
 private:
   const cuda::Stream stream_;
   std::atomic<int> come_{0};
+  std::shared_ptr<int> kept_ = std::make_shared<int>(); // by each launch too
 };
 
 // Nothing comes while the stream stands still, and all of it comes in order then, of all sizes, with no host function.
@@ -151,6 +158,7 @@ TEST(test_streams_that_fail) {
   StandIn_FailStream(device.stream, 700);
   for (int i = 0; i < 7; ++i) launches.launch(large);
   launches.wait(7);
+  lost.wait_for_the_end();
   CHECK_EQ(lost.seen.size(), size_t{0});
   StandIn_LetGo(device.stream);
   CHECK_SEEN({StandIn_Complaints()}, {""});

@@ -90,14 +90,14 @@ void Arrivals::drop_failed() {
     driver = driver_;
   }
   for (Stream stream : asked) {
-    Result result = kSuccess;
+    bool has_failed = false;
     try {
       const InContextOf context(*driver, stream);
-      result = driver->query.function(stream);
-    } catch (const DriverError &) {
-      result = kNotReady; // nothing is known of the stream; a failed one says so by the query
+      CheckStream(*driver, stream);
+    } catch (const DriverError &) { // a device that has failed may fail at the context already
+      has_failed = true;
     }
-    if (result == kSuccess || result == kNotReady) continue;
+    if (!has_failed) continue;
     std::deque<Arrival> dropped; // destroyed with no lock held
     std::lock_guard lock(mutex_);
     dropped.swap(waiting_[stream]);

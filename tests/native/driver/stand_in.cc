@@ -146,6 +146,7 @@ int cuGetErrorString(int error, const char **text) {
 int cuStreamGetCtx(void *stream, void **context) {
   std::lock_guard lock(mutex);
   if (const int error = Begin("cuStreamGetCtx", false)) return error;
+  if (const int error = static_cast<Stream *>(stream)->error) return error; // as of all that is asked after a failure
   *context = stream;
   return kSuccess;
 }
