@@ -95,6 +95,26 @@ TEST(test_slots_share_blocks) {
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 
+// Large slots of many sizes need no more memory than the largest of them, and small ones take none of theirs.
+TEST(test_large_slots_serve_smaller_ones) {
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  cuda::PinnedPool pool;
+  const cuda::InContextOf context(cuda::driver(), static_cast<cuda::Stream>(device.stream));
+  constexpr size_t kBlock = size_t{1} << 18;
+  for (size_t blocks = 40; blocks > 1; --blocks)
+    for (size_t size : {blocks * kBlock, blocks * kBlock - 7, (blocks - 1) * kBlock + 1}) {
+      const cuda::Slot slot = pool.take(cuda::driver(), size);
+      std::memset(slot.data(), 1, size);
+    }
+  CHECK_EQ(StandIn_Calls("cuMemHostAlloc"), 1);
+  const cuda::Slot one = pool.take(cuda::driver(), kBlock + 1), other = pool.take(cuda::driver(), kBlock + 1),
+                   small = pool.take(cuda::driver(), kBlock);
+  std::memset(other.data(), 1, kBlock + 1);
+  CHECK_EQ(StandIn_Calls("cuMemHostAlloc"), 3);
+  CHECK_EQ(StandIn_Allocated(), 40 * kBlock + 2 * kBlock + kBlock);
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
 // Whatever the driver fails at, the handler's error says what that was, which error it had, and at which line. Nothing
 // is published then, no context is left behind, and the next call is as any other.
 TEST(test_errors_of_the_driver) {

@@ -8,19 +8,18 @@ Slot::~Slot() {
   if (pool_ != nullptr) pool_->give_back(*this);
 }
 
+size_t PinnedPool::size_of_slot(size_t size) {
+  if (size > kBlock) return (size + kBlock - 1) / kBlock * kBlock;
+  size_t rounded = kSmallest;
+  while (rounded < size) rounded *= 2;
+  return rounded;
+}
+
 Slot PinnedPool::take(const Driver &driver, size_t size, Stream stream) {
   if (stream != nullptr) wait_for_room(driver, size, stream);
   Slot slot(this, stream, size);
-  slot.size_ = kSmallest;
-  while (slot.size_ < size) slot.size_ *= 2;
-  {
-    std::lock_guard lock(mutex_);
-    if (auto it = free_.find(slot.size_); it != free_.end() && !it->second.empty()) {
-      slot.data_ = it->second.back();
-      it->second.pop_back();
-      return slot;
-    }
-  }
+  slot.size_ = size_of_slot(size);
+  if (take_free(slot)) return slot;
   const size_t size_of_block = std::max(slot.size_, kBlock);
   void *made = nullptr;
   driver.allocate_pinned(&made, size_of_block, kPortable | kMapped);
@@ -28,6 +27,18 @@ Slot PinnedPool::take(const Driver &driver, size_t size, Stream stream) {
   std::lock_guard lock(mutex_);
   for (size_t at = slot.size_; at < size_of_block; at += slot.size_) free_[slot.size_].push_back(slot.data_ + at);
   return slot;
+}
+
+bool PinnedPool::take_free(Slot &slot) {
+  std::lock_guard lock(mutex_);
+  const auto last = slot.size_ > kBlock ? free_.end() : free_.upper_bound(slot.size_);
+  const auto found =
+      std::find_if(free_.lower_bound(slot.size_), last, [](const auto &each) { return !each.second.empty(); });
+  if (found == last) return false;
+  slot.size_ = found->first;
+  slot.data_ = found->second.back();
+  found->second.pop_back();
+  return true;
 }
 
 void PinnedPool::wait_for_room(const Driver &driver, size_t size, Stream stream) {

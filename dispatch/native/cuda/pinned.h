@@ -65,11 +65,14 @@ public:
 
 private:
   friend class Slot;
+  static size_t size_of_slot(size_t size);
+  // One of the slot's size, or the smallest above it if that is larger than a block. Returns whether there is one.
+  bool take_free(Slot &slot);
   void give_back(const Slot &slot);
   void wait_for_room(const Driver &driver, size_t size, Stream stream);
 
   static constexpr size_t kSmallest = 256;
-  static constexpr size_t kBlock = size_t{1} << 18; // what the driver is asked for where slots are smaller
+  static constexpr size_t kBlock = size_t{1} << 18; // what the driver is asked for, or a multiple of it
   static constexpr size_t kMost = size_t{1} << 26;  // what the launches of a stream hold
 
   // Never held while the driver is called, which may wait for a device there, and so for a host function that gives a

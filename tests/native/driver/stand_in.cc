@@ -353,6 +353,13 @@ int StandIn_Calls(const char *function) {
   return calls[function];
 }
 
+size_t StandIn_Allocated() {
+  std::lock_guard lock(mutex);
+  size_t size = 0;
+  for (const auto &[data, pinned_size] : pinned) size += pinned_size;
+  return size;
+}
+
 int StandIn_Contexts() { return static_cast<int>(contexts.size()); }
 
 void *StandIn_Find(const char *function) {

@@ -34,6 +34,8 @@ void *StandIn_Find(const char *function);
 const char *StandIn_Complaints();
 // How often this function was called.
 int StandIn_Calls(const char *function);
+// The bytes of pinned memory that it has given.
+size_t StandIn_Allocated();
 // How many contexts the calling thread has.
 int StandIn_Contexts();
 }
