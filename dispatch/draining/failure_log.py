@@ -36,6 +36,12 @@ def log_failure(failure: BaseException) -> None:
         failure.add_note(f"It could not be logged: {errors.shown(error)}.")
 
 
+def log_warnings(texts: Iterable[str]) -> None:
+    """Logs what fails no program."""
+    for text in texts:
+        LOGGER.warning(text)
+
+
 def _is_one_line(failure: BaseException) -> bool:
     """Whether the line that was logged says all of it: the reader of a pipe has gone away."""
     cause = failure.__cause__

@@ -15,7 +15,7 @@ from effects._model.site import Site
 from effects._wire import INDEX, PHASE, UNTRACKED_THREAD, in_region
 from effects.dispatch.draining.background import in_main_thread, uninterrupted
 from effects.dispatch.draining.failed_program import FailedProgram
-from effects.dispatch.draining.failure_log import log_failure
+from effects.dispatch.draining.failure_log import log_failure, log_warnings
 from effects.dispatch.draining.kept import clear_callers, clear_frames, held_bytes
 from effects.dispatch.streams.table import Streams, UserThread
 from effects.lowering.host.native import native
@@ -108,6 +108,7 @@ class Failures:
             native.taken_host_failures()  # who comes meanwhile waits here, and finds them
         for _, failure in failed:
             log_failure(failure)
+        log_warnings(native.take_gpu_warnings())
 
     def _is_logged(self, owner: Owner, program: FailedProgram, failure: BaseException) -> bool:
         """Whether the program has had a failure, or one at the same line of the same function was logged which no

@@ -10,6 +10,7 @@
 
 #include "../../dispatch/native/cuda/arrivals.h"
 #include "../../dispatch/native/cuda/driver.h"
+#include "../../dispatch/native/cuda/host_failures.h"
 #include "../../dispatch/native/cuda/launch.h"
 #include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
@@ -134,15 +135,52 @@ TEST(test_arrivals_with_many_operands) {
 TEST(test_errors_of_the_kernel) {
   OnDevice device(On::kCudaByKernel, 1, drain().open(1, 0));
   Launching launching(device);
-  for (const char *function : {"cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel"}) {
-    StandIn_FailCall(function, 0, 700);
-    const std::string error = launching.record(device.token.token, 1);
-    CHECK(error.find("`" + std::string(function) + "` failed with CUDA_ERROR_ILLEGAL_ADDRESS") != error.npos);
-    CHECK_EQ(StandIn_Contexts(), 0);
-  }
+  StandIn_FailCall("cuLaunchKernel", 0, 700);
+  const std::string error = launching.record(device.token.token, 1);
+  CHECK(error.find("`cuLaunchKernel` failed with CUDA_ERROR_ILLEGAL_ADDRESS") != error.npos);
+  CHECK_EQ(StandIn_Contexts(), 0);
   device.synchronize();
   CHECK_EQ(publisher().count_published().records, uint64_t{0});
   CHECK(launching.record(device.token.token, 2).empty());
+  ++device.token.token.index;
+  CHECK_EQ(Play({[&] { CHECK(device.close().empty()); }}, 1).size(), size_t{1});
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// Where the driver cannot make the kernel, host functions are used, and that is said once of each device.
+TEST(test_kernel_that_cannot_be_loaded) {
+  OnDevice one(On::kCudaByKernel, 1, 0), other(On::kCudaByKernel, 1, 0);
+  int host_functions = 0;
+  for (const char *function : {"cuModuleLoadData", "cuModuleGetFunction"}) {
+    Launches launches(host_functions == 0 ? one : other);
+    StandIn_FailCall(function, 0, 221);
+    for (int i = 1; i <= 3; ++i) {
+      launches.launch("anything");
+      launches.wait(i);
+      CHECK_EQ(StandIn_Calls("cuLaunchHostFunc"), ++host_functions);
+    }
+    CHECK(cuda::host_failures().any());
+    const std::vector<std::string> warnings = cuda::host_failures().take_warnings();
+    CHECK_EQ(warnings.size(), size_t{1});
+    CHECK(warnings[0].find("`" + std::string(function) + "` failed with error 221") != std::string::npos);
+    CHECK(!cuda::host_failures().any());
+    CHECK_EQ(StandIn_Contexts(), 0);
+  }
+  CHECK_EQ(StandIn_Calls("cuModuleLoadData"), 2);
+  CHECK_EQ(StandIn_Calls("cuLaunchKernel"), 0);
+  CHECK_SEEN({StandIn_Complaints()}, {""});
+}
+
+// What a launch needs of the driver beside the launch is there before the program begins.
+TEST(test_launches_are_prepared_for) {
+  OnDevice device(On::kCudaByKernel, 1, drain().open(1, 0));
+  Launching launching(device);
+  const auto needed = [] { return StandIn_Calls("cuModuleLoadData") + StandIn_Calls("cuMemHostAlloc"); };
+  CHECK(launching.prepare(device.token.token, 1).empty());
+  CHECK(launching.prepare(device.token.token, 1).empty());
+  CHECK_EQ(needed(), 2);
+  CHECK(launching.record(device.token.token, 1).empty());
+  CHECK_EQ(needed(), 2);
   ++device.token.token.index;
   CHECK_EQ(Play({[&] { CHECK(device.close().empty()); }}, 1).size(), size_t{1});
   CHECK_SEEN({StandIn_Complaints()}, {""});

@@ -266,7 +266,7 @@ void *Put(const void *data, size_t size) {
 } // namespace
 
 Launching::Launching(OnDevice &device, uint64_t site, int64_t traits)
-    : load(CudaHandler(kRecordTarget, "instantiate")),
+    : load(CudaHandler(kRecordTarget, "instantiate")), begin(CudaHandler(kRecordTarget, "initialize")),
       run(CudaHandler(kRecordTarget, "execute")), loaded_{0, device.stream, nullptr} {
   const std::map<std::string, Attribute> attributes{{"site", static_cast<int64_t>(site)},
                                                     {"traits", traits | kRecordIsCounted},
@@ -287,6 +287,15 @@ std::string Launching::record(const Token &token, int32_t number, size_t token_s
       .operand(Put(&number, sizeof number), XLA_FFI_DataType_S32, {1})
       .result(at, XLA_FFI_DataType_U32, {length})
       .call(run);
+}
+
+std::string Launching::prepare(const Token &token, int32_t number) {
+  void *const at = Put(&token, sizeof token);
+  return Frame(loaded_)
+      .operand(at, XLA_FFI_DataType_U32, {4})
+      .operand(Put(&number, sizeof number), XLA_FFI_DataType_S32, {1})
+      .result(at, XLA_FFI_DataType_U32, {4})
+      .call(begin, XLA_FFI_ExecutionStage_INITIALIZE);
 }
 
 std::string Launching::close(const Token &token) {

@@ -96,9 +96,11 @@ public:
   // Frees the program.
   void unload();
   std::string record(const Token &token, int32_t number, size_t token_size = kTokenSize);
+  // As before the program begins in which the record is.
+  std::string prepare(const Token &token, int32_t number);
   std::string close(const Token &token);
 
-  void *load, *run; // the handler's stages
+  void *load, *begin, *run; // the handler's stages
 private:
   Loaded loaded_;
 };

@@ -42,6 +42,16 @@ std::string WhereOf(std::string_view description) {
 constexpr char kNoEnd[] = "The end of a program could not be recorded on the device.";
 constexpr char kNoRegion[] = "A device could not record that it enters or leaves a region.";
 
+// Before a program begins.
+ffi::Error Prepare(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets) {
+  return Guard("The records of a program could not be prepared for.", [&] {
+    const Driver &found = driver();
+    Spans buffers(args, 0);
+    const InContextOf context(found, stream);
+    PrepareLaunch(found, stream, buffers.data(), buffers.size());
+  });
+}
+
 // (token, *operands) -> token: see PublishRecord().
 ffi::Error Record(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs args,
                   ffi::RemainingRets) {
@@ -193,6 +203,8 @@ ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadUntracked(ffi::Dictionary attr
 
 XLA_FFI_DEFINE_HANDLER(kLoadCounted, LoadCounted, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kLoadUntracked, LoadUntracked, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kPrepare, Prepare,
+                       ffi::Ffi::BindInitialize().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets(),
                        {ffi::Traits::kCmdBufferCompatible});
 
@@ -235,14 +247,16 @@ XLA_FFI_DEFINE_HANDLER(kSkip, Skip,
 } // namespace
 
 const std::vector<Handler> &handlers() {
-  static constexpr char kOnLoad[] = "instantiate", kRun[] = "execute";
+  static constexpr char kOnLoad[] = "instantiate", kOnBegin[] = "initialize", kRun[] = "execute";
   const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
   static const auto *const all = [&] {
     auto *const handlers = new std::vector<Handler>{
         {kRecordTarget, kOnLoad, pointer(&Load<kLoadCounted>)},
+        {kRecordTarget, kOnBegin, pointer(kPrepare)},
         {kRecordTarget, kRun, pointer(kRecord)},
         {kCallTarget, kOnLoad, pointer(&Load<kLoadCounted>)},
         {kCallTarget, kRun, pointer(kCall)},
+        {kCloseTarget, kOnBegin, pointer(kPrepare)},
         {kCloseTarget, kRun, pointer(kClose)},
         {kEnterTarget, kRun, pointer(kEnter)},
         {kLeaveTarget, kRun, pointer(kLeave)},

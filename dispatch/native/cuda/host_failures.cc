@@ -18,7 +18,17 @@ bool Has(const std::deque<Program> &programs, const Program &program) {
 
 bool HostFailures::any() {
   std::lock_guard lock(mutex_);
-  return is_being_taken_ || !failures_.empty();
+  return is_being_taken_ || !failures_.empty() || !warnings_.empty();
+}
+
+void HostFailures::warn(std::string text) {
+  std::lock_guard lock(mutex_);
+  warnings_.push_back(std::move(text));
+}
+
+std::vector<std::string> HostFailures::take_warnings() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(warnings_, {});
 }
 
 bool HostFailures::has_failed(const Program &program) {

@@ -47,6 +47,9 @@ public:
       return false;
     }
   }
+  // Something to say that fails nothing.
+  void warn(std::string text);
+  std::vector<std::string> take_warnings();
   // Whether there is something to take, or somebody who has taken it is not done with it.
   bool any();
   // Whether this program has failed, and what it started is forgotten.
@@ -62,6 +65,7 @@ private:
   static constexpr size_t kMost = 100; // that are kept until they are taken, and programs that are remembered
   std::mutex mutex_;                   // guards all below
   std::vector<HostFailure> failures_;
+  std::vector<std::string> warnings_;
   bool is_being_taken_ = false;
   std::deque<Program> failed_; // programs that were noted, which go on: each of their devices may fail
 };

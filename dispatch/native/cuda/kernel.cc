@@ -2,8 +2,19 @@
 
 #include <map>
 #include <mutex>
+#include <string>
+
+#include "host_failures.h"
 
 namespace effects::cuda {
+namespace {
+
+constexpr char kNotLoaded[] = "The kernel by which the host would learn of records (`EFFECTS_GPU_RECORDS=kernel`) "
+                              "could not be loaded, so host functions are used on that GPU. ";
+constexpr char kInstead[] = " The driver compiles the kernel: for that it needs its library "
+                            "`libnvidia-ptxjitcompiler.so.1`, and the variable `CUDA_DISABLE_PTX_JIT` must not be set.";
+
+} // namespace
 
 // Each thread copies every so manieth word, or byte where something is no multiple of four. It sees to it that the host
 // has these before it has the flag (membar.sys), which the first thread sets when all have come so far (bar.sync).
@@ -78,10 +89,10 @@ END:
 }
 )";
 
-namespace {
-
 // Loaded once for each context; contexts of XLA's live as long as the process.
-KernelFunction KernelOf(const Driver &driver, Context context) {
+KernelFunction KernelOf(const Driver &driver, Stream stream) {
+  Context context = nullptr;
+  driver.get_context(stream, &context);
   static std::mutex mutex; // never held while the driver is called, which may wait for a device there
   static auto &kernels = *new std::map<Context, KernelFunction>;
   {
@@ -90,19 +101,21 @@ KernelFunction KernelOf(const Driver &driver, Context context) {
   }
   Module module = nullptr;
   KernelFunction kernel = nullptr;
-  driver.load_module(&module, kKernelText);
-  driver.find_kernel(&kernel, module, kKernelName);
+  try {
+    driver.load_module(&module, kKernelText);
+    driver.find_kernel(&kernel, module, kKernelName);
+  } catch (const DriverError &error) {
+    CheckStream(driver, stream);
+    kernel = nullptr;
+    host_failures().warn(std::string(kNotLoaded) + error.what() + kInstead);
+  }
   std::lock_guard lock(mutex);
   return kernels.try_emplace(context, kernel).first->second; // another thread's, if it was first
 }
 
-} // namespace
-
-void LaunchKernel(const Driver &driver, Stream stream, const KernelWork &work) {
-  Context context = nullptr;
-  driver.get_context(stream, &context);
+void LaunchKernel(const Driver &driver, Stream stream, KernelFunction kernel, const KernelWork &work) {
   void *parameters[] = {const_cast<KernelWork *>(&work)}; // the driver copies it
-  driver.launch_kernel(KernelOf(driver, context), 1, 1, 1, kKernelThreads, 1, 1, 0, stream, parameters, nullptr);
+  driver.launch_kernel(kernel, 1, 1, 1, kKernelThreads, 1, 1, 0, stream, parameters, nullptr);
 }
 
 } // namespace effects::cuda

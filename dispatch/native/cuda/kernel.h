@@ -1,7 +1,7 @@
 // A kernel of ours, which copies what lies on a device into memory of the host's that it can reach, and then sets a
 // flag there. So the host learns of it without a host function, for which a stream stands still.
 //
-// The thread that launches calls everything here.
+// The thread that launches calls everything here, with the stream's context, which is that of the kernel.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,11 @@ inline constexpr unsigned kKernelThreads = 128;
 // The kernel, in NVIDIA's language for all of its devices (PTX).
 extern const char *const kKernelText;
 
-// Puts the kernel into the stream, in the context that is the thread's. Throws DriverError.
-void LaunchKernel(const Driver &driver, Stream stream, const KernelWork &work);
+// The kernel as it is loaded on the stream's device; null, and a warning the first time, if it cannot be: the driver
+// compiles it, and may be without its compiler. Throws DriverError if the stream has failed.
+KernelFunction KernelOf(const Driver &driver, Stream stream);
+
+// Puts the kernel into the stream. Throws DriverError.
+void LaunchKernel(const Driver &driver, Stream stream, KernelFunction kernel, const KernelWork &work);
 
 } // namespace effects::cuda

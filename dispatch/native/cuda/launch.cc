@@ -81,7 +81,8 @@ std::atomic<Arrive> arrive{Arrive::kByHostFunction};
 constexpr size_t kMostByKernel = size_t{1} << 14;
 constexpr size_t kFlagSize = 64;
 
-void LaunchByKernel(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish) {
+void LaunchByKernel(const Driver &driver, Stream stream, KernelFunction kernel, const Span *buffers, size_t count,
+                    Publish publish) {
   Arrival arrival;
   arrival.publish = std::move(publish);
   arrival.copies.reserve(count);
@@ -101,7 +102,7 @@ void LaunchByKernel(const Driver &driver, Stream stream, const Span *buffers, si
         work.copies[work.num_copies++] = {AddressOf(from.data), AddressOf(to), static_cast<uint32_t>(from.size), 0};
       to += RoundUp8(from.size);
     }
-    LaunchKernel(driver, stream, work);
+    LaunchKernel(driver, stream, kernel, work);
     arrivals().add(driver, stream, arrival);
   } catch (...) {
     arrival.slot.abandon(); // some may be under way
@@ -109,13 +110,24 @@ void LaunchByKernel(const Driver &driver, Stream stream, const Span *buffers, si
   }
 }
 
+// Null: launches are by host functions.
+KernelFunction KernelIfUsed(const Driver &driver, Stream stream) {
+  const bool is_used = arrive.load(std::memory_order_relaxed) == Arrive::kByKernel && !arrivals().stopped();
+  return is_used ? KernelOf(driver, stream) : nullptr;
+}
+
 } // namespace
 
 void set_arrive(Arrive how) { arrive.store(how, std::memory_order_relaxed); }
 
+void PrepareLaunch(const Driver &driver, Stream stream, const Span *buffers, size_t count) {
+  const size_t flag = KernelIfUsed(driver, stream) != nullptr ? kFlagSize : 0;
+  if (const size_t size = flag + SizeOf(buffers, count); size != 0) pinned_pool().take(driver, size);
+}
+
 void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish) {
-  if (arrive.load(std::memory_order_relaxed) == Arrive::kByKernel && !arrivals().stopped())
-    return LaunchByKernel(driver, stream, buffers, count, std::move(publish));
+  if (KernelFunction kernel = KernelIfUsed(driver, stream))
+    return LaunchByKernel(driver, stream, kernel, buffers, count, std::move(publish));
   LaunchByHostFunction(driver, stream, buffers, count, std::move(publish));
 }
 

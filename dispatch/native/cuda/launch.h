@@ -28,6 +28,10 @@ enum class Arrive {
 };
 void set_arrive(Arrive how);
 
+// Has the memory of a launch of `buffers`, and the kernel, made ready, before the program begins: the driver may wait
+// for the device there.
+void PrepareLaunch(const Driver &driver, Stream stream, const Span *buffers, size_t count);
+
 // Puts copies of `buffers`, whose addresses are the device's, into the stream, and behind them a call of `publish`.
 // Each copy begins at a multiple of 8. Throws DriverError; then `publish` is not called.
 void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish);

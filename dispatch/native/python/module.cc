@@ -79,6 +79,12 @@ NB_MODULE(_native, m) {
       all.append(nb::make_tuple(failure.thread, failure.epoch, failure.text));
     return all;
   });
+  // What there is to log about GPUs, since the last call.
+  m.def("take_gpu_warnings", [] {
+    nb::list all;
+    for (const std::string &text : cuda::host_failures().take_warnings()) all.append(text);
+    return all;
+  });
   // For tests: another library is the driver.
   m.def("use_cuda_driver", [](const std::string &library) { cuda::use_driver(library); });
   m.def("loaded_site_type",
