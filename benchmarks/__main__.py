@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,16 @@ REPEATS, QUICK_REPEATS = 11, 7
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does what was asked for. Returns 1 if there is a gate and something is worse than the baseline; else 0, since a
-    missed target is shown, not failed."""
+    """Does what was asked for. Returns 1 if a case fails, or if there is a gate and something is worse than the
+    baseline; else 0, since a missed target is shown, not failed."""
     for module in MODULES:
         importlib.import_module(f"benchmarks.{module}")
     options = _parse(argv)
     if options.platform:
         # JAX's own callbacks need a CPU beside it.
         jax.config.update("jax_platforms", ",".join(dict.fromkeys([options.platform, "cpu"])))
-    runs = [json.loads(file.read_text()) for file in options.read] if options.read else [_measure(options)]
+    failed: list[str] = []
+    runs = [json.loads(file.read_text()) for file in options.read] if options.read else [_measure(options, failed)]
     console = Console(width=None if sys.stdout.isatty() else 120)
     for run in runs:
         show(run, console)
@@ -60,10 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         for file in draw(runs, options.plot):
             console.print(f"Drawn: {file}", highlight=False)
-    return _compare(options.gate, runs[-1], console) if options.gate else 0
+    if failed:
+        console.print(f"Failed, and not in the tables: {', '.join(failed)}. What is above says why.", highlight=False)
+    worse = _compare(options.gate, runs[-1], console) if options.gate else 0
+    return 1 if failed else worse
 
 
-def _measure(options: argparse.Namespace) -> dict[str, Any]:
+def _measure(options: argparse.Namespace, failed: list[str]) -> dict[str, Any]:
+    """The figures. What fails is shown and named in `failed`, and the other cases are measured all the same."""
     paces = {"quick"} if options.quick else {"quick", "usual", "slow"} if options.all else {"quick", "usual"}
     names = options.only or [name for name, case in CASES.items() if case.pace in paces]
     repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
@@ -75,9 +81,16 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         if CASES[name].on_cpus and jax.default_backend() != "cpu":
             progress.print("[dim]  left out: it can be measured on CPUs alone[/]", highlight=False)
             continue
-        results[name] = CASES[name].run(repeats)
+        try:
+            results[name] = CASES[name].run(repeats)
+        except (Exception, SystemExit):
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        for ratio in results[name].ratios:  # now, since a later case may end the process
+            progress.print(f"  {ratio.label}: {ratio.value:.3g}", highlight=False, markup=False)
         run = to_json(results, describe_machine(), repeats)
-        if options.json:  # now, since a later case may end the process
+        if options.json:
             options.json.write_text(json.dumps(run, indent=1) + "\n")
     return run
 
