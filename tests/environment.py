@@ -27,10 +27,15 @@ def xla_flags(devices: int, given: str = "") -> str:
 def environment() -> dict[str, str]:
     """Variables for this interpreter and those that tests start.
 
+    Several interpreters share a GPU, so none takes most of its memory at once, unless that is asked for.
+
     Interpreters share what Python compiles. If it is not to be written beside the sources, it is written into a
     temporary folder, unless the environment names another one; an empty name stands for none.
     """
-    variables = {"XLA_FLAGS": xla_flags(4, os.environ.get("XLA_FLAGS", ""))}
+    variables = {
+        "XLA_FLAGS": xla_flags(4, os.environ.get("XLA_FLAGS", "")),
+        "XLA_PYTHON_CLIENT_PREALLOCATE": os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
+    }
     if os.environ.get("PYTHONDONTWRITEBYTECODE") and "PYTHONPYCACHEPREFIX" not in os.environ:
         folder = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-bytecode")
         variables |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder)}
