@@ -1,12 +1,14 @@
 """The command `python -m tests.gpu`: builds the native module in this source tree, and runs tests and benchmarks on the
 GPU of this machine. It needs JAX with its plugin for CUDA, a C++ compiler, and no network: packages that are missing
-come from a folder of wheels.
+come from a folder of wheels. What each test and benchmark comes to is written at once, and a call that is killed loses
+none of it: the next goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import os
 import shutil
 import subprocess
@@ -32,30 +34,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=["host_function", "kernel"],
         help="how the host learns of records (both)",
     )
-    parser.add_argument("--no-tests", action="store_true", help="measure only")
     parser.add_argument("--no-build", action="store_true", help="the native module is built already")
+    parser.add_argument("--no-tests", action="store_true", help="measure only")
+    parser.add_argument("--no-benchmarks", action="store_true", help="test only")
+    parser.add_argument("--tests", metavar="EXPRESSION", default="", help="only these tests, as for pytest's `-k`")
+    parser.add_argument(
+        "--benchmarks", nargs="+", metavar="NAME", default=BENCHMARKS, help=f"only these ({', '.join(BENCHMARKS)})"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="DIR",
+        default=BUILD / "results",
+        help="where to write what each test and benchmark comes to, as soon as it does (build/gpu/results)",
+    )
+    parser.add_argument("--go-on", action="store_true", help="leave out what has passed and was measured there")
     parser.add_argument(
         "--minutes", type=float, default=20, help="after so many a command is stopped, and has failed (20)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to files of this name too")
     options = parser.parse_args(arguments)
     seconds = 60 * options.minutes
     if not options.no_build:
         _build(options.wheels, seconds)
+    folder = options.results.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     results = {"doctor": _run(seconds, sys.executable, "-m", "effects", "doctor")}
     pytest = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations", "10", "-p", "no:cacheprovider", "-m", "gpu"]
+    pytest += ["-k", options.tests, "-p", "tests.gpu.results", *(["--go-on"] if options.go_on else [])]
     if importlib.util.find_spec("xdist") is not None:
         pytest += ["-n", str(min(8, os.cpu_count() or 1))]
     for how in options.records:
         os.environ["EFFECTS_GPU_RECORDS"] = how
         if not options.no_tests:
-            results[f"tests, {how}"] = _run(seconds, *pytest, *TESTS)
-    for how in options.records:
+            results[f"tests, {how}"] = _run(seconds, *pytest, "--results", folder / f"tests-{how}.txt", *TESTS)
+    benchmark = [sys.executable, "-m", "benchmarks", "--platform", "cuda", "--repeats", "5", "--only"]
+    for how, name in itertools.product(options.records, () if options.no_benchmarks else options.benchmarks):
         os.environ["EFFECTS_GPU_RECORDS"] = how
-        named = options.json and options.json.with_stem(f"{options.json.stem}-{how}").resolve()
-        figures = () if named is None else ("--json", named)
-        command = [sys.executable, "-m", "benchmarks", "--platform", "cuda", "--only", *BENCHMARKS, "--repeats", "5"]
-        results[f"benchmarks, {how}"] = _run(seconds, *command, *figures)
+        figures = folder / f"{name}-{how}.json"
+        if not (options.go_on and figures.exists()):
+            results[f"{name}, {how}"] = _run(seconds, *benchmark, name, "--json", figures)
     failed = [name for name, passed in results.items() if not passed]
     print(f"\nfailed: {', '.join(failed)}" if failed else "\nall passed")
     return int(bool(failed))
