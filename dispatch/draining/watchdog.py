@@ -20,12 +20,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
-from effects._jax import PjitFunction, array_of, devices_of
+from effects._jax import PjitFunction, array_of, devices_of, is_compiling
 from effects._model.site import Site
 from effects._model.where import Where
 from effects.dispatch.draining.failures import ProgramKey
@@ -52,6 +52,14 @@ MSG_WAITS_FOR_GPU = (
     "long one. Compute in the callback with NumPy or on another device. Or have no effects inside of a `cond` or "
     "`while` in that `jax.shard_map`: then devices go on together from the callback."
 )
+MSG_WAITS_FOR_LAUNCH = (
+    "The callback `{name}` at {where} has been waiting for {seconds:.0f} seconds to compile or launch a program for a "
+    "GPU. While its own program waits for it there, XLA cannot try out kernels on that GPU, as it does when it "
+    "compiles a sum, for one. And when a compilation in any thread waits for that, XLA launches nothing on it: a "
+    "deadlock, unless the compiler or the GPU is busy. Compile ahead of time what callbacks run, and what other "
+    "threads run meanwhile. Or set `XLA_FLAGS=--xla_gpu_autotune_level=0` in the environment: then XLA tries out no "
+    "kernels, and programs may be slower."
+)
 
 _LOOK = 0.2
 """Seconds between two looks, and for which a function must have been running before anybody looks."""
@@ -64,6 +72,9 @@ _IDLE_PATIENCE = 8.0
 
 _GPU_PATIENCE = 10.0
 """Seconds for which a function must have stood where it waits for a GPU, before that is logged."""
+
+_COMPILER_PATIENCE = 60.0
+"""The same where it waits for a compiler, and something is computed meanwhile: that itself, perhaps."""
 
 _ARRAY_PATIENCE = 60.0
 """The same for one that does not stand still, or we do not know where, and has what cannot come in a variable."""
@@ -119,6 +130,7 @@ class _Wait(NamedTuple):
     """What a thread was seen to wait for, and since when."""
 
     where: tuple[int, ...]  # the same while it does not move
+    of: Literal["value", "launch", "compiler"]
     patience: float  # if devices are kept from what it waits for; infinite if they may not be
     on_cpu: bool  # whether nothing but this process's processors computes it
     since: float
@@ -127,7 +139,7 @@ class _Wait(NamedTuple):
 
     def follow(self, first: _Wait | None) -> _Wait:
         """The wait as of when it began: `first` is what was seen before."""
-        if first is None or (first.where, first.patience) != (self.where, self.patience):
+        if first is None or (first.where, first.of, first.patience) != (self.where, self.of, self.patience):
             return self
         if self.cpu - first.cpu > _IDLE * (self.since - first.idle_since + _LOOK):
             return self._replace(since=first.since)
@@ -216,13 +228,18 @@ class Watch:
         now = monotonic()
         for thread, wait in self._waits.items():
             function = running.get(thread)
-            if function is None or wait.on_cpu or not (function.reply and function.several):
+            if function is None or wait.on_cpu or not function.reply:
+                continue
+            if wait.of == "value" and not function.several:  # what has been launched comes there
                 continue
             seconds = now - wait.since
-            if seconds < _GPU_PATIENCE or function.site.id in self._told or jax.default_backend() == "cpu":
+            is_busy = wait.of == "compiler" and now - wait.idle_since < min(seconds, _GPU_PATIENCE)
+            patience = _COMPILER_PATIENCE if is_busy else _GPU_PATIENCE
+            if seconds < patience or function.site.id in self._told or jax.default_backend() == "cpu":
                 continue
             self._told.add(function.site.id)
-            yield MSG_WAITS_FOR_GPU.format(name=function.name, where=function.where, seconds=seconds)
+            message = MSG_WAITS_FOR_GPU if function.several and wait.of != "compiler" else MSG_WAITS_FOR_LAUNCH
+            yield message.format(name=function.name, where=function.where, seconds=seconds)
 
     def find_waiting(self, running: Mapping[int, Running], suspended: Iterable[int], held_up: bool) -> set[int]:
         """Whose functions seem to wait for what a callback of a program gives that JAX has dispatched: the numbers of
@@ -264,12 +281,15 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
     if innermost is None:
         return None
 
-    def wait(awaited: list[Any], kept: bool, *where: int) -> _Wait:
+    def wait(awaited: list[Any], kept: bool, *where: int, compiles: bool = False) -> _Wait:
         platforms = {device.platform for array in awaited for device in array.sharding.device_set}
         on_cpu = (platforms or {jax.default_backend()}) == {"cpu"}
         patience = _PATIENCE if kept else float("inf")
-        return _Wait(where or (id(innermost), innermost.f_lasti), patience, on_cpu, now, now, cpu)
+        of: Any = "compiler" if compiles else "value" if awaited else "launch"
+        return _Wait(where or (id(innermost), innermost.f_lasti), of, patience, on_cpu, now, now, cpu)
 
+    if is_compiling(innermost) and jax.default_backend() != "cpu":  # XLA tries out what it compiles for a GPU there
+        return wait([], False, compiles=True)
     # Python code that waits has in a variable what it waits for.
     while frame is not None and frame.f_code.co_filename.startswith(_WAITING):
         if awaited := _unready(_values(frame)):
@@ -300,7 +320,7 @@ def _wait(thread: int, function: Running, now: float, cpu: float) -> _Wait | Non
     own = function.own
     if own is not None and (awaited := _unready(output_token for _, output_token in list(own.running.values()))):
         return wait(awaited, any(map(_is_over_several, awaited)), own.thread, id(awaited[0]))
-    return _Wait((id(arrays[0]),), _ARRAY_PATIENCE, False, now, now, cpu) if arrays else None
+    return _Wait((id(arrays[0]),), "value", _ARRAY_PATIENCE, False, now, now, cpu) if arrays else None
 
 
 def frames() -> dict[int, FrameType]:

@@ -159,6 +159,7 @@ from effects._jax.runtime_tokens import array_of as array_of
 from effects._jax.runtime_tokens import block_until_token as block_until_token
 from effects._jax.runtime_tokens import devices_of as devices_of
 from effects._jax.runtime_tokens import forget_failed_tokens as forget_failed_tokens
+from effects._jax.runtime_tokens import is_compiling as is_compiling
 from effects._jax.runtime_tokens import is_token_ready as is_token_ready
 from effects._jax.runtime_tokens import jax_tokens as jax_tokens
 from effects._jax.runtime_tokens import unordered_tokens as unordered_tokens

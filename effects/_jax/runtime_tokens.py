@@ -1,13 +1,15 @@
-"""The tokens between the programs that JAX dispatches: `jax._src.dispatch`."""
+"""The tokens between the programs that JAX dispatches, `jax._src.dispatch`, and where JAX's code waits for XLA."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import jax
-from jax._src import core, dispatch
+from jax._src import compiler, core, dispatch
 from jax._src.interpreters import pxla
 
 from effects._jax.core import Tracer
@@ -55,3 +57,11 @@ def array_of(value: Any) -> Any:
 def devices_of(value: Any) -> list[Any]:
     """The devices of what JAX's Python code dispatches a program with; none if the value is something else."""
     return list(value._local_devices) if isinstance(value, pxla.ExecuteReplicated) else []
+
+
+_COMPILES = inspect.unwrap(compiler.backend_compile_and_load).__code__
+
+
+def is_compiling(frame: FrameType) -> bool:
+    """Whether XLA compiles where a thread stands in this frame."""
+    return frame.f_code is _COMPILES

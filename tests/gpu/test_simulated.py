@@ -122,6 +122,60 @@ for _ in range(5):
 """
 
 
+WAITS_FOR_LAUNCH = """
+import logging, os, sys, threading
+import jax, jax.numpy as jnp, numpy as np
+import effects as fx
+from effects.dispatch.draining import watchdog
+
+watchdog._GPU_PATIENCE = 1.0
+
+class End(logging.Handler):
+    def emit(self, record):
+        print(record.levelname, record.getMessage(), flush=True)
+        os._exit(7)
+
+logging.getLogger("effects").addHandler(End())
+FLOAT = jax.ShapeDtypeStruct((), "float32")
+zero = jnp.float32(0)
+inner = jax.jit(lambda x: x + 1)
+inner(zero).block_until_ready()
+total = jax.jit(lambda x: jnp.sum(jnp.arange(2048.0) * x))
+
+def compiles(x):
+    return np.float32(total(jnp.float32(x)))
+
+def launches(x):
+    thread = threading.Thread(target=total, args=(zero,))
+    thread.start()
+    while thread.is_alive():
+        inner(zero)
+    return np.float32(0)
+
+call = {
+    "compiles": lambda x: fx.callback(compiles, FLOAT, x),
+    "launches": lambda x: fx.callback(launches, FLOAT, x),
+    "in_its_own_time": lambda x: fx.async_done(fx.async_callback(compiles, FLOAT, x)),
+}[sys.argv[1]]
+print(float(fx.jit(call)(zero)))
+"""
+
+
+@pytest.mark.parametrize("how, name", [("compiles",) * 2, ("launches",) * 2, ("in_its_own_time", "compiles")])
+def test_callback_that_waits_for_a_compilation_is_named(how, name):
+    """XLA tries out kernels when it compiles, and waits there for programs that are being launched; nothing is launched
+    then. The log says so, and without trying out all is well."""
+    variables = _variables(1)
+    code = WAITS_FOR_LAUNCH.replace("sys.argv[1]", repr(how))
+    done = run_python(code, env=variables)
+    assert (done.returncode, done.stdout) == (0, "0.0\n"), done.stderr[-2000:]
+    tried_out = f"{variables['XLA_FLAGS']} --xla_gpu_autotune_level=4"  # as in XLA by itself
+    done = run_python(code, env={**variables, "XLA_FLAGS": tried_out})
+    assert done.returncode == 7, done.stderr[-2000:]
+    assert re.match(rf"WARNING The callback `{name}` at <string>:\d+ has been waiting for 1 seconds", done.stdout)
+    assert "--xla_gpu_autotune_level=0" in done.stdout
+
+
 def test_callback_that_waits_for_a_gpu_is_named():
     """A GPU of its program is in a collective, and waits there for the one whose callback it is."""
     done = run_python(WAITS_FOR_GPU, env=_variables(2))
