@@ -23,6 +23,9 @@ SUITES = {
         "-k=not keeps_no_other_waiting and not forged_ticket",
     ],
 }
+TRIES_OUT = "--xla_gpu_autotune_level=4"
+"""XLA's default, which the simulated GPUs' flags change."""
+
 CASES = [
     ("graphs", 1, "host_function"),
     *(("programs", gpus, records) for gpus in (1, 4) for records in ("host_function", "kernel")),
@@ -37,6 +40,13 @@ CASES = [
 def test_suites_pass_on_simulated_gpus(suite, gpus, records):
     """What a GPU would have been given is right, and in the right order."""
     assert_passes(SUITES[suite], {**_variables(gpus), "EFFECTS_GPU_RECORDS": records})
+
+
+def test_programs_pass_when_kernels_are_tried_out():
+    """As XLA does by itself where it compiles for a GPU, while other programs run there."""
+    variables = _variables(1)
+    flags = f"{variables['XLA_FLAGS']} {TRIES_OUT}"
+    assert_passes([*SUITES["programs"], "-k", "callback or random_programs or wait"], {**variables, "XLA_FLAGS": flags})
 
 
 def _variables(gpus):
@@ -169,8 +179,7 @@ def test_callback_that_waits_for_a_compilation_is_named(how, name):
     code = WAITS_FOR_LAUNCH.replace("sys.argv[1]", repr(how))
     done = run_python(code, env=variables)
     assert (done.returncode, done.stdout) == (0, "0.0\n"), done.stderr[-2000:]
-    tried_out = f"{variables['XLA_FLAGS']} --xla_gpu_autotune_level=4"  # as in XLA by itself
-    done = run_python(code, env={**variables, "XLA_FLAGS": tried_out})
+    done = run_python(code, env={**variables, "XLA_FLAGS": f"{variables['XLA_FLAGS']} {TRIES_OUT}"})
     assert done.returncode == 7, done.stderr[-2000:]
     assert re.match(rf"WARNING The callback `{name}` at <string>:\d+ has been waiting for 1 seconds", done.stdout)
     assert "--xla_gpu_autotune_level=0" in done.stdout

@@ -21,6 +21,7 @@ struct Function {
 };
 
 Work KernelOf(Function *function, Dim grid, Dim block, unsigned shared, void **given) {
+  if (function->kernel == nullptr) return [] {};
   std::vector<std::vector<std::byte>> parameters;
   for (const size_t size : ParametersOf(*function->kernel)) {
     const auto *const bytes = static_cast<const std::byte *>(given[parameters.size()]);
@@ -54,6 +55,12 @@ struct LaunchConfig {
 } // namespace
 
 extern "C" {
+
+// For other libraries of the simulated machine: a kernel that does nothing.
+void *simulated_idle_kernel() {
+  static Function idle{nullptr, "a kernel that does nothing"};
+  return &idle;
+}
 
 Result cuModuleLoadData(Loaded **made, const void *image) {
   CALLED_IN_CONTEXT("cuModuleLoadData")

@@ -12,6 +12,7 @@ int cuCtxSetCurrent(void *context);
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream);
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *stream);
 int cuStreamSynchronize(void *stream);
+void *simulated_idle_kernel();
 
 int nvmlInit_v2() { return 0; }
 int nvmlShutdown() { return 0; }
@@ -38,6 +39,12 @@ int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *str
                    : cuMemcpyHtoDAsync_v2(reinterpret_cast<uint64_t>(to), from, size, stream);
 }
 int cudaStreamSynchronize(void *stream) { return cuStreamSynchronize(stream); }
+// Of XLA's own kernels, which are in no module: they compare what two kernels give that it tries out, and what is
+// behind it in memory. None of them counts a difference.
+int cudaGetFuncBySymbol(void **function, const void *) {
+  *function = simulated_idle_kernel();
+  return 0;
+}
 int cudaGetLastError() { return 0; }
 int cudaPeekAtLastError() { return 0; }
 const char *cudaGetErrorName(int) { return "cudaErrorUnknown"; }

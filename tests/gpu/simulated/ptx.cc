@@ -71,8 +71,9 @@ public:
     // Braces are blocks or groups of operands. Registers of blocks have names of their own here.
     std::string flat;
     for (size_t i = 0; i < body.size(); ++i) {
-      const bool is_group = body[i] == '\1' && i + 1 < body.size() &&
-                            (body[i + 1] == '%' || body[i + 1] == '_' || std::isdigit(body[i + 1]) != 0);
+      const size_t next = body.find_first_not_of(" \t", i + 1);
+      const bool is_group = body[i] == '\1' && next != body.npos &&
+                            (body[next] == '%' || body[next] == '_' || std::isdigit(body[next]) != 0);
       if (is_group) {
         const size_t end = body.find('\2', i);
         flat += "{" + body.substr(i + 1, end - i - 1) + "}";
