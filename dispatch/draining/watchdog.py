@@ -233,7 +233,7 @@ class Watch:
             if wait.of == "value" and not function.several:  # what has been launched comes there
                 continue
             seconds = now - wait.since
-            is_busy = wait.of == "compiler" and now - wait.idle_since < min(seconds, _GPU_PATIENCE)
+            is_busy = wait.of == "compiler" and now - wait.idle_since < _GPU_PATIENCE
             patience = _COMPILER_PATIENCE if is_busy else _GPU_PATIENCE
             if seconds < patience or function.site.id in self._told or jax.default_backend() == "cpu":
                 continue

@@ -176,11 +176,15 @@ TEST(test_launches_are_prepared_for) {
   OnDevice device(On::kCudaByKernel, 1, drain().open(1, 0));
   Launching launching(device);
   const auto needed = [] { return StandIn_Calls("cuModuleLoadData") + StandIn_Calls("cuMemHostAlloc"); };
+  StandIn_FailCall("cuMemHostAlloc", 0, 2);
+  CHECK(launching.prepare(device.token.token, 1).empty()); // the launch says what fails at its line
+  CHECK_EQ(StandIn_Contexts(), 0);
+  const int before = needed();
   CHECK(launching.prepare(device.token.token, 1).empty());
   CHECK(launching.prepare(device.token.token, 1).empty());
-  CHECK_EQ(needed(), 2);
+  CHECK_EQ(needed(), before + 1);
   CHECK(launching.record(device.token.token, 1).empty());
-  CHECK_EQ(needed(), 2);
+  CHECK_EQ(needed(), before + 1);
   ++device.token.token.index;
   CHECK_EQ(Play({[&] { CHECK(device.close().empty()); }}, 1).size(), size_t{1});
   CHECK_SEEN({StandIn_Complaints()}, {""});
