@@ -168,7 +168,9 @@ import effects as fx
 faulthandler.dump_traceback_later(200, exit=True)
 
 def compute():
-    while not fx.stats()["waited"]:  # until the ring is full
+    is_full = False
+    while not is_full:
+        is_full = fx.stats()["waited"] > 0
         sum = float(jnp.arange(8.0).sum())
     print("computed", sum)
 
