@@ -261,6 +261,7 @@ def test_registered_rule_that_returns_nonsense():
 
 def _texts():
     """The texts of errors, by module and name."""
+    importlib.import_module("jax.experimental.pallas")  # with it what is changed there is imported, in its order
     for info in pkgutil.walk_packages(fx.__path__, "effects."):
         if info.name != "effects.__main__":
             for name, text in vars(importlib.import_module(info.name)).items():
