@@ -1,5 +1,6 @@
 """`fx.error_if` where devices wait for each other: all end the program, or none. See `lowering/rules/cond.py`."""
 
+import functools
 import itertools
 
 import jax
@@ -29,6 +30,13 @@ def _prints_in_branch(x):
     return lax.cond(x[0] == 0, lambda x: (fx.print("only {}", x[0]), x)[1], _same, x)
 
 
+def _in_loop_in_kernel(x):
+    def kernel(source, out):
+        out[...] = lax.while_loop(lambda x: x[0] > 1, lambda x: _ends(x, x[0] > 2), source[...])
+
+    return pl.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+
 def _reductions(body, **options):
     """How many collectives a region has that JAX was not asked for."""
     text = fx.jit(by_device(body, **options)).lower(X).as_text()
@@ -52,6 +60,7 @@ def test_devices_ask_each_other_whether_one_ends_the_program(check_vma):
     assert count(lambda x: lax.cond(x[0] > 1, lambda x: (fx.print("ends"), _ends(x, True))[1], _same, x)) == 0
     assert count(lambda x: lax.cond(x[0] > 1, lambda x: _ends(x, x[0] > 2), _same, x)) == 0
     assert count(lambda x: lax.while_loop(lambda x: x[0] > 1, lambda x: _ends(x, x[0] > 2), x)) == 0
+    assert check_vma or count(_in_loop_in_kernel) == 0
     # Nor need they without a collective: none waits for another.
     assert _reductions(lambda x: _ends(x, x[0] < 0), check_vma=check_vma) == -1
 
@@ -206,8 +215,12 @@ HOLDERS = {
 
 
 def check_holders():
+    def body(x, holder):
+        x = holder(x)
+        return x + 0 * lax.psum(x, "x")
+
     for holder in HOLDERS.values():
-        f = fx.jit(by_device(lambda x, holder=holder: holder(x) + 0 * lax.psum(x, "x"), check_vma=False))
+        f = fx.jit(by_device(functools.partial(body, holder=holder), check_vma=False))
         for wrong in (None, 0, 3):
             x = np.arange(4, dtype=np.float32)
             if wrong is None:

@@ -148,7 +148,7 @@ SLIPS = (
         "_may_diverge(jaxpr, check_vma=False, asks_all=True)",
         "_may_diverge(jaxpr, check_vma, asks_all=True)",
         "A device waits for others whose effects come after its own next one: a deadlock.",
-        (f"{REGIONS}/test_together.py::test_devices_go_on_together_where_all_come",),
+        (f"{REGIONS}/test_together.py::test_devices_of_different_counts",),
     ),
     Slip(
         "regions.failure_waits",
@@ -244,7 +244,7 @@ SLIPS = (
         "region._replace(turns_agree=False) if region.turns_agree else in_branch()",
         "region if region.turns_agree else in_branch()",
         "Loops of a kernel are taken to make as many turns on all devices.",
-        (f"{REGIONS}/test_together.py::test_devices_go_on_together_where_all_come",),
+        (f"{REGIONS}/test_error_if.py::test_devices_ask_each_other_whether_one_ends_the_program",),
     ),
     Slip(
         "regions.goes_on_where_another_is_wrong",
