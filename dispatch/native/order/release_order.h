@@ -89,7 +89,9 @@ public:
   // Whether an untracked record is here, and waits for programs that were dispatched before it came.
   bool is_untracked_held_up() const;
   // None of these programs ends: what is parked of untracked records passes them.
-  void let_untracked_pass() { untracked_passing_ = untracked_.parked.empty() ? 0 : untracked_.parked.rbegin()->first + 1; }
+  void let_untracked_pass() {
+    untracked_passing_ = untracked_.parked.empty() ? 0 : untracked_.parked.rbegin()->first + 1;
+  }
   // From now on there are untracked records.
   void expect_untracked() { untracked_expected_ = true; }
 
