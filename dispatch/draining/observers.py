@@ -144,7 +144,7 @@ class Observers:
         self._lock = threading.Lock()
         self._output: Any = None  # where the text goes of programs that JAX dispatched
         self._output_may_wait = False
-        self.shown_at = 0.0  # when something was last written, by `time.monotonic`
+        self.shown_at: float = 0.0  # when something was last written, by `time.monotonic`
         self.captures: tuple[Capture, ...] = ()  # of all threads
         self.handlers: tuple[Handler, ...] = ()
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from effects import _jax
 from effects._model.asynchronous import async_done_p
-from effects._model.operation import HostAwait
 from effects._model.primitive import effect_p
 from effects.lowering.passes.in_region import ends_program
 from effects.lowering.passes.summary import effects_of
@@ -35,8 +34,7 @@ def _counts_in(jaxpr: Any) -> Mapping[str, int] | None:
         keys = {key for effect in effects_of(eqn.effects) if counts(key := token_key(effect))}
         if not keys or ends_program(eqn):
             continue
-        is_end = eqn.primitive is async_done_p and isinstance(eqn.params["operation"], HostAwait)
-        if eqn.primitive is effect_p or is_end:  # one record
+        if eqn.primitive in (effect_p, async_done_p):  # one record; only the done of an asynchronous callback counts
             total.update(keys)
             continue
         inner = [counts_in(each) for each in _jax.jaxprs_in(eqn.params)]

@@ -265,6 +265,7 @@ TEST(test_stream_that_fails_while_room_is_awaited) {
   StandIn_FailStream(device.stream, 700);
   thread.join();
   CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != error.npos);
+  launches.wait_for_the_end(); // the stream is asked for until then
   StandIn_LetGo(device.stream);
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }

@@ -125,5 +125,5 @@ def test_devices_that_wait_for_callbacks_before_a_synchronous_start(reports):
         even, odd = 2 * process, 2 * process + 1
         (values, texts), (same_values, same_texts) = report["apart"]
         assert values == same_values == [[8 + even], [8 + odd]]
-        assert texts == [f"{even}", f"call([{odd}.])", f"called {odd}.0", f"{odd}"]
+        assert texts == [f"call([{odd}.])", f"called {odd}.0", f"{even}", f"{odd}"]
         assert sorted(same_texts) == sorted(texts)
