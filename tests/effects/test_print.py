@@ -48,7 +48,7 @@ def test_print_keeps_to_a_specification_in_every_type(lines, name):
 
 @pytest.mark.parametrize("number", [3, True, 2.5, 1j])
 def test_numbers_are_pythons_own_in_functions_with_rules(lines, number):
-    """Outside of programs JAX gives them a type there, which is nobody's."""
+    """Outside of programs JAX gives them a type there, which users have not written."""
 
     @jax.custom_jvp
     def f(number, x):

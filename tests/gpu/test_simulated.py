@@ -97,8 +97,8 @@ def test_cuda_graphs_are_made_of_what_is_around_effects(tmp_path):
     assert done.stdout.splitlines()[:10] == [*turns * 3, f"{3 * 3 * 2} launches"]
 
 
-WAITS_FOR_GPU = """
-import logging, os, sys
+ENDS_AT_A_WARNING = """
+import logging, os, sys, threading
 import jax, jax.numpy as jnp, numpy as np
 import effects as fx
 from effects.dispatch.draining import watchdog
@@ -111,7 +111,11 @@ class End(logging.Handler):
         os._exit(7)
 
 logging.getLogger("effects").addHandler(End())
-mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+"""
+
+WAITS_FOR_GPU = (
+    ENDS_AT_A_WARNING
+    + """mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 inner = jax.jit(lambda x: x + 1)
 inner(jnp.float32(0)).block_until_ready()
 
@@ -130,23 +134,12 @@ x = jax.device_put(jnp.arange(2.0), jax.NamedSharding(mesh, jax.P("x")))
 for _ in range(5):
     f(x).block_until_ready()
 """
+)
 
 
-WAITS_FOR_LAUNCH = """
-import logging, os, sys, threading
-import jax, jax.numpy as jnp, numpy as np
-import effects as fx
-from effects.dispatch.draining import watchdog
-
-watchdog._GPU_PATIENCE = 1.0
-
-class End(logging.Handler):
-    def emit(self, record):
-        print(record.levelname, record.getMessage(), flush=True)
-        os._exit(7)
-
-logging.getLogger("effects").addHandler(End())
-FLOAT = jax.ShapeDtypeStruct((), "float32")
+WAITS_FOR_LAUNCH = (
+    ENDS_AT_A_WARNING
+    + """FLOAT = jax.ShapeDtypeStruct((), "float32")
 zero = jnp.float32(0)
 inner = jax.jit(lambda x: x + 1)
 inner(zero).block_until_ready()
@@ -169,6 +162,7 @@ call = {
 }[sys.argv[1]]
 print(float(fx.jit(call)(zero)))
 """
+)
 
 
 @pytest.mark.parametrize("how, name", [("compiles",) * 2, ("launches",) * 2, ("in_its_own_time", "compiles")])

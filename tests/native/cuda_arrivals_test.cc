@@ -147,7 +147,7 @@ TEST(test_errors_of_the_kernel) {
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 
-// Where the driver cannot make the kernel, host functions are used, and that is said once of each device.
+// Where the driver cannot make the kernel, host functions are used, and one warning for each device says so.
 TEST(test_kernel_that_cannot_be_loaded) {
   OnDevice one(On::kCudaByKernel, 1, 0), other(On::kCudaByKernel, 1, 0);
   int host_functions = 0;

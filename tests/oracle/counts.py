@@ -17,7 +17,7 @@ class Unknown(Exception):
 
 
 class Unsaid(Exception):
-    """It is not said here."""
+    """This module does not say."""
 
 
 def count(body: Block_, functions: Mapping[str, Block_]) -> int:
@@ -25,7 +25,7 @@ def count(body: Block_, functions: Mapping[str, Block_]) -> int:
 
     Raises:
       Unknown: if the library does not know it before the program runs.
-      Unsaid: if it has a statement of which nothing is said here.
+      Unsaid: if it has a statement that this module does not know.
     """
     return sum(_count(statement, functions) for statement in body)
 
