@@ -182,6 +182,7 @@ from effects._jax.traces import launches_take_threads as launches_take_threads
 from effects._jax.traces import leave_traces as leave_traces
 from effects._jax.traces import outside_of_traces as outside_of_traces
 from effects._jax.traces import runs_now as runs_now
+from effects._jax.traces import traced_callers as traced_callers
 from effects._jax.traces import tracers_closed_over as tracers_closed_over
 from effects._jax.traces import with_flat_arguments as with_flat_arguments
 from effects._jax.trees import compiled_with_token as compiled_with_token

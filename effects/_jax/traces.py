@@ -6,12 +6,14 @@ import contextlib
 import copy
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import jax
 from jax._src import config as jax_config
 from jax._src import core
 from jax._src import mesh as jax_mesh
+from jax._src import source_info_util
 from jax._src.export import _export
 from jax._src.interpreters import partial_eval as pe
 
@@ -50,6 +52,21 @@ def is_staged() -> bool:
     while trace is not None and not isinstance(trace, pe.DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
     return trace is not None
+
+
+def traced_callers(frame: FrameType, at_most: int) -> list[FrameType]:
+    """The user's frames from which the function in this frame was called, the nearest first, as far as the function
+    that JAX is tracing. Outside of traces there are none."""
+    callers: list[FrameType] = []
+    caller = None if is_outside_of_traces() else frame.f_back
+    while caller is not None and len(callers) < at_most:
+        file = caller.f_code.co_filename
+        if file == pe.__file__:
+            return callers
+        if source_info_util.is_user_filename(file):
+            callers.append(caller)
+        caller = caller.f_back
+    return callers if caller is not None else []
 
 
 def is_being_traced() -> bool:

@@ -27,8 +27,10 @@ def describe_site(site: Site) -> str:
         "effect": describe_effect(site.effect),
         "content": site.content.describe(),
         "leaves": list(map(_describe_leaf, site.leaves)),
-        "where": [site.where.file, site.where.line, site.where.function],
+        "where": site.where,
     }
+    if site.where.callers:
+        description["callers"] = site.where.callers
     if not site.is_flat:  # with all that tells trees apart: types of keys and nodes, their own data
         description |= {"tree": _describe_tree(site.tree), "structure": str(site.tree)}
     if site.lanes:
@@ -59,7 +61,7 @@ def read_site(text: str) -> dict[str, Any]:
         "content": content_from(description["content"], read_operand),
         "leaves": leaves,
         "tree": tree or flat_arguments(len(leaves)),
-        "where": Where(*description["where"]),
+        "where": Where(*description["where"]).called_from(description.get("callers", ())),
         "lanes": tuple(description.get("lanes", ())),
         "mask": read_operand(description["mask"]) if "mask" in description else None,
         "grid": read_operand(description["grid"]) if "grid" in description else None,
