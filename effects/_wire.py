@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 30
+INTERFACE = 32
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -101,11 +101,12 @@ HEADER = np.dtype(
         ("device", "<i4"),
         ("reply", "<u4"),
         ("payload_size", "<u8"),
+        ("time", "<f8"),
     ]
 )
 """What a record begins with. Behind it comes its payload."""
 
-_CODES = {"<u2": "H", "<u4": "I", "<i4": "i", "<u8": "Q"}
+_CODES = {"<u2": "H", "<u4": "I", "<i4": "i", "<u8": "Q", "<f8": "d"}
 
 
 def _format_of(dtype: np.dtype) -> str:
@@ -131,6 +132,7 @@ class Header(NamedTuple):
     device: int
     reply: int
     payload_size: int
+    time: float
 
     @property
     def token(self) -> tuple[int, ...]:
@@ -141,9 +143,9 @@ def read_header(data: Any, at: int = 0) -> Header:
     return Header._make(_HEADER.unpack_from(data, at))
 
 
-def write_header(site: int, token: tuple[int, ...], device: int, payload_size: int) -> bytes:
+def write_header(site: int, token: tuple[int, ...], device: int, payload_size: int, time: float) -> bytes:
     """The header of a record that Python has made, by itself in its place."""
-    return _HEADER.pack(HEADER.itemsize + payload_size, Kind.ORDERED, 0, site, *token, device, 0, payload_size)
+    return _HEADER.pack(HEADER.itemsize + payload_size, Kind.ORDERED, 0, site, *token, device, 0, payload_size, time)
 
 
 def header_offset(field: str) -> int:
@@ -184,10 +186,10 @@ ALL_DEVICES = -1
 SCALARS = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "byte"),
-    *("thread", "device", "time", "lane"),
+    *("thread", "device", "lane"),
 )
 """The types whose values native code formats, in the order of their codes. "byte" stands for all others of one byte.
-The last three are no operand's: the number of the thread in a stream's number, when records are replayed, and a lane's
+The last three are no operand's: the number of the thread in a stream's number, the place of a device, and a lane's
 number along one of the `vmap`s."""
 
 # Calls of a compiled program
@@ -321,6 +323,7 @@ class CallbackRecord(NamedTuple):
     reply: int  # the number of the reply that a device waits for; 0 if none does
     several: bool  # it is one of several devices that ask
     payload: Any
+    time: float
 
 
 class RecordsBetween(NamedTuple):

@@ -323,7 +323,7 @@ class Drain:
         else:
             header = read_header(item.data)
             site = site or self._sites.find(header.site)
-            replay.records(Records.of_one(site, header.token, header.device, item.block))
+            replay.records(Records.of_one(site, header, item.block))
 
     def _replay(self, thread: int, epoch: int, call: Any) -> Replay:
         return Replay(self._failures, self._observers, call or outside_epochs(), (thread, epoch))
@@ -349,7 +349,7 @@ class Drain:
                     failures.count_after_end(key, count)
                 replay.records(Records(data, count, find))
                 continue
-            site_id, token, device, reply, several, payload = part
+            site_id, token, device, reply, several, payload, time = part
             site = find(site_id)
             if site.content.has_parts:
                 if (said := site.content.complaint(site, payload)) is not None:
@@ -358,13 +358,13 @@ class Drain:
                         from effects._model.kernel_log import grown
 
                         outgrown[call[0]] = sum(grown.values())
-                parts.extend(reversed([*parts_of(site, token, device, payload)]))
+                parts.extend(reversed([*parts_of(site, token, device, payload, time)]))
                 continue
             stopped = (failures.unended or failures.given_up) and replay.stopped
             if stopped or (failed and reply != 0):
                 native.note_cancelled()
                 if stopped:
-                    replay.leave_out([(site.of_record(payload), token, device, payload)])
+                    replay.leave_out([(site.of_record(payload), token, device, payload, time)])
                 else:
                     failures.count_after_end(key, 0, 1)
                 if reply:
@@ -374,7 +374,7 @@ class Drain:
             if failures.unended or failures.untracked_ended:
                 failures.count_after_end(key, 1)
             self.running[me] = site, key, token, reply, several, monotonic()
-            result = replay.function(site, token, device, payload, reply != 0)
+            result = replay.function(site, token, device, payload, time, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:
                 answer = reply, result, several and in_region(token[PHASE])

@@ -11,7 +11,7 @@ import numpy as np
 
 from effects._model.record import Records, count_lanes
 from effects._model.site import Site
-from effects._wire import TEXT_RUN, Item, ItemKind, RecordsBetween, read_header
+from effects._wire import TEXT_RUN, CallbackRecord, Item, ItemKind, RecordsBetween, read_header
 from effects.dispatch.draining.logs import parts_of
 
 
@@ -41,9 +41,10 @@ class LeftOut:
                 if len(part) == len(RecordsBetween._fields):
                     self._add_records(Records(*part, find_site))
                 else:
-                    site, payload = find_site(part[0]), part[-1]
+                    record = CallbackRecord._make(part)
+                    site, payload = find_site(record.site), record.payload
                     if site.content.has_parts:
-                        item.data.extend(reversed([*parts_of(site, part[1], part[2], payload)]))
+                        item.data.extend(reversed([*parts_of(site, record.token, record.device, payload, record.time)]))
                     else:
                         self.add(site, count_lanes(site.of_record(payload), payload))
         elif item.kind == ItemKind.TEXT:
@@ -53,10 +54,10 @@ class LeftOut:
             self._add_records(Records(item.data, item.count, find_site))
         else:
             header = read_header(item.data)
-            self._add_records(Records.of_one(find_site(header.site), header.token, header.device, item.block))
+            self._add_records(Records.of_one(find_site(header.site), header, item.block))
 
     def _add_records(self, records: Records) -> None:
-        for site, _, _, payload in records.parts():
+        for site, _, _, payload, _ in records.parts():
             self.add(site, count_lanes(site, payload))
 
     def total(self) -> int:

@@ -13,17 +13,17 @@ outgrown: dict[Any, int] = {}
 threads write it, and calls of the function read it."""
 
 
-def parts_of(log: Site, token: tuple[int, ...], device: int, logged: Any) -> Iterator[tuple[Any, ...]]:
+def parts_of(log: Site, token: tuple[int, ...], device: int, logged: Any, time: float) -> Iterator[tuple[Any, ...]]:
     """The parts of an item that a record of this site stands for, in order."""
     data, count = bytearray(), 0
     for site, payload in log.content.parts(log, logged):
         if not site.content.comes_alone:
-            data += write_header(site.id, token, device, len(payload)) + payload
+            data += write_header(site.id, token, device, len(payload), time) + payload
             count += 1
             continue
         if count:
             yield RecordsBetween(bytes(data), count)
             data, count = bytearray(), 0
-        yield CallbackRecord(site.id, token, device, 0, False, payload)
+        yield CallbackRecord(site.id, token, device, 0, False, payload, time)
     if count:
         yield RecordsBetween(bytes(data), count)

@@ -145,6 +145,7 @@ class Observers:
         self._output: Any = None  # where the text goes of programs that JAX dispatched
         self._output_may_wait = False
         self.shown_at: float = 0.0  # when something was last written, by `time.monotonic`
+        self._needs_time = False  # whether native code notes when records are published
         self.captures: tuple[Capture, ...] = ()  # of all threads
         self.handlers: tuple[Handler, ...] = ()
 
@@ -177,5 +178,9 @@ class Observers:
                 self._tell_native()
 
     def _tell_native(self) -> None:
+        watched = bool(self.captures or self.handlers)
+        if watched != self._needs_time:
+            self._needs_time = watched
+            native.need_time(watched)
         wanted = self.captures or any(handler.wants_lines() for handler in self.handlers)
         native.show_python(bool(wanted or self._output_may_wait))

@@ -21,7 +21,7 @@ from effects._bars import Output
 from effects._model.device import device_place
 from effects._model.host_call import take_results
 from effects._model.native_rows import NativeRows, plan_of_text
-from effects._model.record import Record, Records, count_lanes, records_of
+from effects._model.record import Part, Record, Records, count_lanes, records_of
 from effects._model.site import Site
 from effects._wire import UNTRACKED_THREAD
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey, stops_after_error
@@ -79,10 +79,6 @@ _OUTSIDE = native.Caller("a program outside fx.jit")
 def outside_epochs() -> Call:
     """What is in force for a record of a program that JAX dispatched: the present."""
     return Call(_OUTSIDE, sys.stdout, contextvars.copy_context())
-
-
-Part = tuple[Site, tuple[int, ...], int, Any]
-"""One record, all lanes together: its site, token, device and payload."""
 
 
 class _EndedElsewhere(Exception):
@@ -157,14 +153,14 @@ class Replay:
             self.leave_out(after.parts())
 
     def function(
-        self, site: Site, token: tuple[int, ...], device: int, payload: Any, awaited: bool
+        self, site: Site, token: tuple[int, ...], device: int, payload: Any, time: float, awaited: bool
     ) -> list[np.ndarray] | BaseException | None:
         """Runs a callback, once or lane by lane. Returns its results, or what it raised if a program waits for it."""
         result: list[np.ndarray] | BaseException | None = None
         try:
             self._now = token, device, ()
             # A copy: what a function sets in its context is its own.
-            result = self._call[2].copy().run(self._run, site, token, device, payload)
+            result = self._call[2].copy().run(self._run, site, token, device, payload, time)
         except _EndedElsewhere as ended:
             result = ended.failure
             result.function, result.token, result.device = self._call[0].name, token, device_place(device)
@@ -175,20 +171,20 @@ class Replay:
             else:
                 self.fail(error, site)
         if (self._failures.unended or self._failures.given_up) and self.stopped:
-            self.leave_out([(site.of_record(payload), token, device, payload)], self._lanes)
+            self.leave_out([(site.of_record(payload), token, device, payload, time)], self._lanes)
         return result
 
     def leave_out(self, parts: Iterable[Part], lanes: Iterable[tuple[int, ...]] | None = None) -> None:
         """Counts records that are not carried out, all their lanes or these, and shows them to the handlers that ask
         for such."""
         is_wanted = any(handler.after_error for handler in self._observers.handlers)
-        for site, token, device, payload in parts:
+        for site, token, device, payload, time in parts:
             if not site.content.is_counted:
                 continue
             left = site.lanes_of(payload) if lanes is None else lanes
             count = 0
             if is_wanted:
-                records = [Record(site, token, device, lane, payload, site.grid_of(payload)) for lane in left]
+                records = [Record(site, token, device, lane, payload, site.grid_of(payload), time) for lane in left]
                 for record in records:
                     record.after_error = True
                 self._call[2].run(self._observe, records, after_error=True)
@@ -199,7 +195,7 @@ class Replay:
 
     # In the context of the call.
 
-    def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any) -> list[np.ndarray]:
+    def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any, time: float) -> list[np.ndarray]:
         if site.num_dynamic_sizes:
             site = site.of_record(payload)
         call: Any = site.content  # a `HostCall`: the record says so
@@ -225,7 +221,7 @@ class Replay:
             self._now = token, device, lane
             args, kwargs = site.arguments(site.of_lane(values, lane) if calls_lanes else values)
             if observed or call.pass_record:
-                record = Record(site, token, device, lane, payload, site.grid_of(payload))
+                record = Record(site, token, device, lane, payload, site.grid_of(payload), time)
                 if observed:
                     self._observe([record])
                 if call.pass_record:
@@ -293,7 +289,7 @@ class Replay:
             # As with text of the drain's: it may be out in part, or an error that comes before anything is written.
             if not isinstance(error, OSError) and len(lines[1]) > 1:
                 return False
-            self.lose(error, [(site, count_lanes(site, payload)) for site, _, _, payload in shown.parts()])
+            self.lose(error, [(site, count_lanes(site, payload)) for site, _, _, payload, _ in shown.parts()])
         return True
 
     def _show_lanes(self, part: Part) -> list[Record] | None:
@@ -310,7 +306,7 @@ class Replay:
 
     def _noted(self, part: Part) -> Iterator[Record]:
         """A record's lanes, each of which is the one that is carried out when it has been taken."""
-        _, token, device, _ = part
+        _, token, device, _, _ = part
         for record in records_of(*part):
             self._now, self._observers.shown_at = (token, device, record.lane), monotonic()
             yield record

@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 30;
+inline constexpr int kInterface = 32;
 
 // Tokens
 
@@ -102,8 +102,9 @@ struct RecordHeader {
   int32_t device;
   uint32_t reply; // not 0: a device waits for the answer of this number; see Replies
   uint64_t payload_size;
+  double time; // when it was published, in seconds since 1970; 0: nothing needed to know
 };
-static_assert(sizeof(RecordHeader) == 48 && sizeof(RecordHeader) % 8 == 0, "the payload is 8-byte aligned");
+static_assert(sizeof(RecordHeader) == 56 && sizeof(RecordHeader) % 8 == 0, "the payload is 8-byte aligned");
 
 // Each operand of a payload begins at a multiple of 8.
 inline constexpr size_t RoundUp8(size_t n) { return (n + 7) & ~size_t{7}; }
@@ -129,7 +130,6 @@ enum class Scalar : uint8_t {
   // What is no operand.
   kThread, // the number of the thread in a stream's number
   kDevice, // the place of a device, from its number
-  kTime,   // when the records that come together are replayed
   kLane,   // the lane's number along one of the `vmap`s
 };
 
@@ -158,7 +158,6 @@ inline constexpr size_t SizeOf(Scalar type) {
     return 8;
   case Scalar::kComplex128:
     return 16;
-  case Scalar::kTime:
   case Scalar::kLane:
     break;
   }

@@ -11,9 +11,8 @@ from typing import Any
 
 import jax
 from jax._src import config as jax_config
-from jax._src import core
+from jax._src import core, source_info_util
 from jax._src import mesh as jax_mesh
-from jax._src import source_info_util
 from jax._src.export import _export
 from jax._src.interpreters import partial_eval as pe
 

@@ -41,7 +41,8 @@ class MarkedRecord(Record):
             first = header_offset("token") - HEADER.itemsize
             token = [self._number("uint32", first + 4 * i) for i in range(4)]
             device = self._number("device", header_offset("device") - HEADER.itemsize)
-            thread, time = self._number("thread", first), self._number("time", 0)
+            thread = self._number("thread", first)
+            time = self._number("float64", header_offset("time") - HEADER.itemsize)
         hidden = len(site.operands) - len(site.places)
         grid = None
         if site.grid is not None:

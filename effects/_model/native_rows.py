@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from effects._model.json_value import encode
 from effects._model.mark import Unfilled
 from effects._model.native import native
 from effects._model.native_text import Plan
@@ -44,7 +43,7 @@ class NativeRows:
                 plans[site.id] = plan
         if (options := print_options(np.get_printoptions())) is None:
             return None
-        return records.rows(plans, native.number_of_print_options(options), encode(records.time))
+        return records.rows(plans, native.number_of_print_options(options))
 
     def _plan(self, site: Site) -> Any:
         if site.id not in self._plans:

@@ -16,7 +16,7 @@ from effects._model.operand import Static
 from effects._model.python_value import python_value
 from effects._model.site import Site
 from effects._model.where import Where
-from effects._wire import HEADER, STREAM, header_offset, read_header, thread_of
+from effects._wire import HEADER, STREAM, Header, header_offset, read_header, thread_of
 
 
 class Record:
@@ -31,8 +31,8 @@ class Record:
         lane: Its lane under `vmap`: one number for each, the outermost first.
         grid: In a Pallas kernel: which program of the grid had it, as `pl.program_id` says along each axis. Under
             `vmap` of the kernel the lane stands ahead of these. None outside of kernels.
-        time: When it was replayed: seconds since the epoch, as `time.time()` has them. Records that came from the
-            device together have one time.
+        time: When its device published it: seconds since the epoch, as `time.time()` has them. Of a record that was
+            published before anything asked for records: when the host took it.
         after_error: Whether it was not carried out, since an effect of its program failed before. Only handlers that
             were added with `after_error=True` get such records.
 
@@ -209,12 +209,14 @@ def shown_index(record: Record) -> str:
     return f"[{', '.join(f'{part.start}:{part.stop}' for part in record.index or ())}]"
 
 
-def records_of(
-    site: Site, token: tuple[int, ...], device: int, payload: Any, time: float | None = None
-) -> Iterator[Record]:
+Part = tuple[Site, tuple[int, ...], int, Any, float]
+"""One record, all lanes together: its site, token, device, payload and time."""
+
+
+def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any, time: float) -> Iterator[Record]:
     """One record for each lane that has the effect, in order; one without lanes."""
     values = site.read(payload) if site.lanes else payload  # once for all lanes
-    grid, time = site.grid_of(payload), now() if time is None else time
+    grid = site.grid_of(payload)
     for lane in site.lanes_of(payload):
         yield Record(site, token, device, lane, values, grid, time)
 
@@ -232,15 +234,14 @@ class Records(Sequence[Record]):
         self._data = data
         self._count = count  # headers in `data`; a record with lanes is one
         self._find_site = find_site
-        self._one: tuple[Site, tuple[int, ...], int, Any] | None = None
+        self._one: Part | None = None
         self._sites: list[Site] | None = None
-        self.time: float = now()  # of all
 
     @classmethod
-    def of_one(cls, site: Site, token: tuple[int, ...], device: int, payload: Any) -> Records:
+    def of_one(cls, site: Site, header: Header, payload: Any) -> Records:
         """One record that travelled by itself."""
         records = cls(b"", 1, lambda _: site)
-        records._one = site.of_record(payload), token, device, payload
+        records._one = site.of_record(payload), header.token, header.device, payload, header.time
         return records
 
     @property
@@ -313,25 +314,22 @@ class Records(Sequence[Record]):
         if len(kept) == len(sites):
             return self
         data, count = native.select_records(self._data, [site.id for site in kept]) if kept else (b"", 0)
-        selected = Records(data, count, self._find_site)
-        selected.time = self.time
-        return selected
+        return Records(data, count, self._find_site)
 
-    def rows(self, plans: dict[int, Any], options: int, time: str) -> tuple[bytes, np.ndarray] | None:
+    def rows(self, plans: dict[int, Any], options: int) -> tuple[bytes, np.ndarray] | None:
         """The lines that native code makes of them, and where each ends; None if it has no hold of them.
 
         Args:
             plans: By site, how. A record of another site has no line.
             options: The number of the print options for arrays.
-            time: When they are replayed, as text.
         """
         if self._one is not None:
             return None
-        text, ends = native.rows(self._data, plans, options, time)
+        text, ends = native.rows(self._data, plans, options)
         return text, np.frombuffer(ends, np.uint64)
 
-    def parts(self) -> Iterator[tuple[Site, tuple[int, ...], int, Any]]:
-        """(site, token, device, payload) of each, lanes together."""
+    def parts(self) -> Iterator[Part]:
+        """Each of them."""
         if self._one is not None:
             yield self._one
         at = 0
@@ -340,9 +338,9 @@ class Records(Sequence[Record]):
             start = at + HEADER.itemsize
             at = start + header.payload_size
             payload = self._data[start:at]
-            yield self._find_site(header.site).of_record(payload), header.token, header.device, payload
+            yield self._find_site(header.site).of_record(payload), header.token, header.device, payload, header.time
 
-    def shown_parts(self) -> Iterator[tuple[int, tuple[Site, tuple[int, ...], int, Any]]]:
+    def shown_parts(self) -> Iterator[tuple[int, Part]]:
         """Those of `parts()` that are shown, with their places there: all, or the newest of each device and of the same
         lanes, where it shows all that those before it have shown."""
         site = self.only_site if self._count > 1 else None
@@ -360,13 +358,13 @@ class Records(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         for part in self.parts():
-            yield from records_of(*part, self.time)
+            yield from records_of(*part)
 
     def __len__(self) -> int:
         site = self.only_site
         if site is not None and site.mask is None:
             return self._count * math.prod(site.lanes)
-        return sum(count_lanes(site, payload) for site, _, _, payload in self.parts())
+        return sum(count_lanes(site, payload) for site, _, _, payload, _ in self.parts())
 
     @overload
     def __getitem__(self, index: int) -> Record: ...

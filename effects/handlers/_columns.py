@@ -88,7 +88,7 @@ def places_of(piece: Piece) -> dict[str, np.ndarray]:
     records, site = piece.records, piece.site
     if isinstance(records, Records):
         numbers = records.header_column("device", site).tolist()
-        time, lane = np.full(len(numbers), records.time), np.empty((len(numbers), 0), np.int32)
+        time, lane = records.header_column("time", site), np.empty((len(numbers), 0), np.int32)
         places = {number: device_place(number) for number in set(numbers)}
         device = [places[number] for number in numbers]
     else:

@@ -32,7 +32,7 @@ MSG_OTHER_COLUMNS = (
 class CsvHandler:
     """Writes the records of logs as a table: a line of commas for each, below a line of names.
 
-    The columns are `event`, `level`, `time` (seconds since the epoch, when the record was replayed), `device`, `lane`,
+    The columns are `event`, `level`, `time` (seconds since the epoch, when its device published it), `device`, `lane`,
     the fields of the first record, and `fields`: there are, as a JSON object, those fields of later records that the
     first has not. Fields that a record has not are empty, as is None. Numbers and strings are as Python writes them,
     bytes as hexadecimal digits, and everything else (arrays that have dimensions, pytrees) is JSON as

@@ -21,8 +21,8 @@ class JsonLinesHandler:
     """Writes each record as a JSON object on a line of its own, in order.
 
     An object has `effect`, `fields`, `args`, `where` (`file`, `line`, `function`), `device`, `process`, `thread`,
-    `token` (the four numbers of its place in program order), `lane` and `time` (seconds since the epoch, when it was
-    replayed); of a log also `event` and `level`, of a print
+    `token` (the four numbers of its place in program order), `lane` and `time` (seconds since the epoch, when its
+    device published it); of a log also `event` and `level`, of a print
     `fmt` and `text`, of a callback `text`; if it is unordered, `ordered`; if it was not
     carried out, `after_error`; if it is of a whole value of a program over several devices, `processes` (whose devices
     these are). Where there are several processes each has a log of its own,

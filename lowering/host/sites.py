@@ -45,6 +45,8 @@ class KnownSites:
         for listener in self._listeners:
             listener()
         with self._lock:
+            if site.content.call is not None and site.content.call.pass_record:
+                native.need_time(True)
             if not site.content.is_portable:
                 self._sites.setdefault(site.id, site)
                 return _Claim(site)

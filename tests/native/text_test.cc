@@ -28,7 +28,7 @@ std::string Text(Scalar type, std::vector<int64_t> shape, const std::vector<T> &
   std::vector<std::byte> payload(8 + values.size() * sizeof(T));
   if (!values.empty()) std::memcpy(payload.data() + 8, values.data(), values.size() * sizeof(T));
   std::string text;
-  Format(text, plan, payload.data(), {}, {options, {}});
+  Format(text, plan, payload.data(), {}, options);
   return text;
 }
 
@@ -92,7 +92,7 @@ TEST(test_rows_of_several_sites) {
   thread.type = Scalar::kThread;
   thread.offset = static_cast<int64_t>(offsetof(RecordHeader, token)) - static_cast<int64_t>(sizeof(RecordHeader));
   const std::string records = record(5, 11) + record(6, 12) + record(5, 13);
-  const Rows rows = FormatRows(records, {{5, &plan}}, {PrintOptions{}, {}});
+  const Rows rows = FormatRows(records, {{5, &plan}}, PrintOptions{});
   CHECK(rows.text == "11 of 713 of 7");
   CHECK(rows.ends == (std::vector<uint64_t>{7, 14}));
   CHECK(SitesOf(records) == (std::vector<uint64_t>{5, 6}));
@@ -116,12 +116,12 @@ TEST(test_lanes_that_have_the_effect) {
   plan.mask->strides = {0, 1};
   std::string text;
   std::vector<size_t> ends;
-  FormatLanes(text, plan, reinterpret_cast<const std::byte *>(payload.data()), {PrintOptions{}, {}},
+  FormatLanes(text, plan, reinterpret_cast<const std::byte *>(payload.data()), PrintOptions{},
               [&] { ends.push_back(text.size()); });
   CHECK(text == "0,0: 100,2: 101,0: 201,2: 20");
   CHECK(ends == (std::vector<size_t>{7, 14, 21, 28}));
   plan.lanes = {2, 0};
-  FormatLanes(text, plan, reinterpret_cast<const std::byte *>(payload.data()), {PrintOptions{}, {}},
+  FormatLanes(text, plan, reinterpret_cast<const std::byte *>(payload.data()), PrintOptions{},
               [] { CHECK(false); });
 }
 

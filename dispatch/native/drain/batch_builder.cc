@@ -84,7 +84,7 @@ void BatchBuilder::append_text(std::vector<Item> &items, const Plan &plan, uint6
   static const PrintOptions &by_default = PrintOptionsOf(0); // found once: that takes a lock
   const bool is_regular = IsRegular(plan);
   std::vector<TextRun> &runs = item->runs;
-  FormatLanes(item->data, plan, payload.data, {info.options != nullptr ? *info.options : by_default, {}}, [&] {
+  FormatLanes(item->data, plan, payload.data, info.options != nullptr ? *info.options : by_default, [&] {
     if (runs.empty() || runs.back().site != site || runs.back().epoch != info.epoch || !is_regular)
       runs.push_back({site, 0, info.epoch, 0});
     runs.back().end = item->data.size();
@@ -100,6 +100,7 @@ void BatchBuilder::append_record(std::vector<Item> &items, const RecordHeader &h
   if (item == nullptr || !Continues(*item, info))
     item = &Begin(items, large ? ItemKind::kLarge : ItemKind::kRecords, info);
   RecordHeader shown = header;
+  if (shown.time == 0) shown.time = UnixTime();                     // it was published before anything needed the time
   if ((shown.flags & kReplicated) != 0) shown.device = kAllDevices; // whichever was heard first
   item->data.append(reinterpret_cast<const char *>(&shown), sizeof shown);
   if (large) {

@@ -1,6 +1,7 @@
 #include "publisher.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -63,6 +64,8 @@ void Stats::note_high_water(uint64_t used) {
   if (used > high_water.load(std::memory_order_relaxed)) high_water.store(used, std::memory_order_relaxed);
 }
 
+double UnixTime() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
 Publisher::Publisher(WakeUp &wake_up) : wake_up_(wake_up), id_(NewId()) {}
 
 Token Publisher::next_untracked_token(bool ordered) {
@@ -82,6 +85,7 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
   header.device = device;
   header.reply = reply;
   header.payload_size = payload;
+  if (time_users.load(std::memory_order_relaxed) != 0) header.time = UnixTime();
 
   const bool large = sizeof header + payload > mine.ring.capacity() / 4;
   header.flags = static_cast<uint16_t>(flags | (large ? kLarge : 0));

@@ -33,6 +33,9 @@ struct Stats {
   void note_high_water(uint64_t used);
 };
 
+// The time in seconds since 1970, as Python's `time.time()` has it.
+double UnixTime();
+
 class Publisher {
 public:
   explicit Publisher(WakeUp &wake_up);
@@ -41,6 +44,9 @@ public:
   // Set by the host; `ring_bytes` counts for rings made afterwards.
   std::atomic<size_t> ring_bytes{size_t{1} << 20};
   std::atomic<WhenFull> when_full{WhenFull::kWait};
+
+  // How many need the time at which records are published.
+  std::atomic<uint32_t> time_users{0};
 
   Stats stats;
   ClosedPrograms closed;

@@ -40,7 +40,7 @@ nb::list ToCalls(Item &item) {
       show(at);
       nb::object operands = large ? ToArray(std::move(item.block), item.size) : nb::bytes(payload, header.payload_size);
       parts.append(nb::make_tuple(header.site, ToTuple(header.token), header.device, header.reply, IsOfSeveral(header),
-                                  operands));
+                                  operands, header.time));
       shown = next;
     } else {
       ++count;

@@ -15,8 +15,8 @@ inline constexpr std::initializer_list<const char *> kBatchFields = {
     "items", "finished", "forgotten", "untracked_released", "run", "untracked_in_run", "stopped"};
 inline constexpr std::initializer_list<const char *> kItemFields = {"kind",  "thread",        "epoch",  "count", "data",
                                                                     "block", "has_callbacks", "failed", "reply"};
-inline constexpr std::initializer_list<const char *> kCallbackRecordFields = {"site",  "token",   "device",
-                                                                              "reply", "several", "payload"};
+inline constexpr std::initializer_list<const char *> kCallbackRecordFields = {"site",    "token",   "device", "reply",
+                                                                              "several", "payload", "time"};
 inline constexpr std::initializer_list<const char *> kRecordsBetweenFields = {"data", "count"};
 
 nanobind::tuple ToTuple(const Token &token);

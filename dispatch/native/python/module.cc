@@ -67,9 +67,8 @@ NB_MODULE(_native, m) {
     return nb::make_tuple(status.library, status.version, status.why_none);
   });
   // Whether the host learns by a kernel of ours, and not by a host function, that a GPU has come to a record.
-  m.def("record_by_kernel", [](bool by_kernel) {
-    cuda::set_arrive(by_kernel ? cuda::Arrive::kByKernel : cuda::Arrive::kByHostFunction);
-  });
+  m.def("record_by_kernel",
+        [](bool by_kernel) { cuda::set_arrive(by_kernel ? cuda::Arrive::kByKernel : cuda::Arrive::kByHostFunction); });
   // What has failed in GPUs' host functions since the last call: (thread, epoch, text) of each.
   m.def("taken_host_failures", [] { cuda::host_failures().taken(); });
   m.def("has_host_failures", [] { return cuda::host_failures().any(); });
@@ -172,8 +171,7 @@ NB_MODULE(_native, m) {
   m.def("untracked_published", [] { return publisher().untracked_published.load(std::memory_order_acquire); });
 
   // The lead of the drain; see Drain.
-  m.def(
-      "stand_by", [] { return wake_up().stand_by(); }, nb::call_guard<nb::gil_scoped_release>());
+  m.def("stand_by", [] { return wake_up().stand_by(); }, nb::call_guard<nb::gil_scoped_release>());
   m.def("offer", [] { return wake_up().offer(); });
   m.def("reclaim", [] { return wake_up().reclaim(); });
   m.def("leave", [] { wake_up().leave(); });
@@ -188,6 +186,7 @@ NB_MODULE(_native, m) {
   m.def("let_untracked_pass", [] { drain().let_untracked_pass(); });
   m.def("let_asked_pass", [](uint32_t thread) { drain().let_asked_pass(thread); });
   m.def("show_python", [](bool all) { drain().show_python(all); });
+  m.def("need_time", [](bool needed) { publisher().time_users.fetch_add(needed ? 1 : -1, std::memory_order_relaxed); });
 
   nb::class_<DirectCalls>(m, "DirectCalls")
       .def(nb::init<nb::handle, double>(), nb::arg("host"), nb::arg("patience"))

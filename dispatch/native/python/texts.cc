@@ -33,8 +33,7 @@ void DefineTexts(nb::module_ &m) {
   // A record as text: what the drain makes of it.
   m.def("text", [](nb::handle plan, nb::bytes payload, uint32_t options) {
     std::string text;
-    FormatLanes(text, ToPlan(plan), static_cast<const std::byte *>(payload.data()), {PrintOptionsOf(options), {}},
-                [] {});
+    FormatLanes(text, ToPlan(plan), static_cast<const std::byte *>(payload.data()), PrintOptionsOf(options), [] {});
     return text;
   });
 
@@ -42,13 +41,13 @@ void DefineTexts(nb::module_ &m) {
                                       [](KeptPlan *kept, nb::handle plan) { new (kept) KeptPlan{ToPlan(plan)}; });
 
   // The lines of records, and where each ends, in 64 bits. Records of sites without a plan have none.
-  m.def("rows", [](nb::bytes records, nb::dict plans, uint32_t options, const std::string &time) {
+  m.def("rows", [](nb::bytes records, nb::dict plans, uint32_t options) {
     std::unordered_map<uint64_t, const Plan *> known;
     for (const auto [site, plan] : plans) known[nb::cast<uint64_t>(site)] = &nb::cast<const KeptPlan &>(plan).plan;
     Rows rows;
     {
       nb::gil_scoped_release release; // the arguments keep what is read
-      rows = FormatRows(View(records), known, {PrintOptionsOf(options), time});
+      rows = FormatRows(View(records), known, PrintOptionsOf(options));
     }
     return nb::make_tuple(ToBytes(rows.text.data(), rows.text.size()),
                           ToBytes(rows.ends.data(), rows.ends.size() * sizeof(uint64_t)));

@@ -57,6 +57,7 @@ nb::dict Header() {
   EFFECTS_FIELD(device);
   EFFECTS_FIELD(reply);
   EFFECTS_FIELD(payload_size);
+  EFFECTS_FIELD(time);
   return fields;
 }
 
@@ -153,7 +154,6 @@ nb::dict Wire() {
                                   {"byte", number(Scalar::kByte)},
                                   {"thread", number(Scalar::kThread)},
                                   {"device", number(Scalar::kDevice)},
-                                  {"time", number(Scalar::kTime)},
                                   {"lane", number(Scalar::kLane)}});
   wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget,
                            kSkipTarget, kAfterTarget, kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget,

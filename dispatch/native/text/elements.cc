@@ -254,7 +254,6 @@ Words Show(const Piece &piece, const Elements &elements, const PrintOptions &opt
     case Scalar::kByte:
     case Scalar::kThread:
     case Scalar::kDevice:
-    case Scalar::kTime:
     case Scalar::kLane:
       break;
     }

@@ -152,9 +152,8 @@ void FormatScalar(std::string &out, const Piece &piece, const std::byte *at) {
     return AppendInteger(out, Load<uint32_t>(at) >> kDomainBits);
   case Scalar::kDevice:
     return AppendInteger(out, PlaceOf(Load<int32_t>(at)));
-  case Scalar::kTime:
   case Scalar::kLane:
-    return; // they are no values of a record's
+    return; // it is no value of a record's
   }
 }
 
@@ -172,14 +171,11 @@ const std::byte *At(const Piece &piece, const std::byte *payload, const Lane &la
 
 namespace {
 
-void AppendField(std::string &out, const Piece &piece, const std::byte *payload, const Lane &lane, const Given &given) {
-  if (piece.type == Scalar::kTime) {
-    out += given.time;
-    return;
-  }
+void AppendField(std::string &out, const Piece &piece, const std::byte *payload, const Lane &lane,
+                 const PrintOptions &in_force) {
   if (piece.type == Scalar::kLane) return AppendInteger(out, lane[static_cast<size_t>(piece.offset)]);
   const std::byte *const at = At(piece, payload, lane);
-  const PrintOptions &options = piece.options != nullptr ? *piece.options : given.options;
+  const PrintOptions &options = piece.options != nullptr ? *piece.options : in_force;
   if (piece.style == Style::kRepr) return FormatRepr(out, piece, at, options);
   if (piece.shape.empty()) return FormatScalar(out, piece, at);
   if (piece.style == Style::kJson) return FormatNested(out, piece, at);
@@ -188,12 +184,13 @@ void AppendField(std::string &out, const Piece &piece, const std::byte *payload,
 
 } // namespace
 
-void Format(std::string &out, const Plan &plan, const std::byte *payload, const Lane &lane, const Given &given) {
+void Format(std::string &out, const Plan &plan, const std::byte *payload, const Lane &lane,
+            const PrintOptions &in_force) {
   size_t begin = 0;
   for (const Piece &piece : plan.pieces) {
     out += piece.literal;
     if (piece.wrap == Wrap::kBegin) begin = out.size();
-    if (piece.has_field) AppendField(out, piece, payload, lane, given);
+    if (piece.has_field) AppendField(out, piece, payload, lane, in_force);
     if (piece.wrap == Wrap::kEndString) QuoteString(out, begin);
     if (piece.wrap == Wrap::kEndCell) QuoteCell(out, begin);
     if (piece.wrap == Wrap::kEndLine)

@@ -59,30 +59,26 @@ struct Plan {
 // Whether each of its records is one text, of as many lines as any other's.
 bool IsRegular(const Plan &plan);
 
-// What is the same for records that come together.
-struct Given {
-  const PrintOptions &options;
-  std::string_view time; // what a field of Scalar::kTime shows
-};
-
 // The number of a lane along each axis.
 using Lane = std::vector<int64_t>;
 
 // Appends the text of a record in one lane. Any thread.
-void Format(std::string &out, const Plan &plan, const std::byte *payload, const Lane &lane, const Given &given);
+void Format(std::string &out, const Plan &plan, const std::byte *payload, const Lane &lane,
+            const PrintOptions &in_force);
 
 // Where a field of a record lies in one lane.
 const std::byte *At(const Piece &piece, const std::byte *payload, const Lane &lane);
 
 // Appends the texts of the lanes that have the effect, in order; one if there are no lanes. Calls end() behind each.
 template <typename End>
-void FormatLanes(std::string &out, const Plan &plan, const std::byte *payload, const Given &given, End &&end) {
+void FormatLanes(std::string &out, const Plan &plan, const std::byte *payload, const PrintOptions &in_force,
+                 End &&end) {
   Lane lane(plan.lanes.size(), 0);
   for (const int64_t count : plan.lanes)
     if (count == 0) return;
   for (;;) {
     if (!plan.mask || *At(*plan.mask, payload, lane) != std::byte{0}) {
-      Format(out, plan, payload, lane, given);
+      Format(out, plan, payload, lane, in_force);
       end();
     }
     size_t axis = lane.size(); // the last runs fastest

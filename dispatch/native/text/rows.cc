@@ -21,7 +21,8 @@ void ForEach(std::string_view records, F &&f) {
 
 } // namespace
 
-Rows FormatRows(std::string_view records, const std::unordered_map<uint64_t, const Plan *> &plans, const Given &given) {
+Rows FormatRows(std::string_view records, const std::unordered_map<uint64_t, const Plan *> &plans,
+                const PrintOptions &in_force) {
   Rows rows;
   uint64_t last_site = 0;
   const Plan *plan = nullptr; // the last site's
@@ -35,7 +36,7 @@ Rows FormatRows(std::string_view records, const std::unordered_map<uint64_t, con
     }
     if (plan == nullptr) return;
     const bool is_first_line = rows.ends.empty();
-    FormatLanes(rows.text, *plan, payload, given, [&] { rows.ends.push_back(rows.text.size()); });
+    FormatLanes(rows.text, *plan, payload, in_force, [&] { rows.ends.push_back(rows.text.size()); });
     if (is_first_line) // most records are like it
       rows.text.reserve(records.size() / (sizeof(RecordHeader) + header.payload_size) * rows.text.size());
   });

@@ -17,7 +17,8 @@ struct Rows {
 };
 
 // The line of each record whose site has a plan here, in order. `records`: headers and payloads, one behind the other.
-Rows FormatRows(std::string_view records, const std::unordered_map<uint64_t, const Plan *> &plans, const Given &given);
+Rows FormatRows(std::string_view records, const std::unordered_map<uint64_t, const Plan *> &plans,
+                const PrintOptions &in_force);
 
 // The sites of these records, each once, as they come.
 std::vector<uint64_t> SitesOf(std::string_view records);

@@ -46,7 +46,7 @@ def record_of(site, values, token, device=0, mask=()):
         if isinstance(leaf, np.ndarray):
             stored = leaf.astype(stored_dtype(leaf.dtype)).tobytes()
             payload += stored + bytes(-len(stored) % 8)
-    return write_header(site.id, token, device, len(payload)) + payload
+    return write_header(site.id, token, device, len(payload), 1790000000.1 + token[3] / 3) + payload
 
 
 def written(make, records, path):

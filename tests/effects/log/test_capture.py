@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -211,3 +212,45 @@ def test_capture_of_effects_in_callbacks():
     with fx.capture() as records:
         program(1)
     assert [record.event or record.effect for record in records] == ["before", "callback", "nested", "after"]
+
+
+def test_time_of_a_record_is_that_of_its_publication():
+    """A record that waits for a function ahead of it has the time at which its device had the effect."""
+    computed, ended = threading.Event(), []
+
+    def wait():
+        assert computed.wait(60)
+        ended.append(time.time())
+
+    @fx.jit
+    def program(x):
+        fx.callback(wait)
+        fx.print("{}", x)
+        return x + 1
+
+    began = time.time()
+    with fx.capture(suppress=True) as records:
+        program(1).block_until_ready()
+        computed.set()
+    assert [record.effect for record in records] == ["callback", "print"]
+    assert began <= records[0].time <= records[1].time <= ended[0]
+
+
+def test_callback_gets_the_time_of_its_publication():
+    """A function that takes its record, and waits for one ahead of it, gets the time of its own effect."""
+    computed, ended, times = threading.Event(), [], []
+
+    def wait():
+        assert computed.wait(60)
+        ended.append(time.time())
+
+    @fx.jit
+    def program(x):
+        fx.callback(wait)
+        fx.callback(lambda record: times.append(record.time), pass_record=True)
+        return x + 1
+
+    program(1).block_until_ready()
+    computed.set()
+    fx.effects_barrier()
+    assert times[0] <= ended[0]

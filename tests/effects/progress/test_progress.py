@@ -254,9 +254,9 @@ def test_newest_of_each_device_is_shown():
     with fx.capture(suppress=True) as records:
         loop(10, every=10, description="steps")(0)
     site = records[0]._site
-    headers = [wire.write_header(site.id, (0, 0, 0, 0), device, site.payload_size) for device in (0, 1, 0, 2, 1)]
+    headers = [wire.write_header(site.id, (0, 0, 0, 0), device, site.payload_size, 0.0) for device in (0, 1, 0, 2, 1)]
     data = b"".join(header + bytes(site.payload_size) for header in headers)
-    shown = [(at, device) for at, (_, _, device, _) in Records(data, 5, lambda _: site).shown_parts()]
+    shown = [(at, device) for at, (_, _, device, *_) in Records(data, 5, lambda _: site).shown_parts()]
     assert shown == [(2, 0), (3, 2), (4, 1)]
 
 
@@ -272,7 +272,7 @@ def test_newest_of_the_same_lanes_is_shown():
     with fx.capture(suppress=True) as records:
         count(jnp.array([1, 2]))
     site = records[0]._site
-    header = wire.write_header(site.id, (0, 0, 0, 0), 0, site.payload_size)
+    header = wire.write_header(site.id, (0, 0, 0, 0), 0, site.payload_size, 0.0)
     lanes = [(1, 1), (1, 0), (0, 1), (1, 0)]
     data = b"".join(header + bytes(mask) + bytes(site.payload_size - 2) for mask in lanes)
     assert [at for at, _ in Records(data, 4, lambda _: site).shown_parts()] == [0, 2, 3]
