@@ -1,6 +1,9 @@
 """Side effects in JAX programs, in the right order, at almost no cost.
 
-import effects as fx
+    import effects as fx
+
+What fewer programs use is in `effects.asynchronous`, `effects.kernels`, `effects.native`, `effects.extend`,
+`effects.handlers` and `effects.testing`. Nearly all of it is found under `fx.` too.
 """
 
 import importlib as _importlib
@@ -48,34 +51,33 @@ from effects.dispatch.draining.observe import remove_handler as remove_handler
 from effects.dispatch.draining.stats import stats as stats
 
 if _typing.TYPE_CHECKING:  # what `_LATER` imports
+    from effects import asynchronous as asynchronous
+    from effects import extend as extend
     from effects import handlers as handlers
+    from effects import kernels as kernels
+    from effects import native as native
     from effects import testing as testing
-    from effects._api.async_callback import async_callback as async_callback
-    from effects._api.async_collectives import all_gather_start as all_gather_start
-    from effects._api.async_collectives import all_to_all_start as all_to_all_start
-    from effects._api.async_collectives import ppermute_start as ppermute_start
-    from effects._api.async_collectives import psum_scatter_start as psum_scatter_start
-    from effects._api.async_collectives import psum_start as psum_start
-    from effects._api.async_references import copy_start as copy_start
-    from effects._api.asynchronous import Future as Future
-    from effects._api.asynchronous import async_done as async_done
-    from effects._api.asynchronous import async_start as async_start
-    from effects._api.asynchronous import async_update as async_update
-    from effects._api.custom_call import custom_call as custom_call
-    from effects._api.pallas_call import pallas_call as pallas_call
-    from effects._api.paths import cmake_dir as cmake_dir
-    from effects._api.paths import include_dir as include_dir
     from effects._api.progress_loops import fori_loop_with_progress as fori_loop_with_progress
     from effects._api.progress_loops import scan_with_progress as scan_with_progress
     from effects._api.progress_loops import while_loop_with_progress as while_loop_with_progress
     from effects._version import __version__ as __version__
+    from effects.asynchronous import Future as Future
+    from effects.asynchronous import InspectedOperation as InspectedOperation
+    from effects.asynchronous import Inspection as Inspection
+    from effects.asynchronous import all_gather_start as all_gather_start
+    from effects.asynchronous import all_to_all_start as all_to_all_start
+    from effects.asynchronous import async_callback as async_callback
+    from effects.asynchronous import async_done as async_done
+    from effects.asynchronous import async_start as async_start
+    from effects.asynchronous import async_update as async_update
+    from effects.asynchronous import copy_start as copy_start
+    from effects.asynchronous import inspect as inspect
+    from effects.asynchronous import ppermute_start as ppermute_start
+    from effects.asynchronous import psum_scatter_start as psum_scatter_start
+    from effects.asynchronous import psum_start as psum_start
     from effects.dispatch.calling.compare import Comparison as Comparison
-    from effects.dispatch.calling.inspect import InspectedOperation as InspectedOperation
-    from effects.dispatch.calling.inspect import Inspection as Inspection
-    from effects.dispatch.calling.inspect import inspect as inspect
     from effects.dispatch.calling.library_jits import filter_jit as filter_jit
     from effects.dispatch.calling.library_jits import nnx_jit as nnx_jit
-    from effects.dispatch.testing import assert_order as assert_order
     from effects.handlers import ConsoleHandler as ConsoleHandler
     from effects.handlers import CsvHandler as CsvHandler
     from effects.handlers import JsonLinesHandler as JsonLinesHandler
@@ -86,6 +88,11 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.handlers import StructlogHandler as StructlogHandler
     from effects.handlers import TensorBoardHandler as TensorBoardHandler
     from effects.handlers import WandbHandler as WandbHandler
+    from effects.kernels import pallas_call as pallas_call
+    from effects.native import cmake_dir as cmake_dir
+    from effects.native import custom_call as custom_call
+    from effects.native import include_dir as include_dir
+    from effects.testing import assert_order as assert_order
 else:  # type checkers would take it to have every name
 
     def __getattr__(name: str) -> _typing.Any:
@@ -97,51 +104,31 @@ else:  # type checkers would take it to have every name
         return value
 
 
-_LATER = {
-    "handlers": "effects.handlers",
-    "ConsoleHandler": "effects.handlers",
-    "CsvHandler": "effects.handlers",
-    "JsonLinesHandler": "effects.handlers",
-    "ListHandler": "effects.handlers",
-    "LoguruHandler": "effects.handlers",
-    "NpzHandler": "effects.handlers",
-    "ParquetHandler": "effects.handlers",
-    "StructlogHandler": "effects.handlers",
-    "TensorBoardHandler": "effects.handlers",
-    "WandbHandler": "effects.handlers",
-    "testing": "effects.testing",
-    "async_callback": "effects._api.async_callback",
-    "all_gather_start": "effects._api.async_collectives",
-    "all_to_all_start": "effects._api.async_collectives",
-    "ppermute_start": "effects._api.async_collectives",
-    "psum_scatter_start": "effects._api.async_collectives",
-    "psum_start": "effects._api.async_collectives",
-    "copy_start": "effects._api.async_references",
-    "Future": "effects._api.asynchronous",
-    "async_done": "effects._api.asynchronous",
-    "async_start": "effects._api.asynchronous",
-    "async_update": "effects._api.asynchronous",
-    "custom_call": "effects._api.custom_call",
-    "cmake_dir": "effects._api.paths",
-    "include_dir": "effects._api.paths",
-    "fori_loop_with_progress": "effects._api.progress_loops",
-    "scan_with_progress": "effects._api.progress_loops",
-    "while_loop_with_progress": "effects._api.progress_loops",
-    "pallas_call": "effects._api.pallas_call",
-    "__version__": "effects._version",
-    "Comparison": "effects.dispatch.calling.compare",
-    "InspectedOperation": "effects.dispatch.calling.inspect",
-    "Inspection": "effects.dispatch.calling.inspect",
-    "inspect": "effects.dispatch.calling.inspect",
-    "filter_jit": "effects.dispatch.calling.library_jits",
-    "nnx_jit": "effects.dispatch.calling.library_jits",
-    "assert_order": "effects.dispatch.testing",
+_HOMES = {
+    "effects.asynchronous": (
+        *("asynchronous", "Future", "InspectedOperation", "Inspection", "async_callback", "async_done", "async_start"),
+        *("async_update", "all_gather_start", "all_to_all_start", "copy_start", "inspect", "ppermute_start"),
+        *("psum_scatter_start", "psum_start"),
+    ),
+    "effects.extend": ("extend",),
+    "effects.handlers": (
+        *("handlers", "ConsoleHandler", "CsvHandler", "JsonLinesHandler", "ListHandler", "LoguruHandler", "NpzHandler"),
+        *("ParquetHandler", "StructlogHandler", "TensorBoardHandler", "WandbHandler"),
+    ),
+    "effects.kernels": ("kernels", "pallas_call"),
+    "effects.native": ("native", "cmake_dir", "custom_call", "include_dir"),
+    "effects.testing": ("testing", "assert_order"),
+    "effects._api.progress_loops": ("fori_loop_with_progress", "scan_with_progress", "while_loop_with_progress"),
+    "effects._version": ("__version__",),
+    "effects.dispatch.calling.compare": ("Comparison",),
+    "effects.dispatch.calling.library_jits": ("filter_jit", "nnx_jit"),
 }
+_LATER = {name: module for module, names in _HOMES.items() for name in names}
 """By name, the module that is imported when it is first asked for: few programs use it."""
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted(__all__)
 
 
 _jax.hide_frames_in(__path__[0])
@@ -151,71 +138,37 @@ _follow_cells()
 __all__ = [
     "BarrierTimeout",
     "CheckError",
-    "Comparison",
-    "Config",
-    "ConsoleHandler",
-    "CsvHandler",
-    "CustomCallError",
-    "Effect",
     "EffectError",
-    "Exported",
     "FormatError",
-    "Future",
-    "FutureError",
-    "InspectedOperation",
-    "Inspection",
-    "JsonLinesHandler",
-    "ListHandler",
-    "LoguruHandler",
-    "MissingTokenRule",
-    "NotDifferentiable",
-    "NpzHandler",
-    "ParquetHandler",
-    "Progress",
     "Record",
-    "StructlogHandler",
-    "TensorBoardHandler",
-    "WandbHandler",
     "add_handler",
-    "all_gather_start",
-    "all_to_all_start",
-    "assert_order",
-    "async_callback",
-    "async_done",
-    "async_start",
-    "async_update",
+    "asynchronous",
     "callback",
     "capture",
     "check",
-    "cmake_dir",
     "config",
-    "copy_start",
-    "custom_call",
     "deserialize",
     "effects_barrier",
     "error_if",
     "export",
+    "extend",
     "filter_jit",
     "fori_loop_with_progress",
-    "include_dir",
+    "handlers",
     "inspect",
     "jit",
+    "kernels",
     "log",
+    "native",
     "nnx_jit",
-    "pallas_call",
-    "patches",
-    "ppermute_start",
     "print",
     "print_grad",
     "progress",
-    "psum_scatter_start",
-    "psum_start",
     "register_callback",
-    "register_custom_call",
-    "register_effect",
-    "registered_effects",
     "remove_handler",
     "scan_with_progress",
     "stats",
+    "testing",
     "while_loop_with_progress",
 ]
+"""What people use every day, and the modules that have the rest."""

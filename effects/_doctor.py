@@ -6,7 +6,9 @@ import argparse
 import contextlib
 import importlib.metadata
 import io
+import json
 import logging
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +20,11 @@ import numpy as np
 import effects as fx
 from effects import _jax, _native
 
-_PACKAGES = ("jax", "jaxlib", "numpy", "rich", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu")
+_PACKAGES = (
+    *("jax", "jaxlib", "numpy", "rich", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu"),
+    *("flax", "equinox", "optax", "diffrax", "blackjax", "tqdm", "ipykernel", "ipywidgets", "pytest"),
+    *("loguru", "pyarrow", "structlog", "tensorboardX", "wandb"),
+)
 
 
 def _facts() -> Iterator[tuple[str, str]]:
@@ -38,6 +44,9 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "devices", f"{shown}; {jax.process_count()} processes"
     yield "NVIDIA's driver", _driver()
     yield "native module", f"{_native.__file__}, interface {_native.wire()['numbers']['interface']}"
+    for name in sorted(os.environ):
+        if name.startswith(("JAX_", "XLA_", "EFFECTS_")):
+            yield name, os.environ[name]
     yield "settings", repr(fx.config)
 
 
@@ -121,17 +130,31 @@ _CHECKS: dict[str, Callable[[], str]] = {
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Prints versions, devices, the native module, settings and a self-test, as text for a bug report."""
-    for name, value in _facts():
+    """Prints versions, devices, variables, settings and a self-test: as text for a bug report, or as a JSON object."""
+    facts = dict(_facts())
+    checks = {shows: _what_is_wrong(check) for shows, check in _CHECKS.items()}
+    failed = sum(map(bool, checks.values()))
+    if options.json:
+        print(json.dumps({"facts": facts, "checks": checks}, indent=2))
+        return int(failed != 0)
+    for name, value in facts.items():
         print(f"{name}: {value}")
-    failed = 0
-    for shows, check in _CHECKS.items():
-        try:
-            wrong = check()
-        except Exception as error:
-            wrong = f"{type(error).__name__}: {error}"
-        failed += bool(wrong)
-        print(f"{'FAILED' if wrong else 'ok'}: {shows}{f': {wrong}' if wrong else ''}")
+    for shows, wrong in checks.items():
+        print(f"FAILED: {shows}: {wrong}" if wrong else f"ok: {shows}")
     if failed:
         print(f"{failed} of {len(_CHECKS)} checks failed. All of them pass where the library works. Report this text.")
     return int(failed != 0)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `effects doctor` takes."""
+    parser.add_argument(
+        "--json", action="store_true", help='an object of "facts" and "checks", each with what is wrong'
+    )
+
+
+def _what_is_wrong(check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import effects as fx
 from effects import _errors as errors
 from effects._demo import demo
+from effects._doctor import add_arguments as add_doctor_arguments
 from effects._doctor import doctor
 from effects.handlers.merge import LogError, merge, text_of
 from effects.handlers.partial import End
@@ -48,12 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser("effects", description=fx.__doc__ and fx.__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"token-effects {fx.__version__}")
-    subparsers = parser.add_subparsers(metavar="command", required=True)
+    subparsers = parser.add_subparsers(metavar="command")
     for command in COMMANDS:
         subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
     options = parser.parse_args(argv)
+    if not hasattr(options, "run"):
+        parser.print_help()
+        return 0
     return options.run(options)
 
 
@@ -109,8 +113,9 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "doctor",
-        "Versions, devices, settings and a self-test, as text for a bug report.",
+        "Versions, devices, variables, settings and a self-test, as text for a bug report, or as JSON.",
         doctor,
+        add_doctor_arguments,
     ),
     Command(
         "merge",

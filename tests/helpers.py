@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,12 @@ import pytest
 import effects as fx
 
 ROOT = Path(__file__).parents[1]
+
+
+def public_names() -> set[str]:
+    """What users find under `fx.`, modules apart."""
+    names = [name for name in {*vars(fx), *fx._LATER} if name[0] not in "_@"]  # @: pytest rewrites plugins' packages
+    return {name for name in names if not isinstance(getattr(fx, name), types.ModuleType)}
 
 
 def meet_barrier() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ from effects._model.primitive import effect_p
 from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.where import Where, where_called
+
+T = TypeVar("T")
 
 MSG_NOT_AN_ARRAY = (
     "`fx.error_if` at {where} was given {value} of type `{type}` as the value that it returns, or in it. What it "
@@ -92,7 +94,7 @@ class End(HostCall):
 
 
 @_jax.for_users
-def error_if(x: Any, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> Any:
+def error_if(x: T, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> T:
     """`x`, or the program ends here: where a predicate is true, the call of the program raises `CheckError`.
 
     The program waits at this point, in program order, only if the predicate is true. Effects that come before are

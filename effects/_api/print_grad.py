@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,15 @@ from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import where_called
 
+T = TypeVar("T")
+
 print_grad_p = _jax.Primitive("print_grad")
 print_grad_p.multiple_results = True
 """The identity, which is linear; what is printed is in its transpose."""
 
 
 @_jax.for_users
-def print_grad(fmt: str, x: Any, /) -> Any:
+def print_grad(fmt: str, x: T, /) -> T:
     """The identity, which prints the cotangent of `x` in the backward pass.
 
     The line comes in program order with the other effects, where the backward pass gets there: after those of the

@@ -7,6 +7,7 @@ import doctest
 import importlib
 import io
 import itertools
+import json
 import pkgutil
 import subprocess
 import sys
@@ -17,8 +18,9 @@ import pytest
 
 import effects
 from effects import dispatch, lowering
+from effects.cli import COMMANDS, main
 from tests.forks import run_forked
-from tests.helpers import ROOT, run_python
+from tests.helpers import ROOT, public_names, run_python
 
 
 def test_any_package_may_be_imported_first():
@@ -164,6 +166,22 @@ def test_doctor_says_what_is_here_and_that_it_works():
         str.rstrip, bad
     )
     assert bad[-1].startswith("2 of 4 checks failed.")
+    assert "JAX_NUM_CPU_DEVICES: 3" in good and "EFFECTS_SYNC: 1" in good and any(line[:5] == "flax:" for line in good)
+
+
+def test_doctor_as_json():
+    """The same as an object, for programs that read it."""
+    done = run_python("from effects.cli import main\nraise SystemExit(main(['doctor', '--json']))")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0 and found["facts"]["jax"] == jax.__version__ and "XLA_FLAGS" in found["facts"]
+    assert len(found["checks"]) == 4 and not any(found["checks"].values())
+
+
+def test_command_without_a_subcommand_shows_its_help(capsys):
+    """`effects` by itself says what it can do."""
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: effects") and all(command.name in shown for command in COMMANDS)
 
 
 def test_example_prints_what_its_docstring_says():
@@ -212,7 +230,7 @@ def test_docstring_examples_run(name):
 
 def test_public_functions_have_examples():
     """Every public function and class of `effects` has a docstring with an example, errors and modules apart."""
-    for name in effects.__all__:
+    for name in public_names():
         thing = getattr(effects, name)
         assert thing.__doc__, name
         if callable(thing) and not (isinstance(thing, type) and issubclass(thing, Exception)):

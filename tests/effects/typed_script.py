@@ -43,6 +43,7 @@ def plain(x: jax.Array) -> dict[str, jax.Array]:
     fx.callback(note, None, x)
     answer = fx.callback(np.sin, x, x)
     fx.check(x < 1000, "{} is large", x)
+    assert_type(fx.error_if(x, x < 0, "negative"), jax.Array)
     return {"x": fx.error_if(x, x < 0, "negative"), "answer": fx.print_grad("{}", answer)}
 
 

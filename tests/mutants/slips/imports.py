@@ -45,9 +45,9 @@ SLIPS = (
     Slip(
         "imports.names",
         FACE,
-        "return sorted({*globals(), *_LATER})",
+        "return sorted(__all__)",
         "return sorted(globals())",
-        "`dir` leaves out what is imported later.",
+        "`dir` leaves out what is imported later, and lists what few use.",
         _in("names_that_come_later"),
     ),
 )

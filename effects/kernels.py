@@ -1,0 +1,9 @@
+"""Pallas kernels that print, log, check and call Python."""
+
+from effects._api.pallas_call import pallas_call as pallas_call
+from effects.dispatch.grid_races import check_grid_races as check_grid_races
+
+__all__ = [
+    "check_grid_races",
+    "pallas_call",
+]
