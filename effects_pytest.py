@@ -53,6 +53,38 @@ def effects_records() -> Iterator[list[Any]]:
         yield records
 
 
+# What a test reads of its output and its log is what its programs have printed and logged by then.
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    value = yield
+    if isinstance(value, pytest.CaptureFixture):
+        read = value.readouterr
+        value.readouterr = lambda: (_wait(request.config), read())[1]  # type: ignore[method-assign]
+    elif type(value) is pytest.LogCaptureFixture:
+        value.__class__ = _LogOfPrograms
+    return value
+
+
+class _LogOfPrograms(pytest.LogCaptureFixture):  # type: ignore[misc]  # pytest makes them, and says that they are final
+    """`caplog`, all of whose views of the log go through the handler."""
+
+    @property
+    def handler(self) -> Any:
+        _wait(self._item.config)
+        return super().handler
+
+
+def _wait(config: pytest.Config) -> None:
+    """Waits for the effects of the test's thread. What they raise, the end of the phase reports."""
+    runtime = getattr(sys.modules.get("effects.dispatch.draining.runtime"), "runtime", None)
+    if runtime is not None:
+        runtime.waiting.for_thread(config.stash[_timeout])
+
+
 # The barriers are the innermost wrappers: pytest's capturing of the phase is still on, and so are its log handlers, and
 # the fixtures of a test that has been called are not torn down yet.
 

@@ -28,9 +28,10 @@ class Waiting:
         self._drain = drain
         self._settling = settling
 
-    def for_thread(self) -> None:
+    def for_thread(self, timeout: float | None = None) -> None:
         """Waits for the effects of the calling thread and of those that have ended, and raises nothing."""
-        self.wait([*self._streams.own(), *self._streams.ended()], None, None)
+        deadline = None if timeout is None else monotonic() + timeout
+        self.wait([*self._streams.own(), *self._streams.ended()], None, deadline)
 
     def for_all(self, timeout: float | None = None) -> list[str]:
         """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for.

@@ -122,20 +122,22 @@ def test_fixture(shows):
 
 def test_capsys(capsys):
     show(4)
-    fx.effects_barrier()
     assert capsys.readouterr() == ("4 0\\n4 1\\n", "")
 
 def test_capfd(capfd):
     show(5)
-    fx.effects_barrier()
     assert capfd.readouterr() == ("5 0\\n5 1\\n", "")
+
+def test_failure_and_capsys(capsys):
+    show(9)
+    fail(29)
+    assert capsys.readouterr().out == "9 0\\n9 1\\n"
 
 def test_capsys_unread(capsys):
     show(6)
 
 def test_caplog(caplog):
     log(7)
-    fx.effects_barrier()
     assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
         ("effects", "WARNING", "step x=7")
     ]
@@ -210,6 +212,7 @@ FAILING = {
     ("test_several_errors", "call"),
     ("test_error_in_another_thread", "call"),
     ("test_error_and_skip", "call"),
+    ("test_failure_and_capsys", "call"),
     ("test_error_in_setup", "setup"),
     ("test_error_in_teardown", "teardown"),
     ("TestCase::test_error", "call"),
@@ -239,7 +242,7 @@ def test_output_belongs_to_the_phase_that_caused_it(suite):
 
 @pytest.mark.parametrize("fixture", ["capsys", "capfd"])
 def test_capturing_fixtures_see_output(suite, fixture):
-    """After a barrier `capsys` and `capfd` have what programs printed."""
+    """`capsys` and `capfd` have what programs have printed, without a barrier of the test's."""
     assert suite.report(f"test_{fixture}").outcome == "passed"
 
 
@@ -249,7 +252,7 @@ def test_output_that_a_fixture_captured_and_nobody_read(suite):
 
 
 def test_log_records_are_the_tests(suite):
-    """Events go to `caplog`, and to the captured log of the test that caused them."""
+    """Events go to `caplog`, without a barrier of the test's, and to the captured log of the test that caused them."""
     assert suite.report("test_caplog").outcome == "passed"
     assert "step x=8" in suite.report("test_log").sections["Captured log call"]
 
@@ -267,6 +270,7 @@ def test_errors_fail_the_tests_that_caused_them(suite):
         ("test_error", "call", 20),
         ("test_error_in_another_thread", "call", 24),
         ("test_error_and_skip", "call", 25),
+        ("test_failure_and_capsys", "call", 29),
         ("test_error_in_setup", "setup", 12),
         ("test_error_in_teardown", "teardown", 13),
         ("TestCase::test_error", "call", 27),
