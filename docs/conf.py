@@ -13,7 +13,6 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
-    "sphinxcontrib.mermaid",
 ]
 
 html_theme = "furo"
@@ -21,7 +20,6 @@ html_title = f"{project} {version}"
 
 # Markdown. A link to a page, a heading or a file that is not there is a warning, and a warning fails the build.
 myst_enable_extensions = ["deflist"]
-myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 4
 nitpicky = True
 # The documents of Python, NumPy and JAX are elsewhere. Of our names, those of the public face must be in the reference.
