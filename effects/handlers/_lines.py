@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import BinaryIO
 
 MSG_LOST = (
     "{count} lines of {path!r} are lost: they could not be written ({error}). A handler writes each batch of records "
@@ -14,35 +16,39 @@ MSG_LOST = (
 )
 
 
-_PART = 1 << 20
-"""How many bytes are read at a time."""
-
-
 class LineFile:
     """Lines are with the operating system when they have been written. Several threads may write."""
 
-    def __init__(self, path: str | os.PathLike[str], append: bool = False, quote: bytes = b""):
-        """`quote`: what stands around cells, in which lines may end."""
+    def __init__(
+        self, path: str | os.PathLike[str], append: bool, is_cut_off: Callable[[bytes], bool], quote: bytes = b""
+    ):
+        """`is_cut_off`: whether a last line that has no end is the beginning of a longer one. `quote`: what stands
+        around cells, in which lines may end."""
         self._path = os.fsdecode(path)
         self._file = open(path, "ab" if append else "wb", buffering=0)  # noqa: SIM115 - closed by `close`
         if append:
-            self._end_half_line(quote)
+            self._end_last_line(is_cut_off, quote)
         self.head: list[bytes] = []  # lines that come before the next that are written
         self._lock = threading.Lock()  # of who writes: the lines of one call stay together, and each is whole
         self._lost = 0
         self._error: OSError | None = None  # the first
 
-    def _end_half_line(self, quote: bytes) -> None:
-        """A process that was killed may have left half a line, after which the next would not be one."""
+    def _end_last_line(self, is_cut_off: Callable[[bytes], bool], quote: bytes) -> None:
+        """Removes what a process that was killed, or had no room, has left of a line. A whole line gets its end."""
         if not self._file.seekable() or not self._file.tell():
             return
         with open(self._path, "rb") as file:
-            quotes = sum(part.count(quote) for part in iter(lambda: file.read(_PART), b"")) if quote else 0
             file.seek(-1, os.SEEK_END)
-            if quotes % 2:
-                self._file.write(quote + b"\n")
-            elif file.read(1) != b"\n":
-                self._file.write(b"\n")
+            if not quote and file.read() == b"\n":
+                return
+            start = _end_of_lines(file, quote)
+            file.seek(start)
+            last = file.read()
+        if last and is_cut_off(last):
+            self._file.truncate(start)
+            self._file.seek(start)
+        elif last:
+            self._file.write(b"\n")
 
     def write(self, text: bytes, ends: Sequence[int]) -> None:
         """Writes so many as there is room for, and counts the others.
@@ -91,3 +97,33 @@ class LineFile:
         if (error := self._error) is not None:
             self._error = None
             raise OSError(error.errno, MSG_LOST.format(count=self._lost, path=self._path, error=error)) from error
+
+
+def _end_of_lines(file: BinaryIO, quote: bytes) -> int:
+    """Where the last line ends that does not end within quotes."""
+    end = begin = quotes = 0
+    file.seek(0)
+    while part := file.read(_PART):
+        count = part.count if quote else lambda *_: 0
+        quotes += count(quote)
+        at, before = len(part), quotes  # how many quotes there are before this place
+        while (found := part.rfind(b"\n", 0, at)) >= 0:
+            at, before = found, before - count(quote, found, at)
+            if before % 2 == 0:
+                end = begin + found + 1
+                break
+        begin += len(part)
+    return end
+
+
+_PART = 1 << 20
+"""How many bytes are read at a time."""
+
+
+def is_json(text: str | bytes) -> bool:
+    """Whether this is a value of JSON, and not the beginning of one."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

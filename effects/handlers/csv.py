@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from effects._model.record import Record, Records
 from effects._model.site import Site
 from effects.handlers._batches import each
 from effects.handlers._json_pieces import json_pieces
-from effects.handlers._lines import LineFile
+from effects.handlers._lines import LineFile, is_json
 from effects.handlers._values import csv_cell
 
 MSG_OTHER_COLUMNS = (
@@ -41,7 +42,8 @@ class CsvHandler:
     Args:
         path: The file. One that exists is replaced.
         append: Whether lines are added to a file that exists instead, as when a run is resumed. Its first line says
-            which columns there are.
+            which columns there are. A line that its writer has left unfinished, since it was killed or the disk was
+            full, is removed first.
 
     Raises:
         OSError: if the file cannot be written.
@@ -61,7 +63,7 @@ class CsvHandler:
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False):
         # The fields that have columns: those of the first record, or of the file's.
         self._fields = _fields_of(path) if append and os.path.isfile(path) else None
-        self._file = LineFile(path, append, quote=b'"')
+        self._file = LineFile(path, append, self._is_cut_off, quote=b'"')
         self._lock = threading.Lock()  # of who finds that there are none yet
         self._rows = NativeRows(self._plan)
 
@@ -106,6 +108,15 @@ class CsvHandler:
                     self._fields = list(fields)  # from now on other threads write
         return self._fields
 
+    def _is_cut_off(self, line: bytes) -> bool:
+        try:
+            (cells,) = csv.reader([line.decode()], strict=True)
+        except (ValueError, csv.Error):
+            return True
+        if self._fields is None or len(cells) != len(_FIRST) + len(self._fields) + 1:
+            return True
+        return cells[-1] not in ("", _OTHER) and not is_json(cells[-1])
+
     def close(self) -> None:
         self._file.close()
 
@@ -115,14 +126,15 @@ _FIRST, _OTHER = ["event", "level", "time", "device", "lane"], "fields"
 
 
 def _fields_of(path: str | os.PathLike[str]) -> list[str] | None:
-    """The fields that have columns in a table that is there. None if nothing is."""
-    with open(path, encoding="utf-8", newline="") as file:
-        columns = next(csv.reader(file), None)
-    if columns is None:
+    """The fields that have columns in a table that exists. None if it is empty, or was cut off in its first line."""
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        start = file.readline()
+        columns = next(csv.reader(itertools.chain([start], file)))
+    if columns[: len(_FIRST)] == _FIRST and columns[-1] == _OTHER:
+        return columns[len(_FIRST) : -1]
+    if not start.endswith("\n") and start.startswith(",".join(_FIRST)[: len(start)]):
         return None
-    if columns[: len(_FIRST)] != _FIRST or columns[-1] != _OTHER:
-        raise ValueError(MSG_OTHER_COLUMNS.format(path=os.fsdecode(path), columns=columns, first=", ".join(_FIRST)))
-    return columns[len(_FIRST) : -1]
+    raise ValueError(MSG_OTHER_COLUMNS.format(path=os.fsdecode(path), columns=columns, first=", ".join(_FIRST)))
 
 
 def _line(cells: list[Any]) -> bytes:

@@ -13,7 +13,7 @@ from effects._model.record import Record
 from effects._model.site import Site
 from effects.handlers._batches import each
 from effects.handlers._json_pieces import json_pieces
-from effects.handlers._lines import LineFile
+from effects.handlers._lines import LineFile, is_json
 from effects.handlers._values import json_object
 
 
@@ -34,8 +34,9 @@ class JsonLinesHandler:
 
     Args:
         path: The file. One that exists is replaced.
-        append: Whether lines are added to a file that exists instead, as when a run is resumed. `effects merge` takes
-            logs of one run.
+        append: Whether lines are added to a file that exists instead, as when a run is resumed. A record that its
+            writer has left unfinished, since it was killed or the disk was full, is removed first. `effects merge`
+            takes logs of one run.
         fsync: Whether each batch is on the disk before the next is taken, so that a machine that stops loses none.
             Otherwise it is with the operating system, and only a process that stops loses none.
 
@@ -54,7 +55,7 @@ class JsonLinesHandler:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False, fsync: bool = False):
-        self._file = LineFile(path, append)
+        self._file = LineFile(path, append, _is_cut_off)
         self._fsync = fsync
         self._rows = NativeRows(_plan)
 
@@ -79,3 +80,10 @@ class JsonLinesHandler:
 def _plan(site: Site) -> Plan:
     record = MarkedRecord(site, with_header=True)
     return plan_of(site, [*json_pieces(record, json_object(record)), Piece("\n")])
+
+
+def _is_cut_off(line: bytes) -> bool:
+    return line.startswith(_BEGIN[: len(line)]) and not is_json(line)
+
+
+_BEGIN = b'{"effect": '

@@ -90,18 +90,6 @@ def test_path_may_be_text_and_replaces_what_was_there(make, tmp_path):
     assert b"before" not in path.read_bytes()
 
 
-def test_csv_goes_on_behind_a_line_that_was_cut_off(handled, tmp_path):
-    """Also within quotes, where the next line would be part of a cell."""
-    path = tmp_path / "run.csv"
-    program = fx.jit(lambda x: fx.log("step", x=x))
-    handled(fx.CsvHandler(path), program, jnp.arange(3))
-    whole = path.read_bytes()
-    path.write_bytes(whole[: whole.index(b"[0, 1") + 4])
-    handled(fx.CsvHandler(path, append=True), program, jnp.arange(2))
-    handled(fx.CsvHandler(path, append=True), program, jnp.arange(1))
-    assert [row["x"] for row in read_csv(path)][1:] == ["[0, 1]", "[0]"]
-
-
 def test_log_refuses_fields_that_a_record_has_for_itself():
     """Tables have columns of these names."""
     with pytest.raises(ValueError, match="fields named `device`, `time`"):
