@@ -1,8 +1,8 @@
 """Rings of devices that send from reference to reference: the done writes the target, and returns nothing.
 
 Each function is one example: a program of one device with `jax.new_ref`, beside the same with values. What it prints
-stands in its docstring. It needs several devices:
-`XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/async/references.py` runs all of them.
+stands in its docstring. `python examples/async/references.py` runs all of them: on all GPUs, or on eight devices of the
+CPU.
 """
 
 import jax
@@ -133,6 +133,7 @@ def staggered():
 EXAMPLES = [overlap, two_slots, staggered]
 
 if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
     for example in EXAMPLES:
         print(f"-- {example.__name__}")
         example()

@@ -1,9 +1,11 @@
 """Rings of devices: each sends to its neighbour, and computes until the neighbour's value is there.
 
 Each function is one example: a program of one device, beside the same with `jax.lax.ppermute`, which sends and waits.
-What it prints stands in its docstring. It needs several devices:
-`XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/async/rings.py` runs all of them.
+What it prints stands in its docstring. `python examples/async/rings.py` runs all of them: on all GPUs, or on eight
+devices of the CPU.
 """
+
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -139,6 +141,9 @@ def accumulate():
 EXAMPLES = [overlap, loop, staggered, accumulate]
 
 if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
+    if jax.device_count() < 2:
+        sys.exit("A ring needs two devices, and there is one. `JAX_PLATFORMS=cpu` takes eight of the CPU.")
     for example in EXAMPLES:
         print(f"-- {example.__name__}")
         example()

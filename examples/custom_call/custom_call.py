@@ -1,19 +1,36 @@
-"""Native functions in programs. Build the handlers as CMakeLists.txt says; then `python custom_call.py handlers.so`.
+"""Native functions in programs: `python examples/custom_call/custom_call.py` compiles their handlers and calls them.
 
-The output is asserted in tests/lowering/custom_call/test_elsewhere.py.
+With CMake, CMakeLists.txt builds a library of them: `python examples/custom_call/custom_call.py handlers.so` calls its
+handlers. The output is asserted in tests/lowering/custom_call/test_elsewhere.py.
 """
 
 import logging
+import shutil
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
 import effects as fx
 
-library = sys.argv[1]
-for name in ("cyclic_add", "smooth", "root", "halve"):
-    fx.register_custom_call(f"example.{name}", (library, name))
+
+def compiled(folder):
+    """A library of the handlers. Their headers are those of JAX and of this package."""
+    if shutil.which("c++") is None:
+        sys.exit("The handlers need a C++ compiler, and there is no `c++`.")
+    source, library = Path(__file__).with_name("handlers.cc"), f"{folder}/handlers.so"
+    includes = ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
+    subprocess.run(["c++", "-std=c++17", "-shared", "-fPIC", *includes, source, "-o", library], check=True)
+    return library
+
+
+with tempfile.TemporaryDirectory() as folder:
+    library = sys.argv[1] if sys.argv[1:] else compiled(folder)
+    for name in ("cyclic_add", "smooth", "root", "halve"):
+        fx.register_custom_call(f"example.{name}", (library, name))
 
 number = jax.ShapeDtypeStruct((), jnp.float32)
 

@@ -1,7 +1,8 @@
 """Data-parallel training with Flax linen: metrics in a file of JSON lines, a bar, and checkpoints to go on from.
 
 The batch is divided among all devices, and each has all parameters. What the example prints stands in its docstring:
-`XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/training/flax_linen.py` runs it on eight devices.
+`python examples/training/flax_linen.py` runs it, and with `JAX_NUM_CPU_DEVICES=8` on eight devices. It needs
+`pip install flax optax`.
 """
 
 import json

@@ -184,16 +184,6 @@ def test_command_without_a_subcommand_shows_its_help(capsys):
     assert shown.startswith("usage: effects") and all(command.name in shown for command in COMMANDS)
 
 
-def test_example_prints_what_its_docstring_says():
-    """The expected output stands in the example's docstring."""
-    source = (ROOT / "examples" / "ordered_printing.py").read_text()
-    run = run_forked("import runpy\nrunpy.run_module('examples.ordered_printing', run_name='__main__')")
-    expected = [line.strip() for line in source.split('"""')[1].splitlines()]
-    assert [line.strip() for line in run.stdout.splitlines() if line.strip()] == [
-        line for line in expected if line in {shown.strip() for shown in run.stdout.splitlines()} and line
-    ]
-
-
 def _modules():
     for package in (effects, lowering, dispatch):
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
