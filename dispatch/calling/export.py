@@ -18,7 +18,7 @@ from effects import _wire as wire
 from effects._jax import patches
 from effects._model.description import nodes_unknown_elsewhere
 from effects._model.site import Site
-from effects.dispatch.calling.exported import Exported, deserialize
+from effects.dispatch.calling.exported import Exported, deserialize, errors_count_users_arguments
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.saved import is_saved
 from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens, trace
@@ -68,6 +68,7 @@ def export(
     *,
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[jax.export.DisabledSafetyCheck] = (),
+    **options: Any,
 ) -> Callable[..., Exported]:
     """Exports a function with effects, for other processes. Takes the options of `jax.export.export`.
 
@@ -79,6 +80,7 @@ def export(
         platforms: As for `jax.export.export`. Where one has no native handlers, the process that calls
             the program there publishes its effects through JAX's Python callbacks; shapes must be known then.
         disabled_checks: As for `jax.export.export`.
+        **options: Other options that `jax.export.export` of this version of JAX takes.
 
     Returns:
         A function of arguments, or of `jax.ShapeDtypeStruct`s with symbolic dimensions or without, that returns an
@@ -115,8 +117,10 @@ def export(
             jit_with_all_tokens(function._fun, function._options, keys),
             platforms=platforms,
             disabled_checks=(*disabled_checks, *_CHECKS),
+            **options,
         )
-        exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
+        with errors_count_users_arguments():
+            exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
         if keys and exported.nr_devices > 1 and jax.process_count() > 1:
             raise NotImplementedError(MSG_EXPORT_OF_PROCESSES.format(program=exported.fun_name))
         return Exported(exported, effects, sites)

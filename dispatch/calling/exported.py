@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -36,10 +38,6 @@ MSG_EXPORTED_OF_PROCESSES = (
     "The exported program `{program}` has effects, and is called over the devices of several processes. A process "
     "waits for the effects of its own devices, and the program does not say how many these are. Call the function that "
     "it was exported from."
-)
-MSG_EXPORTED_STRUCTURE = (
-    "The exported program `{program}` was called with {got}, where {expected} was expected. Arguments have the "
-    "structure with which the program was exported. Call it with the same arguments, by position and by name."
 )
 MSG_EXPORTED_WITHOUT_NATIVE = (
     "An exported program with effects is called over several devices without native handlers. JAX's Python callbacks, "
@@ -85,7 +83,7 @@ class Exported:
         def call(*args: Any, **kwargs: Any) -> Any:
             flat, tree = jax.tree.flatten((args, kwargs))
             if tree != self.in_tree:
-                raise ValueError(MSG_EXPORTED_STRUCTURE.format(program=self.fun_name, got=tree, expected=self.in_tree))
+                dataclasses.replace(threaded, in_tree=self.in_tree).call(*args, **kwargs)  # JAX says what differs
             if not self._effects:
                 return jax.tree.unflatten(self.out_tree, self._run([], flat)[0])
             return jax.tree.unflatten(self.out_tree, exported_program_p.bind(*flat, program=self, sites=self._sites))
@@ -152,11 +150,19 @@ class Exported:
     def _run(self, tokens: Sequence[Any], flat: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
         """The results and the tokens after the program."""
         args, kwargs = jax.tree.unflatten(self._threaded.in_tree, [*tokens, *flat])
-        try:
+        with errors_count_users_arguments():
             outs, after = self._threaded.call(*args, **kwargs)
-        except ValueError as error:  # JAX counts the tokens among the arguments
-            raise ValueError(re.sub(r"\bargs\[(\d+)\]", lambda i: f"args[{int(i[1]) - 1}]", str(error))) from None
         return jax.tree.leaves(outs), list(after)
+
+
+@contextlib.contextmanager
+def errors_count_users_arguments() -> Iterator[None]:
+    """JAX counts the tokens among the arguments, as the first."""
+    try:
+        yield
+    except ValueError as error:
+        error.args = (re.sub(r"\bargs\[(\d+)\]", lambda i: f"args[{int(i[1]) - 1}]", str(error)),)
+        raise
 
 
 def deserialize(data: bytes | bytearray) -> Exported:

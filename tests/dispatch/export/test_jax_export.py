@@ -103,7 +103,15 @@ def _odd(export, f):
     export(f)(*_described(3, 2 * a)).call(X, X)
 
 
+def _unsolvable(export, f):
+    [a] = jax.export.symbolic_shape("a")
+    export(f)(*_described(3, a * a)).call(X, X)
+
+
 ERRORS = {
+    "a size that cannot be found": _unsolvable,
+    "another structure": lambda export, f: export(f)(X, X).call((X, X), y=X),
+    "another number": lambda export, f: export(f)(X, y=X).call(X, X, X),
     "mixed symbolic scopes": _mixed,
     "mixed symbolic scopes, by name": _mixed_by_name,
     "mixed symbolic scopes in an operation": _added,
@@ -132,9 +140,26 @@ def test_errors_count_the_users_arguments(name, prints, ours):
     for export in (ours, lambda f: jax.export.export(jax.jit(f))):
         with pytest.raises(ValueError) as caught:
             ERRORS[name](export, f if export is ours else lambda x, y: x.sum() + y.sum())
-        text = re.sub(r"scope \d+|<locals>\.|when exporting \S+", "", str(caught.value))
+        text = re.sub(r"scope \d+|<locals>\.|when (exporting|the function) \S+", "", str(caught.value))
         texts.append(re.sub(r":\d+:\d+ \(\w+\)", "", text))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("prints", [False, True])
+@pytest.mark.parametrize("export", [fx.export, jax.export.export])
+def test_other_options_of_jax_are_given_to_it(export, prints, lines):
+    """Those that `jax.export.export` takes and that `fx.export` does not name."""
+
+    @fx.jit
+    def f(x):
+        if prints:
+            fx.print("{}", x)
+        return jnp.sin(x)
+
+    exported = export(f, _override_lowering_rules=((jax.lax.sin_p, lambda ctx, x, **_: [x]),))(2.0)
+    results = []
+    assert lines(lambda: results.append(exported.call(2.0))) == ["2.0"] * prints
+    assert results == [2.0]
 
 
 def test_a_reference_that_is_closed_over_is_refused():

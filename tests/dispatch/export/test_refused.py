@@ -64,11 +64,6 @@ REFUSED = {
         fx.MissingTokenRule,
         "with `fx.jit`",
     ),
-    "arguments": (
-        lambda: fx.export(lambda x: fx.print("{}", x))(1.0).call(1.0, 2.0),
-        ValueError,
-        "was called with .* was expected",
-    ),
     "shape": (
         lambda: fx.export(lambda x: fx.print("{}", x))(X).call(X[1:]),
         ValueError,
