@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict
 
 import jax
 
-from effects._jax import count_fast_paths, forget_fast_paths
+from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
 
 
 class JitOptions(TypedDict, total=False):
@@ -29,23 +28,19 @@ class JitOptions(TypedDict, total=False):
 
 
 def jit_with_tokens(
-    threaded: Callable[..., Any],
-    signature: inspect.Signature | None,
-    options: dict[str, Any],
-    jit: Callable[..., Any] = jax.jit,
+    threaded: Callable[..., Any], jitted: Any, options: dict[str, Any], jit: Callable[..., Any] = jax.jit
 ) -> Any:
     """Jits a function of (runtime token, *args) that returns (results, output tokens).
 
     Args:
         threaded: The function.
-        signature: That of the function without tokens, if it has one.
-        options: The options of `jax.jit` for the function without tokens.
+        jitted: What `jax.jit` has made of the function without tokens, from these options.
+        options: The options.
         jit: What jits it, with the options for the function with tokens.
     """
-    shifted = dict(options)
+    shifted = {**options, **(arguments := arguments_of_jit(jitted))}
     for name in ("static_argnums", "donate_argnums"):
-        if options.get(name) is not None:
-            shifted[name] = tuple(n + 1 if n >= 0 else n for n in _numbers(options[name]))
+        shifted[name] = tuple(n + 1 if n >= 0 else n for n in arguments[name])
     if options.get("out_shardings") is not None:
         shifted["out_shardings"] = (options["out_shardings"], None)
     given = options.get("in_shardings")
@@ -53,7 +48,7 @@ def jit_with_tokens(
         return jit(threaded, **shifted)
     if isinstance(given, (tuple, list)):
         return jit(threaded, **{**shifted, "in_shardings": (None, *given)})
-    return _OneSharding(threaded, signature, options, shifted, jit)
+    return _OneSharding(threaded, frozenset(arguments["static_argnums"]), given, shifted, jit)
 
 
 def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
@@ -74,16 +69,17 @@ class _OneSharding:
     def __init__(
         self,
         threaded: Callable[..., Any],
-        signature: inspect.Signature | None,
-        options: dict[str, Any],
+        static: frozenset[int],
+        sharding: Any,
         shifted: dict[str, Any],
         jit: Callable[..., Any],
     ):
+        """`static`: the positions of static arguments; negative ones count from the end of a call's arguments."""
         self._threaded = threaded
-        self._sharding = options["in_shardings"]
+        self._sharding = sharding
         self._shifted = shifted
         self._jit = jit
-        self._static = _static_positions(signature, options)
+        self._static = static
         self._jitted: dict[int, Any] = {}  # by the number of positional arguments that are not static
 
     def __call__(self, token: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -113,24 +109,8 @@ class _OneSharding:
             forget_fast_paths(jitted)
 
     def _for(self, args: tuple[Any, ...]) -> Any:
-        count = sum(position not in self._static for position in range(len(args)))
+        count = sum(self._static.isdisjoint((n, n - len(args))) for n in range(len(args)))
         if count not in self._jitted:
             shardings = (None, *[self._sharding] * count)
             self._jitted[count] = self._jit(self._threaded, **{**self._shifted, "in_shardings": shardings})
         return self._jitted[count]
-
-
-def _numbers(given: Any) -> list[int]:
-    try:
-        return [operator.index(given)]
-    except TypeError:
-        return list(map(operator.index, given))
-
-
-def _static_positions(signature: inspect.Signature | None, options: dict[str, Any]) -> set[int]:
-    names = list(signature.parameters) if signature is not None else []
-    given = options.get("static_argnames") or ()
-    positions = {names.index(name) for name in ([given] if isinstance(given, str) else given) if name in names}
-    if options.get("static_argnums") is not None:
-        positions |= {n if n >= 0 else n + len(names) for n in _numbers(options["static_argnums"])}
-    return positions

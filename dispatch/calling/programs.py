@@ -62,7 +62,7 @@ class Programs:
         traceable = Traceable(find_fun, fun)
         self.traced: Any = jax.jit(traceable, **options)
         threaded = make_threaded(traceable, self.traced)
-        self.threaded: Any = jit_with_tokens(threaded, signature_of(fun), options, self._jit_threaded)
+        self.threaded: Any = jit_with_tokens(threaded, self.traced, options, self._jit_threaded)
         self.plain: Any = _jax.jit_where(self.traced, lambda *_, **__: ELSEWHERE, self._is_plain, ELSEWHERE, tracing)
 
     def _jit_threaded(self, threaded: Callable[..., Any], **options: Any) -> Any:

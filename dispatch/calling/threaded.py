@@ -98,7 +98,7 @@ def jit_with_all_tokens(fun: Callable[..., Any], options: dict[str, Any], keys: 
         return run_traced(trace(traceable, args, kwargs), args, kwargs, run)
 
     _hide_token(fun, threaded)
-    return jit_with_tokens(threaded, signature_of(fun), options)
+    return jit_with_tokens(threaded, traceable, options)
 
 
 def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[ProgramTraits, Any]]:

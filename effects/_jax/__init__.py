@@ -73,6 +73,7 @@ from effects._jax.jaxprs import trace_to_jaxpr as trace_to_jaxpr
 from effects._jax.jaxprs import with_jaxprs as with_jaxprs
 from effects._jax.jaxprs import without_results as without_results
 from effects._jax.jitted import PjitFunction as PjitFunction
+from effects._jax.jitted import arguments_of_jit as arguments_of_jit
 from effects._jax.jitted import jit_where as jit_where
 from effects._jax.jitted import options_of_jit as options_of_jit
 from effects._jax.keeping import stage as stage

@@ -12,7 +12,7 @@ from jax._src.sharding_impls import UNSPECIFIED
 
 PjitFunction: Any = type(jax.jit(lambda: None))
 
-_NUMBERS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+_ARGUMENTS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
 _SHARDINGS = ("in_shardings", "out_shardings")
 
 
@@ -22,7 +22,7 @@ def options_of_jit(jitted: Any) -> tuple[Callable[..., Any], dict[str, Any]] | N
     if not isinstance(jitted, PjitFunction):
         return None
     info: Any = jitted._jit_info
-    options = {name: value for name in _NUMBERS if (value := getattr(info, name))}
+    options = {name: value for name in _ARGUMENTS if (value := getattr(info, name))}
     for name in _SHARDINGS:
         leaves = [None if leaf is UNSPECIFIED else leaf for leaf in getattr(info, f"{name}_leaves")]
         if any(leaf is not None for leaf in leaves):
@@ -30,6 +30,12 @@ def options_of_jit(jitted: Any) -> tuple[Callable[..., Any], dict[str, Any]] | N
     if info.compiler_options_kvs:
         options["compiler_options"] = dict(info.compiler_options_kvs)
     return jitted._fun, options
+
+
+def arguments_of_jit(jitted: Any) -> dict[str, tuple[Any, ...]]:
+    """Which arguments are static, and which are donated, by number and by name, of what `jax.jit` has returned: it has
+    inferred the ones from the others. Negative numbers count from the end of a call's arguments."""
+    return {name: getattr(jitted._jit_info, name) for name in _ARGUMENTS}
 
 
 def jit_where(

@@ -13,10 +13,9 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.print_grad import print_grad_p
 from effects.lowering.holders import Extra, find_holder
 from effects.lowering.passes.lanes import lane_by_lane
-from effects.lowering.passes.summary import effects_of, has_effects, summarize
+from effects.lowering.passes.summary import effects_of, needs_mask, summarize
 from effects.lowering.passes.tokens import registered_rule
 
 MSG_MISSING_MASK = (
@@ -125,7 +124,7 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
     """Evaluates a jaxpr with its effects only where `active` holds."""
 
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        if not _is_masked(eqn):
+        if not needs_mask(eqn):
             return _jax.bind(eqn, operands)
         if (rule := _mask_rules.get(eqn.primitive)) is not None:
             return rule(MaskContext(eqn, mask_effects, masked), active, *operands, **eqn.params)
@@ -141,14 +140,6 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
         )
 
     return _jax.interpret(_jax.closed_jaxpr(jaxpr), args, apply)
-
-
-def _is_masked(eqn: Any) -> bool:
-    return (
-        eqn.primitive is print_grad_p
-        or has_effects(eqn)
-        or any(summarize(inner).needs_masks for inner in _jax.jaxprs_in(eqn.params))
-    )
 
 
 def needs_masks(jaxpr: Any) -> bool:

@@ -75,7 +75,7 @@ def _summarize(jaxpr: Any) -> Summary:
         if eqn.primitive is custom_call_p:
             handlers.add(eqn.params["site"])
         has_collectives |= is_collective(eqn)
-        needs_masks |= eqn.primitive is print_grad_p or bool(shown)
+        needs_masks = needs_masks or needs_mask(eqn)
         needs_grid |= bool(shown) or eqn.primitive in _of_grid
         if eqn.effects:
             found = _sites_of(eqn)
@@ -89,7 +89,6 @@ def _summarize(jaxpr: Any) -> Summary:
                 with_effects.add(position)
             handlers |= inner.handlers
             has_collectives |= inner.has_collectives
-            needs_masks |= inner.needs_masks
             needs_grid |= inner.needs_grid
             if eqn.effects:
                 sites |= inner.sites
@@ -150,6 +149,13 @@ def is_ordered_record(eqn: Any) -> bool:
 def has_effects(holder: Any) -> bool:
     """Whether a jaxpr or an equation shows effects of ours."""
     return bool(effects_of(holder.effects))
+
+
+def needs_mask(eqn: Any) -> bool:
+    """Whether an equation has effects of ours, or will have them when it is transposed."""
+    if eqn.primitive is print_grad_p or has_effects(eqn):
+        return True
+    return any(summarize(inner).needs_masks for inner in _jax.jaxprs_in(eqn.params))
 
 
 def begins_with_record(jaxpr: Any) -> bool:
