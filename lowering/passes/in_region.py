@@ -92,9 +92,9 @@ def ends_program(eqn: Any) -> bool:
     if eqn.primitive is not _jax.cond_p or len(eqn.params["branches"]) != 2:
         return False
     goes_on, ends = map(summarize, eqn.params["branches"])
-    if goes_on.first is not None or ends.first is not ends.last or ends.last.primitive is not effect_p:
+    if goes_on.first is not None or ends.first is None or ends.first is not ends.last:
         return False
-    return isinstance(ends.last.params["site"].content, End)
+    return ends.last.primitive is effect_p and isinstance(ends.last.params["site"].content, End)
 
 
 def communicates(eqn: Any) -> bool:

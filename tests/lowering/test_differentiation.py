@@ -47,3 +47,32 @@ def test_branch_that_is_the_same_in_each_iteration(wrap, has_results, lines):
     slope = fx.jit(jax.grad(wrap(program)))
     assert lines(lambda: slopes.append(slope(1.0, 1.0))) == ["known 1.0"] * 3
     assert slopes == [8]
+
+
+def _loop(asks, steps):
+    """A loop of two iterations, whose condition and body have effects or none."""
+
+    def goes_on(carry):
+        if asks:
+            fx.print("asks {}", carry[0])
+        return carry[0] < 2
+
+    def step(carry):
+        if steps:
+            fx.print("steps {}", carry[0])
+        return carry[0] + 1, carry[1] * 3
+
+    return lambda x: lax.while_loop(goes_on, step, (0, x))[1]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.checkpoint], ids=["plain", "checkpoint"])
+@pytest.mark.parametrize(("asks", "steps"), [(True, False), (False, True), (True, True)])
+def test_loop_that_runs_again_for_the_tangents(asks, steps, wrap, lines):
+    """The effects of its condition happen once, and those of its body, whichever of them has any."""
+    slopes = []
+    f = fx.jit(lambda x: jax.linearize(wrap(_loop(asks, steps)), x)[1](x))
+    shown = [f"asks {i}" for i in range(3)] if asks else []
+    for i in range(2) if steps else ():
+        shown.insert(2 * i + 1 if asks else i, f"steps {i}")
+    assert lines(lambda: slopes.append(f(1.0))) == shown
+    assert slopes == [9]

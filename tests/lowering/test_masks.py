@@ -137,3 +137,32 @@ def test_print_that_no_lane_has_publishes_nothing(levels, lines):
     assert fx.stats()["published"] == before
     assert lines(program, x + 18) == [f"{i} {21 + i}" for i in range(10)]
     assert fx.stats()["published"] == before + 10
+
+
+def _printed_gradient(x):
+    return fx.print_grad("g {}", x) * 3
+
+
+def _branch(x, then=_printed_gradient):
+    return jax.lax.cond(x > 1, then, lambda x: x, x)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        _branch,
+        lambda x: _branch(x, jax.jit(_printed_gradient)),
+        lambda x: _branch(x, lambda x: _branch(x)),
+        jax.jit(_branch),
+        lambda x: jax.lax.scan(lambda c, _: (_branch(c), None), x, None, length=1)[0],
+    ],
+    ids=["branch", "function in a branch", "branch in a branch", "branch in a function", "branch in a loop"],
+)
+@pytest.mark.parametrize(
+    "transform",
+    [lambda f: jax.grad(lambda x: jax.vmap(f)(x).sum()), lambda f: jax.vmap(jax.grad(f))],
+    ids=["grad of vmap", "vmap of grad"],
+)
+def test_gradients_of_lanes_in_a_branch(f, transform, lines):
+    """What has no effects until it is transposed has the mask by then, whichever transformation comes first."""
+    assert lines(fx.jit(transform(f)), jnp.array([1.0, 2.0])) == ["g 3.0"]
