@@ -52,5 +52,7 @@ from effects.lowering.host.native import native as native
 from effects.lowering.host.sites import KnownSites as KnownSites
 from effects.lowering.host.sites import known_sites as known_sites
 from effects.lowering.passes.thread import find_rule as find_rule
+from effects.lowering.passes.without_records import with_silent_records as with_silent_records
+from effects.lowering.passes.without_records import without_records as without_records
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire

@@ -63,6 +63,7 @@ from effects._jax.distributed import processes_of as processes_of
 from effects._jax.distributed import run_id as run_id
 from effects._jax.jaxprs import bind as bind
 from effects._jax.jaxprs import closed_jaxpr as closed_jaxpr
+from effects._jax.jaxprs import eqns_in as eqns_in
 from effects._jax.jaxprs import evaluate as evaluate
 from effects._jax.jaxprs import evaluate_as_typed as evaluate_as_typed
 from effects._jax.jaxprs import interpret as interpret

@@ -127,6 +127,17 @@ jaxprs_in: Callable[[dict[str, Any]], Iterator[Any]] = core.jaxprs_in_params
 """The jaxprs among an equation's parameters, with or without constants."""
 
 
+def eqns_in(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr and of all that are inside it, those of each once, however often it is called."""
+    jaxprs, known = [jaxpr], {jaxpr}
+    for each in jaxprs:
+        for eqn in each.eqns:
+            yield eqn
+            new = {inner: None for inner in jaxprs_in(eqn.params) if inner not in known}
+            jaxprs += new
+            known.update(new)
+
+
 def with_jaxprs(eqn: Any, change: Callable[[Any], Any]) -> Any:
     """An equation with the jaxprs among its parameters changed into others of the same type."""
 

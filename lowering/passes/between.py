@@ -96,8 +96,8 @@ def _change(eqn: Any) -> int:
     return 0 if inner is None else sum(_changes(inner))
 
 
+@_jax.weakref_lru_cache
 def _changes(jaxpr: Any) -> list[int]:
-    jaxpr = jaxpr.jaxpr if _jax.is_closed(jaxpr) else jaxpr
     return [_change(eqn) for eqn in jaxpr.eqns if is_asynchronous(eqn)]
 
 

@@ -27,7 +27,7 @@ from effects._model.site import Site
 from effects._model.where import Where
 from effects.lowering.passes.grid import LANES
 from effects.lowering.passes.kernel_log import LogWriter
-from effects.lowering.passes.summary import has_effects, summarize
+from effects.lowering.passes.summary import summarize
 
 MSG_AWAITED = (
     "The {what} `{name}` at {where} gives results to a kernel that is compiled for a device. Such a kernel cannot call "
@@ -170,21 +170,14 @@ def _is_awaited(site: Site) -> bool:
 
 def _effect_sites(jaxpr: Any) -> Iterator[Site]:
     """The sites of effects, those of operations left aside."""
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        if eqn.primitive is effect_p:
-            yield eqn.params["site"]
-        for inner in _jax.jaxprs_in(eqn.params):
-            yield from _effect_sites(inner) if has_effects(inner) else ()
+    return (eqn.params["site"] for eqn in _jax.eqns_in(jaxpr) if eqn.primitive is effect_p)
 
 
 def _refuse_operations(jaxpr: Any) -> None:
     """Raises if a kernel starts something that its done would wait for."""
-    for eqn in jaxpr.eqns:
+    for eqn in _jax.eqns_in(jaxpr):
         if isinstance(operation := eqn.params.get("operation"), Operation):
             raise NotImplementedError(MSG_OPERATION.format(name=operation.name, where=operation.where))
-        for inner in _jax.jaxprs_in(eqn.params):
-            if has_effects(inner):
-                _refuse_operations(inner)
 
 
 def _refuse_results(sites: Sequence[Site], message: str) -> None:

@@ -13,7 +13,7 @@ behalf of its group.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -162,7 +162,7 @@ def _shard_map_token_rule(
         branches_skip = diverge and _awaits(jaxpr) and counts_in(jaxpr) is not None
         known = known._replace(counts_agree=branches_skip or not diverge, branches_skip=branches_skip)
     # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
-    may_diverge = _may_diverge(jaxpr, check_vma, known.asks_all) and any(map(_waits, _eqns_in(jaxpr)))
+    may_diverge = _may_diverge(jaxpr, check_vma, known.asks_all) and any(map(_waits, _jax.eqns_in(jaxpr)))
     may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)
     may_deadlock = may_diverge and (skips or has_collectives)
     known = known._replace(collectives_after_effects=may_diverge)
@@ -267,7 +267,7 @@ def _has_records(jaxpr: Any) -> bool:
 
 def _regions_in(jaxpr: Any) -> list[Any]:
     """The regions with effects inside a region."""
-    return [eqn for eqn in _eqns_in(jaxpr) if eqn.primitive is _jax.shard_map_p and effects_of(eqn.effects)]
+    return [eqn for eqn in _jax.eqns_in(jaxpr) if eqn.primitive is _jax.shard_map_p and effects_of(eqn.effects)]
 
 
 def _has_no_replicas(region: Any) -> bool:
@@ -294,6 +294,7 @@ def _awaits(jaxpr: Any) -> bool:
     return any(site.results is not None and not site.content.raises_itself for site in summarize(jaxpr).sites)
 
 
+@_jax.weakref_lru_cache
 def _may_diverge(jaxpr: Any, check_vma: bool, asks_all: bool) -> bool:
     """Whether not all devices may come to some effect. `asks_all`: as `InRegion.asks_all`. An `fx.error_if` to which
     all come is none of these effects then."""
@@ -320,10 +321,3 @@ def _may_diverge_at(eqn: Any, check_vma: bool) -> bool:
     if eqn.primitive is _jax.while_p:
         return not check_vma or _jax.differs(eqn.params["cond_jaxpr"].out_avals[0])
     return False
-
-
-def _eqns_in(jaxpr: Any) -> Iterator[Any]:
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in _jax.jaxprs_in(eqn.params):
-            yield from _eqns_in(inner)
