@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.slip import Slip
 from tests.mutants.slips import (
     asynchronous,
+    calls,
     differentiation,
     export,
     failures,
@@ -12,6 +13,7 @@ from tests.mutants.slips import (
     handlers,
     imports,
     kernels,
+    keys,
     masks,
     merge,
     plain,
@@ -26,6 +28,6 @@ from tests.mutants.slips import (
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
-    *(asynchronous, handlers, progress, plain, text, imports, gpus),
+    *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)

@@ -1,0 +1,80 @@
+"""Calls: what a later one sees, options in pairs, and the work before a first one."""
+
+from tests.mutants.slip import Slip
+
+DISPATCHER = "dispatch/calling/dispatcher.py"
+SECOND = ("tests/dispatch/test_second_call.py::test_what_is_new_at_a_later_call[1]",)
+STATIC = ("tests/dispatch/test_option_pairs.py::test_pairs_of_options[static-in-_any_number]",)
+DONATED = ("tests/dispatch/test_option_pairs.py::test_pairs_of_options[donated-rest-_any_number]",)
+
+
+def _growth(name: str) -> tuple[str, ...]:
+    return (f"tests/lowering/test_growth.py::test_work_is_that_of_the_functions[{name}]",)
+
+
+SLIPS = (
+    Slip(
+        "calls.orders",
+        DISPATCHER,
+        '"orders": runtime.streams.orders,',
+        '"orders": {*runtime.streams.orders},',
+        "A function that has been called stays in its thread's order, whatever the setting says.",
+        SECOND,
+    ),
+    Slip(
+        "calls.failures",
+        DISPATCHER,
+        '"failures": runtime.failures.programs,',
+        '"failures": {**runtime.failures.programs},',
+        "A function that has been called raises no failure of a program before.",
+        SECOND,
+    ),
+    Slip(
+        "calls.traces",
+        DISPATCHER,
+        '"state_of_calls": STATE_OF_CALLS,',
+        '"state_of_calls": [],',
+        "A function that has been called dispatches its program inside of a trace.",
+        SECOND,
+    ),
+    Slip(
+        "calls.negative_static",
+        "dispatch/calling/options.py",
+        "self._static.isdisjoint((n, n - len(args)))",
+        "n not in self._static",
+        "A negative number in `static_argnums` is no argument's where one sharding is given for all.",
+        STATIC,
+    ),
+    Slip(
+        "calls.negative_donated",
+        "dispatch/calling/options.py",
+        "n + 1 if n >= 0 else n",
+        "n + 1",
+        "A negative number in `donate_argnums` is the argument's behind.",
+        DONATED,
+    ),
+    Slip(
+        "calls.summarized_again",
+        "lowering/passes/summary.py",
+        "@_jax.weakref_lru_cache\n",
+        "",
+        "Functions are summarized as often as they are called.",
+        _growth("records"),
+    ),
+    Slip(
+        "calls.diverging_again",
+        "lowering/rules/shard_map.py",
+        "@_jax.weakref_lru_cache\ndef _may_diverge",
+        "def _may_diverge",
+        "In a region it is found out as often as functions are called whether devices may diverge in them.",
+        _growth("regions"),
+    ),
+    Slip(
+        "calls.inside_again",
+        "effects/_jax/jaxprs.py",
+        "if inner not in known}",
+        "}",
+        "The equations of a region are read as often as functions are called.",
+        _growth("branches in regions"),
+    ),
+)

@@ -1,0 +1,78 @@
+"""Keys: by what two things are one, and what goes with what is gone."""
+
+from tests.mutants.slip import Slip
+
+NUMBERING = "effects/_model/numbering.py"
+TESTS = "tests/effects/test_keys.py"
+
+
+def _of(name: str) -> tuple[str, ...]:
+    return (f"{TESTS}::test_what_is_one_and_what_is_two[{name}]",)
+
+
+SLIPS = (
+    Slip(
+        "keys.float_attribute",
+        "effects/_api/attributes.py",
+        "repr(value) if isinstance(value, float) else value",
+        "value",
+        "A custom call with the attribute -0.0 is taken for that with 0.0, and one with NaN is never found again.",
+        _of("attributes"),
+    ),
+    Slip(
+        "keys.number_attribute",
+        "effects/_api/attributes.py",
+        "return type(value).__name__, value.dtype.name,",
+        "return type(value).__name__,",
+        "Attributes of different types are one if their bytes are equal.",
+        _of("attributes"),
+    ),
+    Slip(
+        "keys.enumeration",
+        "effects/_model/description.py",
+        '{"text": str(value), "of": [type(value).__qualname__, repr(value)]}',
+        '{"text": str(value)}',
+        "Of two members of enumerations with the same text one is shown for both.",
+        _of("static operands"),
+    ),
+    Slip(
+        "keys.flag",
+        "effects/_model/description.py",
+        "if type(value) in (str, int, float, bool):",
+        "if isinstance(value, (str, int, float, bool)):",
+        "A member of an enumeration is described as the number or the text that it is.",
+        _of("static operands"),
+    ),
+    Slip(
+        "keys.cause",
+        "dispatch/draining/failure_log.py",
+        "failure.where, failure.function, type(failure), type(failure.__cause__)",
+        "failure.where, failure.function, type(failure)",
+        "At the end of the process one failure of a line stands for others, of another cause.",
+        _of("failures"),
+    ),
+    Slip(
+        "keys.method",
+        "effects/_model/functions.py",
+        "_numbering.number_of(place, fn.__self__, fn.__func__)",
+        "_numbering.number_of(place, fn.__self__)",
+        "Two functions that are methods of one object have one key.",
+        _of("functions"),
+    ),
+    Slip(
+        "keys.numbers_stay",
+        NUMBERING,
+        "weakref.ref(owner, lambda _: self._numbers.pop(identity, None)), number",
+        "weakref.ref(owner), number",
+        "An object has the number of one that lay at its address.",
+        (f"{TESTS}::test_numbers_go_with_their_objects",),
+    ),
+    Slip(
+        "keys.numbers_of_threads",
+        NUMBERING,
+        "            return self._numbers.setdefault(identity, entry)[1]",
+        "            self._numbers[identity] = entry",
+        "An object that two threads number at one time has two numbers.",
+        (f"{TESTS}::test_threads_that_number_at_one_time",),
+    ),
+)
