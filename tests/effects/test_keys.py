@@ -82,6 +82,8 @@ ATTRIBUTES = [
     *TEXTS,
     [np.array([1, 2]), [1, 2], (1, 2), np.array([1, 0, 2, 0])[::2], np.array([1, 2], ">i8")],
     [np.array([1, 2], np.int32)],
+    [np.array([1, 2], np.uint64)],
+    [np.array([1, 2]).view(np.float64)],
     [np.array([[1, 2]])],
     [np.array([1])],
     [np.array([0.0])],
@@ -154,7 +156,7 @@ class Model:
 
 
 def _closure(k):
-    return lambda: k
+    return lambda *_: k
 
 
 FIRST, SECOND, CLOSURES = Model(), Model(), [_closure(1), _closure(1)]
@@ -167,7 +169,9 @@ FUNCTIONS = [
     [CLOSURES[1]],
     [PARTIALS[0], PARTIALS[0]],
     [PARTIALS[1]],
-    [types.MethodType(Model.save, SECOND.load)],
+    [types.MethodType(CLOSURES[0], FIRST), types.MethodType(CLOSURES[0], FIRST)],
+    [types.MethodType(CLOSURES[1], FIRST)],
+    [types.MethodType(CLOSURES[0], SECOND)],
     [print],
 ]
 
@@ -265,21 +269,26 @@ def test_numbers_go_with_their_objects():
     assert len(numbering._numbers) == 0
 
 
+class _Name(str):
+    """A name which, when it is looked up the second time, lets another thread do something."""
+
+    times = 0
+
+    def __hash__(self):
+        self.times += 1
+        if self.times == 2:
+            thread = threading.Thread(target=self.meanwhile)
+            thread.start()
+            thread.join(60)
+        return super().__hash__()
+
+
 def test_threads_that_number_at_one_time():
-    """No number is two objects', and no object has two numbers."""
-    numbering, things = Numbering(), [_Thing() for _ in range(50)]
-    start, found = threading.Barrier(4), [[] for _ in range(4)]
-
-    def number(found):
-        for i in range(100):
-            start.wait(60)
-            found += [numbering.number_of(f"name {i}", thing) for thing in things]
-
-    threads = [threading.Thread(target=number, args=(each,)) for each in found]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found[0] == found[1] == found[2] == found[3]
-    for i in range(100):
-        assert len({*found[0][50 * i : 50 * (i + 1)]}) == 50
+    """An object has one number, also if another thread gives it one between the look and the entry."""
+    numbering, thing, others = Numbering(), _Thing(), []
+    name = _Name("thing")
+    name.meanwhile = lambda: others.extend(numbering.number_of("thing", each) for each in (thing, FIRST))
+    number = numbering.number_of(name, thing)
+    assert others[0] == number == numbering.number_of("thing", thing)
+    assert others[1] == numbering.number_of("thing", FIRST) != number
+    assert numbering.number_of("thing", SECOND) not in (number, others[1])

@@ -5,7 +5,6 @@ from tests.mutants.slip import Slip
 DISPATCHER = "dispatch/calling/dispatcher.py"
 SECOND = ("tests/dispatch/test_second_call.py::test_what_is_new_at_a_later_call[1]",)
 STATIC = ("tests/dispatch/test_option_pairs.py::test_pairs_of_options[static-in-_any_number]",)
-DONATED = ("tests/dispatch/test_option_pairs.py::test_pairs_of_options[donated-rest-_any_number]",)
 
 
 def _growth(name: str) -> tuple[str, ...]:
@@ -46,12 +45,12 @@ SLIPS = (
         STATIC,
     ),
     Slip(
-        "calls.negative_donated",
+        "calls.negative_shifted",
         "dispatch/calling/options.py",
         "n + 1 if n >= 0 else n",
         "n + 1",
-        "A negative number in `donate_argnums` is the argument's behind.",
-        DONATED,
+        "A negative number in `static_argnums` is that of the argument behind.",
+        STATIC,
     ),
     Slip(
         "calls.summarized_again",
