@@ -9,7 +9,6 @@ import jax
 from jax._src import core, source_info_util
 from jax._src import linear_util as lu
 from jax._src.interpreters import partial_eval as pe
-from jax._src.util import weakref_lru_cache
 
 from effects._jax.core import typeof
 from effects._jax.keeping import Keeping
@@ -44,7 +43,6 @@ def trace_to_jaxpr(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], like
     return closed_jaxpr(jaxpr, consts)
 
 
-@weakref_lru_cache
 def without_results(jaxpr: Any, count: int) -> Any:
     """A jaxpr with constants, without the first `count` of its results."""
     inner = jaxpr.jaxpr

@@ -45,7 +45,6 @@ def _taken_by_all(index: Any, operands: Sequence[Any], branches: Sequence[Any]) 
     return index, (is_wrong, *operands), tuple(map(_for_all, branches))
 
 
-@_jax.weakref_lru_cache
 def _for_all(branch: Any) -> Any:
     """A branch that all devices take, with whether this one would have ahead of its inputs. Only these call the
     function, and the others learn from their call that the program has ended elsewhere."""
@@ -76,7 +75,6 @@ def _skipping(
     return dict(zip(tokens, flat, strict=False)), flat[len(tokens) :]
 
 
-@_jax.weakref_lru_cache
 def _skipping_at_end(threaded: Any, missing: tuple[int, ...]) -> Any:
     """A branch with tokens ahead of its results, which skips so many numbers of each at its end."""
 

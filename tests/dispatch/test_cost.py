@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import sys
 
+import jax.numpy as jnp
+import numpy as np
+
+import effects as fx
 from tests.helpers import run_python
 
 COUNTS_CALLS = """
@@ -46,3 +53,26 @@ def test_result_of_a_callback_takes_few_calls():
     counts = json.loads(run.stdout)
     assert counts["Drain._look"] > 0  # the test can see the path
     assert sum(counts.values()) <= MOST, counts
+
+
+def test_call_asks_for_print_options_once_in_a_context():
+    """What a context holds is found out when it is another than before, and not at each call."""
+    f, x, entered = fx.jit(lambda x: fx.print("{}", x)), jnp.ones(2), []
+
+    def calls(count):
+        entered.clear()
+        sys.setprofile(lambda frame, event, _: entered.append(frame.f_code.co_name) if event == "call" else None)
+        try:
+            for _ in range(count):
+                f(x)
+        finally:
+            sys.setprofile(None)
+        return [entered.count(name) for name in ("print_options", "may_wait")]
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        f(x)
+        for digits in (2, 3):
+            with np.printoptions(precision=digits):
+                assert calls(10)[0] > 0  # the test can see it
+                assert calls(10) == [0, 0]
+        fx.effects_barrier(timeout=60)
