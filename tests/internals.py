@@ -37,6 +37,7 @@ from effects.dispatch.draining.failure_log import first_of_each_line as first_of
 from effects.dispatch.draining.failures import Failures as Failures
 from effects.dispatch.draining.runtime import runtime as runtime
 from effects.dispatch.streams.outputs import may_wait as may_wait
+from effects.dispatch.streams.table import Numbers as Numbers
 from effects.dispatch.streams.table import Streams as Streams
 from effects.dispatch.streams.tokens import PlacedTokens as PlacedTokens
 from effects.handlers import _columns as _columns

@@ -68,6 +68,7 @@ class Drain:
         self._observers = observers
         self._sites = sites
         self._settling = settling
+        streams.is_named = lambda thread: failures.names(thread) or self.has_functions_of(thread)
         self.host_runs: HostRuns = HostRuns(streams, failures, self._wait_for_nested)
         self.host_runs.listen()
         self.runs: Runs = Runs()

@@ -172,6 +172,10 @@ class Failures:
             self.programs[key] = FailedProgram(thread=stream and stream.thread_of(key[1]))
         return self.programs[key]
 
+    def names(self, thread: int) -> bool:
+        """Whether anything is kept of the programs that this thread called."""
+        return thread in self.given_up or any(key[0] == thread for key in [*self.programs])
+
     def has_stopped(self, key: ProgramKey) -> bool:
         """Whether effects of this program are not carried out any more."""
         if key not in self.unended:

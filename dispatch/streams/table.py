@@ -9,11 +9,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from effects import _errors as errors
 from effects._api.config import Config, config
 from effects._jax import count_fast_paths
-from effects._wire import PLACED_THREAD
+from effects._wire import FIRST_NESTED_THREAD, PLACED_THREAD
 from effects.dispatch.streams.stream import SharedStream, Stream, WouldTrace
 from effects.lowering.host.native import native
+
+MSG_NO_NUMBER = (
+    "A thread called a program with effects while {count} threads had all the numbers that tokens have for threads. A "
+    "number is free again when its thread has ended and its effects are visible. Call programs from fewer threads at a "
+    "time."
+)
 
 
 class Streams:
@@ -35,10 +42,11 @@ class Streams:
         self._use_shared = False
         self._by_thread: dict[int, Stream] = {0: self._shared}
         self.get: Callable[[int], Stream | None] = self._by_thread.get
-        self._ended: list[int] = []  # numbers of threads that are gone
+        self._ended: set[int] = set()  # numbers of threads that are gone
         # The drain's threads are made as they are needed. The user's are counted by themselves, as in all processes.
-        self._numbers = itertools.count(1)
-        self._nested_numbers = itertools.count(PLACED_THREAD - 1, -1)
+        self.numbers: Numbers = Numbers(range(1, FIRST_NESTED_THREAD))
+        self.nested_numbers: Numbers = Numbers(range(PLACED_THREAD - 1, FIRST_NESTED_THREAD - 1, -1))
+        self.is_named: Callable[[int], bool] = lambda thread: False  # whether a number still means a forgotten stream
         config.listen(self._configure)
 
     def _configure(self, settings: Config) -> None:
@@ -64,26 +72,41 @@ class Streams:
             return self._make()
 
     def for_plain(self) -> Stream:
-        """The stream of the calling thread if it has one; else that of all threads, since a program without effects
-        needs none of its own."""
+        """The stream of the calling thread if it has one; else that of all threads, since a program without effects,
+        or a barrier, needs none of its own."""
         if self._use_shared and not native.is_nested():
             return self._shared
         return vars(self._local).get("stream", self._shared)
 
     def _make(self) -> Stream:
-        if native.is_nested():
-            stream = Stream(next(self._nested_numbers), None)
-        else:
-            stream = Stream(next(self._numbers), self.launching)
-        self._by_thread[stream.thread] = self._local.stream = stream
+        stream = self._add(self.nested_numbers, None) if native.is_nested() else self._add(self.numbers, self.launching)
+        self._local.stream = stream
         stream.set_here()
         self._local.owner = _Owner()
-        weakref.finalize(self._local.owner, self._ended.append, stream.thread).atexit = False
+        weakref.finalize(self._local.owner, self._ended.add, stream.thread).atexit = False
         return stream
+
+    def _add(self, numbers: Numbers, launching: Any) -> Stream:
+        """Adds a stream with the next number that no other has. `setdefault` is one step. Otherwise:
+
+        1. A thread finds that no stream has a number.
+        2. Others make streams until the numbers begin anew, and one finds the same.
+        3. Both take the number, and the drain ends the epochs of one as those of the other.
+        """
+        for _ in range(len(numbers)):
+            number, again = numbers.take()
+            if number in self._by_thread or number in self._ended or (again and self.is_named(number)):
+                continue
+            stream = Stream(number, launching)
+            if self._by_thread.setdefault(number, stream) is stream:
+                if again:
+                    native.number_anew(number)
+                return stream
+        raise errors.EffectError(MSG_NO_NUMBER.format(count=len(numbers)))
 
     def own(self) -> list[Stream]:
         """All that the calling thread's programs may be in, the current one last."""
-        current = self.current()
+        current = self.for_plain()
         if native.is_nested() or len(self.orders) == 1:
             return [current]
         return [*({self._shared, vars(self._local).get("stream", self._shared)} - {current}), current]
@@ -93,7 +116,7 @@ class Streams:
         waits for these, since no other thread will; but not what runs in a drain thread, for which they may wait."""
         if native.is_nested() or not self._ended:
             return []
-        return [stream for thread in self._ended[:] if (stream := self._by_thread.get(thread)) is not None]
+        return [stream for thread in [*self._ended] if (stream := self._by_thread.get(thread)) is not None]
 
     def has_ended(self, thread: int, stand_in: UserThread | None) -> bool:
         """Whether a thread has ended, by its number or, where streams are not one thread's, by what stands for it."""
@@ -150,13 +173,37 @@ class Streams:
                 native.forget_stream_here()
 
     def forget_ended(self) -> None:
-        """Drops the streams of threads that are gone and have nothing open. The leader of the drain calls it."""
-        for thread in self._ended[:]:
+        """Drops the streams of threads that are gone and have nothing open. The leader of the drain calls it.
+
+        Native code is first. Otherwise:
+
+        1. The leader drops a stream from the table.
+        2. A thread takes its number, and opens an epoch.
+        3. Native code forgets how far the number's epochs have been counted, and the next one has the same number.
+        """
+        for thread in [*self._ended]:
             stream = self._by_thread[thread]
             if not stream.calls and not stream.unsettled and stream.held_for is None:
-                self._ended.remove(thread)
-                del self._by_thread[thread]
                 native.forget(thread)
+                del self._by_thread[thread]
+                self._ended.remove(thread)  # last: until then it says that the thread has ended
+
+
+class Numbers:
+    """Numbers of threads, one after the other, and after the last one the first again: a number means another thread as
+    late as possible. Any thread takes them."""
+
+    def __init__(self, numbers: range) -> None:
+        self._numbers = numbers
+        self._taken = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def take(self) -> tuple[int, bool]:
+        """The next one, and whether it was taken before."""
+        turn, at = divmod(next(self._taken), len(self._numbers))
+        return self._numbers[at], turn > 0
 
 
 class UserThread:

@@ -150,6 +150,41 @@ def test_failure_that_is_being_taken_when_the_barrier_is_interrupted_is_raised_b
     assert done.stdout == "KeyboardInterrupt EffectError\n", done.stderr[-3000:]
 
 
+HANDLER_WAITS = """
+import faulthandler, signal, sys
+faulthandler.dump_traceback_later(100, exit=True)
+import effects as fx
+
+def fail(x):
+    raise ValueError("failed")
+
+def barrier():
+    try:
+        fx.effects_barrier(timeout=60)
+    except fx.EffectError as error:
+        seen.append(str(error.__cause__))
+
+def about_to_wait(frame, event, called):
+    if event == "c_call" and called.__name__ == "acquire" and frame.f_code.co_qualname == "Background.wait":
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGUSR1)
+
+seen = []
+signal.signal(signal.SIGUSR1, lambda *_: barrier())
+fx.jit(lambda x: fx.callback(fail, None, x))(1)
+sys.setprofile(about_to_wait)
+barrier()
+assert sys.getprofile() is None
+print(*seen)
+"""
+
+
+def test_handler_of_a_signal_waits_for_what_it_interrupts():
+    """A handler may wait for effects where the barrier that it interrupts is about to wait; then both go on."""
+    done = run_forked(HANDLER_WAITS, timeout=200)
+    assert done.stdout == "failed\n", done.stderr[-3000:]
+
+
 IN_JAX = """
 import io, itertools, sys
 import jax.numpy as jnp

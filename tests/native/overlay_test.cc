@@ -1,10 +1,13 @@
 // Custom calls and errors with XLA's functions replaced: the table that handlers are given is built from one of the
 // test's own, so that each test sees what reaches XLA.
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "../../dispatch/native/xla/overlay.h"
 #include "../../dispatch/native/xla/targets.h"
@@ -14,7 +17,7 @@
 namespace effects {
 namespace {
 
-int live_errors = 0;
+std::atomic<int> live_errors{0};
 
 XLA_FFI_Error *CreateError(XLA_FFI_Error_Create_Args *args) {
   ++live_errors;
@@ -82,14 +85,32 @@ TEST(test_error_names_its_call) {
       FailWith(&Xla(), "solve", "model.py:7", NewError(api, "singular", XLA_FFI_Error_Code_OUT_OF_RANGE));
   CHECK(error->code == XLA_FFI_Error_Code_OUT_OF_RANGE);
   CHECK(error->message.rfind("Custom call `solve` at model.py:7 failed: singular (custom call failure ", 0) == 0);
-  CHECK_EQ(live_errors, 1); // the handler's own is freed
+  CHECK_EQ(live_errors.load(), 1); // the handler's own is freed
   const uint64_t number = NumberIn(error->message);
   const std::optional<CustomCallFailure> failure = custom_call_failures().take(number);
   CHECK(failure.has_value() && failure->target == "solve" && failure->where == "model.py:7");
   CHECK(failure->message == "singular" && failure->code == XLA_FFI_Error_Code_OUT_OF_RANGE);
   CHECK(!custom_call_failures().take(number).has_value());
   Destroy(error);
-  CHECK_EQ(live_errors, 0);
+  CHECK_EQ(live_errors.load(), 0);
+}
+
+// Handlers fail on several devices at a time, and each error has its own text.
+TEST(test_errors_of_several_threads) {
+  const XLA_FFI_Api &api = *OverlayOf(&Xla());
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 3000; ++i) {
+        const std::string message = std::to_string(thread) + "/" + std::to_string(i);
+        Destroy(NewError(api, message, XLA_FFI_Error_Code_ABORTED)); // a handler's own, which XLA never has
+        XLA_FFI_Error *const error = FailWith(&Xla(), "t", "w", NewError(api, message, XLA_FFI_Error_Code_ABORTED));
+        CHECK(error->message.rfind("Custom call `t` at w failed: " + message + " (", 0) == 0);
+        Destroy(error);
+      }
+    });
+  for (std::thread &thread : threads) thread.join();
+  CHECK_EQ(live_errors.load(), 0);
 }
 
 // An error that was not made through our table has no text that we know.
@@ -99,7 +120,7 @@ TEST(test_error_that_was_made_elsewhere) {
   CHECK(error->code == XLA_FFI_Error_Code_UNKNOWN);
   CHECK(error->message.find("The handler returned an error that was made elsewhere.") != std::string::npos);
   Destroy(error);
-  CHECK_EQ(live_errors, 0);
+  CHECK_EQ(live_errors.load(), 0);
 }
 
 // Python reads XLA's errors as UTF-8, and strictly: what is none becomes a question mark, and the rest stays.
@@ -144,12 +165,12 @@ TEST(test_several_xlas) {
       FailWith(&other, "b", "w", NewError(second, "of the second", XLA_FFI_Error_Code_ABORTED));
   CHECK(here->message.find("of the first") != std::string::npos);
   CHECK(there->message.find("of the second") != std::string::npos);
-  CHECK_EQ(live_errors, 1);
+  CHECK_EQ(live_errors.load(), 1);
   CHECK_EQ(live_elsewhere, 1);
   Destroy(here);
   XLA_FFI_Error_Destroy_Args args{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, there};
   second.XLA_FFI_Error_Destroy(&args);
-  CHECK_EQ(live_errors, 0);
+  CHECK_EQ(live_errors.load(), 0);
   CHECK_EQ(live_elsewhere, 0);
 }
 

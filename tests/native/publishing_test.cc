@@ -354,5 +354,28 @@ TEST(test_program_has_closed_when_all_devices_have) {
   CHECK(!closed.contains(7, 5));
 }
 
+// A thread that has ended and one that has its number later have no epoch in common: what devices publish late of the
+// first is none of the second's.
+TEST(test_number_that_is_used_again) {
+  World world;
+  for (int i = 0; i < 3; ++i) CHECK_EQ(world.drain.open(1, 0), static_cast<uint32_t>(i));
+  InThread([&] {
+    for (uint32_t epoch = 0; epoch < 3; ++epoch) Program(world.publisher, 1, epoch).close();
+  });
+  world.until_finished(3);
+  world.drain.forget(1);
+  world.drain.number_anew(1);
+  const uint32_t epoch = world.drain.open(1, 0);
+  InThread([&] {
+    CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 0), 8));
+    Program program(world.publisher, 1, epoch);
+    program.record(8);
+    program.close();
+  });
+  world.until_finished(4);
+  CHECK_EQ(world.ordered_seen, uint64_t{1});
+  CHECK_EQ(world.publisher.stats.discarded.load(), uint64_t{1});
+}
+
 } // namespace
 } // namespace effects

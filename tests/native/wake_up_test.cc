@@ -108,6 +108,28 @@ TEST(test_full_ring_wakes_the_drain) {
   late.join();
 }
 
+// So does one that has written half of its ring, long before it has to wait.
+TEST(test_half_full_ring_wakes_the_drain) {
+  World world;
+  world.drain.open(1, 0);
+  InThread([&] { Program(world.publisher, 1, 0).close(); });
+  world.until_finished(1);
+  const auto &discarded = world.publisher.stats.discarded;
+  std::thread late([&] {
+    constexpr size_t kRecord = 128;
+    for (uint64_t i = 1; i <= 50 * kSmallest / kRecord; ++i) {
+      Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 0), kRecord - sizeof(RecordHeader));
+      if (i % (kSmallest / 2 / kRecord) != 0) continue;
+      while (discarded.load() < i) std::this_thread::yield();
+    }
+    world.wake_up.stop();
+  });
+  while (!world.step(std::chrono::hours(1)).stopped) {
+  }
+  late.join();
+  CHECK_EQ(world.publisher.stats.waited.load(), uint64_t{0});
+}
+
 // A resumption is progress: it wakes the drain, and who waits for untracked records hears of it by a batch of its own.
 TEST(test_resume_wakes_the_drain) {
   for (int i = 0; i < 100; ++i) {

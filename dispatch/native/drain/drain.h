@@ -43,6 +43,8 @@ public:
   void lose(uint32_t thread, uint32_t epoch, int32_t device);
   // Host: the thread has ended and all its epochs have.
   void forget(uint32_t thread) { inbox_.forget(thread); }
+  // Host: a thread has its number.
+  void number_anew(uint32_t thread) { inbox_.number_anew(thread, publisher_.dispatches); }
   // Host: a batch's records for Python have been replayed, `untracked` of them untracked.
   void resume(uint32_t thread, uint64_t untracked) { inbox_.post({Notice::kResume, {thread, 0, 0}, untracked}); }
   // Host: nothing of this stream that has an order leaves until it is let go.

@@ -12,6 +12,11 @@ void Inbox::forget(uint32_t thread) {
   post({Notice::kForget, {thread, 0, 0}, 0});
 }
 
+void Inbox::number_anew(uint32_t thread, uint64_t dispatches) {
+  std::lock_guard lock(mutex_);
+  next_epoch_[thread] = static_cast<uint32_t>(dispatches);
+}
+
 void Inbox::post(const Notice &notice) {
   bool slept;
   {

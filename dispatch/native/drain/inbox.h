@@ -29,8 +29,11 @@ public:
   // counts, are taken in one step with the notice: the drain reads of epochs, and of dispatches, in their order.
   template <typename Dispatches>
   uint32_t open(uint32_t thread, uint64_t sink, const PrintOptions *options, Dispatches &dispatches);
-  // The thread has ended: its epochs may be numbered from 0 again.
+  // The thread has ended.
   void forget(uint32_t thread);
+  // A thread has the number of a forgotten one, of which devices may still know epochs. None of these has the number of
+  // an epoch from now on, as a thread has had no more dispatches than all threads together.
+  void number_anew(uint32_t thread, uint64_t dispatches);
   void post(const Notice &notice);
   // There is news, of which nothing need be said.
   void knock();

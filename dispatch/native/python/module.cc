@@ -155,6 +155,7 @@ NB_MODULE(_native, m) {
     for (uint32_t i = 0; i < count && gates().any(); ++i) gates().open(thread, first + i);
   });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
+  m.def("number_anew", [](uint32_t thread) { drain().number_anew(thread); });
   m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
   m.def("stop", [] {
     wake_up().stop(); // first: what is published may wait for room in a ring

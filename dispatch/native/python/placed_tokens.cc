@@ -13,9 +13,13 @@ bool IsDeleted(nb::handle array) {
   return deleted.is(nb::handle(Py_True));
 }
 
-// Cells of tokens in use are not given back: devices may still come with these.
+// Of tokens in use only the cells of programs that are known to be over are given back, as by take_back(): devices may
+// still come with the others.
 Pool::~Pool() {
   for (const PlacedToken &placed : free_) token_cells().release(placed.cell);
+  for (const PlacedToken &placed : in_use_)
+    if (!placed.output_token.is_valid() && publisher().closed.contains(thread_, placed.number))
+      token_cells().release(placed.cell);
 }
 
 PlacedToken Pool::take(uint32_t number, nb::handle calls) {
