@@ -57,14 +57,13 @@ def _wait_until_forgotten(number):
 @pytest.mark.parametrize("devices", [1, 2])
 def test_numbers_are_used_again_while_other_threads_run(numbers, records, devices):
     """Many threads have few numbers, one after the other, and no two of their calls have one place."""
-    few = numbers(4)
     mesh = jax.make_mesh((devices,), ("i",))
     x = jax.device_put(jnp.arange(devices), jax.NamedSharding(mesh, P("i")))
 
     @fx.jit
     @jax.shard_map(mesh=mesh, in_specs=(P("i"), P()), out_specs=P())
     def f(x, n):
-        fx.print("{n} {}", x[0], n=n)
+        fx.print("{} {}", n, x[0])
 
     go_on, seen = threading.Event(), []
 
@@ -81,6 +80,7 @@ def test_numbers_are_used_again_while_other_threads_run(numbers, records, device
 
     f(x, np.int32(0))
     _look()
+    few = numbers(4)
     other = threading.Thread(target=calls_meanwhile)
     other.start()
     for n in range(1, 41):
@@ -91,15 +91,15 @@ def test_numbers_are_used_again_while_other_threads_run(numbers, records, device
     fx.effects_barrier(timeout=60)
     first, *others = seen
     assert {*seen} == {*few} and first not in others
-    of_threads = [record for record in records if record.fields.get("n", 0)]
-    assert [int(record.fields["n"]) for record in of_threads] == [*np.repeat(np.arange(1, 41), 3 * devices)]
+    of_threads = [record for record in records if len(record.args) == 2 and record.args[0]]
+    assert [int(record.args[0]) for record in of_threads] == [*np.repeat(np.arange(1, 41), 3 * devices)]
     assert len({(*record.token, record.device) for record in of_threads}) == len(of_threads) == 120 * devices
 
 
 def test_error_where_all_numbers_are_in_use(numbers, lines):
     """The call that needs one more raises, and so does the next, until a thread has ended."""
     few = numbers(2)
-    f = fx.jit(lambda x: fx.print("{}", x))
+    f, plain = fx.jit(lambda x: fx.print("{}", x)), fx.jit(lambda x: x + 1)
     go_on, used, errors = threading.Event(), threading.Barrier(3), []
 
     def holds():
@@ -113,7 +113,7 @@ def test_error_where_all_numbers_are_in_use(numbers, lines):
                 f(2)
             errors.append(str(info.value))
         fx.effects_barrier(timeout=60)  # needs none
-        fx.jit(lambda x: x + 1)(1)  # nor does a program without effects
+        plain(1)  # nor does a program that is known to have no effects
 
     def calls():
         threads = [threading.Thread(target=holds) for _ in few]
@@ -128,6 +128,7 @@ def test_error_where_all_numbers_are_in_use(numbers, lines):
         _in_thread(f, 3)
 
     f(0)
+    plain(0)
     printed = lines(calls)
     assert [line for line in printed if line.isdigit()] == ["1", "1", "3"]
     assert len(errors) == 2 and all("while 2 threads had all the numbers" in error for error in errors)
@@ -188,19 +189,24 @@ def test_nested_numbers_are_used_again(numbers, lines):
     assert {*seen} <= {*few} and len(seen) == 20
 
 
-def test_cells_of_ended_threads_are_used_again():
-    """A token on a device that a thread leaves behind is forgotten with it, and where it stood is another's place."""
-    f = fx.jit(lambda x: fx.callback(lambda x: None, None, x))
-    newest = []
+def _is_token(array):
+    return array.shape == (wire.TOKEN_LENGTH,) and array.dtype == jnp.uint32
 
-    def calls():
-        f(1)
-        pools = [np.asarray(one) for one in jax.live_arrays() if one.shape == (4,) and one.dtype == jnp.uint32]
-        newest.append(max(int(token[1]) for token in pools if token[0] == wire.stream_of(wire.PLACED_THREAD)))
 
-    for _ in range(40):
-        _in_thread(calls)
-        fx.effects_barrier(timeout=60)
-        for number in runtime.streams.ended():
-            _wait_until_forgotten(number.thread)
-    assert newest[-1] <= newest[10]
+def test_cells_of_ended_threads_are_used_again(gates):
+    """A token on a device that an ended thread has left gives its cell back when the program is over."""
+    x = jax.device_put(jnp.float32(0), jax.devices()[1])
+    seen, newest = [], []
+
+    def calls(gate):
+        y = fx.jit(lambda x: (fx.print("{}", gate(x)), x)[1])(x)  # returns before the program is over
+        seen.append(runtime.streams.current().thread)
+        tokens = [np.asarray(one) for one in jax.live_arrays() if _is_token(one) and one.is_ready()]
+        newest.append(max(int(token[1]) for token in tokens if token[0] == wire.stream_of(wire.PLACED_THREAD)))
+        gate.open()
+        y.block_until_ready()
+
+    for _ in range(8):
+        _in_thread(calls, gates())
+        _wait_until_forgotten(seen[-1])
+    assert newest[-1] <= newest[2]
