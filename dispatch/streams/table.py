@@ -95,7 +95,7 @@ class Streams:
         """
         for _ in range(len(numbers)):
             number, again = numbers.take()
-            if number in self._by_thread or number in self._ended or (again and self.is_named(number)):
+            if number in self._ended or (again and self.is_named(number)):
                 continue
             stream = Stream(number, launching)
             if self._by_thread.setdefault(number, stream) is stream:

@@ -118,7 +118,8 @@ TEST(test_half_full_ring_wakes_the_drain) {
   std::thread late([&] {
     constexpr size_t kRecord = 128;
     for (uint64_t i = 1; i <= 50 * kSmallest / kRecord; ++i) {
-      Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 0), kRecord - sizeof(RecordHeader));
+      Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 0),
+              kRecord - sizeof(RecordHeader) - sizeof(Preface));
       if (i % (kSmallest / 2 / kRecord) != 0) continue;
       while (discarded.load() < i) std::this_thread::yield();
     }

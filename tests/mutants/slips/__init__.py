@@ -23,11 +23,12 @@ from tests.mutants.slips import (
     replay,
     rings,
     text,
+    threads,
     token_pass,
 )
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
-    *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls),
+    *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls, threads),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)
