@@ -101,12 +101,19 @@ TEST(test_errors_of_several_threads) {
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 4; ++thread)
     threads.emplace_back([&, thread] {
-      for (int i = 0; i < 3000; ++i) {
-        const std::string message = std::to_string(thread) + "/" + std::to_string(i);
-        Destroy(NewError(api, message, XLA_FFI_Error_Code_ABORTED)); // a handler's own, which XLA never has
-        XLA_FFI_Error *const error = FailWith(&Xla(), "t", "w", NewError(api, message, XLA_FFI_Error_Code_ABORTED));
-        CHECK(error->message.rfind("Custom call `t` at w failed: " + message + " (", 0) == 0);
-        Destroy(error);
+      for (int round = 0; round < 2000; ++round) {
+        const std::string message = std::to_string(thread) + "/" + std::to_string(round);
+        std::vector<XLA_FFI_Error *> made;
+        for (int i = 0; i < 20; ++i) made.push_back(NewError(api, message, XLA_FFI_Error_Code_ABORTED));
+        for (size_t i = 0; i < made.size(); ++i) {
+          if (i % 2 == 0) { // the handler's own, which XLA never has
+            Destroy(made[i]);
+            continue;
+          }
+          XLA_FFI_Error *const error = FailWith(&Xla(), "t", "w", made[i]);
+          CHECK(error->message.rfind("Custom call `t` at w failed: " + message + " (", 0) == 0);
+          Destroy(error);
+        }
       }
     });
   for (std::thread &thread : threads) thread.join();
