@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import gc
 import hashlib
 import io
 import os
@@ -36,6 +37,19 @@ def public_names() -> set[str]:
 def meet_barrier() -> None:
     """Waits for all effects of this thread, or fails."""
     fx.effects_barrier(timeout=120)
+
+
+def let_go(kept: Callable[[], Any]) -> None:
+    """Waits until what is `kept` of programs that are gone is nothing, or fails. The drain forgets their sites when it
+    next has something to do, perhaps after the barrier."""
+    for _ in range(50):
+        gc.collect()
+        if not (left := kept()):
+            return
+        with contextlib.redirect_stdout(io.StringIO()):
+            fx.print("")
+            meet_barrier()
+    raise AssertionError(left)
 
 
 def output_of(jit: Callable[..., Any], f: Callable[..., Any], *args: Any) -> str:

@@ -15,7 +15,6 @@ from effects._model.asynchronous import async_start_p
 from effects._model.operation import Called, Kept
 
 
-@_jax.weakref_lru_cache
 def with_started_calls(jaxpr: Any) -> Any:
     """A jaxpr with constants, in which such a call and its start are one equation."""
     inner = jaxpr.jaxpr

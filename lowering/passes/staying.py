@@ -11,7 +11,6 @@ from effects._model.asynchronous import async_done_p, async_start_p, async_updat
 from effects._model.operation import HostRun
 
 
-@_jax.weakref_lru_cache
 def with_staying_operations(jaxpr: Any) -> Any:
     """A jaxpr with constants, in which the equations of such operations say so."""
     inner = jaxpr.jaxpr

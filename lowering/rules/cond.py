@@ -70,8 +70,8 @@ def _skipping(
     most = [max(count.get(key, 0) for count in counts) for key in tokens]
     missing = [tuple(n - count.get(key, 0) for key, n in zip(tokens, most, strict=True)) for count in counts]
     threaded = [ctx.threaded(branch, tokens) for branch in branches]
-    skipping = tuple(_skipping_at_end(*each) for each in zip(threaded, missing, strict=True))
-    flat = _jax.cond_p.bind(index, *tokens.values(), *operands, branches=skipping, **params)
+    skipping = [_skipping_at_end(*each) if any(each[1]) else each[0] for each in zip(threaded, missing, strict=True)]
+    flat = _jax.cond_p.bind(index, *tokens.values(), *operands, branches=tuple(skipping), **params)
     return dict(zip(tokens, flat, strict=False)), flat[len(tokens) :]
 
 
@@ -83,7 +83,7 @@ def _skipping_at_end(threaded: Any, missing: tuple[int, ...]) -> Any:
         tokens = [skip_p.bind(token, count=n) if n else token for token, n in zip(outs, missing, strict=False)]
         return [*tokens, *outs[len(missing) :]]
 
-    return _jax.trace_to_jaxpr(skip, threaded.in_avals, like=threaded) if any(missing) else threaded
+    return _jax.trace_to_jaxpr(skip, threaded.in_avals, like=threaded)
 
 
 @register_mask_rule(_jax.cond_p)

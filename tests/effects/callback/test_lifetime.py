@@ -13,7 +13,7 @@ import pytest
 
 import effects as fx
 from tests.forks import run_forked
-from tests.helpers import meet_barrier, run_python
+from tests.helpers import let_go, meet_barrier, run_python
 
 
 class _Dies:
@@ -78,13 +78,21 @@ def test_function_goes_with_its_program(jit):
     refs = [use() for _ in range(3)]
     meet_barrier()
     jax.clear_caches()
-    for _ in range(50):  # the drain forgets when it next has something to do
-        gc.collect()
-        fx.print("")
-        meet_barrier()
-        if not any(ref() for ref in refs):
-            break
-    assert [ref() for ref in refs] == [None] * 3
+    let_go(lambda: any(ref() for ref in refs))
+
+
+@pytest.mark.parametrize("start", [fx.async_start, lambda fn, x: fx.async_callback(fn, jax.typeof(x), x)])
+def test_asynchronous_function_goes_with_its_program(start):
+    """When a program is dropped, nothing keeps its asynchronous functions nor what they close over."""
+
+    def use() -> weakref.ref:
+        y = jnp.ones(3)
+        fx.jit(lambda x: fx.async_done(start(lambda x: x + y, x)))(jnp.ones(3)).block_until_ready()
+        return weakref.ref(y)
+
+    refs = [use() for _ in range(3)]
+    meet_barrier()
+    let_go(lambda: any(ref() is not None for ref in refs))
 
 
 def test_function_lives_while_its_program_runs():
