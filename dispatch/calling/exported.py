@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import re
@@ -78,15 +79,18 @@ class Exported:
         self._threaded = threaded
         self._effects = effects
         self._sites = tuple(sites)
+        self._claims = [*map(runtime.sites.register, sites)]
         self._keys = token_keys(effects)
+        program = copy.copy(self)  # without `call`: JAX keeps it for as long as that, which must not keep itself
 
         def call(*args: Any, **kwargs: Any) -> Any:
             flat, tree = jax.tree.flatten((args, kwargs))
-            if tree != self.in_tree:
-                dataclasses.replace(threaded, in_tree=self.in_tree).call(*args, **kwargs)  # JAX says what differs
-            if not self._effects:
-                return jax.tree.unflatten(self.out_tree, self._run([], flat)[0])
-            return jax.tree.unflatten(self.out_tree, exported_program_p.bind(*flat, program=self, sites=self._sites))
+            if tree != program.in_tree:
+                dataclasses.replace(threaded, in_tree=program.in_tree).call(*args, **kwargs)  # JAX says what differs
+            if not effects:
+                return jax.tree.unflatten(program.out_tree, program._run([], flat)[0])
+            outs = exported_program_p.bind(*flat, program=program, sites=program._sites)
+            return jax.tree.unflatten(program.out_tree, outs)
 
         call.__name__ = call.__qualname__ = threaded.fun_name
         self.call: Callable[..., Any] = jit(call)
@@ -155,6 +159,9 @@ class Exported:
         return jax.tree.leaves(outs), list(after)
 
 
+_jax.hold_weakly_in_caches(Exported)  # those of the equations that call it
+
+
 @contextlib.contextmanager
 def errors_count_users_arguments() -> Iterator[None]:
     """JAX counts the tokens among the arguments, as the first."""
@@ -198,8 +205,6 @@ def deserialize(data: bytes | bytearray) -> Exported:
     for effect in sorted(effects, key=lambda effect: (effect.domain != effect.name, effect.name)):
         known = registered_effects().get(effect.name)
         register_effect(Effect(**{**vars(effect), "ordered": known.ordered if known else effect.ordered}))
-    for site in sites:
-        runtime.sites.register(site)
     return Exported(threaded, effects, sites)
 
 
@@ -222,9 +227,8 @@ def _exported_program_abstract_eval(*avals: Any, program: Exported, sites: Any) 
 
 @exported_program_p.def_impl
 def _exported_program_impl(*flat: Any, program: Exported, sites: Any) -> list[Any]:
-    args, kwargs = jax.tree.unflatten(program.in_tree, flat)
     with jax.disable_jit(False):
-        return jax.tree.leaves(program.call(*args, **kwargs))
+        return jit(lambda *flat: exported_program_p.bind(*flat, program=program, sites=sites))(*flat)
 
 
 @register_token_rule(exported_program_p)

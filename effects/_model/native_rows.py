@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,7 +29,8 @@ class NativeRows:
 
     def __init__(self, plan: Callable[[Site], Plan | None]):
         self._make = plan
-        self._plans: dict[int, Any] = {}  # by site; `_OF_PYTHON`, or None if there are no lines
+        # By site; `_OF_PYTHON`, or None if there are no lines.
+        self._plans: weakref.WeakKeyDictionary[Site, Any] = weakref.WeakKeyDictionary()
 
     def of(self, records: Iterable[Record]) -> Lines | None:
         """The lines of these records; None where Python must make them."""
@@ -46,9 +48,9 @@ class NativeRows:
         return records.rows(plans, native.number_of_print_options(options))
 
     def _plan(self, site: Site) -> Any:
-        if site.id not in self._plans:
-            self._plans[site.id] = self._new_plan(site)
-        return self._plans[site.id]
+        if site not in self._plans:
+            self._plans[site] = self._new_plan(site)
+        return self._plans[site]
 
     def _new_plan(self, site: Site) -> Any:
         try:

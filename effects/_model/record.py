@@ -303,8 +303,9 @@ class Records(Sequence[Record]):
     def sites(self) -> list[Site]:
         """The sites that these are of, as they come."""
         if self._sites is None:
-            one = self._one
-            self._sites = [*map(self._find_site, native.sites_of(self._data))] if one is None else [one[0]]
+            known = {site_id: self._find_site(site_id) for site_id in native.sites_of(self._data)}
+            self._find_site = known.__getitem__  # a handler may keep the records for longer than there is their program
+            self._sites = [*known.values()] if self._one is None else [self._one[0]]
         return self._sites
 
     def of_sites(self, keep: Callable[[Site], bool]) -> Records:

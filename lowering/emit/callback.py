@@ -71,6 +71,7 @@ def replace_handlers(ctx: Any) -> None:
         if target in (ENTER_TARGET, SHARDS_TARGET) or attributes["traits"].value & RecordTrait.ENTERS:
             raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
         site = known_sites.find(attributes["site"].value)
+        register_site(ctx, site)
         is_counted = attributes["traits"].value & RecordTrait.COUNTED
         ahead = attributes[AHEAD_ATTRIBUTE].value if AHEAD_ATTRIBUTE in attributes else 0
 

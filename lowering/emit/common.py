@@ -32,9 +32,10 @@ def register_site(ctx: Any, site: Site) -> None:
     """Makes the site known for as long as the program may bring its records. Refuses one where XLA has no handlers."""
     if platforms := " and ".join(_jax.left_to_host_by(ctx)):
         raise NotImplementedError(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
-    for each in (*site.content.inner_sites, site):
-        if (claim := known_sites.register(each.portable)) is not None:
-            _jax.keep_with_program(ctx, claim)
+    claim = known_sites.register(site.portable)
+    # JAX exports no program that keeps an object. Whoever calls what was exported has the claim: `fx.Exported`.
+    if not (site.content.is_portable and _jax.is_for_export(ctx)):
+        _jax.keep_with_program(ctx, claim)
 
 
 def lower_as_jax(ctx: Any, operands: Sequence[Any], site: Site) -> Sequence[Any] | None:

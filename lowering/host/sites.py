@@ -20,16 +20,16 @@ MSG_SERIALIZE_CALLBACK = (
 class KnownSites:
     """Sites by their hash. Lowering registers a site before its program is loaded.
 
-    What others can rebuild from its description stays for good: there are no more of them than lines in the source. A
-    site with a function of the user's that is not registered may be made anew with every trace. It goes when no program
-    has it and no record of it can come: the drain's leader takes it out.
+    A site goes when no program has it and no record of it can come: the drain's leader takes it out. There may be any
+    number of them, as functions of the user's and arguments that are known while tracing are part of a site.
     """
 
     def __init__(self) -> None:
         self._sites: dict[int, Site] = {}
+        self._inner: dict[int, list[object]] = {}  # by the hash of a site: its claims on the sites inside it
         # The site of a record, if it is known by now.
         self.get: Callable[[int], Site | None] = self._sites.get
-        self._lock = threading.Lock()  # for adding and taking out
+        self._lock = threading.RLock()  # for adding and taking out
         self._listeners: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
@@ -40,30 +40,31 @@ class KnownSites:
         self._listeners.append(listener)
 
     def register(self, site: Site) -> object:
-        """Makes a site known. What is returned, if it is not None, a program keeps for as long as it may bring the
-        site's records."""
+        """Makes a site known. A program keeps what is returned for as long as it may bring the site's records."""
         for listener in self._listeners:
             listener()
         with self._lock:
-            if site.content.call is not None and site.content.call.pass_record:
+            is_new = native.site_holders(site.id) == 0  # else native code has its plan
+            claim = _Claim(site)
+            if is_new and site.content.call is not None and site.content.call.pass_record:
                 native.need_time(True)
-            if not site.content.is_portable:
-                self._sites.setdefault(site.id, site)
-                return _Claim(site)
-            if site.id not in self._sites:
-                native.retain_site(site.id, site.description)
-                if not site.content.asks_before_text and (plan := site.content.native_plan(site)) is not None:
-                    native.set_plan(site.id, plan)
-                self._sites[site.id] = site  # last: who is interrupted before does it all again
-            return None
+            if is_new and not site.content.asks_before_text and (plan := site.content.native_plan(site)) is not None:
+                native.set_plan(site.id, plan)
+            self._add(site)
+            return claim
+
+    def _add(self, site: Site) -> Site:
+        known = self._sites.setdefault(site.id, site)
+        if known is site and (inner := site.content.inner_sites):
+            self._inner[site.id] = [*map(self.register, inner)]
+        return known
 
     def find(self, site_id: int) -> Site:
         """The site of a record. One that was not lowered here is rebuilt from what its program says of it."""
         site = self._sites.get(site_id)
         if site is None:
-            site = self._sites.setdefault(site_id, site_from(native.site_description(site_id)))
-            for inner in site.content.inner_sites:
-                self._sites.setdefault(inner.id, inner)
+            with self._lock:
+                site = self._add(site_from(native.site_description(site_id)))
         return site
 
     def forget(self, site_ids: list[int]) -> None:
@@ -72,17 +73,19 @@ class KnownSites:
             for site_id in site_ids:
                 if native.site_holders(site_id) == 0:
                     self._sites.pop(site_id, None)
+                    self._inner.pop(site_id, None)
 
 
 class _Claim:
-    """A program's claim on a site with a function of the user's. It does not keep the function itself."""
+    """A program's claim on a site. It does not keep the site, and so no function of the user's."""
 
-    __slots__ = ("_name", "_release", "_site_id", "_where")
+    __slots__ = ("_local", "_release", "_site_id")
 
     def __init__(self, site: Site):
         self._site_id = site.id
-        self._name, self._where = site.content.title, site.where
-        native.retain_site(site.id, "")
+        # What another process has no hold of.
+        self._local = None if site.content.is_portable else (site.content.title, site.where)
+        native.retain_site(site.id, site.description)
         self._release = native.release_site  # last; and names of modules are gone when the interpreter ends
 
     def __del__(self) -> None:
@@ -90,7 +93,14 @@ class _Claim:
             self._release(self._site_id)
 
     def __reduce__(self) -> Any:
-        raise pickle.PicklingError(MSG_SERIALIZE_CALLBACK.format(name=self._name, where=self._where))
+        if self._local is not None:
+            name, where = self._local
+            raise pickle.PicklingError(MSG_SERIALIZE_CALLBACK.format(name=name, where=where))
+        return _claim, (native.site_description(self._site_id),)
+
+
+def _claim(description: str) -> object:
+    return known_sites.register(site_from(description))
 
 
 known_sites: KnownSites = KnownSites()

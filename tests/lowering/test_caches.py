@@ -11,9 +11,10 @@ import gc
 import importlib
 import inspect
 import io
+import itertools
 import pkgutil
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -30,7 +31,7 @@ from tests.internals import _jax
 from tests.lowering.regions.meshes import P, by_device, mesh_of
 
 X = np.zeros(4, np.float32)
-SCALAR = jax.ShapeDtypeStruct((), np.float32)
+_numbers = itertools.count()
 
 
 def _show(x):
@@ -176,10 +177,20 @@ def _output_without_reader():
     return output
 
 
+def _seen():
+    number = next(_numbers)  # another site each time
+    f = fx.jit(lambda x: fx.print("{} {}", number, x))
+    with contextlib.redirect_stdout(io.StringIO()), fx.capture():
+        f(X)
+        meet_barrier()
+    return f
+
+
 PROGRAMS: dict[str, Callable[[], Any]] = {
     "_bars.output._without_reader": _output_without_reader,
     "_api.jax_callbacks._functions": _jaxs_callback,
     "_jax.jaxprs.without_results": _in_a_condition,
+    "dispatch.draining.replay._TEXTS._plans": _seen,
     "dispatch.calling.programs._known": _in_vmap,
     "lowering.passes.bounds._checked": _in_a_checked_kernel,
     "lowering.passes.bounds._unchecked": _in_a_checked_kernel,
@@ -206,13 +217,20 @@ _LRU = type(_jax.weakref_lru_cache(len))
 _DICTIONARIES = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 
 
+def _with_parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A module's object, and the attributes of one that is of a class of ours."""
+    yield name, value
+    if type(value).__module__.startswith("effects."):
+        yield from ((f"{name}.{attribute}", part) for attribute, part in getattr(value, "__dict__", {}).items())
+
+
 @functools.cache
 def _caches() -> dict[str, Any]:
     """Those of all modules, by module and name."""
     found = {}
     for info in pkgutil.walk_packages(fx.__path__, "effects."):
         module = importlib.import_module(info.name)
-        for name, value in vars(module).items():
+        for name, value in [part for each in vars(module).items() for part in _with_parts(*each)]:
             if isinstance(value, _LRU):
                 function = next(filter(inspect.isfunction, gc.get_referents(value)))
                 found[f"{function.__module__}.{name}"] = value
