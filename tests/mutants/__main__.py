@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from tests.mutants.at_random import DEFAULT, run_at_random
 from tests.mutants.command import chosen, run
 from tests.mutants.slips import SLIPS
 
@@ -16,7 +17,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a slip, or those of a part")
     parser.add_argument("--jobs", type=int, default=1, help="how many to try side by side")
     parser.add_argument("--list", action="store_true", help="name the slips and what each gets wrong, and try none")
+    parser.add_argument("--random", type=int, metavar="N", help="delete or negate so many random lines instead")
+    parser.add_argument("--seed", type=int, default=0, help="with --random: which lines")
+    parser.add_argument(
+        "--in",
+        action="append",
+        dest="paths",
+        metavar="PATH",
+        help="with --random: folder, FILE, or FILE:LINE, for all of it",
+    )
+    parser.add_argument("--seconds", type=float, default=120, help="with --random: how long the tests of one may take")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as Ctrl-C does: see `run`
+    if options.random is not None:
+        return run_at_random(
+            options.paths or DEFAULT, options.random, options.seed, options.seconds, options.jobs, options.list
+        )
     slips = chosen(SLIPS, options.only)
     if unknown := [name for name in options.only if not chosen(SLIPS, [name])]:
         parser.error(f"no slip and no part is named {', '.join(unknown)}")
@@ -24,7 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for slip in slips:
             print(f"{slip.name}: {slip.wrong}")
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as Ctrl-C does: see `run`
     return run(slips, options.jobs)
 
 

@@ -50,10 +50,15 @@ class Copy:
         self._running: subprocess.Popen[str] | None = None
         shutil.copytree(ROOT, self._root, symlinks=True, ignore=_left_out)
 
+    @property
+    def root(self) -> Path:
+        return self._root
+
     def stop(self) -> None:
         """Ends the tests that run, and the processes that they have started."""
-        if self._running is not None and self._running.poll() is None:
-            os.killpg(self._running.pid, signal.SIGKILL)
+        if self._running is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._running.pid, signal.SIGKILL)
 
     @contextlib.contextmanager
     def with_slip(self, slip: Slip) -> Iterator[None]:

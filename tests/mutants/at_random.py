@@ -1,0 +1,76 @@
+"""Slips at random places, each with the tests that come there."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.helpers import ROOT
+from tests.mutants.command import run
+from tests.mutants.copy import Copy
+from tests.mutants.lines import Lines
+from tests.mutants.places import files_in, places
+from tests.mutants.slip import Slip
+from tests.native_program import NAMES
+
+DEFAULT = ("lowering", "dispatch/calling", "dispatch/draining", "dispatch/native/order")
+FOLDERS = {  # of the product, and of the tests that are to notice slips in there
+    "lowering": ("tests/lowering", "tests/transformations"),
+    "dispatch/calling": ("tests/dispatch",),
+    "dispatch/draining": ("tests/dispatch", "tests/effects"),
+    "dispatch": ("tests/dispatch",),
+    "effects": ("tests/effects",),
+}
+
+
+def run_at_random(paths: Sequence[str], number: int, seed: int, budget: float, jobs: int, only_lists: bool) -> int:
+    """Tries so many slips, and returns the exit code of the command."""
+    slips = choose(ROOT, paths, number, seed)
+    if only_lists:
+        for slip, _ in slips:
+            print(f"{slip.name}: {slip.wrong}")
+        return 0
+    return run(with_tests(slips, budget, print), jobs, at_random=True)
+
+
+def choose(root: Path, paths: Sequence[str], number: int, seed: int) -> list[tuple[Slip, range]]:
+    """So many slips, on different lines of these files and folders. `FILE:LINE` stands for all slips on one line."""
+    lines: dict[str, list[tuple[Slip, range]]] = defaultdict(list)
+    for path in paths:
+        folder, _, line = path.partition(":")
+        for file in files_in(root, folder):
+            for place in places(file, (root / file).read_text()):
+                if not line or place[0].name == path:
+                    lines[place[0].name].append(place)
+    if all(":" in path for path in paths):
+        return [place for of_line in lines.values() for place in of_line]
+    chance = random.Random(seed)
+    chosen = chance.sample(list(lines), min(number, len(lines)))
+    return [chance.choice(lines[name]) for name in sorted(chosen, key=list(lines).index)]
+
+
+def with_tests(slips: Sequence[tuple[Slip, range]], budget: float, say: Callable[[str], None]) -> list[Slip]:
+    """The slips, each with the tests that come to its lines, for so many seconds."""
+    files = {slip.file for slip, _ in slips if not slip.is_native}
+    folders = dict.fromkeys(folder for file in sorted(files) for folder in _folders(file))
+    with tempfile.TemporaryDirectory(prefix="mutants-") as place:
+        lines = Lines(Copy(Path(place).resolve()).root, files, list(folders), say)
+    return [
+        dataclasses.replace(slip, tests=_native_tests(slip) if slip.is_native else lines.tests_of(slip, at, budget))
+        for slip, at in slips
+    ]
+
+
+def _folders(file: str) -> Sequence[str]:
+    return next((tests for folder, tests in FOLDERS.items() if file.startswith(f"{folder}/")), ())
+
+
+def _native_tests(slip: Slip) -> tuple[str, ...]:
+    """All, those first that are named like the source or its folder."""
+    *_, folder, stem = Path(slip.file).with_suffix("").parts
+    first = sorted(NAMES, key=lambda name: not name.startswith((f"{stem}_", f"{folder}_")))
+    return tuple("tests/native/{}.cc::{}".format(*name.split(".")) for name in first)
