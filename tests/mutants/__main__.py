@@ -7,7 +7,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from tests.mutants.at_random import DEFAULT, run_at_random
+from tests.helpers import ROOT
+from tests.mutants.at_random import DEFAULT, choose, run_at_random
 from tests.mutants.command import chosen, run
 from tests.mutants.slips import SLIPS
 
@@ -24,15 +25,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         dest="paths",
         metavar="PATH",
-        help="with --random: folder, FILE, or FILE:LINE, for all of it",
+        help="with --random: a folder, FILE, or FILE:LINE",
     )
     parser.add_argument("--seconds", type=float, default=120, help="with --random: how long the tests of one may take")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as Ctrl-C does: see `run`
     if options.random is not None:
-        return run_at_random(
-            options.paths or DEFAULT, options.random, options.seed, options.seconds, options.jobs, options.list
-        )
+        if not hasattr(sys, "monitoring"):
+            parser.error("--random needs Python 3.12 or newer, which can say cheaply which lines a test runs")
+        paths = options.paths or DEFAULT
+        if options.list:
+            for slip, _ in choose(ROOT, paths, options.random, options.seed):
+                print(f"{slip.name}: {slip.wrong}")
+            return 0
+        return run_at_random(paths, options.random, options.seed, options.seconds, options.jobs)
     slips = chosen(SLIPS, options.only)
     if unknown := [name for name in options.only if not chosen(SLIPS, [name])]:
         parser.error(f"no slip and no part is named {', '.join(unknown)}")

@@ -6,11 +6,11 @@ import dataclasses
 import random
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.helpers import ROOT
-from tests.mutants.command import run
+from tests.mutants.command import Say, print_at_once, run
 from tests.mutants.copy import Copy
 from tests.mutants.lines import Lines
 from tests.mutants.places import files_in, places
@@ -27,23 +27,27 @@ FOLDERS = {  # of the product, and of the tests that are to notice slips in ther
 }
 
 
-def run_at_random(paths: Sequence[str], number: int, seed: int, budget: float, jobs: int, only_lists: bool) -> int:
+def run_at_random(
+    paths: Sequence[str],
+    number: int,
+    seed: int,
+    budget: float,
+    jobs: int = 1,
+    tree: Path = ROOT,
+    say: Say = print_at_once,
+) -> int:
     """Tries so many slips, and returns the exit code of the command."""
-    slips = choose(ROOT, paths, number, seed)
-    if only_lists:
-        for slip, _ in slips:
-            print(f"{slip.name}: {slip.wrong}")
-        return 0
-    return run(with_tests(slips, budget, print), jobs, at_random=True)
+    slips = with_tests(tree, choose(tree, paths, number, seed), budget, say)
+    return run(slips, jobs, lambda folder: Copy(folder, tree), say, at_random=True)
 
 
-def choose(root: Path, paths: Sequence[str], number: int, seed: int) -> list[tuple[Slip, range]]:
+def choose(tree: Path, paths: Sequence[str], number: int, seed: int) -> list[tuple[Slip, range]]:
     """So many slips, on different lines of these files and folders. `FILE:LINE` stands for all slips on one line."""
     lines: dict[str, list[tuple[Slip, range]]] = defaultdict(list)
     for path in paths:
         folder, _, line = path.partition(":")
-        for file in files_in(root, folder):
-            for place in places(file, (root / file).read_text()):
+        for file in files_in(tree, folder):
+            for place in places(file, (tree / file).read_text()):
                 if not line or place[0].name == path:
                     lines[place[0].name].append(place)
     if all(":" in path for path in paths):
@@ -53,12 +57,12 @@ def choose(root: Path, paths: Sequence[str], number: int, seed: int) -> list[tup
     return [chance.choice(lines[name]) for name in sorted(chosen, key=list(lines).index)]
 
 
-def with_tests(slips: Sequence[tuple[Slip, range]], budget: float, say: Callable[[str], None]) -> list[Slip]:
+def with_tests(tree: Path, slips: Sequence[tuple[Slip, range]], budget: float, say: Say) -> list[Slip]:
     """The slips, each with the tests that come to its lines, for so many seconds."""
     files = {slip.file for slip, _ in slips if not slip.is_native}
     folders = dict.fromkeys(folder for file in sorted(files) for folder in _folders(file))
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
-        lines = Lines(Copy(Path(place).resolve()).root, files, list(folders), say)
+        lines = Lines(Copy(Path(place).resolve(), tree).root, files, list(folders), say)
     return [
         dataclasses.replace(slip, tests=_native_tests(slip) if slip.is_native else lines.tests_of(slip, at, budget))
         for slip, at in slips

@@ -13,6 +13,12 @@ from pathlib import Path
 from tests.mutants.copy import Copy, NotFound, Verdict
 from tests.mutants.slip import Slip
 
+Say = Callable[[str], None]
+
+
+def print_at_once(text: str) -> None:
+    print(text, flush=True)
+
 
 def chosen(slips: Sequence[Slip], names: Sequence[str]) -> list[Slip]:
     """Those of these names, or of these parts; all if none is named."""
@@ -23,7 +29,7 @@ def run(
     slips: Sequence[Slip],
     jobs: int = 1,
     make_copy: Callable[[Path], Copy] = Copy,
-    say: Callable[[str], None] = lambda text: print(text, flush=True),
+    say: Say = print_at_once,
     at_random: bool = False,
 ) -> int:
     """Tries every slip, says what becomes of it, and returns the exit code of the command.

@@ -17,7 +17,7 @@ from tests.helpers import ROOT
 from tests.mutants.slip import Slip, is_native_test, native_name
 from tests.native_program import FLAGS, build, build_with, run
 
-SECONDS = 60  # for each test or file that is named; far above what any of them takes, so that only a hang reaches it
+SECONDS = 60  # for each test, and times those that are named for all; far above what any takes: only a hang reaches it
 NATIVE_SECONDS = 5  # for one native test, without sanitizers; the same, as they take less than a fifth of a second
 
 
@@ -41,14 +41,14 @@ def _left_out(folder: str, names: list[str]) -> set[str]:
 
 
 class Copy:
-    """A copy of the tree in a folder that is empty."""
+    """A copy of a tree in a folder that is empty."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tree: Path = ROOT) -> None:
         self._root = folder / "tree"
         self._built = folder / "built"
         self._built.mkdir()
         self._running: subprocess.Popen[str] | None = None
-        shutil.copytree(ROOT, self._root, symlinks=True, ignore=_left_out)
+        shutil.copytree(tree, self._root, symlinks=True, ignore=_left_out)
 
     @property
     def root(self) -> Path:
@@ -90,7 +90,18 @@ class Copy:
         return Verdict(False, "")
 
     def _check_with_pytest(self, tests: Sequence[str]) -> Verdict:
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line", *tests]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "--tb=line",
+            f"--timeout={SECONDS}",
+        ]
+        command += ["--timeout-method=thread", *tests]  # which ends the process, wherever it hangs
         # Without compiled files, which Python tells apart by size and second.
         env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": ""}
         started = subprocess.Popen(
@@ -118,6 +129,8 @@ class Copy:
         failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.M)
         if started.returncode == 1 and failed:
             return Verdict(True, failed[0])
+        if re.search(r"^\++ Timeout \++$", output, re.M):
+            return Verdict(True, f"a test is still running after {SECONDS} s")
         if started.returncode < 0 or "Fatal Python error" in output:
             return Verdict(True, f"the process ended with {started.returncode}")
         return Verdict(True, f"pytest ended with {started.returncode}: {output[-2000:]}", was_run=False)

@@ -31,7 +31,8 @@ def places(file: str, source: str) -> list[tuple[Slip, range]]:
         new = {"deleted": "pass" if file.endswith(".py") else ";", "negated": f"not ({text})", "negated ": f"!({text})"}
         changed = source[:begin] + new[word] + source[stop:]
         wrong = f"`{' '.join(text.split())}` is {word.strip()}."
-        slips.append((Slip(f"{file}:{first}", file, source, changed, wrong, ()), range(first, last + 1)))
+        is_jump = text in ("continue", "break")  # which may be a part of what is run for the line before
+        slips.append((Slip(f"{file}:{first}", file, source, changed, wrong, ()), range(first - is_jump, last + 1)))
     return slips
 
 

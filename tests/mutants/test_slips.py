@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import ROOT
+from tests.mutants import copy as copy_of_tree
 from tests.mutants.__main__ import main
 from tests.mutants.command import chosen, run
 from tests.mutants.copy import Copy, NotFound, Verdict
@@ -134,3 +135,14 @@ def test_slip_is_caught_by_its_tests(tmp_path: Path) -> None:
     assert not copy.check(slip.tests).failed
     with copy.with_slip(slip):
         assert copy.check(slip.tests, slip).failed
+
+
+def test_slip_that_hangs_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that does not end with a slip notices it."""
+    monkeypatch.setattr(copy_of_tree, "SECONDS", 2)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/pytest.ini").touch()
+    (tmp_path / "tree/test_it.py").write_text("import time\ndef test_it():\n    while True: time.sleep(1)\n")
+    (tmp_path / "copy").mkdir()
+    verdict = Copy(tmp_path / "copy", tmp_path / "tree").check(["test_it.py"] * 100)
+    assert (verdict.failed, verdict.why, verdict.was_run) == (True, "a test is still running after 2 s", True)
