@@ -61,7 +61,7 @@ class Lines:
                 old = _old_lines((KEPT / digest).read_text(), slip.old)
                 found.update(*(at.get(number, ()) for line in lines for number in old[line]))
                 in_file.update(*at.values())
-        if not found:  # no test comes there, but modules that are imported may
+        if not found:  # no test comes there, but it may run when modules are imported
             found, budget = in_file, budget / 4
         order: list[tuple[int, float, str]] = []
         seen: dict[str, int] = defaultdict(int)

