@@ -12,7 +12,6 @@ from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after_p
 from effects._model.effect import Order
-from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import (
     AHEAD_ATTRIBUTE,
@@ -27,7 +26,7 @@ from effects._wire import (
     TAKE_TARGET,
     RecordTrait,
 )
-from effects.lowering.emit.common import lower_as_jax, refuse_missing_platform, refuse_several_devices, register_site
+from effects.lowering.emit.common import refuse_missing_platform, refused_per_shard, register_site
 from effects.lowering.emit.record import Edges, close_p, gate_p, skip_p
 from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
 from effects.lowering.host.sites import known_sites
@@ -41,6 +40,8 @@ MSG_EXPORTED_OPERATION = (
 
 
 def record_lowering(ctx: Any, *args: Any, site: Site, edges: Edges, **_: Any) -> Any:
+    if site.per_shard and _jax.automatic_devices(ctx):
+        raise refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
     refuse_missing_platform(ctx, site)
     register_site(ctx, site)
 
@@ -98,9 +99,6 @@ def leave_lowering(ctx: Any, *tokens: Any, **_: Any) -> Any:
 
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
-    if (outs := lower_as_jax(ctx, operands, site)) is not None:
-        return outs
-    refuse_several_devices(ctx, site)
     refuse_missing_platform(ctx, site)
     kept, unmasked = site.without_idle_mask(operands)
     register_site(ctx, unmasked)
@@ -119,6 +117,5 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     leave_p: leave_lowering,
     skip_p: lambda ctx, token, count: [token],
     after_p: lambda ctx, *operands, tokens: operands[tokens:],  # in regions without handlers nothing waits
-    effect_p: effect_lowering,
 }
 """By primitive."""

@@ -27,6 +27,11 @@ MSG_ON_HOST = (
     "and what comes out can be shown around it."
 )
 
+MSG_PER_SHARD_HERE = (
+    "Effect `{effect}` at {where} has `{option}=True` {place}. How arrays are sharded is not known there. Leave out "
+    "`{option}=True`, or {remedy}."
+)
+
 
 def register_site(ctx: Any, site: Site) -> None:
     """Makes the site known for as long as the program may bring its records. Refuses one where XLA has no handlers."""
@@ -49,6 +54,12 @@ def refuse_several_devices(ctx: Any, site: Site) -> None:
     """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
     if _is_refused(ctx, site):
         raise NotImplementedError(MSG_UNTRACKED_SHARDED.format(effect=site.effect, where=site.where))
+
+
+def refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
+    option = "per_shard" if site.origin is None else "partitioned"
+    shown = {"effect": site.effect, "where": site.where, "option": option, "place": place, "remedy": remedy}
+    return NotImplementedError(MSG_PER_SHARD_HERE.format(**shown))
 
 
 def refuse_missing_platform(ctx: Any, site: Site) -> None:

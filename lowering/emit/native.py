@@ -12,11 +12,9 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.config import config
 from effects._model.after import after_p
 from effects._model.effect import Order
 from effects._model.platform import PLATFORMS
-from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._wire import (
     AFTER_TARGET,
@@ -41,24 +39,12 @@ from effects._wire import (
     call_traits,
     counts,
 )
-from effects.lowering.emit import callback
-from effects.lowering.emit.common import lower_as_jax, refuse_several_devices, register_site
-from effects.lowering.emit.counting import (
-    calls_handlers,
-    is_counted,
-    place_of_token,
-    steps_of_record,
-    take_ahead,
-    take_steps,
-)
+from effects.lowering.emit.common import refused_per_shard, register_site
+from effects.lowering.emit.counting import is_counted, place_of_token, steps_of_record, take_ahead, take_steps
 from effects.lowering.emit.record import NO_EDGES, Edges, close_p, gate_p, skip_p
 from effects.lowering.emit.shards import call_shards, call_whole
 from effects.lowering.rules.shard_map import enter_p, leave_p
 
-MSG_PER_SHARD_HERE = (
-    "Effect `{effect}` at {where} has `{option}=True` {place}. How arrays are sharded is not known there. Leave out "
-    "`{option}=True`, or {remedy}."
-)
 MSG_REGION_OF_PROCESSES = (
     "Effects in a `jax.shard_map` over an abstract mesh were lowered where there are several processes. A process "
     "waits for the effects of its own devices, and an abstract mesh does not say which these are. Give `jax.shard_map` "
@@ -114,16 +100,12 @@ def emit_call(
 
 def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges, region: Any) -> Any:
     devices, replicas = _jax.automatic_devices(ctx), _jax.replicas_per_group(ctx)
-    if not config.native and not _jax.is_for_export(ctx):
-        if site.per_shard and devices:
-            raise _refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
-        return callback.record_lowering(ctx, token, *operands, site=site, edges=edges)
     if site.per_shard and devices:
         return shards_lowering(ctx, token, operands, site, devices, call, edges)
     if site.per_shard and replicas and site.origin is not None:
         site = dataclasses.replace(site, per_shard=False)  # as in JAX, which gathers there
     if site.per_shard and replicas:
-        raise _refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
+        raise refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
     site = of_processes(ctx, site, devices)
     register_site(ctx, site)
     target = RECORD_TARGET if site.results is None else CALL_TARGET
@@ -164,7 +146,7 @@ def shards_lowering(
     ctx: Any, token: Any, operands: Sequence[Any], site: Site, devices: int, call: int, edges: Edges
 ) -> Any:
     if site.symbols:
-        raise _refused_per_shard(site, "in a program for symbolic shapes", "export it for shapes that are known")
+        raise refused_per_shard(site, "in a program for symbolic shapes", "export it for shapes that are known")
     register_site(ctx, site.in_shards)
     edges = edges._replace(enters=site.effect.ordered, leaves=site.effect.ordered)
     own = own_devices(ctx, devices)
@@ -172,12 +154,6 @@ def shards_lowering(
     attributes = site_attributes(site.in_shards, own, False, call, edges, True, counted)
     steps = steps_of_record(site.effect.ordered, edges) if counted else None
     return call_shards(ctx, token, operands, site, devices, attributes, steps)
-
-
-def _refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
-    option = "per_shard" if site.origin is None else "partitioned"
-    shown = {"effect": site.effect, "where": site.where, "option": option, "place": place, "remedy": remedy}
-    return NotImplementedError(MSG_PER_SHARD_HERE.format(**shown))
 
 
 def own_devices(ctx: Any, devices: int) -> int:
@@ -196,8 +172,6 @@ def of_processes(ctx: Any, site: Site, devices: int) -> Site:
 
 
 def close_lowering(ctx: Any, *tokens: Any) -> Any:
-    if not calls_handlers(ctx):
-        return callback.close_lowering(ctx, *tokens)
     devices = _jax.automatic_devices(ctx)
     attributes, aliases = {"devices": own_devices(ctx, devices)}, {0: 0} if is_counted(ctx) else None
     return emit_call(ctx, CLOSE_TARGET, tokens, attributes, replicated=devices != 0, aliases=aliases)
@@ -205,7 +179,7 @@ def close_lowering(ctx: Any, *tokens: Any) -> Any:
 
 def gate_lowering(ctx: Any, token: Any, *, domain: int) -> Any:
     """The handlers of two programs are in no order on a CPU, and so wait for each other."""
-    if not config.native or all(PLATFORMS[platform].in_order for platform in _jax.platforms_here(ctx)):
+    if all(PLATFORMS[platform].in_order for platform in _jax.platforms_here(ctx)):
         return [token]
     devices = _jax.automatic_devices(ctx)
     attributes = {"domain": domain, "devices": own_devices(ctx, devices)}
@@ -220,10 +194,8 @@ def enter_lowering(
     may_diverge: bool,
     has_groups: bool,
     announces_skips: bool,
-    has_records: bool,
+    **_: Any,
 ) -> Any:
-    if not calls_handlers(ctx):
-        return callback.enter_lowering(ctx, *operands, has_records=has_records, has_groups=has_groups)
     counted = is_counted(ctx)
     attributes = {"ordered": ordered, "devices": own_devices(ctx, devices), "counted": counted}
     attributes |= {"apart": may_diverge, "parts": has_groups, "skips": announces_skips}  # as the handler has them
@@ -262,8 +234,6 @@ def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any], announces_
 
 
 def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
-    if not calls_handlers(ctx):
-        return callback.leave_lowering(ctx, *tokens)
     replicated, counted = _jax.replicas_per_group(ctx) != 0, is_counted(ctx)
     attributes = {"ordered": ordered, "counted": counted}
     if not counted:
@@ -276,8 +246,6 @@ def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
 
 
 def skip_lowering(ctx: Any, token: Any, *, count: int) -> Any:
-    if not calls_handlers(ctx):
-        return callback.LOWERINGS[skip_p](ctx, token, count=count)
     replicated, counted = _jax.replicas_per_group(ctx) != 0, is_counted(ctx)
     attributes, aliases = {"count": count, "counted": counted}, {0: 0} if counted else {}
     [token] = emit_call(ctx, SKIP_TARGET, (token,), attributes, replicated=replicated, aliases=aliases)
@@ -285,8 +253,6 @@ def skip_lowering(ctx: Any, token: Any, *, count: int) -> Any:
 
 
 def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
-    if not calls_handlers(ctx):
-        return operands[tokens:]
     ctx = ctx.replace(
         avals_in=[_jax.physical_aval(aval) for aval in ctx.avals_in],
         avals_out=[_jax.physical_aval(aval) for aval in ctx.avals_out],
@@ -322,12 +288,6 @@ def _perhaps(x: Any) -> Any:
 
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
-    """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
-    if (outs := lower_as_jax(ctx, operands, site)) is not None:
-        return outs
-    refuse_several_devices(ctx, site)
-    if not calls_handlers(ctx):
-        return callback.effect_lowering(ctx, *operands, site=site)
     kept, site = site.without_idle_mask(operands)
     avals_in = ctx.avals_in[len(operands) - len(kept) :]
     register_site(ctx, site)
@@ -356,6 +316,5 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     leave_p: leave_lowering,
     skip_p: skip_lowering,
     after_p: after_lowering,
-    effect_p: effect_lowering,
 }
 """By primitive."""

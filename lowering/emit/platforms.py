@@ -1,4 +1,4 @@
-"""Which lowerings each platform has: those of the module that its row names."""
+"""Which lowerings a program has: those of the module that the rows of its platforms name."""
 
 from __future__ import annotations
 
@@ -8,34 +8,41 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.platform import PLATFORMS
 from effects._model.primitive import effect_p
+from effects._model.site import Site
 from effects._wire import TOKEN_LENGTH
 from effects.lowering.emit import callback, native
-from effects.lowering.emit.counting import have_handlers
+from effects.lowering.emit.common import lower_as_jax, refuse_several_devices
+from effects.lowering.emit.counting import calls_handlers, have_handlers
 from effects.lowering.emit.record import close_p, record_p
 from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, rejoin_p
 
-_NOT_CACHEABLE = {record_p, close_p, effect_p}
-"""What is lowered anew for each equation: a program keeps its sites."""
+# JAX knows no rules of several platforms for what has several results, so that there is one for all.
 
 
 def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
-    """On every platform: JAX knows no rules of several platforms for what has several results.
-
-    A program that is exported calls handlers, whatever the platform. Where there are none, the process that calls the
-    program puts callbacks of its own in their place.
-    """
-    has_handlers = have_handlers(ctx)
-    if not has_handlers and params["edges"].enters and _jax.is_for_export(ctx):
+    """A program that is exported calls handlers, whatever the platform. Where there are none, the process that calls
+    the program puts callbacks of its own in their place."""
+    is_for_export = _jax.is_for_export(ctx)
+    if is_for_export and params["edges"].enters and not have_handlers(ctx):
         raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
-    module = native if has_handlers or _jax.is_for_export(ctx) else callback
-    return module.record_lowering(ctx, *args, **params)
+    return (native if is_for_export else _module(ctx)).record_lowering(ctx, *args, **params)
 
 
-def _register(lowerings: dict[Any, Any], platform: str | None) -> None:
-    for primitive, rule in lowerings.items():
-        _jax.mlir.register_lowering(primitive, rule, platform=platform, cacheable=primitive not in _NOT_CACHEABLE)
+def _lower_effect(ctx: Any, *operands: Any, site: Site) -> Any:
+    """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
+    if (outs := lower_as_jax(ctx, operands, site)) is not None:
+        return outs
+    refuse_several_devices(ctx, site)
+    return _module(ctx).effect_lowering(ctx, *operands, site=site)
+
+
+def _module(ctx: Any) -> Any:
+    return native if calls_handlers(ctx) else callback
+
+
+def _lower(primitive: _jax.Primitive) -> Any:
+    return lambda ctx, *args, **params: _module(ctx).LOWERINGS[primitive](ctx, *args, **params)
 
 
 def _rejoin(*tokens: Any) -> list[Any]:
@@ -43,8 +50,9 @@ def _rejoin(*tokens: Any) -> list[Any]:
     return [jnp.concatenate([a, b[TOKEN_LENGTH:]]) for a, b in zip(own, around, strict=True)]
 
 
-for _platform in PLATFORMS.values():
-    _register({"native": native, "callback": callback}[_platform.records].LOWERINGS, _platform.name)
-_register({**callback.LOWERINGS, record_p: _lower_record}, None)
+_jax.mlir.register_lowering(record_p, _lower_record, cacheable=False)  # as a program keeps its sites
+_jax.mlir.register_lowering(effect_p, _lower_effect, cacheable=False)
+for _primitive in native.LOWERINGS:
+    _jax.mlir.register_lowering(_primitive, _lower(_primitive), cacheable=_primitive is not close_p)
 _jax.mlir.register_lowering(check_mesh_p, lower_check_mesh)
 _jax.mlir.register_lowering(rejoin_p, _jax.mlir.lower_fun(_rejoin))

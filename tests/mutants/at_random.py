@@ -19,7 +19,10 @@ from tests.native_program import NAMES
 
 DEFAULT = ("lowering", "dispatch/calling", "dispatch/draining", "dispatch/native/order")
 FOLDERS = {  # of the product, and of the tests that are to notice slips in there
-    "lowering": ("tests/lowering", "tests/transformations"),
+    "lowering": (
+        *("tests/lowering", "tests/transformations", "tests/effects/test_async_references.py"),
+        *("tests/dispatch/test_inspect.py", "tests/dispatch/test_compare.py", "tests/dispatch/export"),
+    ),
     "dispatch/calling": ("tests/dispatch",),
     "dispatch/draining": ("tests/dispatch", "tests/effects"),
     "dispatch": ("tests/dispatch",),

@@ -17,7 +17,7 @@ from tests.helpers import ROOT
 from tests.mutants.slip import Slip, is_native_test, native_name
 from tests.native_program import FLAGS, build, build_with, run
 
-SECONDS = 60  # for each test, and times those that are named for all; far above what any takes: only a hang reaches it
+SECONDS = 180  # for each test, and times those that are named for all; far above what any takes: only a hang reaches it
 NATIVE_SECONDS = 5  # for one native test, without sanitizers; the same, as they take less than a fifth of a second
 
 

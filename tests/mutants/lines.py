@@ -23,7 +23,6 @@ from tests.mutants.slip import Slip
 
 KEPT = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-lines-{sys.version_info[0]}.{sys.version_info[1]}")
 RECORDING = Path(__file__).parent / "recording"
-LONGEST = 15  # seconds: a test that takes longer is not run for a slip
 
 
 def _digest(text: str) -> str:
@@ -35,7 +34,12 @@ class Lines:
 
     def __init__(self, root: Path, files: Collection[str], folders: Sequence[str], say: Callable[[str], None]) -> None:
         KEPT.mkdir(exist_ok=True)
-        names = [str(file.relative_to(root)) for folder in folders for file in (root / folder).rglob("test_*.py")]
+        found = [
+            file
+            for each in folders
+            for file in ([root / each] if each.endswith(".py") else (root / each).rglob("test_*.py"))
+        ]
+        names = [str(file.relative_to(root)) for file in found]
         kept = {name: KEPT / f"{_digest(name + (root / name).read_text())}.json" for name in names}
         if missing := [name for name in names if not kept[name].exists()]:
             say(f"{len(missing)} files of tests run once, to see which lines they run.")
@@ -72,7 +76,7 @@ class Lines:
         chosen = []
         for _, seconds, test in sorted(order):
             budget -= seconds
-            if seconds < LONGEST and (budget > 0 or not chosen):
+            if budget > 0 or not chosen:
                 chosen.append(test)
         return tuple(chosen)
 
