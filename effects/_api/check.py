@@ -90,12 +90,13 @@ def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
         predicate: A boolean, or an array of booleans, all of which must hold. Under `vmap` each lane has a check of its
             own. What is known while tracing is decided then: True leaves nothing in the program.
         fmt: The message, a format as for `fx.print`.
-        *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are.
+        *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
+            and of other objects the text that they have while tracing.
         **kwargs: Values for the format's named fields.
 
     Raises:
-        TypeError: while tracing, if the predicate is not boolean, or an argument is neither an array nor a string,
-            number or None.
+        TypeError: while tracing, if the predicate is not boolean, or an argument is an object with a traced value
+            inside that the format shows.
         FormatError: while tracing, if format and arguments do not fit together.
 
     Example:
@@ -117,8 +118,8 @@ def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
 def check_at(where: Where, predicate: Any, fmt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """A check that stands at this line of the user's."""
     holds = truth_of(predicate, where, _all, "fx.check", RULE, EXAMPLE)
-    operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where)
-    of_record = check_format("fx.check", fmt, leaves, tree, where)
+    operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where, takes_objects=True)
+    fmt, leaves, of_record = check_format("fx.check", fmt, leaves, tree, where)
     site = Site(CHECK, Check(fmt, of_record=of_record), leaves, tree, where)
 
     def fail(*operands: Any) -> None:

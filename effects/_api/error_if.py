@@ -107,15 +107,16 @@ def error_if(x: T, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> T:
         x: What is returned: a pytree of arrays and numbers. Derivatives pass through.
         predicate: A boolean, or an array of booleans, none of which may hold. Under `vmap` each lane has its own.
         fmt: The message, a format as for `fx.print`.
-        *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are.
+        *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
+            and of other objects the text that they have while tracing.
         **kwargs: Values for the format's named fields.
 
     Returns:
         `x`.
 
     Raises:
-        TypeError: while tracing, if the predicate is not boolean, an argument is neither an array nor a string, number
-            or None, or `x` has something else than arrays and numbers.
+        TypeError: while tracing, if the predicate is not boolean, an argument is an object with a traced value inside
+            that the format shows, or `x` has something else than arrays and numbers.
         FormatError: while tracing, if format and arguments do not fit together.
 
     Example:
@@ -139,8 +140,8 @@ def error_if(x: T, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> T:
         if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)) or _jax.is_reference(leaf):
             shown = errors.shown(leaf)
             raise TypeError(MSG_NOT_AN_ARRAY.format(where=where, value=shown, type=type(leaf).__name__))
-    operands, arguments, tree = take_arguments(args, kwargs, "fx.error_if", where)
-    of_record = check_format("fx.error_if", fmt, arguments, tree, where)
+    operands, arguments, tree = take_arguments(args, kwargs, "fx.error_if", where, takes_objects=True)
+    fmt, arguments, of_record = check_format("fx.error_if", fmt, arguments, tree, where)
     function, one = HostFunction.of(_end), jax.tree.structure(0)
     content = End(function, (_NOTHING,), one, pass_record=True, message=Line(fmt, of_record=of_record))
     site = Site(CHECK, content, arguments, tree, where)

@@ -27,7 +27,8 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False
     Args:
         fmt: A format as for `str.format`. A field `{device}` that is no argument is the device that has the effect,
             `{lane}` the lane under `vmap`, and in a Pallas kernel `{grid}` is the index of the program in its grid.
-        *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are.
+        *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
+            and of other objects the text that they have while tracing.
             Arrays are shown as NumPy arrays, PRNG keys as their key data.
         ordered: Whether the line must come in program order. Unordered lines come when they come.
         per_shard: Whether each shard of sharded arrays is printed by itself, on the device that has it, without
@@ -36,7 +37,7 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False
 
     Raises:
         FormatError: while tracing, if format and arguments do not fit together.
-        TypeError: while tracing, if an argument is neither an array nor a string, number or None.
+        TypeError: while tracing, if an argument is an object with a traced value inside that the format shows.
 
     Example:
         >>> import effects as fx, jax
@@ -49,8 +50,8 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False
         step 1
     """
     where = where_called()
-    operands, leaves, tree = take_arguments(args, kwargs, "fx.print", where)
-    of_record = check_format("fx.print", fmt, leaves, tree, where, per_shard)
+    operands, leaves, tree = take_arguments(args, kwargs, "fx.print", where, takes_objects=True)
+    fmt, leaves, of_record = check_format("fx.print", fmt, leaves, tree, where, per_shard)
     effect = PRINT if ordered else PRINT.unordered()
     site = Site(effect, Line(fmt, of_record=of_record), leaves, tree, where, per_shard=bool(per_shard))
     effect_p.bind(*operands, site=site)

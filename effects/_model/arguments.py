@@ -57,9 +57,12 @@ def whole_arguments(tree: Any, leaves: Sequence[Any]) -> tuple[list[Any], dict[s
 
 
 def take_arguments(
-    args: tuple[Any, ...], kwargs: dict[str, Any], call: str, where: Where
+    args: tuple[Any, ...], kwargs: dict[str, Any], call: str, where: Where, takes_objects: bool = False
 ) -> tuple[list[Any], tuple[Operand | Static, ...], Any]:
-    """Sorts arguments into what travels in records and what is known now: (operand values, leaves, treedef)."""
+    """Sorts arguments into what travels in records and what is known now: (operand values, leaves, treedef).
+
+    `takes_objects`: whether any object is taken as it is, for what makes text of it.
+    """
     paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
     values: list[Any] = []
     leaves: list[Operand | Static] = []
@@ -72,12 +75,22 @@ def take_arguments(
             continue
         if _jax.is_reference(leaf):
             leaf = leaf[...]  # what it holds now
+        if takes_objects and not is_array(leaf):
+            leaves.append(Static(leaf))
+            continue
         if not isinstance(leaf, (jax.Array, np.ndarray)):
             raise _bad_argument(leaf, path, call, where, "an array, or the text you want to see, say `str(x)`")
         value, operand = take_array(leaf, path, call, where)
         values.append(value)
         leaves.append(operand)
     return values, tuple(leaves), tree
+
+
+def is_array(x: Any) -> bool:
+    """Whether this is an array of JAX's, or one of NumPy's that has numbers or booleans."""
+    if isinstance(x, np.ndarray):
+        return bool(jnp.issubdtype(x.dtype, np.number)) or x.dtype == bool or x.dtype == jax.dtypes.float0
+    return isinstance(x, jax.Array)
 
 
 def take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand]:
@@ -87,7 +100,7 @@ def take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand
     if x.dtype == jax.dtypes.float0:  # the tangent of an integer: it has no value
         x = np.zeros(x.shape, bool)
     elif isinstance(x, np.ndarray):
-        if not (jnp.issubdtype(x.dtype, np.number) or x.dtype == bool):
+        if not is_array(x):
             raise _bad_argument(x, path, call, where, "an array of numbers or booleans")
         x = jnp.asarray(x)
     dtype = np.dtype(x.dtype)

@@ -14,7 +14,7 @@ from effects._model.arguments import flat_arguments
 from effects._model.content import content_from
 from effects._model.effect import Effect, describe_effect
 from effects._model.numbering import Numbering
-from effects._model.operand import Operand, Static, read_operand
+from effects._model.operand import Operand, Static, Text, read_operand
 from effects._model.where import Where
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _describe_leaf(leaf: Operand | Static) -> Any:
         return {"bytes": value.hex()}
     if type(value) in (str, int, float, bool):
         return {"static": value}
-    return {"text": str(value), "of": [type(value).__qualname__, repr(value)]}  # a subclass, such as an enumeration
+    return {"text": str(value), "of": [type(value).__qualname__, repr(value)]}  # an object's, or a subclass
 
 
 def _read_leaf(description: str | dict[str, Any]) -> Operand | Static:
@@ -97,6 +97,8 @@ def _read_leaf(description: str | dict[str, Any]) -> Operand | Static:
         return Static(np.frombuffer(bytes.fromhex(value[1]), np.dtype(value[0]))[0])
     if kind == "complex":
         return Static(complex(*value))
+    if kind == "text":
+        return Static(Text(value, description["of"][1]))
     return Static(bytes.fromhex(value) if kind == "bytes" else value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,10 @@ MSG_TRACER_IN_FMT = (
     "The format of `{call}` at {where} holds the text of a traced value: {fmt!r}. An f-string is filled while tracing, "
     "when values are not known yet. Write `{example}`."
 )
+MSG_TRACER_IN_OBJECT = (
+    "`{call}` at {where} shows an object with a traced value inside: the format {fmt!r} would be {text!r}. The text of "
+    "an object is made while tracing, when values are not known yet. Pass the value itself, as an argument of its own."
+)
 
 _EXAMPLES = {
     "fx.print_grad": "fx.print_grad('the cotangent is {}', x)",
@@ -50,6 +54,9 @@ _EXAMPLES = {
 
 def _example(call: str) -> str:
     return _EXAMPLES.get(call, f"{call}('x = {{}}', x)")
+
+
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 class _Fields(string.Formatter):
@@ -87,6 +94,47 @@ class _Fields(string.Formatter):
         self.unused = [i for i in range(len(args)) if i not in used_args]
         self.unused += [name for name in kwargs if name not in used_args]
 
+    def written_out(self, fmt: str, given: Arguments, marked: Arguments) -> str:
+        """The format with texts in place of those fields that show what is known while tracing.
+
+        Args:
+            fmt: The format, or the specification of a field.
+            given: The arguments.
+            marked: The same, with `_Known` in place of all that is known.
+        """
+        parts = []
+        for literal, name, spec, conversion in self.parse(fmt):
+            parts.append(_escaped(literal))
+            if name is None:
+                continue
+            spec = self.written_out(spec or "", given, marked)
+            if "{" not in spec and self._is_known(name, marked):
+                value = super().convert_field(self.get_field(name, *given)[0], conversion)
+                parts.append(_escaped(format(value, spec)))
+            else:
+                parts.append(f"{{{name}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}")
+        return "".join(parts)
+
+    def _is_known(self, name: str, marked: Arguments) -> bool:
+        try:
+            return isinstance(self.get_field(name, *marked)[0], _Known)
+        except Exception:  # of what a record fills, or in a class of the user's
+            return False
+
+
+class _Known:
+    """Stands for what is known while tracing, and so do its attributes and its items."""
+
+    def __getattribute__(self, name: str) -> _Known:
+        return self
+
+    def __getitem__(self, key: Any) -> _Known:
+        return self
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
 
 class _NoArgument(Exception):
     """(which argument a field is for, the first being 1): there are fewer."""
@@ -99,22 +147,29 @@ def _is_filled(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> bool:
     return "{" not in text and "}" not in text and fields == len(leaves) and tree == flat_arguments(fields)
 
 
+def _filled_in(tree: Any, leaves: Sequence[Operand | Static], shown: Callable[[Static], Any]) -> Arguments:
+    """The arguments, with zeros for arrays and what is `shown` of what is known."""
+    return jax.tree.unflatten(tree, [leaf.zeros() if isinstance(leaf, Operand) else shown(leaf) for leaf in leaves])
+
+
 def check_format(
     call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where, per_shard: bool = False
-) -> tuple[str, ...]:
+) -> tuple[str, tuple[Operand | Static, ...], tuple[str, ...]]:
     """Raises what is wrong with a format and its arguments, as far as it can be known before there are values.
 
-    Returns the names of the fields that the record fills: `device`, `lane`, in a kernel `grid`, and with `per_shard`
-    also `index`, unless there are arguments of these names.
+    Returns:
+        The format; the leaves; the names of the fields that the record fills: `device`, `lane`, in a kernel `grid`, and
+        with `per_shard` also `index`, unless there are arguments of these names. Where an argument is an object, its
+        text is made now: it stands in the format, and is the leaf.
     """
     if not isinstance(fmt, str):
         raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt, example=_example(call)))
     if holds_tracer(fmt):
         raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt, example=_example(call)))
-    if _is_filled(fmt, site_leaves, tree):
-        return ()
-    leaves = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in site_leaves]
-    args, kwargs = jax.tree.unflatten(tree, leaves)
+    has_objects = any(isinstance(leaf, Static) and leaf.is_object for leaf in site_leaves)
+    if not has_objects and _is_filled(fmt, site_leaves, tree):
+        return fmt, site_leaves, ()
+    args, kwargs = _filled_in(tree, site_leaves, lambda static: static.value)
     fields = _Fields()
     given: dict[str, Any] = {"device": 0, "lane": ()} if call in _FILLED_BY_RECORDS else {}
     given |= {"grid": ()} if given and _jax.is_in_kernel() else {}
@@ -126,7 +181,6 @@ def check_format(
         raise _cannot_fill(call, fmt, where, error) from None
     fields.unused = [name for name in fields.unused if name not in of_record or name in kwargs]
     of_record = {name: value for name, value in of_record.items() if name in fields.used}
-    kwargs = {**of_record, **kwargs}
     if fields.unused:
         unused = [f"number {i + 1}" if isinstance(i, int) else f"`{i}`" for i in fields.unused]
         shown = ["{}" if isinstance(i, int) else f"{{{i}}}" for i in fields.unused]
@@ -141,15 +195,21 @@ def check_format(
                 example=_example(call),
             )
         )
-    if fields.computed_spec:
-        return tuple(of_record)  # what a field's specification will be is known with the values
     is_large = any(isinstance(leaf, Operand) and leaf.shape for leaf in site_leaves)
+    text, written = "", fmt
     try:
-        with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
-            fill(fmt, args, kwargs)
+        if not fields.computed_spec:  # else what a field's specification will be is known with the values
+            with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
+                text = fill(fmt, args, {**of_record, **kwargs})
+        if has_objects:
+            written = _Fields().written_out(fmt, (args, kwargs), _filled_in(tree, site_leaves, lambda _: _Known()))
     except Exception as error:
         raise _cannot_fill(call, fmt, where, error) from None
-    return tuple(of_record)
+    if has_objects and holds_tracer(text := text or written):
+        text = errors.beginning(text)
+        raise TypeError(MSG_TRACER_IN_OBJECT.format(call=call, where=where, fmt=fmt, text=text))
+    leaves = tuple(leaf.as_text() if isinstance(leaf, Static) else leaf for leaf in site_leaves)
+    return written, leaves, tuple(of_record)
 
 
 _FILLED_BY_RECORDS = ("fx.print", "fx.check", "fx.error_if")

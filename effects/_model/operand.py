@@ -8,7 +8,8 @@ import itertools
 import math
 import operator
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import ml_dtypes  # noqa: F401 - NumPy knows the narrow types by name once it is loaded
 import numpy as np
@@ -62,6 +63,38 @@ class Static:
 
     value: Any
 
+    @property
+    def is_object(self) -> bool:
+        """Whether it is of a type that descriptions do not have: only its text travels."""
+        return not isinstance(self.value, _PLAIN)
+
+    def as_text(self) -> Static:
+        """The same of an object's text."""
+        return Static(Text(self.value)) if self.is_object else self
+
+
+class Text(str):
+    """The text of an object, which has that of its `repr` too: containers show what is in them by it."""
+
+    def __new__(cls, thing: object, repr_text: str | None = None) -> Self:
+        text = super().__new__(cls, thing if isinstance(thing, str) else _text(str, thing))
+        text._repr = _text(repr, thing) if repr_text is None else repr_text
+        return text
+
+    _repr: str
+
+    def __repr__(self) -> str:
+        return self._repr
+
+
+def _text(of: Callable[[object], str], thing: object) -> str:
+    try:
+        return of(thing)
+    except Exception:  # a format that shows it says so
+        return f"<{type(thing).__qualname__}>"
+
+
+_PLAIN = (str, bytes, int, float, complex, np.generic)
 
 _OPERAND = r"(\w+)\[([-,\d]*)\](?:/(\w+))?(?:@([01]+))?"
 

@@ -140,14 +140,14 @@ def test_barrier_under_transformations_outside_of_jit(lines):
     [
         (object(), "of type `object` as argument 1.*str\\(x\\)"),
         ({"k": [1, {2}]}, "of type `set` as argument 1, at \\['k'\\]\\[1\\]"),
-        (np.array(["a"]), "array of numbers or booleans"),
+        (np.array(["a"]), "an array of numbers or booleans"),
         (len, "builtin_function_or_method"),
     ],
 )
 def test_argument_that_cannot_be_static(value, text):
-    """An argument that is neither an array nor text, number or None is refused while tracing."""
+    """An argument of a callback that is neither an array nor text, number or None is refused while tracing."""
     with pytest.raises(TypeError, match=text) as caught:
-        fx.jit(lambda: fx.print("{}", value))()
+        fx.jit(lambda: fx.callback(print, None, value))()
     assert _here(-1) in str(caught.value)
 
 
