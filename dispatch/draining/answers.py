@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from effects import _jax
 from effects._model.host_call import take_results
 from effects._model.site import Site
 from effects._wire import CallbackRecord, Item, ItemKind
@@ -81,6 +84,7 @@ class DirectCallsHost:
         self.running: dict[int, Any] = running
         self.start_thread: Callable[[], object] = start_thread
         self.look: Callable[[], None] = look
+        self.array_types: tuple[type, ...] = (np.ndarray, np.generic, _jax.Array)
         self._fail_program = fail_program
 
     def take_results(self, site: Site, returned: Any) -> list[Any]:

@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from effects import _errors as errors
 from effects import _jax
 from effects._api.asynchronous import Future
-from effects._api.callback import CALLBACK, result_type
+from effects._api.callback import CALLBACK, check_function, result_type
 from effects._model.arguments import take_arguments
 from effects._model.asynchronous import ASYNC
 from effects._model.functions import HostFunction
@@ -20,11 +19,6 @@ from effects._model.operand import Operand
 from effects._model.operation import HostEnd, HostRun
 from effects._model.site import Site
 from effects._model.where import where_called
-
-MSG_ASYNC_CALLABLE = (
-    "`fx.async_callback` at {where} was given {fn} as its function. What is called is a function, or anything else "
-    "that can be called. Pass the function first: `fx.async_callback(fn, shapes, x)`."
-)
 
 
 @_jax.for_users
@@ -54,7 +48,8 @@ def async_callback(
         The future, for `async_done`.
 
     Raises:
-        TypeError: while tracing, if the function cannot be called, a result has no shape, or an argument is none.
+        TypeError: while tracing, if the function cannot be called with these arguments or is an `async def`, a result
+            has no shape, or an argument is none.
 
     Example:
         >>> import effects as fx, jax, numpy as np
@@ -67,8 +62,7 @@ def async_callback(
         Array(0., dtype=float32)
     """
     where = where_called()
-    if not callable(fn):
-        raise TypeError(MSG_ASYNC_CALLABLE.format(where=where, fn=errors.shown(fn)))
+    check_function("fx.async_callback", fn, operands, {}, where)
     function = HostFunction.of(fn)
     name = name or function.name
     shapes, structure = jax.tree.flatten(result_shape_dtypes)

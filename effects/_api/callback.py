@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from effects import _jax
 from effects._api.registry import register_effect
 from effects._model.arguments import take_arguments
 from effects._model.effect import PROGRAM, Effect
-from effects._model.functions import HostFunction
+from effects._model.functions import HostFunction, function_name
 from effects._model.host_call import HostCall
 from effects._model.operand import Operand, stored_dtype
 from effects._model.primitive import effect_p
@@ -25,8 +24,16 @@ from effects._model.site import Site
 from effects._model.where import Where, where_called
 
 MSG_CALLBACK_NOT_CALLABLE = (
-    "`fx.callback` at {where} was given {fn} as its function. What is called back is a function, or anything else "
-    "that can be called. Pass the function first: `fx.callback(fn, None, x)`."
+    "`{call}` at {where} was given {fn} as its function. What is called back is a function, or anything else that can "
+    "be called. Pass the function first, and what it returns behind it: `{call}(fn, shapes, x)`."
+)
+MSG_CALLBACK_ASYNC = (
+    "`{call}` at {where} was given `{name}`, which is an `async def` function. What is called back runs when it is "
+    "called, and a coroutine does not. Pass a function that runs it, say `lambda *args: asyncio.run({name}(*args))`."
+)
+MSG_CALLBACK_ARGUMENTS = (
+    "`{call}` at {where} cannot call `{name}` with what it was given: {why}. It is called with the arguments behind "
+    "`result_shape_dtypes`{record}. Pass those that it takes: `{name}{signature}`."
 )
 MSG_VMAP_METHOD = (
     "`fx.callback` at {where} was given the vmap_method {given!r}. It says how a function is called for many lanes. "
@@ -98,7 +105,8 @@ def callback(
         None, or arrays as in `result_shape_dtypes`.
 
     Raises:
-        TypeError: while tracing, if the function cannot be called, a result has no shape, or an argument is none.
+        TypeError: while tracing, if the function cannot be called with these arguments or is an `async def`, a result
+            has no shape, or an argument is none.
 
     Example:
         >>> import effects as fx, jax, numpy as np
@@ -113,16 +121,20 @@ def callback(
         [0.0]
     """
     where = where_called()
-    if not callable(fn):
-        raise TypeError(MSG_CALLBACK_NOT_CALLABLE.format(where=where, fn=errors.shown(fn)))
+    taken = {**kwargs, "record": None} if pass_record else kwargs
+    if (
+        callable(fn)
+        and isinstance(result_shape_dtypes, (jax.Array, np.ndarray))
+        and _lacks_an_argument(fn, args, taken)
+    ):
+        raise TypeError(MSG_ORDER_OF_JAX.format(where=where, name=function_name(fn)))
+    check_function("fx.callback", fn, args, taken, where)
     if vmap_method not in _VMAP_METHODS:
         known = ", ".join(map(repr, _VMAP_METHODS))
         raise ValueError(MSG_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
     function = HostFunction.of(fn)
     if per_shard and result_shape_dtypes is not None:
         raise ValueError(MSG_PER_SHARD_RESULTS.format(name=function.name, where=where))
-    if isinstance(result_shape_dtypes, (jax.Array, np.ndarray)) and _lacks_an_argument(fn, args, kwargs):
-        raise TypeError(MSG_ORDER_OF_JAX.format(where=where, name=function.name))
     results, tree = None, None
     if result_shape_dtypes is not None:
         shapes, tree = jax.tree.flatten(result_shape_dtypes)
@@ -138,21 +150,45 @@ def callback(
     return jax.tree.unflatten(tree, shown)
 
 
-def _lacks_an_argument(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: Where) -> None:
+    """Refuses what can be known not to run when it is called like that."""
+    if not callable(fn):
+        raise TypeError(MSG_CALLBACK_NOT_CALLABLE.format(call=call, where=where, fn=errors.shown(fn)))
+    name = function_name(fn)
+    if any(inspect.iscoroutinefunction(called) for called in (fn, type(fn).__call__)):
+        raise TypeError(MSG_CALLBACK_ASYNC.format(call=call, where=where, name=name))
+    if why := _why_not(fn, args, kwargs):
+        record = " and `record`" if "record" in kwargs else ""
+        signature = _signature(fn)
+        message = MSG_CALLBACK_ARGUMENTS.format(
+            call=call, where=where, name=name, why=why, record=record, signature=signature
+        )
+        raise TypeError(message)
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+    """A function's own: one that wraps another may take other arguments. None if it has none."""
+    try:
+        return inspect.signature(fn, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+
+
+def _why_not(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Why a function cannot be called like that, if its signature says so."""
+    try:
+        if signature := _signature(fn):
+            signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def _lacks_an_argument(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a function cannot be called like that, and can with one argument more ahead of the others."""
     if not args and not kwargs:
         return True
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):
-        return False
-
-    def takes(*args: Any) -> bool:
-        with contextlib.suppress(TypeError):
-            return signature.bind(*args, **kwargs) is not None
-        return False
-
-    return not takes(*args) and takes(None, *args)
+    return bool(_why_not(fn, args, kwargs)) and not _why_not(fn, (None, *args), kwargs)
 
 
 def result_type(shape: Any, name: str, where: Where, call: str = "fx.callback") -> Operand:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -293,8 +294,9 @@ class Site:
     @functools.cached_property
     def direct_call(self) -> tuple[Any, ...] | None:
         """If the site is of a function that this process has, which is called once, with what travels in a record as it
-        lies there, and for which a program waits: the function, the `places` of its arguments, and type and shape of
-        its only result. The type is None if there are several, or native code cannot read them."""
+        lies there, and for which a program waits: the function, the `places` of its arguments, type and shape of its
+        only result, and what makes bytes of a number of Python's, by the number's type. The result's type is None if
+        there are several, or native code cannot read them."""
         call: Any = self.content.call
         if call is not self.content or call.results is None or call.pass_record or call.prints or not self._is_plain:
             return None
@@ -303,8 +305,13 @@ class Site:
         if self.lanes or self.mask or self.grid or self.num_dynamic_sizes or self.shard_bounds or self._shown_otherwise:
             return None
         only = call.only_result
-        stored = only.stored if only is not None and only.stored.isbuiltin == 1 else None
-        return fn, tuple(self.places), stored, only.shape if only is not None else ()
+        if only is None or only.stored.isbuiltin != 1 or only.stored != only.dtype:
+            return fn, tuple(self.places), None, (), {}
+        kind, char = only.dtype.kind, only.dtype.char
+        layout = f"={char}" if kind == "f" else char  # without "=" no number is too large for a float
+        numbers = () if only.shape else _NUMBERS.get(kind, ())
+        packs = {number: struct.Struct(layout).pack for number in numbers}
+        return fn, tuple(self.places), only.stored, only.shape, packs
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in place of the operands."""
@@ -339,6 +346,10 @@ class Site:
     def payload_size(self) -> int:
         """Bytes of a record's payload."""
         return self.offsets[-1] + _padded(self.operands[-1].size) if self.operands else 0
+
+
+_NUMBERS = {"f": (float, int), "i": (int,), "u": (int,), "b": (bool,)}
+"""By kind of a result: the numbers of Python's that it may be."""
 
 
 SIZE = np.dtype(np.int32)

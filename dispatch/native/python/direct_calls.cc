@@ -25,6 +25,12 @@ bool IsTrue(nb::handle object) {
   return is_true != 0;
 }
 
+bool IsInstance(nb::handle object, nb::handle types) {
+  const int is_instance = PyObject_IsInstance(object.ptr(), types.ptr());
+  if (is_instance < 0) throw nb::python_error();
+  return is_instance != 0;
+}
+
 template <size_t N>
 nb::object Vectorcall(nb::handle f, PyObject *(&args)[N]) { // the first place is not an argument
   PyObject *const returned = PyObject_Vectorcall(f.ptr(), args + 1, (N - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
@@ -73,7 +79,7 @@ public:
   // had.
   bool take(nb::handle array) {
     Py_buffer buffer;
-    if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_SIMPLE) != 0) {
+    if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_C_CONTIGUOUS) != 0) {
       PyErr_Clear(); // they do not lie one after the other
       return false;
     }
@@ -114,10 +120,10 @@ DirectCalls::DirectCalls(nb::handle host, double patience_s)
       failures_(host.attr("failures")), observers_(host.attr("observers")), programs_(failures_.attr("programs")),
       unended_(failures_.attr("unended")), given_up_(failures_.attr("given_up")), frames_(failures_.attr("frames")),
       runs_(nb::borrow<nb::dict>(host.attr("runs"))), running_(nb::borrow<nb::dict>(host.attr("running"))),
-      array_type_(nb::module_::import_("numpy").attr("ndarray")), untracked_ended_(Name("untracked_ended")),
-      handlers_(Name("handlers")), captures_(Name("captures")), eager_(Name("eager")), calls_(Name("calls")),
-      direct_call_(Name("direct_call")), dtype_(Name("dtype")), shape_(Name("shape")), copy_(Name("copy")),
-      run_(Name("run")) {}
+      array_type_(nb::module_::import_("numpy").attr("ndarray")), array_types_(host.attr("array_types")),
+      untracked_ended_(Name("untracked_ended")), handlers_(Name("handlers")), captures_(Name("captures")),
+      eager_(Name("eager")), calls_(Name("calls")), direct_call_(Name("direct_call")), dtype_(Name("dtype")),
+      shape_(Name("shape")), copy_(Name("copy")), run_(Name("run")) {}
 
 nb::object DirectCalls::next_batch(nb::object settle, nb::dict nested) {
   Batch batch;
@@ -239,12 +245,17 @@ nb::object DirectCalls::run(const Call &call, nb::handle settle, nb::handle nest
   return returned;
 }
 
-// One array of the type that is expected is taken as it is. `take_results` in Python has all else, and says what is
-// wrong.
+// One array of the type that is expected is taken as it is, and a number of Python's by the table of the site.
+// `take_results` in Python has all else, and says what is wrong.
 void DirectCalls::take_result(Result &result, const Call &call, nb::handle returned) {
-  const nb::handle stored = At(call.direct, 2), shape = At(call.direct, 3);
-  if (!stored.is_none() && Py_TYPE(returned.ptr()) == reinterpret_cast<PyTypeObject *>(array_type_.ptr()) &&
-      Get(returned, dtype_).is(stored)) {
+  const nb::handle stored = At(call.direct, 2), shape = At(call.direct, 3), packs = At(call.direct, 4);
+  auto *const type = reinterpret_cast<PyObject *>(Py_TYPE(returned.ptr()));
+  if (const nb::handle pack = PyDict_GetItemWithError(packs.ptr(), type); pack.is_valid()) {
+    PyObject *number = returned.ptr();
+    const nb::object packed = nb::steal(PyObject_Vectorcall(pack.ptr(), &number, 1, nullptr));
+    if (packed.is_valid() && result.take(packed)) return;
+    PyErr_Clear(); // a number that does not fit
+  } else if (!stored.is_none() && IsInstance(returned, array_types_) && Get(returned, dtype_).is(stored)) {
     const int same = PyObject_RichCompareBool(Get(returned, shape_).ptr(), shape.ptr(), Py_EQ);
     if (same < 0) throw nb::python_error();
     if (same != 0 && result.take(returned)) return;

@@ -53,8 +53,8 @@ private:
   nb::object stream_of_, site_of_, start_thread_, look_, note_output_, take_results_, fail_, clear_frames_;
   nb::object failures_, observers_, programs_, unended_, given_up_, frames_;
   nb::dict runs_, running_;
-  // Of NumPy.
-  nb::object array_type_;
+  // Of NumPy, and all whose results are taken as they are.
+  nb::object array_type_, array_types_;
   // Names of attributes.
   nb::object untracked_ended_, handlers_, captures_, eager_, calls_, direct_call_, dtype_, shape_, copy_, run_;
 };

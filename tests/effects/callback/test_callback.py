@@ -1,6 +1,7 @@
 """Callbacks: when they run, and what they are given."""
 
 import contextvars
+import functools
 import threading
 
 import jax
@@ -244,3 +245,68 @@ def test_wrong_calls_are_refused_while_tracing(make, error, message):
         fx.jit(make)(1.0)
     assert __file__ in str(info.value)
     fx.effects_barrier()
+
+
+async def sends(x):
+    raise AssertionError("nothing runs a coroutine")
+
+
+class Sender:
+    async def __call__(self, x):
+        raise AssertionError("nothing runs a coroutine")
+
+
+@pytest.mark.parametrize(
+    "call", [lambda fn, *args: fx.callback(fn, None, *args), lambda fn, *args: fx.async_callback(fn, F32, *args)]
+)
+@pytest.mark.parametrize("fn", [sends, Sender(), functools.partial(sends)], ids=["function", "object", "partial"])
+def test_asynchronous_functions_are_refused_while_tracing(call, fn):
+    """A function that only makes a coroutine would never run."""
+    with pytest.raises(TypeError, match="is an `async def` function.*asyncio.run") as info:
+        fx.jit(lambda x: call(fn, x))(1.0)
+    assert f"{__file__}:{call.__code__.co_firstlineno}" in str(info.value)
+
+
+def _wrapped(x, y):
+    raise AssertionError("the wrapper is called, and calls nothing")
+
+
+@functools.wraps(_wrapped)
+def wrapper(*args):
+    pass
+
+
+class Made:
+    def __init__(self, x):
+        pass
+
+    async def __call__(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: fx.callback(lambda: 1, F32, x), r"cannot call `.*<lambda>` .*too many positional.*takes: `.*\(\)`"),
+        (lambda x: fx.callback(lambda x, y: 1, F32, x), "missing a required argument: 'y'.*`.*\\(x, y\\)`"),
+        (lambda x: fx.callback(lambda x: 1, None, y=x), "missing a required argument: 'x'|unexpected keyword"),
+        (lambda x: fx.callback(lambda x: 1, None, x, pass_record=True), "'record'.*and `record`"),
+        (lambda x: fx.callback([].append, None, x, x), "too many positional"),
+        (lambda x: fx.async_callback(lambda: 1, F32, x), "`fx.async_callback` at .*too many positional"),
+    ],
+)
+def test_arguments_that_a_function_does_not_take_are_refused_while_tracing(make, message):
+    """What a signature says is known before anything runs."""
+    with pytest.raises(TypeError, match=message) as info:
+        fx.jit(make)(1.0)
+    assert f"{__file__}:{make.__code__.co_firstlineno}" in str(info.value)
+
+
+@pytest.mark.parametrize(
+    "fn", [print, [].append, wrapper, Made, max, jax.jit(lambda x, y=0: x), functools.partial(pow, 2)]
+)
+def test_functions_that_may_take_their_arguments_are_called(fn, capsys):
+    """A signature that is not known, or is another function's, refuses nothing."""
+    x = jnp.ones(2) if fn is max else jnp.float32(1)
+    fx.jit(lambda x: fx.callback(fn, None, x))(x)
+    meet_barrier()
