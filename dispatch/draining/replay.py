@@ -269,10 +269,10 @@ class Replay:
         return None
 
     def _is_shown(self, site: Site, suppressed: bool) -> bool:
-        content = site.content
-        if content.yields_to_handlers and any(handler.is_for(site) for handler in self._observers.handlers):
-            return False
-        return content.is_shown(suppressed)
+        for handler in self._observers.handlers:
+            if handler.is_for(site) and site.content.yields_to(handler.takes_lines):
+                return False
+        return site.content.is_shown(suppressed)
 
     def _write_at_once(self, shown: Records) -> bool:
         """Writes the text of records as one, if native code makes it of all of them. Returns whether nothing is left to

@@ -51,6 +51,9 @@ class Check(Line):
     def native_plan(self, site: Site) -> None:
         return None
 
+    def yields_to(self, takes_lines: bool) -> bool:
+        return False
+
     def is_shown(self, suppressed: bool) -> bool:
         return True
 

@@ -104,8 +104,7 @@ class Event(Content):
     def to_json(self, record: Record) -> dict[str, Any]:
         return dict(self.labels)
 
-    @property
-    def yields_to_handlers(self) -> bool:
+    def yields_to(self, takes_lines: bool) -> bool:
         return not _is_configured()
 
     def is_shown(self, suppressed: bool) -> bool:

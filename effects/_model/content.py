@@ -163,9 +163,8 @@ class Content(Protocol):
         """Whether what `show` does now is to write that text."""
         return True
 
-    @property
-    def yields_to_handlers(self) -> bool:
-        """Whether `show` has nothing to do where a handler takes the records."""
+    def yields_to(self, takes_lines: bool) -> bool:
+        """Whether `show` has nothing to do where a handler gets the records, which `takes_lines` or does not."""
         return False
 
     def is_shown(self, suppressed: bool) -> bool:

@@ -87,6 +87,9 @@ class Line(Content):
     def native_plan(self, site: Site) -> Plan | None:
         return text_plan(site, lambda record: f"{record.text}\n")
 
+    def yields_to(self, takes_lines: bool) -> bool:
+        return takes_lines
+
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         write_lines(records, lambda record: record.text, write)
 

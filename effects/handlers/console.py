@@ -11,6 +11,8 @@ from effects._model.record import Record
 class ConsoleHandler:
     """Shows each record on a line of a rich console: its level in colour, what happened, and where.
 
+    Lines of prints that it shows are not written to the output as well, as long as it is there.
+
     Args:
         console: A `rich.console.Console`; by default one that writes to `sys.stdout`.
 
@@ -21,6 +23,8 @@ class ConsoleHandler:
         >>> fx.remove_handler(added)  # doctest: +ELLIPSIS
         INFO     step loss=0.5 ...
     """
+
+    takes_lines = True
 
     def __init__(self, console: Any = None):
         from rich.console import Console
