@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
@@ -15,9 +16,10 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.registry import register_effect
 from effects._bars import Output
-from effects._model.arguments import holds_tracer, take_arguments
+from effects._model.arguments import holds_tracer, is_array, take_arguments
 from effects._model.content import Content, Report, described_by
 from effects._model.effect import PROGRAM, Effect
+from effects._model.format import fill
 from effects._model.primitive import effect_p
 from effects._model.record import Record
 from effects._model.site import Site
@@ -27,6 +29,7 @@ from effects._wire import EPOCH, PHASE, STREAM, UNTRACKED_THREAD, in_region, thr
 MSG_NUMBER = "`{call}` at {where} was given {name}={value}. {rule}. Pass, say, `{example}`."
 RULE_TOTAL = "A total is a whole number, zero or more, which may be computed in the program, or None: not known"
 RULE_DONE = "The number of steps that are done is a whole number, zero or more, which may be computed in the program"
+RULE_METRIC = "A metric is a number, or an array of at most 16, and stands behind the bar"
 RULE_EVERY = "A bar shows one of every so many steps: a positive whole number that is known while tracing, or None"
 MSG_LANES = (
     "`{call}` at {where} was given lanes={value}. Under `vmap` one bar shows the slowest lane, or each lane has its "
@@ -68,9 +71,10 @@ class Steps(Content):
         return {"description": self.description}
 
     def text(self, record: Record) -> str:
-        done, total = _steps(record)
+        done, total, metrics = _steps(record)
         steps = f"{done}" if total is None else f"{done}/{total}"
-        return f"{self.description}: {steps}" if self.description else steps
+        steps = f"{self.description}: {steps}" if self.description else steps
+        return f"{steps} {metrics}" if metrics else steps
 
     def show(self, records: Iterable[Record], write: Output, report: Report) -> None:
         of_one = [*records]
@@ -90,10 +94,17 @@ class Steps(Content):
             write.show_bar(owner, (thread, self, lane, device), ", ".join(filter(None, shown)), lanes)
 
 
-def _steps(record: Record) -> tuple[int, int | None]:
-    """How many are done, and of how many."""
-    done, total = record.fields["done"], record.fields.get("total")
-    return int(done), None if total is None else int(total)
+def _steps(record: Record) -> tuple[int, int | None, str]:
+    """How many are done, of how many, and the metrics as text."""
+    fields = record.fields
+    metrics = [f"{name}={_metric(value)}" for name, value in fields.get("metrics", {}).items()]
+    total = fields.get("total")
+    return int(fields["done"]), None if total is None else int(total), ", ".join(metrics)
+
+
+def _metric(value: Any) -> str:
+    is_inexact = jnp.issubdtype(np.asarray(value).dtype, np.inexact)
+    return " ".join(fill("{:.4g}" if is_inexact else "{}", (value,), {}).split())
 
 
 class Progress:
@@ -103,10 +114,10 @@ class Progress:
         >>> import effects as fx
         >>> bar = fx.progress(2, "files")
         >>> for done in (1, 2):
-        ...     bar.update(done)
+        ...     bar.update(done, loss=1 / done)
         >>> fx.effects_barrier()  # doctest: +ELLIPSIS
-        files: 50% 1/2 in ...
-        files: 100% 2/2 in ...
+        files: 50% 1/2 in ..., loss=1
+        files: 100% 2/2 in ..., loss=0.5
     """
 
     def __init__(
@@ -138,19 +149,23 @@ class Progress:
         self._description, self._lanes, self._bar = description, lanes, str(where)
 
     @_jax.for_users
-    def update(self, done: Any) -> None:
+    def update(self, done: Any, **metrics: Any) -> None:
         """Says that so many steps are done. Call it in every iteration of a loop: the program shows some of them.
 
         Args:
             done: How many steps are done since the beginning; it may be computed in the program.
+            **metrics: What stands behind the bar, by name: numbers, and arrays of a few, which may be computed too.
         """
         where = where_called()
         _check_number(done, "update", where, "done", RULE_DONE, "bar.update(i + 1)")
+        metrics = {name: _take_metric(x, where, name) for name, x in metrics.items()}
         is_shown = self._is_shown(done)
         if isinstance(is_shown, _jax.Tracer):
-            jax.lax.cond(is_shown, lambda done: self.record(done, where), lambda done: None, done)
+            jax.lax.cond(
+                is_shown, lambda *given: self.record(given[0], where, given[1]), lambda *_: None, done, metrics
+            )
         elif is_shown:
-            self.record(done, where)
+            self.record(done, where, metrics)
 
     def _is_shown(self, done: Any) -> Any:
         if self.every == 1:
@@ -171,9 +186,10 @@ class Progress:
         largest = max if isinstance(total, int) else jnp.maximum
         return largest(1, total // _SHOWN + (total % _SHOWN > 0))  # an unsigned total has no negative
 
-    def record(self, done: Any, where: Where) -> None:
+    def record(self, done: Any, where: Where, metrics: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Says how far it is."""
         fields = {"done": done} if self.total is None else {"done": done, "total": self.total}
+        fields |= {"metrics": {**metrics}} if metrics else {}
         operands, leaves, tree = take_arguments((), fields, "fx.progress", where)
         content = Steps(self._description, self._lanes, self._bar, not _jax.is_outside_of_traces())
         effect_p.bind(*operands, site=Site(self._effect, content, leaves, tree, where))
@@ -214,7 +230,7 @@ def progress(
         ordered: Whether steps come in program order with other effects.
 
     Returns:
-        The bar; `update(done)` says how many steps are done.
+        The bar; `update(done, **metrics)` says how many steps are done, and what stands behind the bar.
 
     Raises:
         TypeError, ValueError: while tracing, if one of these is not as described.
@@ -234,6 +250,27 @@ def progress(
         'train: 20/20'
     """
     return Progress(total, description, every, lanes, ordered, "fx.progress", where_called())
+
+
+def _take_metric(x: Any, where: Where, name: str) -> Any:
+    """A metric, which has no derivative. Refuses what is no number, nor a few of them."""
+    if _jax.is_reference(x):
+        x = x[...]  # what it holds now
+    dtype = getattr(x, "dtype", None)
+    is_number = isinstance(x, (int, float, complex)) if dtype is None else isinstance(x, np.generic) or is_array(x)
+    is_number = is_number and (dtype is None or jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_))
+    if not is_number or np.size(x) > _FEW:
+        shown = errors.shown(x) if dtype is None else f"an array of {dtype}{list(x.shape)}"
+        example = f"bar.update(i, {name}={name}.mean())"
+        message = MSG_NUMBER.format(
+            call="update", where=where, name=name, value=shown, rule=RULE_METRIC, example=example
+        )
+        raise TypeError(message)
+    return x if dtype is None else jax.lax.stop_gradient(x)
+
+
+_FEW = 16
+"""How many numbers a metric may have."""
 
 
 def _check_number(x: Any, call: str, where: Where, name: str, rule: str, example: str) -> None:

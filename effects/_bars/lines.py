@@ -45,13 +45,12 @@ def _tenth(bar: Bar) -> int:
 
 
 def line_of(bar: Bar) -> str:
-    """A bar as text: `train: 50% 500/1000 in 1.2 s, 1.2 s left`."""
+    """A bar as text: `train: 50% 500/1000 in 1.2 s, 1.2 s left, loss=0.125`."""
     name = f"{bar.description}: " if bar.description else ""
     elapsed = f"in {_duration(bar.elapsed)}"
-    if not bar.total:
-        return f"{name}{bar.done} {elapsed}"
-    shown = f"{name}{100 * bar.done // bar.total}% {bar.done}/{bar.total} {elapsed}"
-    return shown if (left := bar.left) is None else f"{shown}, {_duration(left)} left"
+    steps = f"{100 * bar.done // bar.total}% {bar.done}/{bar.total}" if bar.total else f"{bar.done}"
+    left = f"{_duration(bar.left)} left" if bar.left is not None else ""
+    return ", ".join(filter(None, [f"{name}{steps} {elapsed}", left, bar.metrics]))
 
 
 def _duration(seconds: float) -> str:

@@ -43,11 +43,12 @@ def _show_widget(bar: Bar) -> None:
     from tqdm.notebook import tqdm
 
     if bar.view is None:
-        bar.view = tqdm(total=bar.total, initial=bar.first, desc=bar.description or None)
+        bar.view = tqdm(total=bar.total, initial=bar.first, desc=bar.description or None, postfix=bar.metrics or None)
     if bar.has_begun_anew:
         bar.view.reset(bar.total)
         bar.has_begun_anew = False
     bar.view.total = bar.total
+    bar.view.set_postfix_str(bar.metrics, refresh=False)
     bar.view.update(bar.done - bar.view.n)
 
 

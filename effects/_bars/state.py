@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Any, Protocol
 
@@ -18,8 +20,8 @@ _PAUSE = 0.1
 """Seconds for which what is shown stays as it is, unless a bar comes or comes to its end."""
 
 
-Steps = tuple[int, int | None]
-"""How many steps are done, and of how many, if that is known."""
+Steps = tuple[int, int | None, str]
+"""How many steps are done, of how many, if that is known, and the metrics as text."""
 
 
 @dataclasses.dataclass
@@ -30,6 +32,7 @@ class Bar:
     total: int | None = None
     done: int = 0
     first: int = 0  # how far it was when it was shown first
+    metrics: str = ""
     lanes: dict[Hashable, Steps] = dataclasses.field(default_factory=dict)  # how far each is that has said it
     began: float = dataclasses.field(default_factory=monotonic)
     changed: float = dataclasses.field(default_factory=monotonic)
@@ -56,9 +59,9 @@ class Bar:
         """How far some lanes are. The bar shows the slowest of all. One that is set back begins anew."""
         self.changed = monotonic()
         comes = not self.lanes
-        is_back = any(done < self.lanes[lane][0] for lane, (done, _) in lanes.items() if lane in self.lanes)
+        is_back = any(done < self.lanes[lane][0] for lane, (done, *_) in lanes.items() if lane in self.lanes)
         self.lanes = {**lanes} if is_back else {**self.lanes, **lanes}
-        self.done, self.total = slowest(self.lanes)
+        self.done, self.total, self.metrics = slowest(self.lanes)
         if comes or is_back:
             self.began, self.first = self.changed, self.done
         self.has_begun_anew |= is_back
@@ -69,7 +72,7 @@ def slowest(lanes: Mapping[Hashable, Steps]) -> Steps:
     the one with the most steps."""
 
     def part(steps: Steps) -> tuple[float, int]:
-        done, total = steps
+        done, total, _ = steps
         return (done, 0) if total is None else (done / total if total else 1, -total)
 
     return min(lanes.values(), key=part)
@@ -106,10 +109,25 @@ class _Shown:
 
     def draw(self) -> None:
         self.drawn = monotonic()
-        self.display.show([*self.bars.values()])
+        with _beside_tqdm(self.stream):
+            self.display.show([*self.bars.values()])
 
     def write(self, text: str) -> None:
-        self.display.write(text, [*self.bars.values()])
+        with _beside_tqdm(self.stream):
+            self.display.write(text, [*self.bars.values()])
+
+    def leave(self, bar: Bar) -> None:
+        with _beside_tqdm(self.stream):
+            self.display.leave(bar, [*self.bars.values()])
+
+
+def _beside_tqdm(stream: Any) -> AbstractContextManager[Any]:
+    """In force while something is written. Bars of tqdm's, which a loop of the user's may have on the same terminal,
+    are away meanwhile, and no other thread draws them."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    if not getattr(tqdm, "_instances", None) or is_notebook(stream):
+        return contextlib.nullcontext()
+    return tqdm.external_write_mode(file=stream)
 
 
 class Bars:
@@ -149,7 +167,8 @@ class Bars:
         for shown in self._shown:
             if shown.stream is stream and self._draw(functools.partial(shown.write, text)):
                 return
-        stream.write(text)
+        with _beside_tqdm(stream):
+            stream.write(text)
 
     def end(self, epochs: Iterable[tuple[int, int, int]]) -> None:
         """These epochs (thread, first, count) have ended: nothing more comes of them."""
@@ -202,7 +221,7 @@ class Bars:
         if bar is not None:
             # An output that is closed has no room for it. Whoever prints there is given the error.
             with contextlib.suppress(BaseException):
-                shown.display.leave(bar, [*shown.bars.values()])
+                shown.leave(bar)
         with self._changes:
             if not shown.bars and shown in self._shown:
                 self._shown.remove(shown)

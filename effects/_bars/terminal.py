@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _ERASE = "\x1b[J"
 """Erases what is behind the cursor."""
 
+_LONG, _SHORT = 40, 20
+"""Columns of a bar, without metrics behind one and with some."""
+
 _ROOM = 3
 """Lines of the terminal that are left when there are more bars than it has lines: the first bars are drawn."""
 
@@ -41,15 +44,19 @@ class Terminal:
             TimeElapsedColumn,
             TimeRemainingColumn,
         )
+        from rich.table import Column
 
         self._stream = stream
         self._console = Console(file=stream, force_terminal=True)
+        metrics = Column(no_wrap=True, max_width=self._console.width * 2 // 5)  # the rest is for the bar
+        self._bar = BarColumn()
         self._tasks = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            self._bar,
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[metrics]}", markup=False, table_column=metrics),
             console=self._console,
             auto_refresh=False,
         )
@@ -80,12 +87,13 @@ class Terminal:
         """The bars, a line for each."""
         for bar in bars:
             if bar.view is None:
-                bar.view = self._tasks.add_task(bar.description, total=bar.total)
+                bar.view = self._tasks.add_task(bar.description, total=bar.total, metrics="")
             elif bar.has_begun_anew:
                 self._tasks.reset(bar.view, total=bar.total)
                 bar.has_begun_anew = False
-            self._tasks.update(bar.view, completed=bar.done, total=bar.total)
+            self._tasks.update(bar.view, completed=bar.done, total=bar.total, metrics=bar.metrics)
         drawn = [task for task in self._tasks.tasks if task.id in {bar.view for bar in bars}]
+        self._bar.bar_width = _SHORT if any(bar.metrics for bar in bars) else _LONG
         with self._console.capture() as capture:
             self._console.print(self._tasks.make_tasks_table(drawn))
         return capture.get()

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 
 import pyte
 
@@ -19,6 +20,7 @@ def screen_of(code: str, term: str = "xterm-256color") -> list[str]:
     screen = pyte.Screen(*SIZE)
     stream = pyte.ByteStream(screen)
     ours, its = pty.openpty()
+    termios.tcsetwinsize(its, SIZE[::-1])
     environment = {**os.environ, "TERM": term, "COLUMNS": str(SIZE[0]), "LINES": str(SIZE[1])}
     command = [sys.executable, "-X", "faulthandler", "-c", code]
     with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=ROOT, env=environment) as process:

@@ -48,11 +48,11 @@ def test_slowest_of_lanes_that_say_it_at_different_steps():
 
 def test_lane_that_is_set_back_begins_the_bar_anew():
     bar = Bar("", 4, 0, 0)
-    bar.set({(0,): (4, 4), (1,): (2, 4)})
+    bar.set({(0,): (4, 4, ""), (1,): (2, 4, "")})
     assert (bar.done, bar.has_begun_anew) == (2, False)
-    bar.set({(0,): (4, 4)})  # the other one is where it was
+    bar.set({(0,): (4, 4, "")})  # the other one is where it was
     assert (bar.done, bar.has_begun_anew) == (2, False)
-    bar.set({(0,): (1, 4)})
+    bar.set({(0,): (1, 4, "")})
     assert (bar.done, bar.first, bar.has_begun_anew) == (1, 1, True)
 
 
@@ -115,7 +115,7 @@ def test_output_has_one_display_whichever_thread_comes_first():
 
     shown, output = Bars(), Output()
     threads = [
-        threading.Thread(target=shown.update, args=(output, (n, 1), "key", f"t{n}", {(): (1, 2)})) for n in range(2)
+        threading.Thread(target=shown.update, args=(output, (n, 1), "key", f"t{n}", {(): (1, 2, "")})) for n in range(2)
     ]
     for thread in threads:
         thread.start()
