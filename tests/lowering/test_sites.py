@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -109,3 +110,19 @@ def test_site_comes_back(lines):
         assert lines(lambda: (f(X), fx.jit(_print("again"))(X))) == ["again 3: [0. 1. 2. 3.]"] * 2
         jax.clear_caches()
         let_go(lambda: {*known_sites._sites} - before)
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit])
+def test_threads_make_and_drop_the_same_sites(jit, lines):
+    """A program that a thread drops takes no site from another thread's program of the same text."""
+
+    def make_and_drop(_):
+        for i in range(12):
+            jit(_print(f"name {i % 2}"))(X)
+
+    def all_threads():
+        with ThreadPoolExecutor(4) as threads:
+            [*threads.map(make_and_drop, range(4))]
+        jax.effects_barrier()
+
+    assert sorted(lines(all_threads)) == [f"name {i} 3: [0. 1. 2. 3.]" for i in (0, 1) for _ in range(24)]
