@@ -75,8 +75,7 @@ class Content(Protocol):
 
     @property
     def is_portable(self) -> bool:
-        """Whether another process can rebuild it from its description. A site whose content it cannot rebuild stays
-        known only for as long as a program has it."""
+        """Whether another process can rebuild it from its description."""
         return self.call is None or self.call.function.registered
 
     @property
