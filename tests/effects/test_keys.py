@@ -232,8 +232,7 @@ def test_descriptions_of_sites_and_operands_are_read_back():
         again = site_from(text)
         assert again == site and again.description == text
         for read, written in zip(again.leaves, site.leaves, strict=True):
-            is_users = type(written.value).__module__ == __name__  # a class of the user's, which is read as its text
-            assert repr(read.value) == repr(str(written.value) if is_users else written.value)
+            assert repr(read.value) == repr(written.value)  # of a class of the user's, what is read has the text
     for operand in itertools.chain(*OPERANDS):
         assert read_operand(operand.describe()) == operand
 

@@ -45,12 +45,6 @@ def _in_vmap():
     return f
 
 
-def _in_a_condition():
-    f = fx.jit(lambda x: lax.while_loop(lambda x: _show(x) < 0, lambda x: x + 1, x))
-    f.lower(0)
-    return f
-
-
 def _in_branches_of_a_region():
     """One branch has as many effects as the other, or fewer."""
 
@@ -59,12 +53,6 @@ def _in_branches_of_a_region():
         return lax.cond(x[0] > 0, ask, lambda x: x, lax.cond(x[0] > 1, ask, lambda x: ask(2 * x), x))
 
     f = fx.jit(by_device(body, check_vma=False))
-    f.lower(X)
-    return f
-
-
-def _error_in_a_region():
-    f = fx.jit(by_device(lambda x: lax.psum(fx.error_if(x, x[0] < 0, "{}", x), "x") + x))
     f.lower(X)
     return f
 
@@ -189,9 +177,9 @@ def _seen():
 PROGRAMS: dict[str, Callable[[], Any]] = {
     "_bars.output._without_reader": _output_without_reader,
     "_api.jax_callbacks._functions": _jaxs_callback,
-    "_jax.jaxprs.without_results": _in_a_condition,
     "dispatch.draining.replay._TEXTS._plans": _seen,
     "dispatch.calling.programs._known": _in_vmap,
+    "lowering.passes.between._changes": _asynchronous,
     "lowering.passes.bounds._checked": _in_a_checked_kernel,
     "lowering.passes.bounds._unchecked": _in_a_checked_kernel,
     "lowering.passes.counts._counts_in": _in_branches_of_a_region,
@@ -207,8 +195,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "lowering.passes.thread.threaded_jaxpr": _in_branches_of_a_region,
     "lowering.passes.without_records._with_silent_records": _compared,
     "lowering.passes.without_records._without_records": _compared,
-    "lowering.rules.cond._for_all": _error_in_a_region,
-    "lowering.rules.cond._skipping_at_end": _in_branches_of_a_region,
+    "lowering.rules.shard_map._may_diverge": _in_branches_of_a_region,
     "lowering.rules.shard_map._is_inside_others": _in_a_region_in_a_region,
 }
 """By cache: a program that uses it."""
