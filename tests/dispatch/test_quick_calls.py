@@ -6,7 +6,7 @@ from tests.forks import run_forked
 
 
 def test_order_that_changes_between_quick_calls():
-    """Once another `order` is in force, calls of all threads are one sequence, those of threads that called before too."""
+    """Once another `order` is in force, calls of all threads are one sequence, also of threads that called before."""
     code = """
 import threading
 import effects as fx

@@ -58,7 +58,12 @@ def test_console_is_standard_output_by_default(handled, capsys):
 def test_console_takes_lines_over(lines):
     """As long as it is there, a line that it shows is not on the standard output as well."""
     console = Console(file=io.StringIO(), width=80)
-    program = fx.jit(lambda x: (fx.print("x = {}", x), jax.debug.print("jax {}", x), fx.log("step", x=x)) and None)
+
+    @fx.jit
+    def program(x):
+        fx.print("x = {}", x)
+        jax.debug.print("jax {}", x)
+        fx.log("step", x=x)
 
     def call():
         program(1)
@@ -72,7 +77,7 @@ def test_console_takes_lines_over(lines):
 
 
 def test_console_leaves_what_it_does_not_show(lines):
-    """Lines of effects that it is not for, failed checks, and prints whose text a function makes stay where they were."""
+    """Lines of effects that it is not for, failed checks, and prints that a function makes stay where they were."""
     console = Console(file=io.StringIO(), width=80)
 
     def program(x):
