@@ -28,8 +28,11 @@ from effects._api.registry import registered_effects as registered_effects
 from effects._api.targets import register_custom_call as register_custom_call
 from effects._errors import BarrierTimeout as BarrierTimeout
 from effects._errors import CheckError as CheckError
+from effects._errors import CheckErrors as CheckErrors
 from effects._errors import CustomCallError as CustomCallError
+from effects._errors import CustomCallErrors as CustomCallErrors
 from effects._errors import EffectError as EffectError
+from effects._errors import EffectErrors as EffectErrors
 from effects._errors import FormatError as FormatError
 from effects._errors import FutureError as FutureError
 from effects._errors import MissingTokenRule as MissingTokenRule

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any, cast
 
 
 class EffectError(RuntimeError):
-    """An effect could not be carried out on the host. What went wrong is its `__cause__`.
+    """An effect could not be carried out on the host. What was raised there, if anything, is its `__cause__`.
 
     The call of the program raises it, if that waits for the effect; else the thread's next call or barrier does.
 
@@ -23,7 +24,9 @@ class EffectError(RuntimeError):
             `"replayed"` after it all the same, and how many callbacks that had been asked for were `"cancelled"`; those
             that are known and not 0.
         not_carried_out: How many effects of its program came after it and were therefore not carried out, by the name
-            of the effect. The error's note says where the first of them is.
+            of the effect. The error's text says where the first of them is.
+        failures: All failures that this error stands for, itself included, in their order: those at the same line that
+            were raised together; for an `EffectErrors`, those of all lines.
     """
 
     where: str = ""
@@ -34,6 +37,27 @@ class EffectError(RuntimeError):
     token: tuple[int, ...] = ()
     counts: Mapping[str, int] = MappingProxyType({})
     not_carried_out: Mapping[str, int] = MappingProxyType({})
+    # When it is raised: its number in the order of failures, the later ones at its line, and how many behind it were
+    # only counted, with the reason of the newest.
+    _number: int = 0
+    _others: tuple[EffectError, ...] = ()
+    _more: tuple[int, str] = 0, ""
+
+    @property
+    def failures(self) -> tuple[EffectError, ...]:
+        return (self, *self._others)
+
+    def _say(self, *sentences: str) -> None:
+        super().__init__(" ".join([*map(str, self.args), *sentences]))
+
+    def _count(self) -> int:
+        return sum(1 + failure._more[0] for failure in self.failures)
+
+    def __str__(self) -> str:
+        text, newest = super().__str__(), self.failures[-1]
+        if (count := self._count()) == 1:
+            return text
+        return f"{text} And {count - 1} more at this line, the last: {(newest._more[1] or reason(newest)).rstrip('.')}."
 
 
 class CustomCallError(EffectError):
@@ -82,6 +106,56 @@ class CheckError(EffectError):
         self.grid: tuple[int, ...] = grid
 
 
+class EffectErrors(ExceptionGroup[EffectError], EffectError):
+    """Failures at several lines of the user's source: an exception group of the first at each line.
+
+    It has the attributes of the first of all. Checks that failed are a `CheckErrors`, and custom calls a
+    `CustomCallErrors`, so that `except fx.CheckError` takes one failed check and many.
+    """
+
+    def __init__(self, message: str, exceptions: Sequence[EffectError]):
+        super().__init__(message, exceptions)
+        known = vars(self.exceptions[0]).items()
+        vars(self).update({name: x for name, x in known if name != "message" and not name.startswith("_")})
+
+    @property
+    def failures(self) -> tuple[EffectError, ...]:
+        failures = [failure for first in self._firsts for failure in first.failures]
+        return tuple(sorted(failures, key=lambda failure: failure._number))
+
+    @property
+    def _firsts(self) -> tuple[EffectError, ...]:
+        return cast(Any, self.exceptions)
+
+    def derive(self, excs: Sequence[Any], /) -> Any:
+        return group_of(excs)
+
+    def __str__(self) -> str:
+        lines = ", ".join(f"{first._count()} at {first.where or 'another place'}" for first in self._firsts)
+        return f"{self.message.rstrip('.')}. This is the first of {self._count()} failures: {beginning(lines)}."
+
+
+class CheckErrors(EffectErrors, CheckError):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Checks at several lines failed. `message` is that of the first."""
+
+
+class CustomCallErrors(EffectErrors, CustomCallError):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Custom calls at several lines failed. `message` is what the handler of the first said."""
+
+
+def group_of(failures: Sequence[BaseException]) -> BaseExceptionGroup[Any]:
+    """Several failures as one, of their nearest common class."""
+    kinds: Any = (CheckError, CheckErrors), (CustomCallError, CustomCallErrors), (EffectError, EffectErrors)
+    group = next((group for kind, group in kinds if all(isinstance(x, kind) for x in failures)), BaseExceptionGroup)
+    return group(reason(failures[0]), tuple(failures))  # which keeps what it is given, for pickles
+
+
+def reason(failure: BaseException) -> str:
+    """What a failure says, in short."""
+    cause = failure.__cause__
+    return getattr(failure, "message", "") or (str(failure) if cause is None else shown(cause))
+
+
 class FormatError(ValueError):
     """A format string and its arguments do not fit together. Raised while tracing."""
 
@@ -100,6 +174,11 @@ class NotDifferentiable(NotImplementedError):
 
 class BarrierTimeout(TimeoutError):
     """`effects_barrier` gave up waiting."""
+
+
+for _public in [*globals().values()]:
+    if isinstance(_public, type) and issubclass(_public, Exception):
+        _public.__module__ = "effects"  # by which tracebacks call them, and users
 
 
 def shown(thing: object) -> str:
@@ -124,6 +203,11 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+def numbered(name: str, numbers: Sequence[int]) -> str:
+    """A lane, say, by its numbers; nothing if there are none."""
+    return f"{name} {numbers[0] if len(numbers) == 1 else numbers}" if numbers else ""
+
+
 def were(count: int) -> str:
     """The verb for so many things."""
     return "was" if count == 1 else "were"
@@ -131,9 +215,9 @@ def were(count: int) -> str:
 
 TIMED_OUT = "DEADLINE_EXCEEDED"
 """In JAX's errors: a process did not come to a barrier in time."""
-WAITED = "The program waited for its results and could not go on without them."
-ENDED = "`fx.error_if` ends a program where its predicate is true."
-NOTE_BEFORE = "{before} of the program came before it."
+WAITED = "The program waited for its results and ended there."
+ENDED = "`fx.error_if` ended the program there."
+NOTE_BEFORE = "{before} of it came before."
 NOTE_LEFT_OUT = "After it, {left_out}, {were} not carried out."
 NOTE_REPLAYED = "After it, {replayed} that {were} already recorded {were} replayed."
 NOTE_CANCELLED = "{cancelled} that had been asked for did not run."
@@ -141,12 +225,8 @@ NOTE_NOT_CALLED = (
     "The call of that program had returned before. It is raised by this call of {function}, which was not made. Call "
     "`fx.effects_barrier()` to have it raised earlier."
 )
-NOTE_NEVER_WAS = "The rest of the program did not run."
-NOTE_TOO_LARGE = (
-    "What was raised held {size} bytes, and is not kept: so much may failures hold that no barrier has asked for yet."
-)
+NOTE_TOO_LARGE = "What was raised is not kept: failures that no barrier has asked for yet may not hold so many bytes."
 NOTE_MORE_PROGRAMS = (
     "{more} of this thread's programs failed too, and {were} only counted{left_out}. Call `fx.effects_barrier()` more "
     "often."
 )
-NOTE_MANY_FAILURES = "{more} of this program failed too."

@@ -173,8 +173,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             _raise_what_ended(stream, number)
             if (failure := failure_in([error], self._name)) is not None:
                 raise failure from None
-            if isinstance(error, jax.errors.KeyReuseError):
-                _count_without_token(error)
+            _count_without_token(error)
 
     def _end(self, stream: Stream, number: int, outs: Any, args: Any, kwargs: Any) -> Any:
         if outs is ELSEWHERE:
@@ -244,9 +243,13 @@ def _explicit_token_or_raise(error: Exception, token: Any) -> Any:
 
 
 def _count_without_token(error: Exception) -> None:
-    """JAX's error says which argument holds a key that was used before, and has counted the token."""
-    text = re.sub(r"(?<=at index )\d+", lambda number: str(int(number[0]) - 1), str(error))
-    error.args = (text, *error.args[1:])
+    """JAX's error says which argument holds a key that was used before, or was donated, and has counted the token."""
+    if isinstance(error, (jax.errors.KeyReuseError, ValueError, RuntimeError)):
+        text = re.sub(_ARGUMENT, lambda number: str(int(number[0]) - 1), str(error))
+        error.args = (text, *error.args[1:]) if text != str(error) else error.args
+
+
+_ARGUMENT = r"(?<=at index )\d+|(?<=passed to Execute\(\) as argument )\d+"
 
 
 def _has_callbacks(stream: Stream) -> bool:
@@ -318,7 +321,7 @@ def _raise_what_ended(stream: Stream, number: int) -> None:
     if runtime.failures.has_ended(key):
         runtime.drain.wait(lambda: number not in stream.calls)
         if (failure := runtime.failures.take_awaited(key)) is not None:
-            raise failure
+            raise failure from failure.__cause__
 
 
 _GUARDED = f"Disallowed host-to-device transfer: aval=ShapedArray(uint32[{TOKEN_LENGTH}])"

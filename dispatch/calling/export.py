@@ -102,6 +102,7 @@ def export(
     """
     function = fun if isinstance(fun, JitFunction) else jit(fun)
 
+    @_jax.for_users
     def do_export(*args: Any, **kwargs: Any) -> Exported:
         jaxpr = _trace(function, args, kwargs)
         summary = summarize(jaxpr)

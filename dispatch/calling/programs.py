@@ -102,6 +102,9 @@ class Traceable:
     def __wrapped__(self) -> Any:  # by which JAX says where the function stands
         return _without_partial(self.find_fun())
 
+    def __repr__(self) -> str:  # by which JAX's messages call the function
+        return repr(self.__wrapped__)
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         runtime.streams.begin_trace()
         return call_and_warn(self.find_fun(), args, kwargs)

@@ -90,7 +90,7 @@ class DirectCallsHost:
     def take_results(self, site: Site, returned: Any) -> list[Any]:
         """What a function returned, as bytes."""
         content: Any = site.content  # a `HostCall`
-        return [to_bytes(x) for x in take_results(content, site.where, returned, content.results or ())]
+        return [to_bytes(x) for x in take_results(content, returned, content.results or ())]
 
     def fail(
         self,

@@ -55,7 +55,9 @@ def effects_barrier(
             too. Without a timeout JAX notices that it has, after the `heartbeat_timeout_seconds` of
             `jax.distributed.initialize`, and ends the other processes.
         RuntimeError: while a function is traced, whose effects are still to come.
-        EffectError: what an effect raised on the host since the last barrier; several as an `ExceptionGroup`.
+        EffectError: what an effect raised on the host since the last barrier. Several at one line of the source are one
+            error, which has all of them in `failures`; at several lines they are an exception group, which is itself
+            of their common class, as `CheckError`.
 
     Example:
         >>> import effects as fx

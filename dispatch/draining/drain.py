@@ -388,7 +388,7 @@ class Drain:
             self.wait(lambda: not nested.calls)
         for failure in self._failures.take({nested.thread}):
             if key is not None:
-                self._failures.add(key, failure, stops=not isinstance(failure, errors.CheckError), logged=True)
+                self._failures.add(key, failure, stops=not isinstance(failure, errors.CheckError))
 
     def _call_of(self, thread: int, number: int) -> tuple[Any, Site | None]:
         """What was in force when a program was called, and the site of an effect outside of programs."""

@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 
 from effects import _errors as errors
+from effects.dispatch.draining.failure_log import SourceLine
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.streams.table import UserThread
 
@@ -15,7 +16,8 @@ class FailedProgram:
     """Its failures that no caller has been given yet."""
 
     kept: list[BaseException] = dataclasses.field(default_factory=list)
-    more: int = 0
+    # Of each line in `kept`: how many failures more were only counted, and what the newest of them said.
+    lines: dict[SourceLine, tuple[int, str]] = dataclasses.field(default_factory=dict)
     awaited: BaseException | None = None  # what ended the program; not among `kept`
     elsewhere: bool = False  # whether that was on another device, which may be one of another process
     before: int | None = None  # effects of the program before that, if it is known
@@ -47,9 +49,6 @@ class FailedProgram:
         if ended and not self.stopped and self.cancelled:
             counts["cancelled"] = self.cancelled
             notes.append(errors.NOTE_CANCELLED.format(cancelled=errors.counted(self.cancelled, "callback")))
-        if ended:
-            notes.append(errors.NOTE_NEVER_WAS)
         if isinstance(failure, errors.EffectError):
             failure.counts = {**Counter(failure.counts) + Counter(counts)}
-        if notes:
-            failure.add_note(" ".join(notes))
+            failure._say(*notes)

@@ -1,17 +1,20 @@
-"""Reporting failures without raising them. A program may go on for long before a call or a barrier raises its failure,
-so the failure is logged when it happens; at the end of the process those are chosen that nothing has raised."""
+"""Reporting failures without raising them, and many at one line as one. A program may go on for long before a call or a
+barrier raises its failure, so the failure is logged meanwhile."""
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from effects import _errors as errors
 from effects._api.log import LOGGER
 
-NOTE_LIKE_IT = "{more} at this line failed with an error of this type too."
+SourceLine = tuple[str, str, type]
+"""The line of a failure in the user's source, the jitted function, and its type."""
+
+
+_numbers = itertools.count()
 
 
 def log_failure(failure: BaseException) -> None:
@@ -22,14 +25,12 @@ def log_failure(failure: BaseException) -> None:
     of = failure if isinstance(failure, errors.EffectError) else errors.EffectError()
     file, _, line = of.where.rpartition(":")
     known = {name: getattr(of, name) for name in ("where", "function", "effect", "device", "lane", "token")}
-    place = [f"{name} {'.'.join(map(str, known[name]))}" for name in ("lane", "token") if known[name]]
-    text = f"{failure} ({', '.join(place)})" if place else str(failure)
     cause = failure.__cause__
-    caused = (type(cause), cause, cause.__traceback__) if cause is not None and not _is_one_line(failure) else None
+    caused = (type(cause), cause, cause.__traceback__) if cause is not None and not is_one_line(failure) else None
     try:
         if LOGGER.isEnabledFor(logging.ERROR):
             made = LOGGER.makeRecord(
-                LOGGER.name, logging.ERROR, file, int(line or 0), text, (), caused, known["function"], known
+                LOGGER.name, logging.ERROR, file, int(line or 0), str(failure), (), caused, known["function"], known
             )
             LOGGER.handle(made)
     except BaseException as error:  # a handler's: whoever is given the failure shall know
@@ -42,25 +43,31 @@ def log_warnings(texts: Iterable[str]) -> None:
         LOGGER.warning(text)
 
 
-def _is_one_line(failure: BaseException) -> bool:
-    """Whether the line that was logged says all of it: the reader of a pipe has gone away."""
+def is_one_line(failure: BaseException) -> bool:
+    """Whether its text says all of it: the reader of a pipe has gone away."""
     cause = failure.__cause__
     return isinstance(cause, BrokenPipeError) and cause.__traceback__ is None
 
 
+def line_of(failure: BaseException) -> SourceLine:
+    """The line of a failure."""
+    of = failure if isinstance(failure, errors.EffectError) else errors.EffectError()
+    return of.where, of.function, type(failure)
+
+
 def first_of_each_line(failures: Iterable[BaseException]) -> list[BaseException]:
-    """The first of those that effects at one line failed with, by the type of the cause. It says how many these are."""
-    first: dict[Any, BaseException] = {}
-    count: Counter[Any] = Counter()
+    """The first of those that effects at one line failed with, which stands for the others there and has their notes,
+    each once."""
+    lines: dict[SourceLine | int, list[BaseException]] = {}
     for failure in failures:
-        if _is_one_line(failure):
-            continue
-        kind: Any = id(failure)
-        if isinstance(failure, errors.EffectError) and failure.where:
-            kind = failure.where, failure.function, type(failure), type(failure.__cause__)
-        first.setdefault(kind, failure)
-        count[kind] += 1
-    for kind, failure in first.items():
-        if count[kind] > 1:
-            failure.add_note(NOTE_LIKE_IT.format(more=errors.counted(count[kind] - 1, "more effect")))
-    return [*first.values()]
+        if isinstance(failure, errors.EffectError):
+            failure._number = next(_numbers)
+        line = line_of(failure)
+        lines.setdefault(line if line[0] else id(failure), []).append(failure)
+    for first, *others in lines.values():
+        if isinstance(first, errors.EffectError):
+            first._others = tuple(failure for failure in others if isinstance(failure, errors.EffectError))
+        notes = [note for failure in (first, *others) for note in getattr(failure, "__notes__", ())]
+        for note in dict.fromkeys(notes[len(getattr(first, "__notes__", ())) :]):
+            first.add_note(note)
+    return [first for first, *_ in lines.values()]

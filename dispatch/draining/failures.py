@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections import Counter
@@ -15,7 +16,7 @@ from effects._model.site import Site
 from effects._wire import INDEX, PHASE, UNTRACKED_THREAD, in_region
 from effects.dispatch.draining.background import in_main_thread, uninterrupted
 from effects.dispatch.draining.failed_program import FailedProgram
-from effects.dispatch.draining.failure_log import log_failure, log_warnings
+from effects.dispatch.draining.failure_log import SourceLine, first_of_each_line, line_of, log_failure, log_warnings
 from effects.dispatch.draining.kept import clear_callers, clear_frames, held_bytes
 from effects.dispatch.streams.table import Streams, UserThread
 from effects.lowering.host.native import native
@@ -29,11 +30,15 @@ Taker = tuple[UserThread, bool]
 """A thread that takes failures, and whether it replays a function meanwhile."""
 
 _KEPT = 100
-"""How many failures of one program are kept; the others are counted. A loop may fail in every iteration."""
+"""How many failures of one program are kept, and the first at each line; the others are counted. A loop may fail in
+every iteration."""
 
 _KEPT_OF_ALL = 1000
 """How many failures of all programs are kept, but one of each thread's is. Programs may fail for as long as a thread
 comes to no barrier."""
+
+_UNRAISED = 1.0
+"""Seconds after which failures are logged that no caller has been given: a program may go on for hours."""
 
 _BYTES_OF_ALL = 1 << 24
 """How many bytes the exceptions among these may hold together. Of others only the text is kept."""
@@ -61,8 +66,9 @@ class Failures:
         self._kept: Counter[Owner] = Counter()
         self._bytes = 0
         self._more: dict[Owner, list[int]] = {}
-        # The jitted functions and lines whose failures were logged since a caller was last given any.
-        self._logged: dict[Owner, set[tuple[str, str]]] = {}
+        # The lines whose failures were logged since a caller was last given any.
+        self._logged: dict[Owner, set[SourceLine]] = {}
+        self._timer: threading.Timer | None = None  # that logs failures, while there are any
         self.frames: dict[int, list[FrameType]] = {}  # by drain thread, those whose callers may still run
         self.untracked_ended: bool = False  # whether a callback has ever ended a program that JAX dispatched
         self._taking = threading.Lock()  # held while failures of host functions are taken
@@ -72,20 +78,20 @@ class Failures:
         return bool(self.programs or self.raising)
 
     def add(self, key: ProgramKey, failure: BaseException, *, stops: bool = True, logged: bool = False) -> None:
-        """Keeps a failure after which the program itself goes on, and logs it if it is the program's first.
+        """Keeps a failure after which the program itself goes on.
 
         Args:
             key: The program.
             failure: What one of its effects raised.
             stops: Whether its later effects are not carried out, if `after_error` says so.
-            logged: Whether the failure has been logged already.
+            logged: Whether JAX has logged the failure.
         """
         self.frames.setdefault(threading.get_ident(), []).extend(clear_frames(failure))
         with self._lock:
-            program = self._of(key)
-            logged = self._is_logged((key[0], program.thread), program, failure) or logged
-            if len(program.kept) >= _KEPT:
-                program.more += 1
+            program, line = self._of(key), line_of(failure)
+            program.logged |= logged
+            if line in program.lines and len(program.kept) >= _KEPT:
+                program.lines[line] = program.lines[line][0] + 1, errors.reason(failure)
             elif self._kept[owner := (key[0], program.thread)] and self._kept.total() >= _KEPT_OF_ALL:
                 self._more.setdefault(owner, [0, 0])[0] += 1
             else:
@@ -94,8 +100,7 @@ class Failures:
                 self._note_failed(key, program, failure)
             if not program.kept and program.awaited is None and key not in self.unended:
                 del self.programs[key]
-        if not logged:
-            log_failure(failure)
+            self._log_later()
 
     def take_from_host_functions(self) -> None:
         """Keeps what has failed in host functions of GPUs, whose programs go on. Called ahead of the programs' ends."""
@@ -104,29 +109,41 @@ class Failures:
                 ((thread, epoch), errors.EffectError(text)) for thread, epoch, text in native.take_host_failures()
             ]
             for key, failure in failed:
-                self.add(key, failure, logged=True)
+                self.add(key, failure)
             native.taken_host_failures()  # who comes meanwhile waits here, and finds them
-        for _, failure in failed:
-            log_failure(failure)
         log_warnings(native.take_gpu_warnings())
 
-    def _is_logged(self, owner: Owner, program: FailedProgram, failure: BaseException) -> bool:
-        """Whether the program has had a failure, or one at the same line of the same function was logged which no
-        caller has been given. From here on it has."""
-        lines = self._logged.setdefault(owner, set())
-        line = (failure.function, failure.where) if isinstance(failure, errors.EffectError) else ("", "")
-        logged = program.logged or line in lines
-        program.logged = True
-        lines.add(line)
-        return logged
+    def _log_later(self) -> None:
+        """Has failures logged if no caller is given them soon. With the lock."""
+        if self._timer is None:
+            self._timer = threading.Timer(_UNRAISED, self._log_unraised)
+            self._timer.daemon = True
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and reports them
+                self._timer.start()
+
+    def _log_unraised(self) -> None:
+        """Logs the first failure of each program, but only one of each line until a caller is given it."""
+        unraised = []
+        with self._lock:
+            self._timer = None
+            for (thread, _), program in self.programs.items():
+                if program.kept and not program.logged:
+                    program.logged = True
+                    lines, line = self._logged.setdefault((thread, program.thread), set()), line_of(program.kept[0])
+                    if line not in lines:
+                        lines.add(line)
+                        unraised.append(program.kept[0])
+        for failure in unraised:
+            log_failure(failure)
 
     def _keep(self, owner: Owner, program: FailedProgram, failure: BaseException) -> None:
         size = held_bytes(failure)
         if self._bytes + size > _BYTES_OF_ALL and failure.__cause__ is not None:
             failure.__cause__ = failure.__context__ = None
-            failure.add_note(errors.NOTE_TOO_LARGE.format(size=size))
+            failure.add_note(errors.NOTE_TOO_LARGE)
             size = held_bytes(failure)
         program.kept.append(failure)
+        program.lines.setdefault(line_of(failure), (0, ""))
         program.bytes += size
         self._bytes += size
         self._kept[owner] += 1
@@ -193,12 +210,12 @@ class Failures:
         with self._lock:
             program = self.programs.get(key)
             if program is not None and (program.awaited is None or program.elsewhere) and program.first is not None:
-                owner = key[0], program.thread
+                owner, line = (key[0], program.thread), line_of(program.first)
                 if program.first in program.kept:
                     program.kept.remove(program.first)
                     self._kept[owner] -= 1
-                elif program.more:  # so many others of the program came before it
-                    program.more -= 1
+                elif (more := program.lines.get(line, (0, ""))) and more[0]:  # so many others came before it
+                    program.lines[line] = more[0] - 1, more[1]
                 else:
                     self._more[owner][0] -= 1
                 program.awaited, program.elsewhere = program.first, False
@@ -264,12 +281,10 @@ class Failures:
     def _raise(self, take: Callable[[], list[BaseException]]) -> None:
         """Raises what is taken. An interrupt on the way loses none."""
         raising = self.raising if in_main_thread() else []
-        uninterrupted(lambda: raising.extend(take()))
+        uninterrupted(lambda: raising.extend(first_of_each_line(take())))
         if not raising:
             return
-        error = raising[0]
-        if len(raising) > 1:
-            error = BaseExceptionGroup("Several effects failed.", raising)
+        error = raising[0] if len(raising) == 1 else errors.group_of(raising)
         try:
             raise error
         except BaseException as raised:
@@ -334,14 +349,16 @@ class Failures:
         owner = key[0], program.thread
         self._kept[owner] -= len(taken)
         if program.awaited is not None and self._raises_at_call(key):
-            self.programs[key] = dataclasses.replace(program, kept=[], more=0, bytes=0)
+            self.programs[key] = dataclasses.replace(program, kept=[], lines={}, bytes=0)
         elif program.awaited is not None:
             taken = [program.awaited, *taken]
         for failure in taken:
             if failure is program.first or failure is program.awaited:
                 program.finish(failure, ended=failure is program.awaited)
-        if program.more:
-            taken[-1].add_note(errors.NOTE_MANY_FAILURES.format(more=errors.counted(program.more, "more effect")))
+        for line, failure in {line_of(failure): failure for failure in taken}.items():  # the last of each line
+            more, newest = program.lines.get(line, (0, ""))
+            if more and isinstance(failure, errors.EffectError):
+                failure._more = failure._more[0] + more, newest
         if taken:
             self._logged.pop(owner, None)
         if taken and self._kept[owner] <= 0:
@@ -353,6 +370,9 @@ class Failures:
                 )
                 more = {"more": errors.counted(count, "more effect"), "were": errors.were(count), "left_out": after}
                 taken[-1].add_note(errors.NOTE_MORE_PROGRAMS.format(**more))
+        if self._timer is not None and not self.programs:
+            self._timer.cancel()
+            self._timer = None
         return taken
 
     def keep_from_jax(self) -> None:

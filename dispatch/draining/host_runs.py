@@ -179,7 +179,7 @@ class HostRuns:
             if run.error is not None:
                 raise run.error
             call = dataclasses.replace(call, function=HostFunction(None, DONE_FUNCTION, run.name, True))
-            taken = take_results(call, run.where, run.result, call.results or ())
+            taken = take_results(call, run.result, call.results or ())
             return jax.tree.unflatten(jax.tree.structure(run.result), taken)  # another process has the text of `tree`
         except BaseException as error:
             raise HostRunFailed(run.name, run.where) from error

@@ -68,8 +68,8 @@ _OURS = str(Path(errors.__file__).parent) + os.sep
 
 
 def traceback_from_user(error: BaseException) -> Any:
-    """The traceback without our own frames, if the user's are in it."""
+    """The traceback without our own frames at its beginning."""
     left = error.__traceback__
     while left is not None and left.tb_frame.f_code.co_filename.startswith(_OURS):
         left = left.tb_next
-    return left or error.__traceback__
+    return left

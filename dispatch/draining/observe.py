@@ -94,9 +94,10 @@ def add_handler(handler: H, effects: Any = None, *, after_error: bool = False) -
     Args:
         handler: A function of one `Record`, or an object with `handle(record)`. If it has `handle_many(records)`, it
             gets sequences of records instead, which cost nothing until they are looked at; `close()` is called when it
-            is removed, and when the process ends. With an attribute `takes_lines` that is true it shows the lines of the
-            prints that it gets, and they are not written to the output. Handlers run in threads of the drain, in program order; records of
-            several threads' programs, and unordered ones, may come in several threads at the same time.
+            is removed, and when the process ends. With an attribute `takes_lines` that is true it shows the lines of
+            the prints that it gets, and they are not written to the output. Handlers run in threads of the drain, in
+            program order; records of several threads' programs, and unordered ones, may come in several threads at the
+            same time.
         effects: Names of effects, or objects of `Effect`, whose records it gets; by default all.
         after_error: Whether it also gets the records of effects that were not carried out, since one before them in
             their program had failed. Their `after_error` is true.

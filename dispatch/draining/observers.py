@@ -12,14 +12,16 @@ from effects import _errors as errors
 from effects._api.callback import CALLBACK
 from effects._api.check import CHECK
 from effects._api.log import LOG
+from effects._model.functions import function_name
 from effects._model.record import Record, Records
 from effects._model.site import Site
+from effects.dispatch.draining.kept import traceback_from_user
 from effects.dispatch.streams.outputs import may_wait, share
 from effects.lowering.host.native import native
 
 MSG_HANDLER_FAILED = (
-    "The handler {handler} raised {error} for a record of `{effect}` at {where}. A handler's error is reported once; "
-    "it gets the records after it all the same, as do the other handlers. Correct what the cause below says."
+    "The handler `{handler}` raised {error} for {records}. A handler's error is reported once; it gets the records "
+    "after it all the same, as do the other handlers."
 )
 
 
@@ -98,13 +100,11 @@ class Handler:
         if self._has_failed:
             return
         self._has_failed = True
-        effect, where = (record.effect, record.where) if record is not None else ("several effects", "several places")
-        failure = errors.EffectError(
-            MSG_HANDLER_FAILED.format(
-                handler=errors.shown(self.handler), error=errors.shown(error), effect=effect, where=where
-            )
-        )
-        failure.__cause__ = error
+        records = "a batch of records" if record is None else f"a record of `{record.effect}` at {record.where}"
+        handler = function_name(self.handler)
+        text = MSG_HANDLER_FAILED.format(handler=handler, error=errors.shown(error), records=records)
+        failure = errors.EffectError(text)
+        failure.__cause__ = error.with_traceback(traceback_from_user(error))
         report(failure)
 
     @property

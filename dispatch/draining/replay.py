@@ -19,7 +19,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._bars import Output
 from effects._model.device import device_place
-from effects._model.host_call import take_results
+from effects._model.host_call import UnexpectedResults, take_results
 from effects._model.native_rows import NativeRows, plan_of_text
 from effects._model.record import Part, Record, Records, count_lanes, records_of
 from effects._model.site import Site
@@ -34,25 +34,22 @@ MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
     "name can. Register it under one name in both processes, with `@fx.register_callback('some.name')`."
 )
-MSG_REPLAY = (
-    "The effect `{effect}` at {where}, in {function}, could not be carried out on the host: {error}. It was replayed "
-    "in its place in the order, and {then}. Correct what the cause below says."
+MSG_REPLAY = "The effect `{effect}` at {where}, in {function}, could not be carried out on the host: {error}. {then}"
+MSG_CALLBACK = "The callback `{name}` at {where}, in {function}, raised {error}. {then}"
+MSG_RETURNED = (
+    "The callback `{name}` at {where}, in {function}, returned {error}. {then} Change what it returns, or its "
+    "`result_shape_dtypes`."
 )
-MSG_CALLBACK = (
-    "The callback `{name}` at {where}, in {function}, raised {error}. It ran in its place in the order, and {then}. "
-    "{remedy}"
-)
-THEN_STOPS = "the effects of its program ended there"
-THEN_GOES_ON = "the effects after it went on"
-MSG_AWAITED_CALLBACK = "The callback `{name}` at {where}, in {function}, raised {error}. " + errors.WAITED + " {remedy}"
-REMEDY = "Correct what the cause below says."
+RETURNED = "{0}, and its program expects {1}"
+THEN_STOPS = "The effects of its program ended there."
+THEN_GOES_ON = "The effects after it went on."
 REMEDY_TRACED = (
-    "Correct what the cause below says: what it uses of the program, it must be given, as in "
-    "`fx.callback({name}, None, x)`, since a variable of the function around it holds no value when it runs."
+    "What it uses of the program, it must be given, as in `fx.callback({name}, None, x)`, since a variable of the "
+    "function around it holds no value when it runs."
 )
 MSG_NO_READER = (
-    "The effect `{effect}` at {where}, in {function}, wrote to a pipe that nothing reads any more, and {then}. Lines "
-    "that come later are lost, and are not reported. Keep the reader running, or write to a file."
+    "The effect `{effect}` at {where}, in {function}, wrote to a pipe that nothing reads any more. {then} Lines that "
+    "come later are lost, and are not reported. Keep the reader running, or write to a file."
 )
 
 
@@ -237,9 +234,9 @@ class Replay:
                     if not (observed and any(capture.suppress for capture in self._captures())):
                         self._write(returned)
                 elif call.results is not None and not calls_lanes:
-                    results = take_results(call, site.where, returned, site.results or ())
+                    results = take_results(call, returned, site.results or ())
                 elif call.results is not None:  # at once: the function may have one array for all lanes
-                    taken = take_results(call, site.where, returned, call.results)
+                    taken = take_results(call, returned, call.results)
                     for all_lanes, of_one in zip(results, taken, strict=True):
                         all_lanes[lane] = of_one
             finally:
@@ -361,30 +358,35 @@ class Replay:
         if isinstance(error, errors.EffectError) and site.content.raises_itself:
             error.function = self._call[0].name
             return error.with_traceback(None)
-        return self._failure(MSG_AWAITED_CALLBACK, error, site)
+        return self._failure(MSG_CALLBACK, error, site, errors.WAITED)
 
-    def _failure(self, message: str, error: BaseException, site: Site | None) -> errors.EffectError:
-        name, where = (site.content.title, site.where) if site else ("", "its call")
+    def _failure(self, message: str, error: BaseException, site: Site | None, then: str = "") -> errors.EffectError:
+        (token, device, lane), call = self._now, self._call[0].name
+        effect, name, where = (site.effect.name, site.content.title, site.where) if site else ("print", "", "its call")
+        cause, shown = error, ""
         if isinstance(error, HostRunFailed):
-            (name, where), error = error.args, error.__cause__ or error
-        if has_no_reader := message is MSG_REPLAY and isinstance(error, BrokenPipeError):
+            (name, where), cause = error.args, error.__cause__ or error
+        if message is MSG_REPLAY and isinstance(cause, BrokenPipeError):
             message = MSG_NO_READER
-        failure = errors.EffectError(
-            message.format(
-                effect=site.effect.name if site else "print",
-                name=name,
-                where=where,
-                function=f"`{self._call[0].name}`",
-                error=errors.shown(error),
-                then=THEN_STOPS if stops_after_error(self._key) else THEN_GOES_ON,
-                remedy=REMEDY_TRACED.format(name=name) if isinstance(error, jax.errors.JAXTypeError) else REMEDY,
-            )
+        elif isinstance(cause, UnexpectedResults):
+            message, shown, cause = MSG_RETURNED, RETURNED.format(*cause.args), None
+        text = message.format(
+            effect=effect,
+            name=name,
+            where=where,
+            function=", ".join(filter(None, [f"`{call}`", errors.numbered("lane", lane)])),
+            error=shown or errors.shown(cause),
+            then=then or (THEN_STOPS if stops_after_error(self._key) else THEN_GOES_ON),
         )
-        failure.where, failure.function = str(where) if site else "", self._call[0].name
-        failure.effect = site.effect.name if site else "print"
-        failure.token, device, failure.lane = self._now
+        failure = errors.EffectError(text)
+        if message is MSG_CALLBACK and isinstance(cause, jax.errors.JAXTypeError):
+            failure._say(REMEDY_TRACED.format(name=name))
+        failure.where, failure.function = str(where) if site else "", call
+        failure.effect, failure.token, failure.lane = effect, token, lane
         failure.device = -1 if device is None else device_place(device)
-        failure.__cause__ = error.with_traceback(None if has_no_reader else traceback_from_user(error))
+        if cause is not None:
+            shown_from = None if message is MSG_NO_READER else traceback_from_user(cause)
+            failure.__cause__ = cause.with_traceback(shown_from)
         return failure
 
     def lose(self, error: BaseException, lines: list[tuple[Site, int]]) -> None:

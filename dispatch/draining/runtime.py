@@ -8,11 +8,12 @@ import sys
 from typing import Any, NoReturn
 
 from effects import _errors as errors
+from effects import _jax
 from effects._api.config import config
 from effects._bars import bars
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.draining.ending import INTERRUPTED, end_drain, stop_before_child_ends
-from effects.dispatch.draining.failure_log import first_of_each_line
+from effects.dispatch.draining.failure_log import first_of_each_line, is_one_line
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.processes import Meetings
@@ -109,6 +110,9 @@ class Runtime:
                 except BaseException as error:
                     unseen.append(error)
             for failure in first_of_each_line(unseen):
+                if is_one_line(failure):
+                    failure.__cause__ = None
+                _jax.hide_frames(failure)
                 sys.excepthook(type(failure), failure, failure.__traceback__)
             native.watch_exit(config.exit_code)
             if interrupted:

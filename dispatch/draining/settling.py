@@ -7,7 +7,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from effects._api.config import config
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.custom_call_failures import failure_in
 from effects.dispatch.draining.failures import Failures
@@ -76,8 +75,7 @@ class Settling:
             return False
         if (failure := failure_in(said, program[0])) is None:
             return False  # of another kind: its results raise it
-        # Whoever looks raises it, unless the barrier alone is to.
-        self._failures.add((stream.thread, number), failure, stops=False, logged=config.errors == "next_call")
+        self._failures.add((stream.thread, number), failure, stops=False)
         return True
 
 

@@ -49,8 +49,8 @@ MSG_WAITS_FOR_GPU = (
     "The callback `{name}` at {where} has been waiting for {seconds:.0f} seconds for what a GPU computes, and its own "
     "program runs on several. A GPU that has come to a collective of that program waits there for the one whose "
     "callback this is, and what the callback computes on it comes behind that: a deadlock, unless the computation is a "
-    "long one. Compute in the callback with NumPy or on another device. Or call it outside of any `cond` and `while` of "
-    "that `jax.shard_map`, and have no `while` with effects there: then devices go on together from it."
+    "long one. Compute in the callback with NumPy or on another device. Or call it outside of any `cond` and `while` "
+    "of that `jax.shard_map`, and have no `while` with effects there: then devices go on together from it."
 )
 MSG_WAITS_FOR_LAUNCH = (
     "The callback `{name}` at {where} has been waiting for {seconds:.0f} seconds to compile or launch a program for a "

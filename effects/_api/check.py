@@ -27,10 +27,7 @@ MSG_PREDICATE = (
     "{rule}. Write a comparison, say `{example}`."
 )
 RULE, EXAMPLE = "all of which must hold", "fx.check(x > 0, 'x = {}', x)"
-MSG_CHECK_FAILED = (
-    "The check at {place}, failed: {message}. What is checked must hold whenever the program gets there; the effects "
-    "after it went on, as evidence. Correct what led to these values, or the predicate."
-)
+MSG_CHECK_FAILED = "{message} ({place}). The program went on after this check."
 
 CHECK = register_effect(Effect("check", domain=PROGRAM))
 
@@ -67,16 +64,12 @@ def check_error(record: Record, text: str) -> errors.CheckError:
     of its values."""
     message, grid = errors.beginning(record.text), record.grid or ()
     device = (record.device,) if record.device >= 0 and jax.device_count() > 1 else ()
-    shown = [_shown("lane", record.lane), _shown("device", device), _shown("grid index", grid)]
+    shown = map(errors.numbered, ("lane", "device", "grid index"), (record.lane, device, grid))
     place = ", ".join([f"{record.where}", f"in `{record.where.function}`", *filter(None, shown)])
     text = text.format(place=place, message=message.removesuffix("."))
     failure = errors.CheckError(text, message, str(record.where), record.lane, record.device, grid)
     failure.effect, failure.token = record.effect, record.token
     return failure
-
-
-def _shown(name: str, numbers: tuple[int, ...]) -> str:
-    return f"{name} {numbers[0] if len(numbers) == 1 else numbers}" if numbers else ""
 
 
 @_jax.for_users

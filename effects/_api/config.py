@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from effects._jax import for_users
+
 MSG_SETTING = (
     "The setting {where} was given {value!r}. It takes {expected}. Correct it, or leave it out for the default, "
     "{default!r}."
@@ -103,7 +105,7 @@ class Config:
       carried out. What is in force when the effect fails counts.
     - `errors` (`EFFECTS_ERRORS`): who raises what an effect has failed with after its call had returned.
       `"next_call"`: the thread's next call of an `fx.jit` function, which then is not made, or a barrier before it;
-      `"barrier"`: a barrier alone. Either way the failure is logged at once.
+      `"barrier"`: a barrier alone. Either way the failure is logged if nothing raises it within a second.
     - `cells` (`EFFECTS_CELLS`): when a cell of IPython or of a notebook ends. `"wait"`: when its effects are visible,
       and what they failed with is the cell's error; `"go_on"`: when its code has run.
     - `bounds_checks` (`EFFECTS_BOUNDS_CHECKS`): whether simulated Pallas kernels check every index of a reference, and
@@ -167,6 +169,7 @@ class Config:
         for listener in self._listeners:
             listener(self)
 
+    @for_users
     def __setattr__(self, name: str, value: Any) -> None:
         self._set(name, value, f"`fx.config.{name}`")
 

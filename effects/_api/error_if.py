@@ -33,10 +33,10 @@ MSG_NOT_AN_ARRAY = (
     "returns is there only if the program goes on, which arrays and numbers can be. Pass the arrays that the program "
     "goes on with."
 )
-MSG_ENDED = f"The program ended at {{place}}: {{message}}. {errors.ENDED} Correct what led to these values."
+MSG_ENDED = f"{{message}} ({{place}}). {errors.ENDED}"
 MSG_ENDED_ELSEWHERE = (
-    "The program ended at {where}, in `{function}`: the predicate is true on another device, whose error has the "
-    f"values of {{fmt!r}}. {errors.ENDED} Devices that wait for each other all end it. Correct what led to the values."
+    "The predicate is true on another device, whose error has the values of {fmt!r} ({where}, in `{function}`). "
+    f"{errors.ENDED} Devices that wait for each other all end it."
 )
 RULE, EXAMPLE = "none of which may hold", "x = fx.error_if(x, x < 0, 'x = {}', x)"
 _NOTHING = Operand((), np.dtype(np.int32), np.dtype(np.int32))

@@ -168,6 +168,7 @@ from effects._jax.runtime_tokens import unordered_tokens as unordered_tokens
 from effects._jax.source_info import source_of as source_of
 from effects._jax.source_info import user_frame as user_frame
 from effects._jax.tracebacks import OF_CALL as OF_CALL
+from effects._jax.tracebacks import Refused as Refused
 from effects._jax.tracebacks import api_boundary as api_boundary
 from effects._jax.tracebacks import for_users as for_users
 from effects._jax.tracebacks import hide_frames as hide_frames

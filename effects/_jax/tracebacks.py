@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
+import traceback
+import types
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+import jax
 from jax._src import source_info_util, traceback_util
 from jax._src.traceback_util import api_boundary as api_boundary
 
 from effects._jax.traces import is_outside_of_traces, leave_traces
+
+_OF_JAX = os.path.dirname(jax.__file__) + os.sep
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,8 +41,24 @@ def hide_frames(error: BaseException) -> None:
         return
     if mode == "tracebackhide":
         traceback_util._add_tracebackhide_to_hidden_frames(error.__traceback__)
-    else:
-        error.with_traceback(traceback_util.filter_traceback(error.__traceback__))
+        return
+    left = None
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        # Of JAX's own files it leaves some out only.
+        if traceback_util.include_frame(frame) and not frame.f_code.co_filename.startswith(_OF_JAX):
+            left = types.TracebackType(left, frame, frame.f_lasti, line)
+    error.with_traceback(left)
+
+
+class Refused(NotImplementedError):
+    """An effect that cannot be lowered. Its text names the user's line, so it takes no cause that JAX makes of it to
+    show that line."""
+
+    __cause__: Any = property(lambda self: None, lambda self, cause: None)
+
+
+Refused.__name__ = Refused.__qualname__ = NotImplementedError.__name__
+Refused.__module__ = NotImplementedError.__module__
 
 
 def for_users(function: Callable[P, T]) -> Callable[P, T]:

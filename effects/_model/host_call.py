@@ -17,12 +17,10 @@ from effects._model.functions import HostFunction
 if TYPE_CHECKING:
     from effects._model.operand import Operand
     from effects._model.record import Record
-    from effects._model.where import Where
 
-MSG_RETURNED = (
-    "The callback `{name}` returned {got}, where {expected} was expected. What it returns must have the structure, "
-    "shapes and dtypes of the `result_shape_dtypes` given at {where}. Change what it returns, or what was asked for."
-)
+
+class UnexpectedResults(TypeError):
+    """A function did not return what its program expects. Its arguments are both, in words."""
 
 
 @described_by("function")
@@ -93,27 +91,18 @@ _SIMPLE = {str(jax.tree.structure(None)): "None", str(_ONE): "one array"}
 """What messages call a structure."""
 
 
-def take_results(call: HostCall, where: Where, returned: Any, types: Sequence[Operand]) -> list[np.ndarray]:
+def take_results(call: HostCall, returned: Any, types: Sequence[Operand]) -> list[np.ndarray]:
     """What a callback returned, for one lane or for all, as arrays of these types as they travel.
 
     Raises:
-        TypeError: if structure, shapes or dtypes are not those that were asked for.
+        UnexpectedResults: if structure, shapes or dtypes are not those that were asked for.
     """
-    try:
-        if call.only_result is not None and isinstance(returned, _ARRAY):
-            return [_take_result(returned, types[0])]
-        leaves, tree = jax.tree.flatten(returned)
-        if not call.has_structure(tree):
-            raise _Unexpected(*(_SIMPLE.get(x, f"the structure {x}") for x in (str(tree), str(call.tree))))
-        return [_take_result(leaf, result) for leaf, result in zip(leaves, types, strict=True)]
-    except _Unexpected as error:
-        got, expected = error.args
-        name = call.function.name
-        raise TypeError(MSG_RETURNED.format(name=name, got=got, expected=expected, where=where)) from None
-
-
-class _Unexpected(Exception):
-    """(what was returned, what was expected)."""
+    if call.only_result is not None and isinstance(returned, _ARRAY):
+        return [_take_result(returned, types[0])]
+    leaves, tree = jax.tree.flatten(returned)
+    if not call.has_structure(tree):
+        raise UnexpectedResults(*(_SIMPLE.get(x, f"the structure {x}") for x in (str(tree), str(call.tree))))
+    return [_take_result(leaf, result) for leaf, result in zip(leaves, types, strict=True)]
 
 
 _ARRAY = np.ndarray, np.generic
@@ -127,19 +116,19 @@ def _take_result(leaf: Any, result: Operand) -> np.ndarray:
         kinds = {bool: "b", int: "biufc", float: "fc", complex: "c"}[type(leaf)]
         kind = result.dtype.kind if result.dtype.kind in "biufc" else ("f" if _is_float(result.dtype) else "i")
         if result.shape or kind not in kinds or (kind == "b" and leaf not in (0, 1)):
-            raise _Unexpected(f"the Python number {leaf!r}", _describe(result))
+            raise UnexpectedResults(f"the Python number {leaf!r}", _describe(result))
         if kind in "iu":
             bounds = jnp.iinfo(result.dtype)
             fits = bounds.min <= leaf <= bounds.max
         else:
             fits = _fits_float(leaf, result.dtype)
         if not fits:
-            raise _Unexpected(f"the Python number {leaf!r}", _describe(result))
+            raise UnexpectedResults(f"the Python number {leaf!r}", _describe(result))
         return np.asarray(leaf, result.dtype).astype(result.stored)
     if not isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
-        raise _Unexpected(f"{leaf!r} of type `{type(leaf).__name__}`", _describe(result))
+        raise UnexpectedResults(f"{leaf!r} of type `{type(leaf).__name__}`", _describe(result))
     if leaf.shape != result.shape or leaf.dtype != result.dtype:
-        raise _Unexpected(f"an array of {leaf.dtype}{list(leaf.shape)}", _describe(result))
+        raise UnexpectedResults(_describe(leaf), _describe(result))
     value = np.asarray(leaf)
     return value if result.stored == result.dtype else value.astype(result.stored)
 
@@ -158,5 +147,5 @@ def _is_float(dtype: np.dtype) -> bool:
     return bool(jnp.issubdtype(dtype, np.floating))
 
 
-def _describe(result: Operand) -> str:
-    return f"an array of {result.dtype}{list(result.shape)}"
+def _describe(array: Any) -> str:
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import BinaryIO
 
+from effects import _errors as errors
+
 MSG_LOST = (
-    "{count} lines of {path!r} are lost: they could not be written ({error}). A handler writes each batch of records "
-    "as it comes, whole lines only, and goes on with the next if it cannot. Free some space, or write elsewhere."
+    "{count} of {path!r} could not be written ({error}). A handler writes each batch of records as it comes, whole "
+    "lines only, and goes on with the next if it cannot. Free some space, or write elsewhere."
 )
 
 
@@ -96,7 +98,8 @@ class LineFile:
         self._file.close()
         if (error := self._error) is not None:
             self._error = None
-            raise OSError(error.errno, MSG_LOST.format(count=self._lost, path=self._path, error=error)) from error
+            count = errors.counted(self._lost, "line")
+            raise OSError(error.errno, MSG_LOST.format(count=count, path=self._path, error=error)) from None
 
 
 def _end_of_lines(file: BinaryIO, quote: bytes) -> int:

@@ -36,7 +36,7 @@ MSG_PER_SHARD_HERE = (
 def register_site(ctx: Any, site: Site) -> None:
     """Makes the site known for as long as the program may bring its records. Refuses one where XLA has no handlers."""
     if platforms := " and ".join(_jax.left_to_host_by(ctx)):
-        raise NotImplementedError(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
+        raise _jax.Refused(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
     claim = known_sites.register(site.portable)
     # JAX exports no program that keeps an object. Whoever calls what was exported has the claim: `fx.Exported`.
     if not (site.content.is_portable and _jax.is_for_export(ctx)):
@@ -53,7 +53,7 @@ def lower_as_jax(ctx: Any, operands: Sequence[Any], site: Site) -> Sequence[Any]
 def refuse_several_devices(ctx: Any, site: Site) -> None:
     """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
     if _is_refused(ctx, site):
-        raise NotImplementedError(MSG_UNTRACKED_SHARDED.format(effect=site.effect, where=site.where))
+        raise _jax.Refused(MSG_UNTRACKED_SHARDED.format(effect=site.effect, where=site.where))
 
 
 def refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
@@ -65,7 +65,7 @@ def refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedErro
 def refuse_missing_platform(ctx: Any, site: Site) -> None:
     """Where a record is published by a callback of JAX's."""
     if (platform := _jax.missing_platform(ctx)) is not None:
-        raise NotImplementedError(MSG_NO_DEVICE.format(effect=site.effect, where=site.where, platform=platform))
+        raise _jax.Refused(MSG_NO_DEVICE.format(effect=site.effect, where=site.where, platform=platform))
 
 
 def _is_refused(ctx: Any, site: Site) -> bool:

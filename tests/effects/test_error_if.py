@@ -41,7 +41,8 @@ def test_value_is_returned_or_the_call_raises(lines):
     assert error.message == "x = -2 is negative"
     assert (error.where, error.function, error.effect) == (f"{__file__}:{line}", "between", "check")
     assert error.counts == {"before": 1} and error.token[-1] == 1
-    assert str(error).startswith(f"The program ended at {__file__}:{line}, in `positive`")
+    ended = "`fx.error_if` ended the program there. 1 effect of it came before."
+    assert str(error) == f"x = -2 is negative ({__file__}:{line}, in `positive`, device 0). {ended}"
     assert lines(lambda: between(3)) == ["before 3", "after 3"]  # nothing is left of the failure
 
 

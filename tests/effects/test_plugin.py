@@ -286,9 +286,9 @@ def test_error_says_where(suite, test, phase, value):
 
 
 def test_several_errors_of_a_test_are_all_told(suite):
-    """If several effects raised, the failure shows each."""
+    """If several effects raised at one line, the failure shows the first and says of the others."""
     error = suite.report("test_several_errors").error
-    assert "ValueError: no 22" in error and "ValueError: no 23" in error
+    assert "ValueError: no 22" in error and "And 1 more at this line, the last: ValueError('no 23')." in error
 
 
 @pytest.mark.parametrize("test, value", [("test_error_and_failure", 21), ("TestCase::test_error_and_failure", 28)])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
+import effects as fx
 from tests.oracle.host import DISPATCH, Host, Runner, in_lane
 from tests.oracle.jax_ import to_jax
 from tests.oracle.language import Case, Failure, State
@@ -134,9 +135,9 @@ def _observe(case: Case, runner: Runner) -> Outcome:
                     written.release()
                 try:
                     runner.barrier()
-                except* runner.error as group:
-                    outcome.errors = [label_of_error(error, host) for error in group.exceptions]
-                    outcome.left_out += sum(map(_left_out, group.exceptions))
+                except runner.error as error:
+                    outcome.errors = [label_of_error(failure, host) for failure in failures_of(error)]
+                    outcome.left_out += sum(map(_left_out, failures_of(error)))
             outcome.states = [
                 state if isinstance(state, str) else tuple(int(value) for value in state) for state in results
             ]
@@ -193,6 +194,11 @@ def _dispatch(case: Case, runner: Runner, host: Host) -> tuple[list[State | str]
             results.append(label_of_error(error, host))
             left_out += _left_out(error)
     return results, left_out
+
+
+def failures_of(error: BaseException) -> Sequence[BaseException]:
+    """All that what a barrier has raised stands for."""
+    return error.failures if isinstance(error, fx.EffectError) else [error]
 
 
 def label_of_error(error: BaseException, host: Host) -> str:

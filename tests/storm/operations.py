@@ -192,7 +192,7 @@ def _told(error: BaseException | None, known: set[int]) -> Iterator[int]:
     known.add(id(error))
     if isinstance(error, Failed):
         yield error.args[0]
-    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    parts = error.failures if isinstance(error, fx.EffectError) else ()
     for each in (*parts, error.__cause__, error.__context__):
         yield from _told(each, known)
 

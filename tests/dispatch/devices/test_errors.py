@@ -77,8 +77,8 @@ def test_callback_that_raises_on_every_device(lines):
         assert str(caught.value.__cause__) == "device 0"
         try:
             fx.effects_barrier(timeout=120)
-        except* fx.EffectError as group:  # the other devices' functions ran before the program had ended
-            others = [str(error.__cause__) for error in group.exceptions]
+        except fx.EffectError as error:  # the other devices' functions ran before the program had ended
+            others = [str(failure.__cause__) for failure in error.failures]
             assert others == [f"device {n}" for n in calls[1:]]
 
     for _ in range(2):

@@ -293,9 +293,9 @@ def test_results_of_a_type_that_fits_take_no_python(asked, returned, request):
         (jax.ShapeDtypeStruct((), bool), 2, "2"),
         (jax.ShapeDtypeStruct((), "uint8"), 256, "256"),
         (jax.ShapeDtypeStruct((), "float16"), 1e5, "100000"),
-        (F32, None, "structure"),
-        (F32, [np.float32(1)], "structure"),
-        ((F32, F32), np.float32(1), "structure"),
+        (F32, None, "expects"),
+        (F32, [np.float32(1)], "expects"),
+        ((F32, F32), np.float32(1), "expects"),
         (F32, "text", "'text'"),
         (F32, 1j, "1j"),
         (F32, 1e300, "1e\\+300"),
@@ -312,10 +312,10 @@ def test_wrong_results_are_an_error_that_names_all(asked, returned, got, jit):
 
     with pytest.raises(Exception, match=got) as info:
         jax.block_until_ready(jit(lambda x: fx.callback(returns_wrongly, asked, x))(jnp.float32(1)))
-    assert "returns_wrongly" in str(info.value) and "expected" in str(info.value)
+    assert "returns_wrongly" in str(info.value) and "program expects" in str(info.value)
     if jit is jax.jit:
         with pytest.raises(fx.EffectError, match=got):
             fx.effects_barrier()
     else:
-        assert isinstance(info.value, fx.EffectError) and isinstance(info.value.__cause__, TypeError)
+        assert isinstance(info.value, fx.EffectError) and info.value.__cause__ is None
     fx.effects_barrier()

@@ -116,7 +116,7 @@ def test_full_disk_leaves_whole_lines_and_a_count(handler, tmp_path):
         numbers = [json.loads(line)["fields"]["i"] for line in text.splitlines()]
         lines_lost = 101 - len(numbers)
     assert numbers == [*range(len(numbers) - 1), 1000]
-    assert f"{lines_lost} lines of '{path}' are lost" in lost
+    assert f"{lines_lost} lines of '{path}' could not be written" in lost
 
 
 def test_full_disk_leaves_the_npz_that_was_there(tmp_path):

@@ -31,7 +31,7 @@ def _little_patience(monkeypatch):
 
 def _settle():
     """What a function was about goes on when its program has ended, or fails; that is not what is tested."""
-    with contextlib.suppress(fx.EffectError, BaseExceptionGroup):
+    with contextlib.suppress(fx.EffectError):
         meet_barrier()
 
 

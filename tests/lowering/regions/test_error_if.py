@@ -271,4 +271,4 @@ def test_all_processes_end():
     assert [first[1][:2], second[2][:2]] == [["0 is wrong", True], ["3 is wrong", True]]
     for message, has_place, text in (first[2], second[1]):
         assert (message, has_place) == ("{} is wrong", True)
-        assert "the predicate is true on another device, whose error has the values of '{} is wrong'" in text
+        assert "predicate is true on another device, whose error has the values of '{} is wrong'" in text

@@ -51,8 +51,8 @@ SLIPS = (
     Slip(
         "failures.each_is_logged",
         FILE,
-        "        program.logged = True\n",
-        "",
+        "unraised.append(program.kept[0])",
+        "unraised += program.kept",
         "Every failure of a program is logged.",
         (f"{EARLIER}::test_only_the_first_failure_of_a_program_is_logged",),
     ),
@@ -70,7 +70,7 @@ SLIPS = (
         "program = self.programs.pop(key)\n",
         "program = self.programs[key]\n",
         "Each barrier raises the same errors again.",
-        (f"{ERRORS}::test_each_error_is_raised_once_and_several_as_a_group",),
+        (f"{ERRORS}::test_each_error_is_raised_once_and_several_as_one",),
     ),
     Slip(
         "failures.left_by_interrupt",
@@ -115,8 +115,8 @@ SLIPS = (
     Slip(
         "failures.more",
         FILE,
-        "                program.more += 1\n",
-        "                pass\n",
+        "program.lines[line] = program.lines[line][0] + 1, errors.reason(failure)",
+        "pass",
         "Failures beyond the first hundred of a program are not told of.",
         (f"{ERRORS}::test_many_errors_of_one_program_are_counted",),
     ),

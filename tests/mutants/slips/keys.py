@@ -44,11 +44,11 @@ SLIPS = (
         _of("static operands"),
     ),
     Slip(
-        "keys.cause",
+        "keys.failures",
         "dispatch/draining/failure_log.py",
-        "failure.where, failure.function, type(failure), type(failure.__cause__)",
-        "failure.where, failure.function, type(failure)",
-        "At the end of the process one failure of a line stands for others, of another cause.",
+        "return of.where, of.function, type(failure)",
+        "return of.where, of.function, BaseException",
+        "A failed check stands for a callback that raised at the same line.",
         _of("failures"),
     ),
     Slip(

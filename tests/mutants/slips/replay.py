@@ -68,8 +68,8 @@ SLIPS = (
     Slip(
         "replay.own_context",
         REPLAY,
-        "self._call[2].copy().run(self._run, site, token, device, payload)",
-        "self._call[2].run(self._run, site, token, device, payload)",
+        "self._call[2].copy().run(self._run, site, token, device, payload, time)",
+        "self._call[2].run(self._run, site, token, device, payload, time)",
         "What a function sets in its context is seen by the next one.",
         ("tests/effects/callback/test_callback.py::test_context_is_each_functions_own",),
     ),

@@ -24,7 +24,7 @@ from tests.oracle.devices.statements import TALKS
 from tests.oracle.host import Host, Runner
 from tests.oracle.jax_ import to_jax
 from tests.oracle.language import REGISTERS, Failure, Run, State
-from tests.oracle.observe import Outcome, events_as_lines, label_of_error, without_signed_zeros
+from tests.oracle.observe import Outcome, events_as_lines, failures_of, label_of_error, without_signed_zeros
 from tests.oracle.runners import write_line
 from tests.oracle.tokens import seen_of
 
@@ -123,8 +123,8 @@ def _dispatch(sequence: Sequence[Item], runner: Runner, outcome: Outcome) -> Non
     def barrier() -> None:
         try:
             runner.barrier()
-        except* runner.error as group:
-            outcome.errors += [label_of_error(error, host) for error in group.exceptions]
+        except runner.error as error:
+            outcome.errors += [label_of_error(failure, host) for failure in failures_of(error)]
 
     for item in sequence:
         if isinstance(item, Outside):
