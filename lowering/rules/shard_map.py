@@ -129,7 +129,6 @@ def _shard_map_token_rule(
     check_vma: bool,
     newly_manual_axes: Any,
 ) -> tuple[Tokens, list[Any]]:
-    jaxpr = _jax.closed_jaxpr(jaxpr)
     own_axes, replica_axes = _jax.region_axes(mesh, newly_manual_axes)
     is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # each device counts already
     counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
@@ -229,9 +228,8 @@ def _mask_shard_map(
     newly_manual_axes: Any,
 ) -> Sequence[Any]:
     """All devices are there, or none."""
-    body = _jax.closed_jaxpr(jaxpr)
     return jax.shard_map(
-        lambda active, *args: tuple(ctx.mask(body, active, args)),
+        lambda active, *args: tuple(ctx.mask(jaxpr, active, args)),
         mesh=mesh,
         in_specs=(PartitionSpec(), *in_specs),
         out_specs=tuple(out_specs),

@@ -76,3 +76,20 @@ def test_loop_that_runs_again_for_the_tangents(asks, steps, wrap, lines):
         shown.insert(2 * i + 1 if asks else i, f"steps {i}")
     assert lines(lambda: slopes.append(f(1.0))) == shown
     assert slopes == [9]
+
+
+def test_loop_in_a_rematerialized_region_is_linearized(lines):
+    """A `while` runs again for its tangents without its effects, also where JAX divides it in a `checkpoint`."""
+
+    @jax.checkpoint
+    def f(x):
+        def body(c):
+            fx.print("{} {}", *c)
+            return c[0] + 1, c[1] * 2
+
+        return lax.while_loop(lambda c: c[0] < 2, body, (0, x))[1]
+
+    slopes = []
+    program = fx.jit(lambda x: jax.linearize(f, x)[1](1.0))
+    assert lines(lambda: slopes.append(program(3.0))) == ["0 3.0", "1 6.0"]
+    assert slopes == [4]

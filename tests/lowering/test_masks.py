@@ -166,3 +166,17 @@ def _branch(x, then=_printed_gradient):
 def test_gradients_of_lanes_in_a_branch(f, transform, lines):
     """What has no effects until it is transposed has the mask by then, whichever transformation comes first."""
     assert lines(fx.jit(transform(f)), jnp.array([1.0, 2.0])) == ["g 3.0"]
+
+
+def test_branch_with_effects_alone_outside_of_programs(lines):
+    """It happens at once in the lanes that take it, wherever the lanes lie, and raises the effect's own error."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    xs = jax.device_put(jnp.arange(4), jax.NamedSharding(mesh, jax.P("x")))
+
+    def shows(x, least):
+        jax.lax.cond(x >= least, lambda: fx.print("{}", x), lambda: None)
+
+    assert lines(jax.vmap(lambda x: shows(x, 2)), xs) == ["2", "3"]
+    assert lines(jax.vmap(lambda x: shows(x, 4)), xs) == []
+    with pytest.raises(fx.CheckError, match="3 is too much .*lane 3"):
+        jax.vmap(lambda x: fx.error_if(x, x > 2, "{} is too much", x))(xs)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.state import discharge as state
 
 import effects as fx
 
@@ -193,3 +194,48 @@ def test_reference_under_grad_vmap_and_remat(lines):
     assert lines(fx.jit(f), 2.0) == ["squared 4.0", "inside 4.0"]
     assert lines(fx.jit(jax.grad(f)), 2.0) == ["squared 4.0", "inside 4.0"]
     assert lines(fx.jit(jax.vmap(f)), jnp.arange(2.0)) == ["squared 0.0", "squared 1.0", "inside 0.0", "inside 1.0"]
+
+
+def _run_state(body, x):
+    """`run_state`, which JAX has no public name for."""
+    return state.run_state(body)(x)
+
+
+def test_run_state_writes_to_a_reference_of_the_enclosing_function(lines):
+    """What becomes of the reference there is what follows finds."""
+
+    def f(x):
+        outer = jax.new_ref(x)
+
+        def body(inner):
+            outer[...] *= 2
+            inner[...] += outer[...]
+            fx.print("{} {}", inner, outer)
+
+        y = _run_state(body, x)
+        fx.print("{} {}", y, outer)
+        return y + outer[...]
+
+    results = []
+    assert lines(lambda: results.append(fx.jit(f)(3.0))) == ["9.0 6.0", "9.0 6.0"]
+    assert results == [15]
+
+
+def test_vmap_of_run_state(lines):
+    """With effects the lanes have their own values; without, JAX decides: it has no rule for values that differ."""
+
+    def f(x, shows):
+        def body(ref):
+            ref[...] *= 2
+            if shows:
+                fx.print("{}", ref)
+
+        return _run_state(body, x)
+
+    xs, results = jnp.arange(2.0), []
+    assert lines(lambda: results.append(fx.jit(jax.vmap(lambda x: f(x, True)))(xs))) == ["0.0", "2.0"]
+    assert lines(lambda: results.append(jax.vmap(lambda x: f(x, True), in_axes=None, axis_size=2)(1.0))) == ["2.0"] * 2
+    assert [result.tolist() for result in results] == [[0, 2], [2, 2]]
+    assert jax.vmap(lambda _: f(3.0, False))(xs).tolist() == [6, 6]
+    with pytest.raises(NotImplementedError, match="Batching rule for 'run_state' not implemented"):
+        jax.vmap(lambda x: f(x, False))(xs)

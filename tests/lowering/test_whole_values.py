@@ -10,6 +10,7 @@ from jax import lax
 from jax.sharding import AxisType
 
 import effects as fx
+from effects.lowering.emit import shards
 from tests.helpers import meet_barrier
 
 P = jax.P
@@ -207,3 +208,18 @@ def test_several_threads_and_devices_that_fail():
     first = list(range(8))
     assert values[: len(values) // 3] * 3 == values
     assert values[0] == first
+
+
+@pytest.mark.parametrize("spec", [("x", "y"), ("y", "x"), ("x",), (None, "y"), (("x", "y"),), (("y", "x"), None), ()])
+def test_each_element_is_copied_by_one_device(spec):
+    """The first device that has it, so that devices which have the same wait for nothing of each other."""
+    shape, mesh = (3, 4), _mesh(2, 2)
+    sharding = jax.NamedSharding(mesh, P(*spec))
+    (rows,) = [shards._table_of_whole([shards._Tiles(shape, sharding._to_xla_hlo_sharding(2))], mesh.size)]
+    times = np.zeros(shape, int)
+    for _, copies, *axes in rows:
+        (start, stop, rows_in_all), (left, right, columns) = axes[:3], axes[3:]
+        assert (rows_in_all, columns) == shape
+        times[start:stop, left:right] += copies
+    assert (times == 1).all()
+    assert {row[0] for row in rows} == {sum(row[1] for row in rows)}  # how many devices copy something

@@ -1,5 +1,6 @@
 """Asynchronous callbacks: they begin at once, and their effects come in the place of their done."""
 
+import re
 import threading
 
 import jax
@@ -342,3 +343,19 @@ def test_a_forged_ticket_is_an_error():
         forge(lambda x: fx.async_callback(lambda x: x, F32, x))(1.0)
     with pytest.raises(fx.EffectError, match="was not started, or was done before"):
         fx.effects_barrier()
+
+
+def test_value_is_tied_to_every_start_ahead_of_its_use():
+    """What stands behind a second start stays there, also if it takes what was tied to the first one."""
+
+    def f(x):
+        first = fx.async_callback(lambda x: x, F32, x)
+        y = x * 2
+        second = fx.async_callback(lambda x: x, F32, x)
+        z = x * 3
+        return fx.async_done(first) + fx.async_done(second) + y + z
+
+    text = fx.jit(f).lower(1.0).as_text()
+    starts = re.findall(r"(%\d+):2 = stablehlo.custom_call @effects_begin", text)
+    tied = [re.search(rf"(%\d+) = stablehlo.custom_call @effects_after\({start}#1, ", text)[1] for start in starts]
+    assert re.findall(r"stablehlo.multiply (%\d+)", text) == tied

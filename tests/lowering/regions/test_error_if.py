@@ -272,3 +272,18 @@ def test_all_processes_end():
     for message, has_place, text in (first[2], second[1]):
         assert (message, has_place) == ("{} is wrong", True)
         assert "predicate is true on another device, whose error has the values of '{} is wrong'" in text
+
+
+def test_lane_that_is_not_there_ends_no_program():
+    """Nor does a device for its sake, in a branch that only some lanes take."""
+
+    def lane(x, n):
+        return lax.cond(n > 0, lambda x: fx.error_if(x, x < 0, "{} is wrong", x), _same, x)
+
+    f = fx.jit(by_device(lambda x: jax.vmap(lane)(x, jnp.arange(2))[None][0] + 0 * lax.psum(x, "x")))
+    x = np.ones(8, np.float32)
+    x[4] = -1  # the lane of device 2 that does not come there
+    np.testing.assert_array_equal(f(x), x)
+    x[5] = -2
+    with pytest.raises(fx.CheckError, match=r"-2\.0 is wrong .*lane 1, device 2"):
+        f(x)

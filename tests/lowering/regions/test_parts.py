@@ -163,3 +163,16 @@ def test_error_in_a_part():
         with pytest.raises(fx.EffectError, match="ZeroDivisionError"):  # the other group's
             fx.effects_barrier()
     fx.effects_barrier()
+
+
+def test_older_partitioner_is_refused():
+    """It does not say which devices are replicas of each other."""
+    f = fx.jit(in_parts(lambda x: (fx.print("{}", x[0]), x)[1], mesh_of(2, 2)))
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        with pytest.raises(
+            fx.MissingTokenRule, match=r"over some axes of its mesh.*`jax_use_shardy_partitioner` is off"
+        ):
+            f.lower(jnp.arange(4))
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", True)
