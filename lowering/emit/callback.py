@@ -100,12 +100,11 @@ def leave_lowering(ctx: Any, *tokens: Any, **_: Any) -> Any:
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     refuse_missing_platform(ctx, site)
-    kept, unmasked = site.without_idle_mask(operands)
-    register_site(ctx, unmasked)
+    register_site(ctx, site)
     order = Order(site.effect.domain) if site.effect.ordered else None
 
     def publish(*args: Any) -> Any:
-        return publish_untracked(unmasked, [np.asarray(x) for x in args[len(args) - len(kept) :]])
+        return publish_untracked(site, [np.asarray(x) for x in args])
 
     return _jax.lower_as_callback(ctx, publish, operands, order)
 

@@ -288,19 +288,19 @@ def _perhaps(x: Any) -> Any:
 
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
-    kept, site = site.without_idle_mask(operands)
-    avals_in = ctx.avals_in[len(operands) - len(kept) :]
     register_site(ctx, site)
     target = UNTRACKED_TARGET if site.results is None else UNTRACKED_CALL_TARGET
     attributes = site_attributes(site)
     if not site.effect.ordered:
         # Something in the token's place, for the same reason as that is last.
-        call_ctx = ctx.replace(avals_in=avals_in, avals_out=[*ctx.avals_out, _NOTHING])
-        *results, _ = _jax.call_handler(call_ctx, target, kept, attributes, has_side_effect=True)
+        call_ctx = ctx.replace(avals_out=[*ctx.avals_out, _NOTHING])
+        *results, _ = _jax.call_handler(call_ctx, target, operands, attributes, has_side_effect=True)
         return results
     order = Order(site.effect.domain)
-    call_ctx = ctx.replace(avals_in=[_jax.abstract_token, *avals_in], avals_out=[*ctx.avals_out, _jax.abstract_token])
-    args = [ctx.tokens_in.get(order), *kept]
+    call_ctx = ctx.replace(
+        avals_in=[_jax.abstract_token, *ctx.avals_in], avals_out=[*ctx.avals_out, _jax.abstract_token]
+    )
+    args = [ctx.tokens_in.get(order), *operands]
     *results, token = _jax.call_handler(call_ctx, target, args, attributes, has_side_effect=True)
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(_jax.mlir.TokenSet({order: token})))
     return results

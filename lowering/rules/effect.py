@@ -25,8 +25,6 @@ def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: 
 def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site: Site) -> tuple[Tokens, list[Any]]:
     """Publishes a record in place of an equation."""
     key = token_key(site.effect)
-    if not site.content.comes_without_lanes:
-        operands, site = site.without_idle_mask(operands)
     # Ordered calls differ in their tokens. Unordered ones may be the same in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
     around = () if ctx.around is None else (ctx.around,)

@@ -22,6 +22,7 @@ from typing import Any
 from tests.mutants.slip import Slip
 
 KEPT = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-lines-{sys.version_info[0]}.{sys.version_info[1]}")
+_FEW = 5
 RECORDING = Path(__file__).parent / "recording"
 
 
@@ -65,20 +66,24 @@ class Lines:
                 old = _old_lines((KEPT / digest).read_text(), slip.old)
                 found.update(*(at.get(number, ()) for line in lines for number in old[line]))
                 in_file.update(*at.values())
-        if not found:  # no test comes there, but it may run when modules are imported
-            found, budget = in_file, budget / 4
+        chosen = self._for_seconds(found, budget)
+        if len(found) < _FEW:  # it may run when modules are imported, which is not in a test but in what one starts
+            chosen += self._for_seconds(in_file - found, budget / 4)
+        return tuple(chosen)
+
+    def _for_seconds(self, tests: Collection[str], budget: float) -> list[str]:
         order: list[tuple[int, float, str]] = []
         seen: dict[str, int] = defaultdict(int)
-        for seconds, test in sorted((self._seconds[test], test) for test in found):
+        for seconds, test in sorted((self._seconds[test], test) for test in tests):
             function = test.partition("[")[0]
             order.append((seen[function], seconds, test))
             seen[function] += 1
-        chosen = []
+        chosen: list[str] = []
         for _, seconds, test in sorted(order):
             budget -= seconds
             if budget > 0 or not chosen:
                 chosen.append(test)
-        return tuple(chosen)
+        return chosen
 
 
 @functools.cache
