@@ -18,15 +18,14 @@ from tests.mutants.slip import Slip
 from tests.native_program import NAMES
 
 DEFAULT = ("lowering", "dispatch/calling", "dispatch/draining", "dispatch/native/order")
-FOLDERS = {  # of the product, and of the tests that are to notice slips in there
+TESTS = {  # by folder of the product: the files of tests that are to notice slips in there
     "lowering": (
-        *("tests/lowering", "tests/transformations", "tests/effects/test_async_references.py"),
-        *("tests/dispatch/test_inspect.py", "tests/dispatch/test_compare.py", "tests/dispatch/export"),
+        *("tests/lowering/**/test_*.py", "tests/transformations/test_*.py", "tests/effects/test_async_references.py"),
+        *("tests/effects/callback/test_*.py", "tests/dispatch/**/test_*.py"),
     ),
-    "dispatch/calling": ("tests/dispatch",),
-    "dispatch/draining": ("tests/dispatch", "tests/effects"),
-    "dispatch": ("tests/dispatch",),
-    "effects": ("tests/effects",),
+    "dispatch/draining": ("tests/dispatch/**/test_*.py", "tests/effects/**/test_*.py"),
+    "dispatch": ("tests/dispatch/**/test_*.py",),
+    "effects": ("tests/effects/**/test_*.py",),
 }
 
 
@@ -63,17 +62,17 @@ def choose(tree: Path, paths: Sequence[str], number: int, seed: int) -> list[tup
 def with_tests(tree: Path, slips: Sequence[tuple[Slip, range]], budget: float, say: Say) -> list[Slip]:
     """The slips, each with the tests that come to its lines, for so many seconds."""
     files = {slip.file for slip, _ in slips if not slip.is_native}
-    folders = dict.fromkeys(folder for file in sorted(files) for folder in _folders(file))
+    tests = dict.fromkeys(each for file in sorted(files) for each in _tests(file))
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
-        lines = Lines(Copy(Path(place).resolve(), tree).root, files, list(folders), say)
+        lines = Lines(Copy(Path(place).resolve(), tree).root, files, list(tests), say)
     return [
         dataclasses.replace(slip, tests=_native_tests(slip) if slip.is_native else lines.tests_of(slip, at, budget))
         for slip, at in slips
     ]
 
 
-def _folders(file: str) -> Sequence[str]:
-    return next((tests for folder, tests in FOLDERS.items() if file.startswith(f"{folder}/")), ())
+def _tests(file: str) -> Sequence[str]:
+    return next((tests for folder, tests in TESTS.items() if file.startswith(f"{folder}/")), ())
 
 
 def _native_tests(slip: Slip) -> tuple[str, ...]:

@@ -31,20 +31,15 @@ def _digest(text: str) -> str:
 
 
 class Lines:
-    """The lines of some files that the tests of some folders run, in the copy of the tree in `root`."""
+    """The lines of some files that tests run, in the copy of the tree in `root`. `tests`: patterns of their files."""
 
-    def __init__(self, root: Path, files: Collection[str], folders: Sequence[str], say: Callable[[str], None]) -> None:
+    def __init__(self, root: Path, files: Collection[str], tests: Sequence[str], say: Callable[[str], None]) -> None:
         KEPT.mkdir(exist_ok=True)
-        found = [
-            file
-            for each in folders
-            for file in ([root / each] if each.endswith(".py") else (root / each).rglob("test_*.py"))
-        ]
-        names = [str(file.relative_to(root)) for file in found]
+        names = [str(file.relative_to(root)) for each in tests for file in sorted(root.glob(each))]
         kept = {name: KEPT / f"{_digest(name + (root / name).read_text())}.json" for name in names}
         if missing := [name for name in names if not kept[name].exists()]:
             say(f"{len(missing)} files of tests run once, to see which lines they run.")
-            with tempfile.TemporaryDirectory() as into:
+            with tempfile.TemporaryDirectory(prefix="mutants-") as into:
                 record(root, missing, Path(into))
                 keep(root, Path(into), {name: kept[name] for name in missing})
         self._seconds: dict[str, float] = {}

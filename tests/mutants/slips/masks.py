@@ -82,8 +82,8 @@ SLIPS = (
     Slip(
         "masks.region",
         "lowering/rules/shard_map.py",
-        "lambda active, *args: tuple(ctx.mask(body, active, args)),",
-        "lambda active, *args: tuple(ctx.mask(body, active | True, args)),",
+        "lambda active, *args: tuple(ctx.mask(jaxpr, active, args)),",
+        "lambda active, *args: tuple(ctx.mask(jaxpr, active | True, args)),",
         "In a region under a predicate that differs between lanes, all lanes have the effects.",
         ("tests/lowering/regions/test_regions.py::test_region_under_a_predicate_that_differs_between_lanes",),
     ),
