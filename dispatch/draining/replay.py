@@ -373,7 +373,7 @@ class Replay:
         text = message.format(
             effect=effect,
             name=name,
-            where=where,
+            where=", ".join(filter(None, [str(where), site.where.called if site else ""])),
             function=", ".join(filter(None, [f"`{call}`", errors.numbered("lane", lane)])),
             error=shown or errors.shown(cause),
             then=then or (THEN_STOPS if stops_after_error(self._key) else THEN_GOES_ON),

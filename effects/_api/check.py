@@ -65,9 +65,10 @@ def check_error(record: Record, text: str) -> errors.CheckError:
     message, grid = errors.beginning(record.text), record.grid or ()
     device = (record.device,) if record.device >= 0 and jax.device_count() > 1 else ()
     shown = map(errors.numbered, ("lane", "device", "grid index"), (record.lane, device, grid))
-    place = ", ".join([f"{record.where}", f"in `{record.where.function}`", *filter(None, shown)])
+    where = record.where
+    place = ", ".join(filter(None, [f"{where}", f"in `{where.function}`", where.called, *shown]))
     text = text.format(place=place, message=message.removesuffix("."))
-    failure = errors.CheckError(text, message, str(record.where), record.lane, record.device, grid)
+    failure = errors.CheckError(text, message, str(where), record.lane, record.device, grid)
     failure.effect, failure.token = record.effect, record.token
     return failure
 

@@ -32,6 +32,11 @@ class Where(_Line):
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
+    @property
+    def called(self) -> str:
+        """The lines that called its function, as a part of a message; empty if there are none."""
+        return f"called from {', '.join(map(str, self.callers))}" if self.callers else ""
+
     def called_from(self, callers: Iterable[Any]) -> Where:
         """The same line with the lines `(file, line, function)` that called its function."""
         where = Where(*self)
