@@ -33,6 +33,7 @@ from effects._model.where import where_called as where_called
 from effects._wire import write_header as write_header
 from effects.dispatch.draining import stall as stall
 from effects.dispatch.draining import watchdog as watchdog
+from effects.dispatch.draining.background import Workers as Workers
 from effects.dispatch.draining.failure_log import first_of_each_line as first_of_each_line
 from effects.dispatch.draining.failures import Failures as Failures
 from effects.dispatch.draining.runtime import runtime as runtime

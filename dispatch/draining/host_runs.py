@@ -27,7 +27,7 @@ from effects._model.host_start import DONE_FUNCTION, UPDATE_FUNCTION
 from effects._model.record import Record
 from effects._model.where import Where
 from effects._wire import EPOCH, STREAM, UNTRACKED_THREAD, thread_of
-from effects.dispatch.draining.background import Workers
+from effects.dispatch.draining.background import MSG_NO_THREAD, Workers
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
@@ -111,7 +111,11 @@ class HostRuns:
                     self._begun.setdefault(key[:3], collections.deque(maxlen=_REMEMBERED)).append(key.number)
                 self._came.notify_all()
             for run in runs.values():
-                self._workers.run(lambda run=run: self._run(run))
+                try:
+                    self._workers.run(lambda run=run: self._run(run))
+                except RuntimeError:  # of `Thread.start`
+                    run.error = RuntimeError(MSG_NO_THREAD)
+                    self._run(run)
 
     def _run(self, run: HostRun) -> None:
         with self._streams.nested_here() as stream:
@@ -284,9 +288,11 @@ class HostRun:
             self._changed.notify_all()
 
     def run(self) -> None:
+        """Calls the function, unless there is an error already."""
         try:
             assert self._function.fn is not None
-            self.result = self._context.run(self._call, self._function.fn)
+            if self.error is None:
+                self.result = self._context.run(self._call, self._function.fn)
         except BaseException as error:
             self.error = error
         with self._changed:

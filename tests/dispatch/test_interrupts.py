@@ -8,7 +8,9 @@ from tests.forks import run_forked
 from tests.storm.__main__ import main
 
 INTERRUPTED_AT = """
-import sys
+import dis, functools, sys
+
+bytes_of = functools.cache(lambda code: code.co_code)
 
 def interrupted_at(step, act):
     left = step
@@ -16,7 +18,7 @@ def interrupted_at(step, act):
     def trace(frame, event, _):
         nonlocal left
         frame.f_trace_opcodes = True
-        if event == "opcode" and is_about(frame):
+        if event == "opcode" and is_about(frame) and bytes_of(frame.f_code)[frame.f_lasti] != dis.opmap["NOP"]:
             left -= 1
             if left == 0:
                 raise KeyboardInterrupt
@@ -32,7 +34,8 @@ def interrupted_at(step, act):
         sys.settrace(None)
     return None
 """
-"""Interrupts what `act` does at one step of those frames that `is_about` picks. Returns the interrupt, if it came."""
+"""Interrupts what `act` does at one step of those frames that `is_about` picks. Returns the interrupt, if it came. No
+signal comes at a step that does nothing, for which compiled code has no `except` or `finally`."""
 
 AT_EVERY_STEP = """
 import faulthandler, io, itertools, sys
@@ -57,8 +60,14 @@ def failing_barrier(k):
     except fx.EffectError as error:
         told.append(error)
 
+def call(k):
+    fx.config.sync = True  # native code makes no such calls
+    prints(0)
+
 def is_about(frame):
     name = frame.f_code.co_filename
+    if ACT == "call":  # what it waits with is that of a barrier
+        return "/dispatch/calling/" in name or "/dispatch/streams/" in name
     return name.endswith(("threading.py", "contextlib.py")) or "/dispatch/" in name
 
 def behind(error):
@@ -97,11 +106,12 @@ print("done", step > 50)
 """
 
 
-@pytest.mark.parametrize("act", ["barrier", "failing_barrier"])
+@pytest.mark.parametrize("act", ["barrier", "failing_barrier", "call"])
 def test_interrupt_at_every_step(act):
-    """A wait that is interrupted at any step of ours leaves nothing locked and loses no line and no failure."""
+    """A call or a wait that is interrupted at any step of ours leaves nothing locked or open, and loses no other's line
+    and no failure."""
     done = run_forked(f"{INTERRUPTED_AT}ACT = {act!r}\n{AT_EVERY_STEP}", timeout=220)
-    assert done.stdout == "done True\n", done.stderr[-3000:]
+    assert done.stdout.endswith("done True\n"), done.stderr[-3000:]
 
 
 WHILE_TAKEN = """

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import io
-import itertools
-import signal
 
 import jax
 import jax.numpy as jnp
@@ -109,32 +107,6 @@ def test_sync_waits_at_the_outermost_call_only(lines):
             outer(jnp.float32(1))
 
     assert sorted(lines(call)) == ["inner 1.0", "outer 1.0"]
-
-
-def test_interrupted_dispatches_block_nothing(lines):
-    """An interrupt at any point of a dispatch leaves nothing open: a barrier returns and the next call works."""
-    program = fx.jit(lambda i: fx.print("{}", i))
-    program(0)
-
-    class Interrupt(BaseException):
-        pass
-
-    def interrupt(signum, frame):
-        raise Interrupt
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            for attempt in range(100):
-                with contextlib.suppress(Interrupt):
-                    signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.00001 * attempt)
-                    for i in itertools.count():
-                        program(i)
-            fx.effects_barrier(timeout=60)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-    assert lines(program, 7) == ["7"]
 
 
 def test_contexts_with_values_that_do_not_compare(lines):

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import effects as fx
 from tests.forks import run_forked
+from tests.internals import Workers, runtime
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -227,7 +228,7 @@ def test_errors():
 
     with pytest.raises(fx.EffectError, match=r"The callback `named` at .*test_callbacks.py:\d+, in .* raised OSError"):
         start(fail)(1.0)
-    with pytest.raises(fx.EffectError, match=r"The callback `named` returned an array of float32\[3\]"):
+    with pytest.raises(fx.EffectError, match=r"returned float32\[3\], and its program expects float32"):
         start(lambda x: np.zeros(3, np.float32))(1.0)
     with pytest.raises(fx.EffectError, match=r"The callback `.*<lambda>` at (?s:.*) has yielded nothing"):
 
@@ -359,3 +360,22 @@ def test_value_is_tied_to_every_start_ahead_of_its_use():
     starts = re.findall(r"(%\d+):2 = stablehlo.custom_call @effects_begin", text)
     tied = [re.search(rf"(%\d+) = stablehlo.custom_call @effects_after\({start}#1, ", text)[1] for start in starts]
     assert re.findall(r"stablehlo.multiply (%\d+)", text) == tied
+
+
+def test_no_thread_for_a_callback_is_an_error(monkeypatch):
+    """Where the process may have no more threads, the call raises an error, and works again when it may."""
+    function = fx.jit(lambda x: fx.async_done(fx.async_callback(lambda x: started.append(x) or x, F32, x)))
+    started, start = [], threading.Thread.start
+
+    def refuse(thread):
+        if thread.name.startswith("effects-async"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(runtime.drain.host_runs, "_workers", Workers("effects-async"))  # none is idle
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(fx.EffectError, match="No thread can be started, and effects need one"):
+            function(1.0)
+    assert started == []
+    assert function(2.0) == 2 and started == [2]
