@@ -106,9 +106,6 @@ class _Run:
             return self._apart[jaxpr]
         inner = jaxpr.jaxpr if _jax.is_closed(jaxpr) else jaxpr
         known: dict[Any, Value] = {var: arg for var, arg in zip(inner.invars, args, strict=True) if arg is not None}
-        for var, const in zip(inner.constvars, getattr(jaxpr, "consts", ()), strict=False):
-            if is_ticket(var.aval) and is_zero(const):
-                known[var] = ZEROS
         owned, foreign = [*futures_in(own)], {id(arg) for arg in args}
 
         def read(atom: Any) -> Value:
@@ -290,8 +287,6 @@ class _Run:
                 break
             for at in unlike:
                 values[at] = None if results[at] is None else FutureValue(None, is_needed=False, region=self._region)
-            for future, end in before:
-                future.end = end
         self._loops.pop()
         outs: list[Value] = []
         for at, result in enumerate(results):

@@ -235,3 +235,19 @@ def test_copy_is_shown():
     assert inspection.copies == (copy,)
     assert copy.shape.startswith("f32[64]")
     assert str(inspection).splitlines()[-1] == f"copy in between: {copy}"
+
+
+def test_while_carries_an_operation():
+    """Its condition is read too; what one turn starts the next one ends."""
+
+    @fx.jit
+    def f(x):
+        def turn(carry):
+            i, future = carry
+            return i + 1, fx.async_start(jnp.sin, fx.async_done(future))
+
+        return fx.async_done(jax.lax.while_loop(lambda carry: carry[0] < 3, turn, (0, fx.async_start(jnp.cos, x)))[1])
+
+    first, second = fx.inspect(f)(jnp.ones(3)).operations
+    assert (first.name, second.name) == ("cos", "sin")
+    assert [len(each.dones) for each in (first, second)] == [2, 2]  # in the loop, and behind it

@@ -379,3 +379,15 @@ def test_no_thread_for_a_callback_is_an_error(monkeypatch):
             function(1.0)
     assert started == []
     assert function(2.0) == 2 and started == [2]
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit])
+def test_update_without_a_result_calls_nothing(jit):
+    """It stands where the program has it, and the function runs once."""
+
+    def f(x):
+        future = fx.async_callback(lambda x: (called.append(1), 2 * x)[1], F32, x)
+        return fx.async_done(fx.async_update(future))
+
+    called = []
+    assert float(jit(f)(1.5)) == 3 and called == [1]

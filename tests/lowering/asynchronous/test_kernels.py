@@ -75,3 +75,20 @@ def test_inspected():
     (operation,) = fx.inspect(_in_a_program)(X).operations
     assert (operation.name, operation.kind) == ("double", "async_start")
     assert [line.split()[0] for line in operation.between] == ["slice", "squeeze", "print"]
+
+
+def test_kernel_starts_a_function(lines):
+    """In each program of its grid, in the order of the grid."""
+
+    def twice(x):
+        print(f"called with {x[0]}")
+        return 2 * x
+
+    def kernel(x_ref, out_ref):
+        future = fx.async_callback(twice, jax.ShapeDtypeStruct((4,), X.dtype), x_ref[...])
+        out_ref[...] = fx.async_done(future)
+
+    options = {"grid": (2,), "in_specs": [_BLOCKS], "out_specs": _BLOCKS, "interpret": True}
+    program, results = pl.pallas_call(kernel, jax.ShapeDtypeStruct(X.shape, X.dtype), **options), []
+    assert lines(lambda: results.append(fx.jit(program)(X))) == ["called with 0.0", "called with 4.0"]
+    np.testing.assert_array_equal(results[0], 2 * X)

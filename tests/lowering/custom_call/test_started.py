@@ -206,11 +206,12 @@ def test_call_whose_future_is_never_done_is_refused():
         fx.jit(lambda x: fx.async_start(lambda x: hold(x, effect=STEP), x) and x)(np.int32(1))
 
 
-def test_without_native_handlers_it_is_called_as_any_other():
+@pytest.mark.parametrize("effect", [None, STEP])
+def test_without_native_handlers_it_is_called_as_any_other(effect):
     """What it gives stays in the program then."""
 
     def program(x):
-        future = fx.async_start(lambda x: fx.custom_call("test.later", I32, x), x)
+        future = fx.async_start(lambda x: fx.custom_call("test.later", I32, x, effect=effect), x)
         return fx.async_done(future) + 1
 
     with fx.config.override(native=False):
