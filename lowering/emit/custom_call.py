@@ -154,9 +154,8 @@ def start_call(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], start
     _, params = _of_lanes(dict(start.call))
     own = token_key(start.site.effect)
     keys = [key for key in (own, token_key(ASYNC)) if key in tokens]
-    call = 0 if start.site.effect.ordered else ctx.call
     given = [tokens[key] for key in keys]
-    outs = started_call_p.bind(*operands, *given, site=start.site, call=call, start=start, tokens=len(keys), **params)
+    outs = started_call_p.bind(*operands, *given, site=start.site, start=start, tokens=len(keys), **params)
     ticket, *after = outs[len(params["results"]) :]
     return dict(zip(keys, after, strict=True)), [ticket]
 

@@ -177,11 +177,7 @@ def _union(sets: Any) -> frozenset[int]:
 
 def _join(values: Sequence[_Value]) -> _Value:
     """What a value is of which it is not known from which branch it comes."""
-    return _Value(
-        _union(value.tickets for value in values),
-        _union(value.results for value in values),
-        next((value.reference for value in values if value.reference is not None), None),
-    )
+    return _Value(_union(value.tickets for value in values), _union(value.results for value in values))
 
 
 def exclude(one: Path, other: Path) -> bool:

@@ -153,18 +153,16 @@ def _call(
 
 
 def _lower_started(
-    ctx: Any, *operands: Any, platform: str, start: Called, tokens: int, site: Site, call: int, **params: Any
+    ctx: Any, *operands: Any, platform: str, start: Called, tokens: int, site: Site, **params: Any
 ) -> Any:
     """Without native handlers the call is made as any other, and what it gives is kept."""
     if config.native and platform in platforms_on_host():
-        return lower_started_call(
-            ctx, *operands, platform=platform, start=start, tokens=tokens, site=site, call=call, **params
-        )
+        return lower_started_call(ctx, *operands, platform=platform, start=start, tokens=tokens, site=site, **params)
 
     def run(*operands: Any) -> Sequence[Any]:
         operands, given = operands[: len(operands) - tokens], operands[len(operands) - tokens :]
         if tokens > 1:
-            outs = threaded_call_p.bind(*operands, given[0], site=site, call=call, **params)
+            outs = threaded_call_p.bind(*operands, given[0], site=site, call=0, **params)
         else:
             lanes = {"masked": False, "lanes": (), "lanes_of": ((),) * len(operands)}
             outs = custom_call_p.bind(*operands, site=site, **lanes, **params)

@@ -64,8 +64,6 @@ def _showing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_index_map(index_map: Any) -> None:
-    if not any(_is_ours(effect) or _jax.is_callback_effect(effect) for effect in index_map.effects):
-        return
     for eqn in _jax.closed_jaxpr(index_map).jaxpr.eqns:
         for effect in eqn.effects:
             if isinstance(effect, Effect) or _jax.is_callback_effect(effect):

@@ -97,7 +97,6 @@ def record(root: Path, tests: Sequence[str], into: Path) -> None:
     env = {**os.environ, "MUTANTS_ROOT": str(root), "MUTANTS_RECORD_INTO": str(into), "PYTHONPATH": python_path}
     options = ["-q", "-p", "sitecustomize", "-p", "no:cacheprovider", "--tb=no"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # as the plugin is imported before pytest
-    env.pop("PYTEST_CURRENT_TEST", None)  # a test of ours may be what runs this
     subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=root, env=env, check=False)
 
 

@@ -297,7 +297,7 @@ def test_done_twice_in_a_program_of_jax(kind):
 
 
 def test_function_that_is_called_often_is_walked_once(monkeypatch):
-    """Else nested functions would cost what the program costs to run."""
+    """Else nested functions would cost what the program costs to run, and these would not come to an end."""
     counted = itertools.count()
     apply = futures._Run._apply
     monkeypatch.setattr(futures._Run, "_apply", lambda *args: (next(counted), apply(*args))[1])
@@ -306,9 +306,9 @@ def test_function_that_is_called_often_is_walked_once(monkeypatch):
         return jax.jit(lambda x: f(f(x)))
 
     f = lambda x: done(start(x))  # noqa: E731
-    for _ in range(20):
+    for _ in range(60):
         f = twice(f)
     jaxpr = jax.make_jaxpr(f)(X)
     check_references(jaxpr)
     check_futures(jaxpr)
-    assert next(counted) < 100
+    assert next(counted) < 200

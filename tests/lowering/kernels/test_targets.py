@@ -293,7 +293,11 @@ def test_lanes_and_masks(target, which):
     f, x = _under_vmap(target)[which]
     (eqn,) = [e for e in jax.make_jaxpr(f)(x).jaxpr.eqns if e.primitive is pallas.pallas_call_p]
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    run = functools.partial(lower, lambda *args: log_kernel(args, eqn.params)[1][0][1], TARGETS[target][0], *avals)
+
+    def record(*args):
+        return log_kernel(args, eqn.params)[1][0][1]
+
+    run = functools.partial(lower, record, TARGETS[target][0], *avals)
     if target == "mosaic_gpu":
         line = say.__code__.co_firstlineno + 1
         said = rf"^The effect `print` at .*test_targets\.py:{line} is in a kernel under `vmap`.*`jax\.lax\.map`"
@@ -303,6 +307,9 @@ def test_lanes_and_masks(target, which):
     else:
         programs = {"one lane": 4, "lanes of lanes": 24}.get(which, 8)
         assert f"tensor<{programs}x" in run()
+        log, *lanes = jax.eval_shape(record, *avals)
+        assert log.shape[0] == programs
+        assert len(lanes) == (which == "one lane")  # the grid does not have that one
 
 
 def test_results_are_refused():

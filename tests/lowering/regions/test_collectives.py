@@ -94,6 +94,21 @@ def test_collectives_are_left_alone_where_no_device_waits(within):
     assert _ties(fx.jit(by_device(body)).lower(jnp.arange(4)).as_text()) == 0
 
 
+@pytest.mark.parametrize("within", [_in_jit, _in_scan])
+def test_devices_may_diverge_inside_of_what_holds_a_branch(within):
+    """A collective behind it is tied, as behind the branch itself."""
+
+    def ties(within):
+        def body(x):
+            branch = lambda x: lax.cond(lax.axis_index("x") == 0, call, lambda x: x, x)  # noqa: E731
+            return _talk(within(branch, x))
+
+        return _ties(fx.jit(by_device(body)).lower(jnp.arange(4, dtype=jnp.int32)).as_text())
+
+    call = lambda x: fx.callback(lambda x: x, ONE, x)  # noqa: E731
+    assert ties(within) == ties(_plain) > 0
+
+
 def test_collectives_inside_come_after_effects():
     in_process_of_its_own(__file__, "check_collectives_inside_come_after_effects")
 

@@ -16,7 +16,7 @@ INTO = os.environ.get("MUTANTS_RECORD_INTO", "")  # the folder of the files
 PRODUCT = tuple(os.path.join(ROOT, name, "") for name in ("effects", "lowering", "dispatch"))
 
 _lines: set[tuple[str, int]] = set()
-_seconds, _passed = 0.0, True
+_seconds, _passed, _is_pytest = 0.0, True, False
 
 
 def _start() -> None:
@@ -35,8 +35,18 @@ def _start() -> None:
     monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.PY_START, enter)
     monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.LINE, line)
     monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.PY_START)
-    if test := os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]:  # that has started this interpreter
-        atexit.register(_write, test, 0.0)
+    atexit.register(_end)
+    os.register_at_fork(after_in_child=_begin)
+
+
+def _begin() -> None:
+    _lines.clear()
+    sys.monitoring.restart_events()
+
+
+def _end() -> None:
+    if not _is_pytest and (test := os.environ.get("MUTANTS_TEST")):  # that has started this interpreter
+        _write(test, 0.0)
 
 
 def _write(test: str, seconds: float) -> None:
@@ -50,10 +60,10 @@ def _write(test: str, seconds: float) -> None:
 
 
 def pytest_runtest_logstart(nodeid, location):
-    global _seconds, _passed
-    _lines.clear()
-    _seconds, _passed = 0.0, True
-    sys.monitoring.restart_events()
+    global _seconds, _passed, _is_pytest
+    _seconds, _passed, _is_pytest = 0.0, True, True
+    os.environ["MUTANTS_TEST"] = nodeid
+    _begin()
 
 
 def pytest_runtest_logreport(report):
