@@ -81,8 +81,6 @@ class CompiledText:
                 name, table = header.group(2), ""
                 self.computations[name] = []
                 self.entry = name if header.group(1) else self.entry
-            elif line.startswith("}"):
-                name = ""
             elif name and (found := _INSTRUCTION.fullmatch(line)):
                 self.computations[name].append(_instruction(found.group(2), found.group(3), bool(found.group(1))))
             elif line in _TABLES:
