@@ -68,6 +68,9 @@ class Waiting:
         for_untracked = not nested or bool(_jax.jax_tokens.current_tokens)
         if not self.for_untracked_programs(deadline):
             return ["programs with effects that were not dispatched by fx.jit"]
+        # Ahead of the count below: what such a program publishes counts from then on.
+        if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
+            return ["programs with unordered effects that were left to JAX"]
         own = self._streams.own()
         # The newest epoch that counts, of each stream: a stream's epochs end in their order.
         last = []
@@ -107,8 +110,6 @@ class Waiting:
         if done() or self._drain.wait(done, left, for_untracked=for_untracked):
             if unsettled := self._settle(which, names, deadline):
                 return unsettled
-            if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
-                return ["programs with unordered effects that were left to JAX"]
             return []
         outstanding = self._drain.functions()
         for stream, number in last:

@@ -227,7 +227,9 @@ def test_failure_is_logged_with_line_lane_and_token(logged):
     assert record.name == "effects"
     assert (record.pathname, record.lineno) == (__file__, line)
     assert (record.function, record.lane, record.token) == (f.__qualname__, (1,), caught.value.token)
-    assert f"at {__file__}:{line}, in `{f.__qualname__}`, lane 1, raised ZeroDivisionError" in record.getMessage()
+    called = f"called from {__file__}:{line}"
+    place = f"at {__file__}:{line}, {called}, in `{f.__qualname__}`, lane 1, raised ZeroDivisionError"
+    assert place in record.getMessage()
     assert isinstance(record.exc_info[1], ZeroDivisionError)
 
 

@@ -87,4 +87,4 @@ def test_effects_of_a_child_are_shown_when_its_function_returns(start, tmp_path)
     assert lines == ["shows", *shown, "fails", *shown, "fails_and_exits", *shown, "forks", *shown, "puts", *pool]
     failed = int(start == "spawn")
     assert json.loads(codes) == {"shows": 0, "fails": failed, "fails_and_exits": 3, "forks": 0, "queue": 5}
-    assert done.stderr.count("ValueError: boom") == 4, done.stderr  # logged at once, and reported at the end
+    assert done.stderr.count("ValueError: boom") == 2, done.stderr  # reported at the end
