@@ -55,7 +55,9 @@ def test_wrong_result_of_a_registered_callback():
         return fx.callback(double, FLOAT, x)
 
     exported = again(fx.export(f)(X))
-    with pytest.raises(fx.EffectError, match=r"`tests.double` at .* returned float32\[3\], and its program expects") as caught:
+    with pytest.raises(
+        fx.EffectError, match=r"`tests.double` at .* returned float32\[3\], and its program expects"
+    ) as caught:
         exported.call(X)
     assert f"{__file__}:" in str(caught.value)
 

@@ -279,5 +279,6 @@ def test_effect_in_a_program_of_jax_for_several_devices_is_refused(effect):
     """JAX keeps the order of effects on one device only."""
     x = jax.device_put(np.arange(4, dtype=np.int32), jax.NamedSharding(mesh_of_four(), P("x")))
     program = jax.jit(lambda x: fx.custom_call("test.later", ONE, x[0], effect=effect))
-    with pytest.raises(NotImplementedError, match=r"`step of a custom call.*` at .*several devices that `fx.jit` has not made"):
+    said = r"`step of a custom call.*` at .*several devices that `fx.jit` has not made"
+    with pytest.raises(NotImplementedError, match=said):
         program.lower(x)
