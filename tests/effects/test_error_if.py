@@ -37,12 +37,13 @@ def test_value_is_returned_or_the_call_raises(lines):
     caught = []
     assert lines(lambda: caught.append(raised(between, -2))) == ["before -2"]
     (error,) = caught
-    line = positive.__code__.co_firstlineno + 1
+    line, called = positive.__code__.co_firstlineno + 1, between.__wrapped__.__code__.co_firstlineno + 3
     assert error.message == "x = -2 is negative"
     assert (error.where, error.function, error.effect) == (f"{__file__}:{line}", "between", "check")
     assert error.counts == {"before": 1} and error.token[-1] == 1
     ended = "`fx.error_if` ended the program there. 1 effect of it came before."
-    assert str(error) == f"x = -2 is negative ({__file__}:{line}, in `positive`, device 0). {ended}"
+    place = f"{__file__}:{line}, in `positive`, called from {__file__}:{called}, device 0"
+    assert str(error) == f"x = -2 is negative ({place}). {ended}"
     assert lines(lambda: between(3)) == ["before 3", "after 3"]  # nothing is left of the failure
 
 

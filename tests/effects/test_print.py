@@ -311,7 +311,7 @@ def test_eager_prints_leave_nothing_behind():
         for i in range(50):
             fx.print(f"step {i}")
         fx.effects_barrier(timeout=60)
-    assert len(known_sites) == before
+    assert len(known_sites) <= before  # those of earlier programs may go meanwhile
 
 
 def test_reference_passes_its_value(lines):

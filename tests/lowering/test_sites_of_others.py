@@ -19,11 +19,11 @@ def test_site_is_rebuilt_from_its_description():
 
     call = pl.pallas_call(kernel, jax.ShapeDtypeStruct((8, 128), jnp.float32))
     before = set(known_sites._sites)
-    fx.export(fx.jit(call), platforms=["tpu"])(jnp.zeros((8, 128)))
+    exported = fx.export(fx.jit(call), platforms=["tpu"])(jnp.zeros((8, 128)))  # which has the sites
     log = next(site for number, site in known_sites._sites.items() if number not in before and site.content.inner_sites)
     elsewhere = KnownSites()
     rebuilt = elsewhere.find(log.id)
     assert (rebuilt.id, rebuilt.where, rebuilt is log) == (log.id, log.where, False)
     (inner,) = rebuilt.content.inner_sites
     assert elsewhere.get(inner.id).content == known_sites.get(inner.id).content
-    assert elsewhere.find(log.id) is rebuilt
+    assert elsewhere.find(log.id) is rebuilt and exported.platforms == ("tpu",)
