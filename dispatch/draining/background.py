@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 MSG_NO_THREAD = (
-    "No thread can be started. Effects need one, and the process has as many as it may have. End other threads, or raise "
-    "the limit (`ulimit -u`)."
+    "No thread can be started. Effects need one, and the process has as many as it may have. End other threads, or "
+    "raise the limit (`ulimit -u`)."
 )
 
 _T = TypeVar("_T")
