@@ -68,7 +68,10 @@ class Waiting:
         for_untracked = not nested or bool(_jax.jax_tokens.current_tokens)
         if not self.for_untracked_programs(deadline):
             return ["programs with effects that were not dispatched by fx.jit"]
-        # Ahead of the count below: what such a program publishes counts from then on.
+        # Before `untracked_published` is read. Otherwise:
+        #   1. The barrier reads how many records have been published.
+        #   2. Such a program publishes one more, and ends.
+        #   3. The barrier finds its token ready, and returns ahead of that record.
         if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
             return ["programs with unordered effects that were left to JAX"]
         own = self._streams.own()

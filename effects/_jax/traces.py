@@ -54,8 +54,8 @@ def is_staged() -> bool:
 
 
 def traced_callers(frame: FrameType, at_most: int) -> list[FrameType]:
-    """The user's frames from which the function in this frame was called, the nearest first, as far as the function
-    that JAX is tracing. Outside of traces there are none."""
+    """The user's frames that called the function of this frame, the nearest first, and the function that JAX traces
+    last. Outside of traces there are none."""
     callers: list[FrameType] = []
     caller = None if is_outside_of_traces() else frame.f_back
     while caller is not None and len(callers) < at_most:

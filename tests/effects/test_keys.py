@@ -236,7 +236,7 @@ def test_descriptions_of_sites_and_operands_are_read_back():
 
 
 def test_one_line_shows_each_of_its_static_operands(lines):
-    """Sites that differ in nothing else are told apart by each of these."""
+    """Two sites that differ in one of these values alone are two sites."""
     values = [value for row in STATIC for value in row]
 
     @fx.jit

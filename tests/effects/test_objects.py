@@ -193,7 +193,7 @@ class Unshown:
 
 @pytest.mark.parametrize("fmt", ["{}", "{!r}", "{t}", "{:{}}"])
 def test_object_whose_text_cannot_be_made(fmt, lines):
-    """What its text raises is said while tracing, at the user's line."""
+    """An object whose text cannot be made is an error while tracing, which names the user's line."""
     args = (Unshown(), "") if fmt == "{:{}}" else () if "t" in fmt else (Unshown(),)
     with pytest.raises(fx.FormatError, match="cannot be filled: no text today") as caught:
         fx.jit(lambda: fx.print(fmt, *args, **({"t": [1, Unshown()]} if "t" in fmt else {})))()

@@ -1,7 +1,7 @@
 """Where a line can be deleted or negated: simple statements, and conditions.
 
-A slip is made in the text of the line, so that all others stay where they are. Left out is what cannot run without the
-line (a variable's only assignment, the last `return`), what nobody runs (types), and what only says something.
+A slip is made in the text of the line, so that all others stay where they are. Lines are left out without which the
+code cannot run (a variable's only assignment, the last `return`), and so are types, which do not run, and messages.
 """
 
 from __future__ import annotations

@@ -214,8 +214,8 @@ def test_capture_of_effects_in_callbacks():
     assert [record.event or record.effect for record in records] == ["before", "callback", "nested", "after"]
 
 
-def test_time_of_a_record_is_that_of_its_publication():
-    """A record that waits for a function ahead of it has the time at which its device had the effect."""
+def _ended_ahead_of(effect):
+    """Calls a program that has the effect behind a function, which returns when the program is over. Returns when."""
     computed, ended = threading.Event(), []
 
     def wait():
@@ -225,32 +225,27 @@ def test_time_of_a_record_is_that_of_its_publication():
     @fx.jit
     def program(x):
         fx.callback(wait)
-        fx.print("{}", x)
-        return x + 1
-
-    began = time.time()
-    with fx.capture(suppress=True) as records:
-        program(1).block_until_ready()
-        computed.set()
-    assert [record.effect for record in records] == ["callback", "print"]
-    assert began <= records[0].time <= records[1].time <= ended[0]
-
-
-def test_callback_gets_the_time_of_its_publication():
-    """A function that takes its record, and waits for one ahead of it, gets the time of its own effect."""
-    computed, ended, times = threading.Event(), [], []
-
-    def wait():
-        assert computed.wait(60)
-        ended.append(time.time())
-
-    @fx.jit
-    def program(x):
-        fx.callback(wait)
-        fx.callback(lambda record: times.append(record.time), pass_record=True)
+        effect(x)
         return x + 1
 
     program(1).block_until_ready()
     computed.set()
-    fx.effects_barrier()
-    assert times[0] <= ended[0]
+    fx.effects_barrier(timeout=60)
+    return ended[0]
+
+
+def test_time_of_a_record_is_that_of_its_publication():
+    """A record that waits for a function ahead of it has the time at which its device had the effect."""
+    began = time.time()
+    with fx.capture(suppress=True) as records:
+        ended = _ended_ahead_of(lambda x: fx.print("{}", x))
+    assert [record.effect for record in records] == ["callback", "print"]
+    assert began <= records[0].time <= records[1].time <= ended
+
+
+def test_callback_gets_the_time_of_its_publication():
+    """A function that takes its record has the time of its own effect, also where nothing else asks for records."""
+    times = []
+    take = lambda record: times.append(record.time)  # noqa: E731
+    ended = _ended_ahead_of(lambda x: fx.callback(take, pass_record=True))
+    assert times[0] <= ended

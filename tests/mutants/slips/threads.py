@@ -1,4 +1,4 @@
-"""Threads: their numbers, what they share, and who waits where a signal comes."""
+"""Threads: their numbers, the data that they share, and waits that a signal interrupts."""
 
 from tests.mutants.slip import Slip
 
