@@ -68,12 +68,6 @@ class Waiting:
         for_untracked = not nested or bool(_jax.jax_tokens.current_tokens)
         if not self.for_untracked_programs(deadline):
             return ["programs with effects that were not dispatched by fx.jit"]
-        # Before `untracked_published` is read. Otherwise:
-        #   1. The barrier reads how many records have been published.
-        #   2. Such a program publishes one more, and ends.
-        #   3. The barrier finds its token ready, and returns ahead of that record.
-        if (names is None or names & OF_JAX) and not _wait_for_unordered(deadline):
-            return ["programs with unordered effects that were left to JAX"]
         own = self._streams.own()
         # The newest epoch that counts, of each stream: a stream's epochs end in their order.
         last = []
@@ -109,11 +103,25 @@ class Waiting:
             self._drain.finish(done)
             return self._settle(which, names, None)
         self._drain.start()  # a program that failed while it was traced has an epoch too
-        left = None if deadline is None else max(0.0, deadline - monotonic())
-        if done() or self._drain.wait(done, left, for_untracked=for_untracked):
+
+        def is_done_in_time() -> bool:
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            return done() or self._drain.wait(done, left, for_untracked=for_untracked)
+
+        if is_done_in_time():
             if unsettled := self._settle(which, names, deadline):
                 return unsettled
-            return []
+            if not _jax.unordered_tokens() or (names is not None and not names & OF_JAX):
+                return []
+            if not _wait_for_unordered(deadline):
+                return ["programs with unordered effects that were left to JAX"]
+            # What such programs have published meanwhile counts too. Otherwise:
+            #   1. The barrier reads how many records have been published.
+            #   2. Such a program publishes one more, and ends.
+            #   3. The barrier finds its token ready, and returns ahead of that record.
+            untracked = native.untracked_published() if for_untracked else 0
+            if is_done_in_time():
+                return []
         outstanding = self._drain.functions()
         for stream, number in last:
             for earlier in list(stream.calls):
