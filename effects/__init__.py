@@ -15,17 +15,15 @@ __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the nat
 from effects import _jax
 from effects._api.callback import callback as callback
 from effects._api.check import check as check
-from effects._api.config import Config as Config
-from effects._api.config import config as config
-from effects._api.error_if import error_if as error_if
+from effects._api.check import error_if as error_if
 from effects._api.log import log as log
 from effects._api.print import print as print
-from effects._api.print_grad import print_grad as print_grad
+from effects._api.print import print_grad as print_grad
 from effects._api.progress import Progress as Progress
 from effects._api.progress import progress as progress
-from effects._api.registry import register_effect as register_effect
-from effects._api.registry import registered_effects as registered_effects
 from effects._api.targets import register_custom_call as register_custom_call
+from effects._config import Config as Config
+from effects._config import config as config
 from effects._errors import BarrierTimeout as BarrierTimeout
 from effects._errors import CheckError as CheckError
 from effects._errors import CheckErrors as CheckErrors
@@ -39,9 +37,11 @@ from effects._errors import MissingTokenRule as MissingTokenRule
 from effects._errors import NotDifferentiable as NotDifferentiable
 from effects._jax import patches as _patches
 from effects._jax.patches import patches as patches
-from effects._model.effect import Effect as Effect
-from effects._model.functions import register_callback as register_callback
+from effects._model.callback import register_callback as register_callback
 from effects._model.record import Record as Record
+from effects._model.registry import Effect as Effect
+from effects._model.registry import register_effect as register_effect
+from effects._model.registry import registered_effects as registered_effects
 from effects.dispatch.calling.export import export as export
 from effects.dispatch.calling.exported import Exported as Exported
 from effects.dispatch.calling.exported import deserialize as deserialize

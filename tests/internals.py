@@ -1,7 +1,7 @@
 """What tests look at that is private: if it moves, this is the one place that says where it is."""
 
 from effects import _jax as _jax
-from effects import _wire, cli
+from effects import cli
 from effects._api import jax_callbacks as jax_callbacks
 from effects._api.attributes import Attributes as Attributes
 from effects._api.log import Event as Event
@@ -9,28 +9,29 @@ from effects._bars.lines import line_of as line_of
 from effects._bars.state import Bar as Bar
 from effects._bars.state import Bars as Bars
 from effects._bars.state import bars as bars
-from effects._model.arguments import take_arguments as take_arguments
-from effects._model.format import fill as fill
-from effects._model.functions import HostFunction as HostFunction
+from effects._model import wire as _wire
+from effects._model.callback import HostFunction as HostFunction
 from effects._model.line import Line as Line
-from effects._model.native_rows import NativeRows as NativeRows
-from effects._model.native_rows import plan_of_text as plan_of_text
-from effects._model.native_text import Plan as Plan
-from effects._model.native_text import Style as Style
-from effects._model.native_text import field_of as field_of
-from effects._model.numbering import Numbering as Numbering
-from effects._model.operand import Operand as Operand
-from effects._model.operand import Static as Static
-from effects._model.operand import read_operand as read_operand
-from effects._model.operand import stored_dtype as stored_dtype
+from effects._model.line import fill as fill
 from effects._model.primitive import effect_p as effect_p
-from effects._model.print_options import print_options as print_options
 from effects._model.record import Records as Records
+from effects._model.site import Numbering as Numbering
+from effects._model.site import Operand as Operand
 from effects._model.site import Site as Site
+from effects._model.site import Static as Static
+from effects._model.site import Where as Where
+from effects._model.site import read_operand as read_operand
 from effects._model.site import site_from as site_from
-from effects._model.where import Where as Where
-from effects._model.where import where_called as where_called
-from effects._wire import write_header as write_header
+from effects._model.site import stored_dtype as stored_dtype
+from effects._model.site import take_arguments as take_arguments
+from effects._model.site import where_called as where_called
+from effects._model.text import NativeRows as NativeRows
+from effects._model.text import Plan as Plan
+from effects._model.text import Style as Style
+from effects._model.text import field_of as field_of
+from effects._model.text import plan_of_text as plan_of_text
+from effects._model.text import print_options as print_options
+from effects._model.wire import write_header as write_header
 from effects.dispatch.draining import stall as stall
 from effects.dispatch.draining import watchdog as watchdog
 from effects.dispatch.draining.background import Workers as Workers

@@ -12,7 +12,7 @@ import jax
 
 from effects import _errors as errors
 from effects._api import jax_callbacks
-from effects._api.config import config
+from effects._config import config
 from effects._jax import (
     STATE_OF_CALLS,
     call_beside_fast_paths,
@@ -25,7 +25,7 @@ from effects._jax import (
     runs_now,
     with_kernel_options,
 )
-from effects._wire import TOKEN_LENGTH, ProgramTraits
+from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.programs import ELSEWHERE
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.custom_call_failures import failure_in

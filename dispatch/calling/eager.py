@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._api.config import config
 from effects._api.custom_call_primitive import custom_call_p
+from effects._config import config
 from effects._model.device import device_number
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
-from effects._wire import ALL_DEVICES
+from effects._model.wire import ALL_DEVICES
 from effects.dispatch.calling.jit import jit
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.runtime import runtime

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from effects import _jax
-from effects._wire import ProgramTraits
+from effects._model.wire import ProgramTraits
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.draining.runtime import runtime
 

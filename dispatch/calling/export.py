@@ -14,10 +14,9 @@ import jax
 import jax.export
 
 from effects import _jax
-from effects import _wire as wire
 from effects._jax import patches
-from effects._model.description import nodes_unknown_elsewhere
-from effects._model.site import Site
+from effects._model import wire as wire
+from effects._model.site import Site, nodes_unknown_elsewhere
 from effects.dispatch.calling.exported import Exported, deserialize, errors_count_users_arguments
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.saved import is_saved

@@ -11,7 +11,7 @@ from effects import _jax
 from effects._model.asynchronous import async_done_p, async_start_p, async_update_p
 from effects._model.operation import HostRun, Operation
 from effects._model.primitive import effect_p
-from effects._model.where import Where
+from effects._model.site import Where
 from effects.dispatch.calling.compare import Comparison, comparing
 from effects.dispatch.calling.compiled_text import Copy
 from effects.dispatch.calling.jit import JitFunction, jit

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from effects._wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
+from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
 from effects.dispatch.calling.compiled_text import CompiledText, Copy, Instruction, copy_of
 from effects.lowering.passes.flights import Path, exclude
 

@@ -17,7 +17,7 @@ import numpy as np
 from effects import _jax
 from effects._api import jax_callbacks
 from effects._model.asynchronous import ASYNC
-from effects._wire import TOKEN_LENGTH, ProgramTraits, domain_number
+from effects._model.wire import TOKEN_LENGTH, ProgramTraits, domain_number
 from effects.dispatch.calling.options import jit_with_tokens, signature_of
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, gate_p, record_p

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from effects import _jax
-from effects._model.host_call import take_results
+from effects._model.callback import take_results
 from effects._model.site import Site
-from effects._wire import CallbackRecord, Item, ItemKind
+from effects._model.wire import CallbackRecord, Item, ItemKind
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.replay import Replay, Settle

@@ -9,9 +9,9 @@ from time import monotonic
 from typing import Any
 
 from effects import _errors as errors
-from effects._api.registry import effect_names
 from effects._jax import for_users, is_being_traced, patches
-from effects._wire import UNTRACKED_THREAD
+from effects._model.registry import effect_names
+from effects._model.wire import UNTRACKED_THREAD
 from effects.dispatch.draining.background import finish_interrupted, uninterrupted
 from effects.dispatch.draining.runtime import runtime
 from effects.lowering.host.native import native

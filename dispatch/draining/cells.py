@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from effects._api.config import config
+from effects._config import config
 from effects.dispatch.draining.barrier import effects_barrier
 
 

@@ -17,7 +17,7 @@ from effects import _errors as errors
 from effects._bars import bars
 from effects._model.record import Records
 from effects._model.site import Site
-from effects._wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
+from effects._model.wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.draining.answers import DirectCallsHost, answer_with, left_of
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures, ProgramKey

@@ -11,9 +11,9 @@ from types import FrameType
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.config import config
+from effects._config import config
 from effects._model.site import Site
-from effects._wire import INDEX, PHASE, UNTRACKED_THREAD, in_region
+from effects._model.wire import INDEX, PHASE, UNTRACKED_THREAD, in_region
 from effects.dispatch.draining.background import in_main_thread, uninterrupted
 from effects.dispatch.draining.failed_program import FailedProgram
 from effects.dispatch.draining.failure_log import SourceLine, first_of_each_line, line_of, log_failure, log_warnings

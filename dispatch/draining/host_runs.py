@@ -21,12 +21,11 @@ import numpy as np
 
 from effects import _errors as errors
 from effects._model import host_start
-from effects._model.functions import HostFunction, register_callback
-from effects._model.host_call import take_results
+from effects._model.callback import HostFunction, register_callback, take_results
 from effects._model.host_start import DONE_FUNCTION, UPDATE_FUNCTION
 from effects._model.record import Record
-from effects._model.where import Where
-from effects._wire import EPOCH, STREAM, UNTRACKED_THREAD, thread_of
+from effects._model.site import Where
+from effects._model.wire import EPOCH, STREAM, UNTRACKED_THREAD, thread_of
 from effects.dispatch.draining.background import MSG_NO_THREAD, Workers
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey
 from effects.dispatch.streams.stream import Stream

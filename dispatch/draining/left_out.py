@@ -11,7 +11,7 @@ import numpy as np
 
 from effects._model.record import Records, count_lanes
 from effects._model.site import Site
-from effects._wire import TEXT_RUN, CallbackRecord, Item, ItemKind, RecordsBetween, read_header
+from effects._model.wire import TEXT_RUN, CallbackRecord, Item, ItemKind, RecordsBetween, read_header
 from effects.dispatch.draining.logs import parts_of
 
 

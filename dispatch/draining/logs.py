@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from effects._model.site import Site
-from effects._wire import CallbackRecord, RecordsBetween, write_header
+from effects._model.wire import CallbackRecord, RecordsBetween, write_header
 
 outgrown: dict[Any, int] = {}
 """By a jitted function a log of whose kernels has had too little room: the words that logs had needed by then. Drain

@@ -12,7 +12,7 @@ from effects import _errors as errors
 from effects._api.callback import CALLBACK
 from effects._api.check import CHECK
 from effects._api.log import LOG
-from effects._model.functions import function_name
+from effects._model.callback import function_name
 from effects._model.record import Record, Records
 from effects._model.site import Site
 from effects.dispatch.draining.kept import traceback_from_user

@@ -18,12 +18,12 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._bars import Output
+from effects._model.callback import UnexpectedResults, take_results
 from effects._model.device import device_place
-from effects._model.host_call import UnexpectedResults, take_results
-from effects._model.native_rows import NativeRows, plan_of_text
 from effects._model.record import Part, Record, Records, count_lanes, records_of
 from effects._model.site import Site
-from effects._wire import UNTRACKED_THREAD
+from effects._model.text import NativeRows, plan_of_text
+from effects._model.wire import UNTRACKED_THREAD
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey, stops_after_error
 from effects.dispatch.draining.kept import traceback_from_user
 from effects.dispatch.draining.observers import Capture, Observers, captures

@@ -7,7 +7,7 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._api.log import LOGGER
-from effects._wire import PHASE, in_region
+from effects._model.wire import PHASE, in_region
 from effects.dispatch.draining.answers import answer_with
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.host_runs import HostRuns

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.config import config
 from effects._bars import bars
+from effects._config import config
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.draining.ending import INTERRUPTED, end_drain, stop_before_child_ends
 from effects.dispatch.draining.failure_log import first_of_each_line, is_one_line

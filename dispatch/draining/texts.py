@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from effects._model.site import Site
-from effects._wire import TEXT_RUN, Item
+from effects._model.wire import TEXT_RUN, Item
 from effects.dispatch.draining.replay import Replay
 
 

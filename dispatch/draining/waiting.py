@@ -6,9 +6,8 @@ import itertools
 from time import monotonic
 
 from effects import _jax
-from effects._api.registry import OF_JAX
-from effects._model.effect import Order
-from effects._wire import UNTRACKED_THREAD, ProgramTraits
+from effects._model.registry import OF_JAX, Order
+from effects._model.wire import UNTRACKED_THREAD, ProgramTraits
 from effects.dispatch.draining.background import Background
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.draining.settling import Settling

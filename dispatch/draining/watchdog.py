@@ -26,8 +26,7 @@ import jax
 import numpy as np
 
 from effects._jax import PjitFunction, array_of, devices_of, is_compiling
-from effects._model.site import Site
-from effects._model.where import Where
+from effects._model.site import Site, Where
 from effects.dispatch.draining.failures import ProgramKey
 from effects.dispatch.draining.host_runs import HostRun
 from effects.dispatch.draining.observers import Observers

@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-from effects._api.config import Config, config
+from effects._config import Config, config
 from effects.lowering.host.native import native
 
 _pythons: Any = print

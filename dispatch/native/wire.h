@@ -1,5 +1,5 @@
 // The wire: what native code, compiled programs and Python must lay out in the same way. It is written down here and,
-// for Python, in effects/_wire.py, and nowhere else; python/wire.cc hands this half to Python, which compares the two
+// for Python, in effects/_model/wire.py, and nowhere else; python/wire.cc hands this half to Python, which compares the two
 // when it loads the module.
 #pragma once
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from effects._api.config import config
+from effects._config import config
 from effects._jax import (
     Array,
     forget_fast_paths,
@@ -25,11 +25,10 @@ from effects._jax import (
     sharding_of_call,
     with_flat_arguments,
 )
-from effects._model.native_text import FOLLOWS_NUMPY
-from effects._model.platform import PLATFORMS
-from effects._model.print_options import print_options
+from effects._model.device import PLATFORMS
 from effects._model.site import Site
-from effects._wire import ProgramTraits
+from effects._model.text import FOLLOWS_NUMPY, print_options
+from effects._model.wire import ProgramTraits
 from effects.dispatch.streams.outputs import may_wait, share
 from effects.dispatch.streams.tokens import PlacedTokens, token_memory
 from effects.lowering.host.native import native

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from effects import _errors as errors
-from effects._api.config import Config, config
+from effects._config import Config, config
 from effects._jax import count_fast_paths
-from effects._wire import FIRST_NESTED_THREAD, PLACED_THREAD
+from effects._model.wire import FIRST_NESTED_THREAD, PLACED_THREAD
 from effects.dispatch.streams.stream import SharedStream, Stream, WouldTrace
 from effects.lowering.host.native import native
 

@@ -20,7 +20,7 @@ from effects._jax import (
     only_device,
     sharding_of_call,
 )
-from effects._wire import EPOCH, PLACED_THREAD, STREAM, TOKEN_LENGTH, stream_of
+from effects._model.wire import EPOCH, PLACED_THREAD, STREAM, TOKEN_LENGTH, stream_of
 from effects.lowering.host.native import native
 
 

@@ -11,14 +11,11 @@ import numpy as np
 from effects import _jax
 from effects._api.asynchronous import Future
 from effects._api.callback import CALLBACK, check_function, result_type
-from effects._model.arguments import take_arguments
 from effects._model.asynchronous import ASYNC
-from effects._model.functions import HostFunction
+from effects._model.callback import HostFunction
 from effects._model.host_start import HostStart
-from effects._model.operand import Operand
 from effects._model.operation import HostEnd, HostRun
-from effects._model.site import Site
-from effects._model.where import where_called
+from effects._model.site import Operand, Site, take_arguments, where_called
 
 
 @_jax.for_users

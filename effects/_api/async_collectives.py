@@ -20,7 +20,7 @@ from effects import _jax
 from effects._api.asynchronous import Future, T
 from effects._model.operation import Exchanged
 from effects._model.references import Into, are_references, read_references
-from effects._model.where import Where, where_called
+from effects._model.site import Where, where_called
 
 MSG_COLLECTIVE_AXIS = (
     "`fx.{call}` at {where} was given the axis {axis}, and the axes of the `jax.shard_map` around it are {known}. A "

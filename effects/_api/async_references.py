@@ -7,7 +7,7 @@ from typing import Any
 from effects import _jax
 from effects._api.asynchronous import Future, start_values
 from effects._model.references import read_references
-from effects._model.where import where_called
+from effects._model.site import where_called
 
 
 @_jax.for_users

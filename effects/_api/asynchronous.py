@@ -11,14 +11,14 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.registry import register_effect
 from effects._model.asynchronous import ASYNC
-from effects._model.functions import function_name
+from effects._model.callback import function_name
 from effects._model.host_start import UPDATE_FUNCTION
 from effects._model.operation import HostEnd, Kept, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
 from effects._model.references import Into
-from effects._model.where import Where, where_called
+from effects._model.registry import register_effect
+from effects._model.site import Where, where_called
 
 MSG_ASYNC_FUN = (
     "`fx.async_start` at {where} was given {fun} as its function. What is started is a function of the operands. Pass "

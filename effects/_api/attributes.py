@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from effects import _errors as errors
-from effects._model.where import Where
+from effects._model.site import Where
 
 MSG_ATTRIBUTE_NAME = (
     "`fx.custom_call` at {where} was given an attribute with the name {name}. A handler finds attributes by name, an "

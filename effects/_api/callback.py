@@ -13,15 +13,10 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.registry import register_effect
-from effects._model.arguments import take_arguments
-from effects._model.effect import PROGRAM, Effect
-from effects._model.functions import HostFunction, function_name
-from effects._model.host_call import HostCall
-from effects._model.operand import Operand, stored_dtype
+from effects._model.callback import HostCall, HostFunction, function_name
 from effects._model.primitive import effect_p
-from effects._model.site import Site
-from effects._model.where import Where, where_called
+from effects._model.registry import PROGRAM, Effect, register_effect
+from effects._model.site import Operand, Site, Where, stored_dtype, take_arguments, where_called
 
 MSG_CALLBACK_NOT_CALLABLE = (
     "`{call}` at {where} was given {fn} as its function. What is called back is a function, or anything else that can "

@@ -13,15 +13,11 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.attributes import Attributes
 from effects._api.custom_call_primitive import custom_call_p
-from effects._api.message import Message
+from effects._api.log import Message
 from effects._api.print import PRINT
-from effects._api.registry import registered_effects
 from effects._api.targets import MSG_TARGET_NAME, platforms_of, unknown_target
-from effects._model.arguments import flat_arguments
-from effects._model.effect import Effect
-from effects._model.operand import Operand
-from effects._model.site import Site
-from effects._model.where import Where, where_called
+from effects._model.registry import Effect, registered_effects
+from effects._model.site import Operand, Site, Where, flat_arguments, where_called
 
 MSG_CUSTOM_OPERAND = (
     "The custom call `{target}` at {where} was given the operand {given}. Operands are arrays of numbers. Pass an "

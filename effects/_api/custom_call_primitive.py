@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.message import message_of
-from effects._model.effect import jax_effects
+from effects._api.log import message_of
+from effects._model.registry import jax_effects
 from effects._model.site import Site
 
 MSG_CUSTOM_VMAP = (

@@ -22,19 +22,15 @@ import jax
 import numpy as np
 
 from effects import _jax
-from effects._api.config import config
-from effects._api.registry import JAX_DEBUG, JAX_IO
+from effects._config import config
 from effects._jax import patches
-from effects._model.arguments import flat_arguments, take_array, whole_arguments
+from effects._model.callback import HostCall, HostFunction, function_name
 from effects._model.content import Content
-from effects._model.functions import HostFunction, function_name
-from effects._model.host_call import HostCall
 from effects._model.jax_call import JaxCall
 from effects._model.line import Line, jax_text
-from effects._model.operand import Operand, Static, stored_dtype
 from effects._model.primitive import effect_p
-from effects._model.site import Site
-from effects._model.where import Where
+from effects._model.registry import JAX_DEBUG, JAX_IO
+from effects._model.site import Operand, Site, Static, Where, flat_arguments, stored_dtype, take_array, whole_arguments
 
 MSG_RETURNED_SOME = (
     "The callback `{name}` returned values, where none were expected. A callback without `result_shape_dtypes` returns "

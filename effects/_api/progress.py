@@ -14,17 +14,14 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.registry import register_effect
 from effects._bars import Output
-from effects._model.arguments import holds_tracer, is_array, take_arguments
 from effects._model.content import Content, Report, described_by
-from effects._model.effect import PROGRAM, Effect
-from effects._model.format import fill
+from effects._model.line import fill
 from effects._model.primitive import effect_p
 from effects._model.record import Record
-from effects._model.site import Site
-from effects._model.where import Where, where_called
-from effects._wire import EPOCH, PHASE, STREAM, UNTRACKED_THREAD, in_region, thread_of
+from effects._model.registry import PROGRAM, Effect, register_effect
+from effects._model.site import Site, Where, holds_tracer, is_array, take_arguments, where_called
+from effects._model.wire import EPOCH, PHASE, STREAM, UNTRACKED_THREAD, in_region, thread_of
 
 MSG_NUMBER = "`{call}` at {where} was given {name}={value}. {rule}. Pass, say, `{example}`."
 RULE_TOTAL = "A total is a whole number, zero or more, which may be computed in the program, or None: not known"

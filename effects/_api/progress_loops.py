@@ -13,7 +13,7 @@ from jax import lax
 from effects import _jax
 from effects._api.progress import Progress
 from effects._model.after import after
-from effects._model.where import Where, where_called
+from effects._model.site import Where, where_called
 
 Lanes = Literal["slowest", "each"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from effects import _errors as errors
-from effects._model.platform import platforms_with_handlers
-from effects._model.where import Where
+from effects._model.device import platforms_with_handlers
+from effects._model.site import Where
 
 MSG_TARGET_NAME = (
     "A custom call was given the name {name}. It is known by a non-empty string. Write, say, "

@@ -7,7 +7,7 @@ What operations are, and what becomes of these primitives, is imported by whatev
 from __future__ import annotations
 
 from effects import _jax
-from effects._model.effect import Effect
+from effects._model.registry import Effect
 
 ASYNC = Effect("async", kind="device")
 """The effect of starts, updates and dones. They are in order on the device, in a domain that counts nothing."""

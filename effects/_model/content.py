@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from effects._bars.output import Output
-    from effects._model.host_call import HostCall
-    from effects._model.native_text import Plan
-    from effects._model.operand import Operand
+    from effects._model.callback import HostCall
     from effects._model.record import Record
-    from effects._model.site import Site
+    from effects._model.site import Operand, Site
+    from effects._model.text import Plan
 
 MSG_UNKNOWN_CONTENT = (
     "A program has an effect whose records are described by {kind!r}, and this process knows those described by "

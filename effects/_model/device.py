@@ -5,10 +5,58 @@ XLA numbers CPUs over all processes, and GPUs within each. The numbers of GPUs b
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from effects import _jax
-from effects._model.platform import PLATFORMS
+from effects._model.wire import FIRST_GPU
+
+# What each platform can do: a row for each that is not like all others.
+
+
+class Platform(NamedTuple):
+    """A platform of JAX's.
+
+    Attributes:
+        name: As JAX calls it.
+        records: The module of `lowering/emit/` that publishes records: `"native"`, from the device by handlers of the
+            native module, or `"callback"`, from the host by JAX's Python callbacks.
+        handlers: What XLA calls it for handlers of the user's; None where there can be none.
+        tokens_on_host: Whether native code reads and writes tokens and values where they lie. So the handlers count,
+            and devices send each other what asynchronous collectives exchange.
+        in_order: Whether a device runs programs in the order in which it gets them.
+        needs_driver: Whether the handlers call NVIDIA's driver.
+        first_device: Where the numbers of its devices begin in records.
+    """
+
+    name: str
+    records: str
+    handlers: str | None
+    tokens_on_host: bool
+    in_order: bool = True
+    needs_driver: bool = False
+    first_device: int = 0
+
+
+PLATFORMS = {
+    row.name: row
+    for row in (
+        Platform("cpu", "native", "cpu", True, in_order=False),
+        Platform("cuda", "native", "CUDA", False, needs_driver=True, first_device=FIRST_GPU),
+        Platform("rocm", "callback", "ROCM", False),
+        Platform("tpu", "callback", None, False),
+    )
+}
+"""By name. Records of a platform without a row are published by callbacks."""
+
+
+def platforms_on_host() -> tuple[str, ...]:
+    """The platforms whose handlers read and write values where they lie."""
+    return tuple(row.name for row in PLATFORMS.values() if row.records == "native" and row.tokens_on_host)
+
+
+def platforms_with_handlers() -> tuple[str, ...]:
+    """The platforms where handlers of the user's may run."""
+    return tuple(row.name for row in PLATFORMS.values() if row.handlers is not None)
 
 
 def device_number(device: Any) -> int:

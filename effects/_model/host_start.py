@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from effects._model.callback import HostFunction
 from effects._model.content import Content, Report, described_by
-from effects._model.functions import HostFunction
 from effects._model.record import Record
 
 DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from effects._model.content import Content, described_by
-from effects._model.effect import Effect
-from effects._model.operand import Operand
-from effects._model.site import Site, site_from
+from effects._model.registry import Effect
+from effects._model.site import Operand, Site, site_from
 
 MSG_DROPPED = (
     "{dropped} effects of the kernel `{kernel}` at {where} were dropped. Its log has room for {capacity} words in each "

@@ -2,22 +2,278 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import os
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+import jax
 import numpy as np
 
+from effects import _errors as errors
+from effects import _jax
 from effects._model.content import Content, Report, described_by
-from effects._model.format import fill
-from effects._model.marked_record import text_plan
-from effects._model.native_text import Plan
 from effects._model.record import Record, after_shard, shown_index
-from effects._model.site import Site
+from effects._model.site import Operand, Site, Static, Where, flat_arguments, holds_tracer
+from effects._model.text import Plan, text_plan
+from effects._model.values import Mark
+
+# Checks a format while tracing, and fills it when the values are there.
+
+MSG_FMT_TYPE = (
+    "`{call}` at {where} was given {fmt!r} as its format. The format is a string, as for `str.format`. Write "
+    "`{example}`."
+)
+MSG_FORMAT = (
+    "The format {fmt!r} of `{call}` at {where} cannot be filled: {why}. Formats follow `str.format`, with one argument "
+    "for every field. {remedy}"
+)
+MSG_UNUSED = (
+    "`{call}` at {where} has arguments that its format {fmt!r} does not use: {unused}. Every argument must have its "
+    "field, since an argument without one is never seen. Add {fields} to the format, as in `{example}`, or remove the "
+    "arguments."
+)
+MSG_OF_PYTHONS_PRINT = (
+    "`fx.print` at {where} was given {unused}, as Python's `print` takes it. Each call is one line of the output that "
+    "was in force when the program was called. Leave it out, and write what stands between the values into the format."
+)
+MSG_TRACER_IN_FMT = (
+    "The format of `{call}` at {where} holds the text of a traced value: {fmt!r}. An f-string is filled while tracing, "
+    "when values are not known yet. Write `{example}`."
+)
+MSG_TRACER_IN_OBJECT = (
+    "`{call}` at {where} shows an object with a traced value inside: the format {fmt!r} would be {text!r}. The text of "
+    "an object is made while tracing, when values are not known yet. Pass the value itself, as an argument of its own."
+)
+
+_EXAMPLES = {
+    "fx.print_grad": "fx.print_grad('the cotangent is {}', x)",
+    "fx.check": "fx.check(x > 0, 'x = {}', x)",
+    "fx.error_if": "fx.error_if(x, x <= 0, 'x = {}', x)",
+}
+"""A right call, where it does not begin with the format."""
+
+
+def _example(call: str) -> str:
+    return _EXAMPLES.get(call, f"{call}('x = {{}}', x)")
+
+
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+class _Fields(string.Formatter):
+    """Walks over the fields of a format without showing anything, and notes which arguments they use."""
+
+    def __init__(self) -> None:
+        self.unused: list[int | str] = []
+        self.used: set[int | str] = set()
+        self.computed_spec = False
+        self._numbers = itertools.count()  # of fields without a number of their own
+
+    def parse(self, format_string: str) -> Any:
+        # `string.Formatter` numbers `{}` only; `str.format` numbers `{.shape}` and `{[0]}` too.
+        for literal, name, spec, conversion in super().parse(format_string):
+            if name is not None and name[:1] in ("", ".", "["):
+                name = f"{next(self._numbers)}{name}"
+            self.computed_spec |= bool(spec) and "{" in spec
+            yield literal, name, spec, conversion
+
+    def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
+        if isinstance(key, int) and key >= len(args):
+            raise _NoArgument(key + 1)
+        return super().get_value(key, args, kwargs)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return ""
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if conversion not in (None, "s", "r", "a"):
+            raise ValueError(f"unknown conversion {conversion!r}")
+        return value
+
+    def check_unused_args(self, used_args: set[int | str], args: Any, kwargs: Any) -> None:
+        self.used = used_args
+        self.unused = [i for i in range(len(args)) if i not in used_args]
+        self.unused += [name for name in kwargs if name not in used_args]
+
+    def written_out(self, fmt: str, given: Arguments, marked: Arguments) -> str:
+        """The format with texts in place of those fields that show what is known while tracing.
+
+        Args:
+            fmt: The format, or the specification of a field.
+            given: The arguments.
+            marked: The same, with `_Known` in place of all that is known.
+        """
+        parts = []
+        for literal, name, spec, conversion in self.parse(fmt):
+            parts.append(_escaped(literal))
+            if name is None:
+                continue
+            spec = self.written_out(spec or "", given, marked)
+            if "{" not in spec and self._is_known(name, marked):
+                value = super().convert_field(self.get_field(name, *given)[0], conversion)
+                parts.append(_escaped(format(value, spec)))
+            else:
+                parts.append(f"{{{name}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}")
+        return "".join(parts)
+
+    def _is_known(self, name: str, marked: Arguments) -> bool:
+        try:
+            return isinstance(self.get_field(name, *marked)[0], _Known)
+        except Exception:  # of what a record fills, or in a class of the user's
+            return False
+
+
+class _Known:
+    """Stands for what is known while tracing, and so do its attributes and its items."""
+
+    def __getattribute__(self, name: str) -> _Known:
+        return self
+
+    def __getitem__(self, key: Any) -> _Known:
+        return self
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+class _NoArgument(Exception):
+    """(which argument a field is for, the first being 1): there are fewer."""
+
+
+def _is_filled(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> bool:
+    """Whether there is one `{}` for each argument, and nothing else to be filled. Most formats are so."""
+    text = fmt.replace("{}", "")
+    fields = (len(fmt) - len(text)) // 2
+    return "{" not in text and "}" not in text and fields == len(leaves) and tree == flat_arguments(fields)
+
+
+def _filled_in(tree: Any, leaves: Sequence[Operand | Static], shown: Callable[[Static], Any]) -> Arguments:
+    """The arguments, with zeros for arrays and what is `shown` of what is known."""
+    return jax.tree.unflatten(tree, [leaf.zeros() if isinstance(leaf, Operand) else shown(leaf) for leaf in leaves])
+
+
+def check_format(
+    call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where, per_shard: bool = False
+) -> tuple[str, tuple[Operand | Static, ...], tuple[str, ...]]:
+    """Raises what is wrong with a format and its arguments, as far as it can be known before there are values.
+
+    Returns:
+        The format; the leaves; the names of the fields that the record fills: `device`, `lane`, in a kernel `grid`, and
+        with `per_shard` also `index`, unless there are arguments of these names. Where an argument is an object, its
+        text is made now: it stands in the format, and is the leaf.
+    """
+    if not isinstance(fmt, str):
+        raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt, example=_example(call)))
+    if holds_tracer(fmt):
+        raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt, example=_example(call)))
+    has_objects = any(isinstance(leaf, Static) and leaf.is_object for leaf in site_leaves)
+    if not has_objects and _is_filled(fmt, site_leaves, tree):
+        return fmt, site_leaves, ()
+    args, kwargs = _filled_in(tree, site_leaves, lambda static: static.value)
+    fields = _Fields()
+    given: dict[str, Any] = {"device": 0, "lane": ()} if call in _FILLED_BY_RECORDS else {}
+    given |= {"grid": ()} if given and _jax.is_in_kernel() else {}
+    given |= {"index": ""} if per_shard else {}
+    of_record = {name: value for name, value in given.items() if name not in kwargs}
+    try:
+        fields.vformat(fmt, args, {**of_record, **kwargs})
+    except Exception as error:
+        raise _cannot_fill(call, fmt, where, error) from None
+    fields.unused = [name for name in fields.unused if name not in of_record or name in kwargs]
+    of_record = {name: value for name, value in of_record.items() if name in fields.used}
+    if fields.unused:
+        unused = [f"number {i + 1}" if isinstance(i, int) else f"`{i}`" for i in fields.unused]
+        shown = ["{}" if isinstance(i, int) else f"{{{i}}}" for i in fields.unused]
+        pythons = call == "fx.print" and {*fields.unused} <= {"end", "file", "flush", "sep"}
+        raise errors.FormatError(
+            (MSG_OF_PYTHONS_PRINT if pythons else MSG_UNUSED).format(
+                call=call,
+                where=where,
+                fmt=fmt,
+                unused=", ".join(unused),
+                fields=", ".join(shown),
+                example=_example(call),
+            )
+        )
+    is_large = any(isinstance(leaf, Operand) and leaf.shape for leaf in site_leaves)
+    text, written = "", fmt
+    try:
+        if not fields.computed_spec:  # else what a field's specification will be is known with the values
+            with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
+                text = fill(fmt, args, {**of_record, **kwargs})
+        if has_objects:
+            written = _Fields().written_out(fmt, (args, kwargs), _filled_in(tree, site_leaves, lambda _: _Known()))
+    except Exception as error:
+        raise _cannot_fill(call, fmt, where, error) from None
+    if has_objects and holds_tracer(text := text or written):
+        text = errors.beginning(text)
+        raise TypeError(MSG_TRACER_IN_OBJECT.format(call=call, where=where, fmt=fmt, text=text))
+    leaves = tuple(leaf.as_text() if isinstance(leaf, Static) else leaf for leaf in site_leaves)
+    return written, leaves, tuple(of_record)
+
+
+_FILLED_BY_RECORDS = ("fx.print", "fx.check", "fx.error_if")
+"""Calls whose formats may have fields that are no arguments."""
+
+_FILLED_IN = {"index": "with `per_shard=True`", "grid": "in a Pallas kernel"}
+"""Where there are such fields, of those that are not everywhere."""
+
+
+def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.FormatError:
+    if isinstance(error, KeyError):
+        name = str(error.args[0])
+        why, remedy = f"there is no argument {error}", f"Pass `{name}=...`, or remove the field."
+        if not name.isidentifier():
+            remedy = "Write `{{` and `}}` for braces that are text."
+        elif call in _FILLED_BY_RECORDS and (place := _FILLED_IN.get(name)):
+            remedy = f"A record fills `{{{name}}}` {place}; elsewhere pass `{name}=...`, or remove the field."
+    elif isinstance(error, _NoArgument):
+        why, remedy = f"it has no argument number {error}", "Pass the missing argument, or remove the field."
+    else:
+        why, remedy = str(error) or repr(error), "Change the field so that it fits its argument."
+    return errors.FormatError(MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
+
+
+# Filling
+
+
+def fill(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The text of a format. A specification such as `.3f` is one for each element of an array, also of one in a pytree
+    of which a field shows a part."""
+    if ":" in fmt:
+        args = [*map(_with_elements, args)]
+        kwargs = {name: _with_elements(value) for name, value in kwargs.items()}
+    return fmt.format(*args, **kwargs)
+
+
+def _with_elements(value: Any) -> Any:
+    if type(value) is Mark:
+        return value
+    return jax.tree.map(lambda x: x.view(_Elements) if type(x) is np.ndarray and x.ndim else x, value)
+
+
+class _Elements(np.ndarray):
+    """An array that formats its elements."""
+
+    def __format__(self, spec: str) -> str:
+        array = self.view(np.ndarray)
+        if not spec:
+            return str(array)
+        return np.array2string(array, formatter={"all": lambda x: format(getattr(x, "item", lambda: x)(), spec)})
+
+    def __repr__(self) -> str:
+        return repr(self.view(np.ndarray))
+
+    def __str__(self) -> str:
+        return str(self.view(np.ndarray))
+
 
 _OF_RECORD: dict[str, Callable[[Record], Any]] = {
     "device": lambda record: record.device,

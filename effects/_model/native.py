@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effects import _wire as wire
+from effects._model import wire as wire
 
 MSG_NATIVE_MISSING = (
     "The native module `effects._native` is not there. It is built when the package is installed. Install the package "

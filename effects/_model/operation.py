@@ -16,15 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.arguments import flat_arguments
-from effects._model.effect import Effect
-from effects._model.functions import HostFunction
-from effects._model.host_call import HostCall
+from effects._model.callback import HostCall, HostFunction
 from effects._model.host_start import DONE_FUNCTION
-from effects._model.operand import Operand
 from effects._model.primitive import result_avals
-from effects._model.site import Site
-from effects._model.where import Where
+from effects._model.registry import Effect
+from effects._model.site import Operand, Site, Where, flat_arguments
 
 TICKET_LENGTH = 3
 

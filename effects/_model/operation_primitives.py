@@ -17,8 +17,8 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._model.asynchronous import ASYNC, async_done_p, async_start_p, async_update_p
-from effects._model.effect import jax_effects
 from effects._model.operation import Exchanged, HostAwait, Operation
+from effects._model.registry import jax_effects
 
 MSG_ASYNC_DERIVATIVE = (
     "A derivative was asked of the results of the asynchronous callback `{name}` at {where}. JAX cannot look into a "

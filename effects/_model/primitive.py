@@ -11,7 +11,7 @@ from typing import Any
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.effect import jax_effects
+from effects._model.registry import jax_effects
 from effects._model.site import Site
 
 MSG_NOT_DIFFERENTIABLE = (

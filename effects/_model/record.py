@@ -12,11 +12,9 @@ import numpy as np
 
 from effects._model.device import device_place
 from effects._model.native import native
-from effects._model.operand import Static
-from effects._model.python_value import python_value
-from effects._model.site import Site
-from effects._model.where import Where
-from effects._wire import HEADER, STREAM, Header, header_offset, read_header, thread_of
+from effects._model.site import Site, Static, Where
+from effects._model.values import python_value
+from effects._model.wire import HEADER, STREAM, Header, header_offset, read_header, thread_of
 
 
 class Record:

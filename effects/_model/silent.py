@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from effects._model.content import Content, described_by
-from effects._model.operand import Operand
 from effects._model.record import Record
-from effects._model.site import Site
+from effects._model.site import Operand, Site
 
 
 @described_by("silent")

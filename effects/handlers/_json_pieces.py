@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from effects._model.mark import has_marks
-from effects._model.marked_record import MarkedRecord
-from effects._model.native_text import Piece, Style, Wrap
+from effects._model.text import MarkedRecord, Piece, Style, Wrap
+from effects._model.values import has_marks
 
 
 def json_pieces(record: MarkedRecord, value: Any) -> Iterator[Piece]:

@@ -12,7 +12,7 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from effects._model.python_value import is_number
+from effects._model.values import is_number
 
 PIECE = "pieces/{number}.npz"
 """The member of a file that is its piece of this number."""

@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import Any
 
-from effects._wire import ALL_DEVICES, EPOCH, FIRST_NESTED_THREAD, TOKEN_LENGTH, domain_of, in_region, thread_of
+from effects._model.wire import ALL_DEVICES, EPOCH, FIRST_NESTED_THREAD, TOKEN_LENGTH, domain_of, in_region, thread_of
 
 MSG_LOG_UNREADABLE = (
     "The log {path} cannot be read: {why}. `effects merge` takes files that `fx.JsonLinesHandler` has written, one of "

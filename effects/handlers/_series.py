@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from effects._model.python_value import is_number, python_value
 from effects._model.record import Record
-from effects._wire import PHASE, in_region
+from effects._model.values import is_number, python_value
+from effects._model.wire import PHASE, in_region
 
 
 class Steps:

@@ -7,9 +7,8 @@ from typing import Any
 import jax
 
 from effects import _jax
-from effects._model.json_value import encode, plain
-from effects._model.python_value import python_value
 from effects._model.record import Record
+from effects._model.values import encode, plain, python_value
 
 
 def json_object(record: Record) -> dict[str, Any]:

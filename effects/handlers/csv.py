@@ -10,14 +10,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from effects._model.json_value import plain
-from effects._model.mark import Mark
-from effects._model.marked_record import MarkedRecord, plan_of
-from effects._model.native_rows import NativeRows, joined
-from effects._model.native_text import Piece, Plan, Style, Wrap
-from effects._model.python_value import python_value
 from effects._model.record import Record, Records
 from effects._model.site import Site
+from effects._model.text import MarkedRecord, NativeRows, Piece, Plan, Style, Wrap, joined, plan_of
+from effects._model.values import Mark, plain, python_value
 from effects.handlers._batches import each
 from effects.handlers._json_pieces import json_pieces
 from effects.handlers._lines import LineFile, is_json

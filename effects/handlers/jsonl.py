@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from effects._model.json_value import encode
-from effects._model.marked_record import MarkedRecord, plan_of
-from effects._model.native_rows import NativeRows, joined
-from effects._model.native_text import Piece, Plan
 from effects._model.record import Record
 from effects._model.site import Site
+from effects._model.text import MarkedRecord, NativeRows, Piece, Plan, joined, plan_of
+from effects._model.values import encode
 from effects.handlers._batches import each
 from effects.handlers._json_pieces import json_pieces
 from effects.handlers._lines import LineFile, is_json

@@ -7,8 +7,8 @@ import logging
 import os
 from typing import Any
 
-from effects._model.python_value import python_value
 from effects._model.record import Record
+from effects._model.values import python_value
 from effects.handlers._extras import library
 from effects.handlers._logger import level_of
 

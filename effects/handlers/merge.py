@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from effects._wire import FIRST_NESTED_THREAD
+from effects._model.wire import FIRST_NESTED_THREAD
 from effects.handlers._process_logs import Line, Log, LogError, Place, read_log
 from effects.handlers.partial import End, cut
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from effects._model.python_value import python_value
 from effects._model.record import Record
+from effects._model.values import python_value
 from effects.handlers._extras import library
 from effects.handlers._logger import file_and_line, level_of
 

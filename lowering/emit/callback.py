@@ -11,9 +11,9 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after_p
-from effects._model.effect import Order
+from effects._model.registry import Order
 from effects._model.site import Site
-from effects._wire import (
+from effects._model.wire import (
     AHEAD_ATTRIBUTE,
     BEGIN_TARGET,
     CALL_TARGET,

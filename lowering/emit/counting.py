@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from effects import _jax
-from effects._api.config import config
-from effects._model.platform import PLATFORMS
-from effects._wire import COUNT_STEP, ENTER_STEP, INDEX, LEAVE_STEP, TokenStep, counts, step_numbers
+from effects._config import config
+from effects._model.device import PLATFORMS
+from effects._model.wire import COUNT_STEP, ENTER_STEP, INDEX, LEAVE_STEP, TokenStep, counts, step_numbers
 from effects.lowering.emit.record import Edges
 from effects.lowering.host.native import has_usable_driver
 

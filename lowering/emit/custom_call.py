@@ -16,13 +16,13 @@ import numpy as np
 from effects import _jax
 from effects._api.attributes import Attributes
 from effects._api.custom_call_primitive import by_lane, custom_call_p
-from effects._api.message import message_of
+from effects._api.log import message_of
 from effects._api.targets import platforms_of, unknown_target
 from effects._model.asynchronous import ASYNC
-from effects._model.effect import Order
-from effects._model.platform import PLATFORMS, platforms_with_handlers
+from effects._model.device import PLATFORMS, platforms_with_handlers
+from effects._model.registry import Order
 from effects._model.site import Site
-from effects._wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
+from effects._model.wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
 from effects.lowering.emit.common import refuse_several_devices, register_site
 from effects.lowering.emit.counting import calls_handlers
 from effects.lowering.emit.native import emit_call, of_processes, own_devices

@@ -13,10 +13,10 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after_p
-from effects._model.effect import Order
-from effects._model.platform import PLATFORMS
+from effects._model.device import PLATFORMS
+from effects._model.registry import Order
 from effects._model.site import Site
-from effects._wire import (
+from effects._model.wire import (
     AFTER_TARGET,
     AHEAD_ATTRIBUTE,
     CALL_TARGET,

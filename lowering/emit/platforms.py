@@ -10,7 +10,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._model.primitive import effect_p
 from effects._model.site import Site
-from effects._wire import TOKEN_LENGTH
+from effects._model.wire import TOKEN_LENGTH
 from effects.lowering.emit import callback, native
 from effects.lowering.emit.common import lower_as_jax, refuse_several_devices
 from effects.lowering.emit.counting import calls_handlers, have_handlers

@@ -1,6 +1,6 @@
 """The leaves of a threaded program: what publishes.
 
-Tokens are `uint32[4]`, or in a region of replicas `uint32[8]`; see `effects/_wire.py` and `docs/design.md`.
+Tokens are `uint32[4]`, or in a region of replicas `uint32[8]`; see `effects/_model/wire.py` and `docs/design.md`.
 """
 
 from typing import Any, NamedTuple

@@ -20,7 +20,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.site import SIZE, Site
-from effects._wire import RECORD_TARGET, SHARDS_TARGET, TOKEN_LENGTH, RecordTrait, TokenStep, step_numbers
+from effects._model.wire import RECORD_TARGET, SHARDS_TARGET, TOKEN_LENGTH, RecordTrait, TokenStep, step_numbers
 
 
 def call_shards(

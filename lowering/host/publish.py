@@ -10,7 +10,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.site import Site
-from effects._wire import INDEX, UNTRACKED_THREAD, stream_of
+from effects._model.wire import INDEX, UNTRACKED_THREAD, stream_of
 from effects.lowering.host.native import native
 
 

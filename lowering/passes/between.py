@@ -13,7 +13,7 @@ from typing import Any
 from effects import _jax
 from effects._model.after import after
 from effects._model.asynchronous import ASYNC, async_done_p, async_start_p
-from effects._model.effect import Effect
+from effects._model.registry import Effect
 from effects.lowering.passes.tokens import Tokens, token_key
 
 _KEY = token_key(ASYNC)

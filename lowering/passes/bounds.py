@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from effects import _jax
 from effects._api.check import check_at
 from effects._jax import pallas
-from effects._model.where import Where
+from effects._model.site import Where
 from effects.lowering.holders import Extra, find_holder
 
 _CHECKED = "effects.bounds_checks"

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from effects import _jax
-from effects._api.error_if import End
+from effects._api.check import End
 from effects._model.primitive import effect_p
 from effects.lowering.passes.summary import is_collective, summarize
 

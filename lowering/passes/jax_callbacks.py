@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import _jax
-from effects._api.config import config
 from effects._api.jax_callbacks import bind_effect
-from effects._api.registry import OF_JAX
+from effects._config import config
 from effects._model.primitive import effect_p
+from effects._model.registry import OF_JAX
 from effects.lowering.holders import find_holder
 from effects.lowering.passes.rewrite import rewritten, with_jaxprs
 from effects.lowering.passes.summary import summarize

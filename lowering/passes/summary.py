@@ -6,10 +6,10 @@ import jax
 
 from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
-from effects._api.print_grad import print_grad_p
+from effects._api.print import print_grad_p
 from effects._model.asynchronous import async_done_p, async_start_p, async_update_p
-from effects._model.effect import Effect
 from effects._model.primitive import effect_p
+from effects._model.registry import Effect
 from effects._model.site import Site
 
 

@@ -15,9 +15,9 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.registry import registered_effects
 from effects._model.after import after
 from effects._model.asynchronous import ASYNC
+from effects._model.registry import registered_effects
 from effects.lowering.emit.record import NO_EDGES, Edges
 from effects.lowering.holders import Extra, find_holder
 from effects.lowering.passes.in_region import InRegion, asks, communicates, in_region, inside

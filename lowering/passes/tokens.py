@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from effects import _jax
 from effects._model.asynchronous import ASYNC
-from effects._model.effect import Effect
+from effects._model.registry import Effect
 
 Tokens = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from effects import _jax
 from effects._api.custom_call_primitive import custom_call_p
-from effects._api.print_grad import print_grad_p
+from effects._api.print import print_grad_p
 from effects._model.primitive import effect_p
 from effects._model.site import Site, size_operands
 from effects.lowering.emit.callback_sharding import checking_sharding

@@ -15,16 +15,13 @@ import jax
 import numpy as np
 
 from effects import _jax
-from effects._api.config import config
+from effects._config import config
 from effects._jax import kernel_logs, pallas
-from effects._model.arguments import flat_arguments
-from effects._model.effect import Effect
 from effects._model.kernel_log import COUNTS, KernelLog, grown, need_of, order_of
-from effects._model.operand import Operand
 from effects._model.operation import Operation
 from effects._model.primitive import effect_p
-from effects._model.site import Site
-from effects._model.where import Where
+from effects._model.registry import Effect
+from effects._model.site import Operand, Site, Where, flat_arguments
 from effects.lowering.passes.grid import LANES
 from effects.lowering.passes.kernel_log import LogWriter
 from effects.lowering.passes.summary import summarize

@@ -2,7 +2,7 @@
 operations, and do not wait for their import."""
 
 from effects import _jax
-from effects._api.config import config
+from effects._config import config
 from effects._jax import patches
 
 config.listen(lambda settings: _jax.set_kernel_options(checks_bounds=settings.bounds_checks))

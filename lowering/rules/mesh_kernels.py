@@ -13,8 +13,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._jax import kernel_logs, mesh_kernels, patches
 from effects._model.primitive import effect_p
-from effects._model.site import Site
-from effects._model.where import Where
+from effects._model.site import Site, Where
 from effects.lowering.passes.kernel_log import LogWriter
 from effects.lowering.passes.summary import summarize
 from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule

@@ -16,17 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._api.config import config
 from effects._api.custom_call_primitive import custom_call_p
+from effects._config import config
 from effects._model.after import after
 from effects._model.asynchronous import ASYNC
-from effects._model.operand import stored_dtype
+from effects._model.device import platforms_on_host, platforms_with_handlers
 from effects._model.operation import Called, Exchanged, HostAwait, HostRun, Operation
 from effects._model.operation_primitives import async_done_p, async_start_p, async_update_p
-from effects._model.platform import platforms_on_host, platforms_with_handlers
 from effects._model.primitive import effect_p
-from effects._model.site import Site
-from effects._wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
+from effects._model.site import Site, stored_dtype
+from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
 from effects.lowering.emit.common import register_site
 from effects.lowering.emit.counting import calls_handlers, is_counted
 from effects.lowering.emit.custom_call import lower_started_call, start_call, started_call_p, threaded_call_p

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from effects import _jax
 from effects._api.pallas_call import grid_order_of, log_options_of, numbers_in_order
 from effects._jax import kernel_logs, pallas, patches
-from effects._model.effect import Effect, Order
 from effects._model.primitive import effect_p
+from effects._model.registry import Effect, Order
 from effects.lowering.holders import Extra, holds_of_jax
 from effects.lowering.passes.bounds import with_and_without_checks, with_bounds_checks, without_bounds_checks
 from effects.lowering.passes.grid import needs_grid, show_grid, visit_grid, with_lane

@@ -21,10 +21,10 @@ from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.config import config
+from effects._config import config
 from effects._model.after import after
 from effects._model.asynchronous import ASYNC
-from effects._wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
+from effects._model.wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.emit.record import Edges, close_p
 from effects.lowering.passes.counts import counts_in
 from effects.lowering.passes.in_region import InRegion, ends_program, in_region, inside

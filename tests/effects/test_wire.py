@@ -9,7 +9,7 @@ import pytest
 
 import effects as fx
 from effects import _native as native
-from effects import _wire as wire
+from effects._model import wire as wire
 from tests.helpers import run_python
 
 

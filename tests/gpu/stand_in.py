@@ -52,8 +52,8 @@ def take_the_place_of_cpus() -> None:
     try:
         import effects  # noqa: F401
         from effects import _native as native
-        from effects._model.platform import PLATFORMS
-        from effects._wire import FIRST_GPU
+        from effects._model.device import PLATFORMS
+        from effects._model.wire import FIRST_GPU
         from effects.lowering.host.native import _register_custom_call_handler
 
         _register_custom_call_handler("cuda")

@@ -9,7 +9,7 @@ import pytest
 
 from effects import _jax
 from effects._model.device import device_number, device_place, places_are_plain
-from effects._wire import ALL_DEVICES, FIRST_GPU
+from effects._model.wire import ALL_DEVICES, FIRST_GPU
 
 
 class Client:

@@ -10,7 +10,7 @@
 namespace effects {
 
 // The fields of the tuples, in their order. `Batch`, `Item`, `CallbackRecord` and `RecordsBetween` in
-// effects/_wire.py.
+// effects/_model/wire.py.
 inline constexpr std::initializer_list<const char *> kBatchFields = {
     "items", "finished", "forgotten", "untracked_released", "run", "untracked_in_run", "stopped"};
 inline constexpr std::initializer_list<const char *> kItemFields = {"kind",  "thread",        "epoch",  "count", "data",

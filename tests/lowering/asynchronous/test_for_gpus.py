@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import effects as fx
-from effects._wire import CustomCallTrait
+from effects._model.wire import CustomCallTrait
 from tests.helpers import build_handlers
 from tests.lowering.custom_call.common import STEP
 

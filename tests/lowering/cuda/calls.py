@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from effects import _jax
-from effects._wire import AHEAD_ATTRIBUTE
+from effects._model.wire import AHEAD_ATTRIBUTE
 
 COUNT, LEAVE = [0, 0, 0, 1], [0, 0, 2, 0]
 

@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-ARRAY, TEXTS = "dispatch/native/text/array.cc", "effects/_model/native_text.py"
+ARRAY, TEXTS = "dispatch/native/text/array.cc", "effects/_model/text.py"
 
 SLIPS = (
     Slip(
