@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax._src import ad_util, core, literals
+from jax._src import ad_util, core, literals, source_info_util, tree_util
 from jax._src import effects as jax_effects
 from jax._src.state.types import AbstractRef, RefEffect
 
@@ -62,3 +63,57 @@ def tracer_names() -> set[str]:
         names.add(classes[-1].__name__)
         classes += classes.pop().__subclasses__()
     return names
+
+
+# Where an equation comes from in the user's code: `jax._src.source_info_util`.
+
+
+def source_of(*eqns: Any) -> str:
+    """`file:line (function)` of the user's code that made an equation, or if that is not known one of those around it,
+    the innermost first."""
+    found = (source_info_util.summarize(eqn.source_info) for eqn in eqns)
+    return next(filter(None, found), "a line that JAX does not know")
+
+
+def user_frame() -> tuple[str, int, str] | None:
+    """File, line and function of the user's code that made the equation in whose context this is called."""
+    frame = source_info_util.user_frame(source_info_util.current().traceback)
+    return None if frame is None else (frame.file_name, frame.start_line, frame.function_name)
+
+
+# The structure of pytrees: `jax._src.tree_util`.
+#
+# A structure is made of others, and nothing is put into it: a class of the user's may refuse to be made of anything but
+# arrays.
+
+
+def without_first_argument(tree: Any) -> Any:
+    """The structure of `(args[1:], kwargs)`, from that of `(args, kwargs)`."""
+    positional, named = tree.children()
+    return _make(lambda registry: _tuple(registry, [_tuple(registry, positional.children()[1:]), named]))
+
+
+def compiled_with_token(executable: Any, params: Any, output_tokens: Any) -> Any:
+    """The compiled function of `(token, *args)` that returns `(results, output tokens)`, from JAX's description of the
+    user's function and an object of the structure of the output tokens."""
+    positional, named = params.in_tree.children()
+
+    def in_tree(registry: Any) -> Any:
+        token = registry.flatten(0)[1]
+        return _tuple(registry, [_tuple(registry, [token, *positional.children()]), named])
+
+    out_tree = _make(lambda registry: _tuple(registry, [params.out_tree, registry.flatten(output_tokens)[1]]))
+    compiled = jax.stages.Compiled(executable, params.const_args, ((), {}), out_tree, params.no_kwargs)
+    compiled._params = compiled._params._replace(in_tree=_make(in_tree))
+    return compiled
+
+
+_tuple = tree_util.pytree.treedef_tuple
+
+
+def _make(structure: Callable[[Any], Any]) -> Any:
+    """A structure belongs to the registry of what it is made of, which does not say which that is."""
+    try:
+        return structure(tree_util.default_registry)
+    except ValueError:
+        return structure(tree_util.tracing_registry)

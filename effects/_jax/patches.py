@@ -1,37 +1,37 @@
 """Everything of JAX's own that behaves differently once this library is imported, in one table.
 
-The rows that change Pallas and `checkify` stand in `later_patches.py`, since few programs import them.
+The rows that change Pallas and `checkify` stand in a table of their own, since few programs import them.
 
 A row declares what is changed, and why. What stands there instead is given by the layer that knows it, with
 `@implements(name)`, which only collects. `apply` is called once, at the end of `effects/__init__.py`, and nothing else
 changes JAX: at once what JAX imports itself, and the rest once it is imported. Every replacement calls JAX's own
 function where a program has no effects of this library.
 
-What JAX's tables are told of primitives and effect types of this library changes nothing of JAX's own; see
-`registrations.py`.
+What JAX's tables learn of primitives and effect types of this library changes nothing of JAX's own; see `dispatch.py`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
+import sys
+import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.export
 from jax._src import api, callback, custom_batching, debugging, dispatch
 from jax._src.export import _export
-from jax._src.interpreters import batching
+from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
 from jax._src.pjit import jit_p
 
-from effects._jax.later_patches import CHECKIFY as CHECKIFY
-from effects._jax.later_patches import KERNELS as KERNELS
-from effects._jax.later_patches import MESH_KERNELS as MESH_KERNELS
-from effects._jax.later_patches import ROWS_OF, Rows
-from effects._jax.patch import Patch, Patches, attribute, entry, method
 from effects._jax.primitives import (
     annotated_calls,
     cond_p,
@@ -44,7 +44,286 @@ from effects._jax.primitives import (
     unused_remat_is_dropped,
     while_p,
 )
-from effects._jax.when_imported import when_imported
+
+# What a change of JAX is: the places that it changes, and the row that says why.
+
+
+class PatchPoint(NamedTuple):
+    """An attribute of a module or a class of JAX's, or an entry of one of its tables."""
+
+    name: str
+    owner: Any
+    key: Any
+
+    def get(self) -> Any:
+        if isinstance(self.owner, dict):
+            return self.owner.get(self.key)
+        return getattr(self.owner, self.key)
+
+    def put(self, value: Any) -> None:
+        if isinstance(self.owner, dict):
+            self.owner[self.key] = value
+        else:
+            setattr(self.owner, self.key, value)
+
+
+class _Lowering(PatchPoint):
+    """The rule in an entry of JAX's table of lowerings."""
+
+    def get(self) -> Any:
+        return self.owner[self.key].rule
+
+    def put(self, value: Any) -> None:
+        self.owner[self.key] = dataclasses.replace(self.owner[self.key], rule=value)
+
+
+def attribute(owner: Any, name: str) -> PatchPoint:
+    owner_name = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+    return PatchPoint(f"{owner_name}.{name}", owner, name)
+
+
+def entry(module: Any, table: str, primitive: Any) -> PatchPoint:
+    return PatchPoint(f"{module.__name__}.{table}[{primitive}]", getattr(module, table), primitive)
+
+
+def lowering(primitive: Any) -> PatchPoint:
+    return _Lowering(f"{mlir.__name__}._lowerings[{primitive}]", mlir._lowerings, primitive)
+
+
+def method(module: Any, primitive: str, name: str) -> PatchPoint:
+    return PatchPoint(f"{module.__name__}.{primitive}.{name}", getattr(module, primitive), name)
+
+
+class Patch(NamedTuple):
+    """One change of JAX.
+
+    Attributes:
+        name: What it is called.
+        points: What of JAX is changed.
+        now: What is different.
+        why: What would go wrong without it.
+        since: The oldest supported version of JAX that needs it. No supported version is older than 0.10.
+        until: What would make it needless.
+    """
+
+    name: str
+    points: tuple[PatchPoint, ...]
+    now: str
+    why: str
+    since: str
+    until: str
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The dotted names of what of JAX is changed."""
+        return tuple(point.name for point in self.points)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The columns, by name, as they are printed."""
+        changes = [("changes" if i == 0 else "", name) for i, name in enumerate(self.changes)]
+        return [*changes, ("now", self.now), ("why", self.why), ("since", f"JAX {self.since}"), ("until", self.until)]
+
+    def __repr__(self) -> str:
+        texts = [
+            textwrap.fill(text, 110, initial_indent=f"    {name:9}", subsequent_indent=" " * 13, break_on_hyphens=False)
+            for name, text in self.lines()
+        ]
+        return "\n".join([self.name, *texts])
+
+
+class Patches(tuple[Patch, ...]):
+    """The rows of the table. Printed, they are the table."""
+
+    def __repr__(self) -> str:
+        return "\n\n".join([_TITLE, *map(repr, self)])
+
+    def __rich__(self) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        parts: list[Any] = [Text(_TITLE)]
+        for row in self:
+            grid = Table.grid("", "", padding=(0, 2, 0, 0))
+            for name, text in row.lines():
+                grid.add_row(Text(f"    {name}", "dim"), Text(text, "cyan" if name in ("changes", "") else ""))
+            parts += [Text(f"\n{row.name}", "bold"), grid]
+        return Group(*parts)
+
+
+_TITLE = f"What importing `effects` changes in JAX {jax.__version__}:"
+
+
+# The rows of the table of patches that change modules which JAX itself does not import: Pallas, and `checkify`.
+
+Rows = Callable[[], tuple[Patch, ...]]
+
+CHECKIFY = "jax._src.checkify"
+KERNELS = "jax._src.pallas.pallas_call"
+MESH_KERNELS = "jax._src.pallas.mpmd"
+
+ROWS_OF: dict[str, Rows] = {}
+"""By module: the rows that change it, which are made once it has been imported."""
+
+
+def _of(module: str) -> Callable[[Rows], Rows]:
+    return lambda rows: ROWS_OF.setdefault(module, rows)
+
+
+@_of(CHECKIFY)
+def _rows_of_checkify() -> tuple[Patch, ...]:
+    from jax._src import checkify
+
+    return (
+        Patch(
+            "while in checkify",
+            (entry(checkify, "error_checks", while_p),),
+            "In `checkify`, a `while_loop` whose condition has effects carries its predicate.",
+            "JAX evaluates the condition twice in every iteration, once to look for errors and once to decide, so that "
+            "effects happen twice.",
+            "0.10",
+            "JAX carries the predicate itself.",
+        ),
+    )
+
+
+@_of(KERNELS)
+def _rows_of_kernels() -> tuple[Patch, ...]:
+    from jax._src.pallas import hlo_interpreter, pallas_call
+
+    return (
+        Patch(
+            "effects of kernels",
+            (method(pallas_call, "pallas_call_p", "abstract_eval"),),
+            "The equation of a `pl.pallas_call` shows the effects that its kernel has, and effects in index maps are "
+            "refused. JAX's own callbacks are shown for simulated kernels only.",
+            "JAX shows none, so that a kernel whose results are not used is dropped with its effects, and those of "
+            "other kernels have no token.",
+            "0.10",
+            "JAX shows the effects of kernels.",
+        ),
+        Patch(
+            "bounds of kernels",
+            (method(pallas_call, "pallas_call_p", "bind"),),
+            "With the setting `bounds_checks`, a simulated kernel checks every index and where its blocks begin.",
+            "JAX's simulation moves what is outside to the nearest that is inside, without a word.",
+            "0.10",
+            "JAX's simulation checks bounds.",
+        ),
+        Patch(
+            "vmap of kernels",
+            (entry(batching, "fancy_primitive_batchers", pallas_call.pallas_call_p),),
+            "A kernel with effects runs in every lane of a `vmap`, also where no operand differs, and knows which lane "
+            "it is.",
+            "JAX leaves a kernel without mapped operands as it is, so that its effects happen once for all lanes.",
+            "0.10",
+            "JAX batches what has effects also where no argument has lanes.",
+        ),
+        Patch(
+            "derivatives of kernels",
+            (entry(ad, "primitive_jvps", pallas_call.pallas_call_p),),
+            "In a kernel with effects, inputs that are not differentiated have tangents of zeros.",
+            "JAX gives every input a block for its tangent, and fails where one has none, as the lane of a `vmap`.",
+            "0.10",
+            "JAX differentiates kernels with regard to some of their inputs.",
+        ),
+        Patch(
+            "lowering of compiled kernels",
+            (lowering(pallas_call.pallas_call_p),),
+            "A compiled kernel with effects writes them to a log, from which they are recorded after it.",
+            "A compiled kernel cannot call the host, and JAX's compilers of kernels know no effects of other "
+            "libraries.",
+            "0.10",
+            "JAX's compilers of kernels let libraries lower effects of theirs.",
+        ),
+        Patch(
+            "grids of simulated kernels",
+            (attribute(hlo_interpreter, "pallas_call_hlo_interpret"),),
+            "In a simulated kernel, effects know the index of their program in the grid, `pl.program_id` may stand in "
+            "loops and branches, and `fx.pallas_call` says in which order the grid is visited.",
+            "The simulation turns the grid into a loop, in which nothing says whose effects these are.",
+            "0.10",
+            "JAX's simulation has the program's index in all bodies.",
+        ),
+    )
+
+
+@_of(MESH_KERNELS)
+def _rows_of_mesh_kernels() -> tuple[Patch, ...]:
+    from jax._src.pallas import mpmd
+
+    return (
+        Patch(
+            "vmap of kernels over meshes",
+            (entry(batching, "fancy_primitive_batchers", mpmd.mpmd_map_p),),
+            "The same for kernels over a mesh, which are called for one lane after the other where no operand differs.",
+            "They are of another primitive.",
+            "0.10",
+            "JAX batches what has effects also where no argument has lanes.",
+        ),
+        Patch(
+            "lowering of kernels over meshes",
+            (lowering(mpmd.mpmd_map_p),),
+            "The same for kernels over a mesh, such as those of `plgpu.kernel`.",
+            "They are of another primitive.",
+            "0.10",
+            "JAX's compilers of kernels let libraries lower effects of theirs.",
+        ),
+    )
+
+
+# What is done once a module has been imported that many programs do not need, such as those of Pallas.
+#
+# To import such modules ahead would take longer than the import of this library. What waits for a module runs ahead of
+# the next line of whoever imports it, so that nobody sees the module without it.
+
+_waiting: dict[str, list[Callable[[], None]]] = {}
+
+
+def when_imported(name: str, do: Callable[[], None]) -> None:
+    """Calls `do` once the module of this name has been imported: now, or before whoever imports it has it."""
+    if name in sys.modules:
+        do()
+    else:
+        _waiting.setdefault(name, []).append(do)
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules that something waits for, as the other finders do."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in _waiting:
+            return None
+        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _LoaderThenDo(spec.loader)
+        return spec
+
+
+class _LoaderThenDo(Loader):
+    """Loads a module as another loader does, which the module then names as its own, and does what waits for it."""
+
+    def __init__(self, loader: Loader):
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        for do in _waiting.pop(module.__name__, ()):
+            do()
+
+
+sys.meta_path.insert(0, _Finder())
+
 
 Maker = Callable[[Any], Any]
 """Makes what stands at a patch point from what JAX has there, which is None if that is nothing."""
@@ -312,3 +591,51 @@ def patches() -> Patches:
     if unknown := set(_makers) - {row.name for row in rows}:
         raise AssertionError(f"implementations without a row: {unknown}")
     return Patches(rows)
+
+
+# Axes along which JAX maps tangents: `jax._src.api` and `jax._src.custom_batching`.
+#
+# To JAX they are axes as any other, which no name tells apart. Their name here is part of what JAX's caches compare, so
+# that a jaxpr with effects that was batched for `jax.jacfwd` is not taken for one that was batched for a user's `vmap`.
+
+
+class _Tangents:
+    """The name of an axis of tangents."""
+
+    def __repr__(self) -> str:
+        return "<tangents>"
+
+
+_TANGENTS = _Tangents()
+
+
+def is_axis_of_tangents(axis_data: Any) -> bool:
+    """Whether tangents are mapped along this axis, by `jax.jacfwd` or by the derivative of a `custom_vmap`. What is
+    primal there is evaluated once, and so its effects happen once."""
+    return axis_data.name is _TANGENTS
+
+
+@implements("axis of tangents")
+def _name_axes_of_pushforwards(vmap: Any) -> Any:
+    """JAX's own calls of `vmap`. That of `jacfwd` maps a pushforward, whose function and primals are bound."""
+
+    @functools.wraps(vmap)
+    def named(fun: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(fun, functools.partial) and fun.func is api._jvp:
+            options["axis_name"] = _TANGENTS
+        return vmap(fun, *args, **options)
+
+    named.__module__ = __name__
+    return named
+
+
+@implements("axis of tangents in custom_vmap")
+def _name_axes_of_rules(vmap: Any) -> Any:
+    """What JAX calls for nothing but the derivative of a `custom_vmap` rule."""
+
+    @functools.wraps(vmap)
+    def named(fun: Any, *args: Any, axis_name: Any, **options: Any) -> Any:
+        return vmap(fun, *args, axis_name=_TANGENTS, **options)
+
+    named.__module__ = __name__
+    return named

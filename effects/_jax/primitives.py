@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,15 +18,18 @@ from jax._src import (
     hijax,
     pjit,
     shard_map,
+    tree_util,
     xla_metadata,
 )
 from jax._src import linear_util as lu
+from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import conditionals, loops, solves
 from jax._src.state import discharge
 
-from effects._jax.core import Primitive
+from effects._jax.core import Primitive, typeof
 from effects._jax.jaxprs import closed_jaxpr
+from effects._jax.lowering import boolean
 
 cond_p = conditionals.cond_p
 while_p = loops.while_p
@@ -79,3 +83,203 @@ def annotated_calls() -> list[Primitive]:
         for name in ("compute_on_p", "xla_metadata_call_p", "program_order_p")
         if (primitive := getattr(module, name, None)) is not None
     ]
+
+
+# Loops and their parameters: `jax._src.lax.control_flow`, `jax._src.state` and `jax._src.checkify`.
+
+
+def read_scan(params: dict[str, Any]) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are carried."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def with_scan_values(params: dict[str, Any], *, consts: int, carry: int) -> dict[str, Any]:
+    """A scan's parameters for a body that takes so many constants more, and carries so many values more, each ahead of
+    what it has."""
+    if "num_consts" in params:
+        return {**params, "num_consts": params["num_consts"] + consts, "num_carry": params["num_carry"] + carry}
+    from jax._src import flattree as ft  # since 0.11
+
+    old_consts, old_carry, xs = params["ft_in"].unpack()
+    carry_out, ys = params["ft_out"].unpack()
+    return {
+        **params,
+        "ft_in": ft.pack(((ft.nones(consts), old_consts), (ft.nones(carry), old_carry), xs)),
+        "ft_out": ft.pack(((ft.nones(carry), carry_out), ys)),
+    }
+
+
+def literal(value: Any) -> Any:
+    """A value as an operand of an equation."""
+    return core.Literal(value, typeof(value))
+
+
+def with_more_outputs(eqn: Any, invars: Sequence[Any], params: dict[str, Any]) -> Any:
+    """An equation with other operands and parameters, and one result more, ahead of all others, that is not used. It is
+    of the type of a predicate."""
+    return eqn.replace(invars=list(invars), outvars=[core.DropVar(boolean()), *eqn.outvars], params=params)
+
+
+def hoisting_unless(has_effects: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """Makes of JAX's function that moves values out of a `scan` one that moves nothing if the body has effects."""
+
+    def make(hoist: Any) -> Any:
+        def rule(jaxpr: Any, consts: Any, num_residuals: int, *others: Any) -> Any:
+            if has_effects(jaxpr):
+                return jaxpr, consts, [False] * num_residuals, []
+            return hoist(jaxpr, consts, num_residuals, *others)
+
+        return rule
+
+    return make
+
+
+def checkifying_instead(other: Callable[[dict[str, Any]], Any]) -> Callable[[Any], Any]:
+    """Makes of a rule of `checkify` one that takes another jaxpr in place of the equation: `other(params)` gives it, or
+    None to leave the equation."""
+
+    from jax._src import checkify
+
+    def make(check: Any) -> Any:
+        context = list(inspect.signature(check).parameters).index("error")  # since 0.11 there is one
+
+        def rule(*args: Any, **params: Any) -> Any:
+            if (jaxpr := other(params)) is None:
+                return check(*args, **params)
+            error, enabled_errors, *operands = args[context:]
+            return checkify.checkify_jaxpr(*args[:context], jaxpr, enabled_errors, error, *operands)
+
+        return rule
+
+    return make
+
+
+def discharge_state(jaxpr: Any, args: Sequence[Any], is_initialized: Sequence[bool]) -> tuple[Any, list[Any]]:
+    """The pure jaxpr of a `run_state`, and its arguments, with the references that come uninitialized made up."""
+    discharged = discharge.discharge_state(closed_jaxpr(jaxpr))
+    given = iter(args)
+    filled = [
+        next(given) if initialized else discharge._default_initialization(var.aval)
+        for initialized, var in zip(is_initialized, discharged.jaxpr.invars, strict=True)
+    ]
+    return discharged, filled
+
+
+# Functions with rules of their own for differentiation and `vmap`.
+
+
+def is_value(x: Any) -> bool:
+    """Whether JAX traces this, and does not just know it."""
+    return not isinstance(x, (bool, custom_derivatives.SymbolicZero, ad.Zero))
+
+
+def bind_custom_jvp(
+    params: dict[str, Any], args: Sequence[Any], with_fun: Callable[..., Any], with_rule: Callable[..., Any]
+) -> Sequence[Any]:
+    """Binds a `custom_jvp_call` to new arguments, with its functions of flat values changed."""
+    bind_params = custom_jvp_call_p.get_bind_params(params)
+    fun, rule = bind_params.pop("subfuns")
+    subfuns = _changed(fun, with_fun), _changed(rule, with_rule)
+    return custom_jvp_call_p.bind(*args, subfuns=subfuns, **bind_params)
+
+
+def bind_custom_vjp(
+    params: dict[str, Any],
+    args: Sequence[Any],
+    with_fun: Callable[..., Any],
+    with_forward: Callable[..., Any],
+    with_backward: Callable[..., Any],
+) -> Sequence[Any]:
+    """Binds a `custom_vjp_call` to arguments with one more ahead, which the backward rule gets ahead too."""
+    bind_params = custom_vjp_call_p.get_bind_params(params)
+    fun, forward, backward = bind_params.pop("subfuns")
+    out_trees = bind_params.pop("out_trees")
+
+    def out_trees_with_first() -> tuple[Any, Any, list[int | None]]:
+        out, residuals, from_inputs = out_trees()
+        residuals = jax.tree.structure((0,) * (1 + residuals.num_leaves))
+        return out, residuals, [0, *(None if i is None else i + 1 for i in from_inputs)]
+
+    def backward_with_first(backward: Callable[..., Any]) -> Callable[..., Any]:
+        def rule(first: Any, *rest: Any) -> Any:
+            logs: list[Any] = []
+
+            def cotangents(*flat: Any) -> Any:
+                outs = backward(*flat)
+                if not isinstance(outs, tuple):
+                    return outs
+                outs, *logs[:] = outs  # since 0.11.1, what the rule wants to tell
+                return outs
+
+            outs = [ad.Zero(typeof(first).to_tangent_aval()), *with_backward(cotangents)(first, *rest)]
+            return (outs, *logs) if logs else outs
+
+        return rule
+
+    subfuns = _changed(fun, with_fun), _changed(forward, with_forward), _changed(backward, backward_with_first)
+    return custom_vjp_call_p.bind(*args, subfuns=subfuns, out_trees=out_trees_with_first, **bind_params)
+
+
+def custom_vmap_arguments(count: int) -> Any:
+    """The structure of this many arrays as arguments of a `custom_vmap`."""
+    if hasattr(tree_util, "treedef_tuple_tracing_registry"):  # since 0.11
+        return tree_util.tracing_registry.flatten((0,) * count)[1]
+    return jax.tree.structure((0,) * count)
+
+
+def _changed(fun: Any, change: Callable[..., Any]) -> Any:
+    return lu.wrap_init(change(fun.call_wrapped), debug_info=fun.debug_info.with_unknown_names())
+
+
+# `vmap`: `jax._src.interpreters.batching`.
+
+
+def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequence[bool]) -> tuple[Any, list[bool]]:
+    """A jaxpr for all lanes at once, in the leading axis of those inputs that have them; and which results have them:
+    at least these."""
+    instantiate = outs if isinstance(outs, bool) else list(outs)
+    jaxpr, outs_batched = batching.batch_jaxpr(closed_jaxpr(jaxpr), axis_data, list(which), instantiate)
+    return closed_jaxpr(jaxpr), list(outs_batched)
+
+
+def own_lanes(x: Any, dim: int | None, axis_data: Any) -> Any:
+    """A value with the lanes of its device. What a region closes over has, with `spmd_axis_name`, those of all devices,
+    unlike the region's arguments."""
+    if dim is None or axis_data.spmd_name is None or x.shape[dim] == axis_data.size:
+        return x
+    first = jax.lax.axis_index(axis_data.spmd_name) * axis_data.size
+    return jax.lax.dynamic_slice_in_dim(x, first, axis_data.size, dim)
+
+
+def lanes_at_front(x: Any, dim: int | None, axis_data: Any) -> Any:
+    """A value with its lanes in the leading axis, made if there is none."""
+    x = own_lanes(x, dim, axis_data)
+    return batching.bdim_at_front(x, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis)
+
+
+def without_lanes(x: Any, dim: int | None) -> Any:
+    """The type of a value in each lane."""
+    aval = typeof(x)
+    return aval if dim is None else core.mapped_aval(aval.shape[dim], dim, aval)
+
+
+def select(predicate: Any, x: Any, y: Any) -> Any:
+    """`x` where the predicate, which is for the leading axes, holds, else `y`."""
+    return jax.lax.select(_for_all_axes(predicate, x), x, y)
+
+
+def select_n(index: Any, *cases: Any) -> Any:
+    """The case of that number, which is for the leading axes."""
+    return jax.lax.select_n(_for_all_axes(index, cases[0]), *cases)
+
+
+def _for_all_axes(leading: Any, like: Any) -> Any:
+    """Values for the leading axes as values for all, which lie on devices as those do if the types say how."""
+    if leading.ndim == like.ndim:
+        return leading
+    sharding = typeof(like).sharding
+    out_sharding = sharding if any(sharding.spec) else None
+    return jax.lax.broadcast_in_dim(leading, like.shape, range(leading.ndim), out_sharding=out_sharding)

@@ -211,7 +211,7 @@ def test_failed_import_is_made_good_by_the_next(tmp_path):
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 from pathlib import Path
-from effects._jax.when_imported import when_imported
+from effects._jax.patches import when_imported
 done = []
 when_imported("wanted_late", lambda: done.append(sys.modules["wanted_late"].value))
 module = Path({str(tmp_path)!r}, "wanted_late.py")

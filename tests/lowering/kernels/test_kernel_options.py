@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 
 import effects as fx
 from effects import _jax
-from effects._jax.kernel_options import KernelOptions
+from effects._jax.kernels import KernelOptions
 from tests.helpers import ROOT
 
 CONTEXTS = """

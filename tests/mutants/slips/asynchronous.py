@@ -124,7 +124,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.memory_of_a_result",
-        "effects/_jax/placement.py",
+        "effects/_jax/devices.py",
         "    if placement.memory is not None:\n",
         "    if False:\n",
         "What was copied to the host's memory is in the device's.",

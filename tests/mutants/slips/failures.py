@@ -90,7 +90,7 @@ SLIPS = (
     ),
     Slip(
         "failures.second_interrupt",
-        "effects/_jax/tracebacks.py",
+        "effects/_jax/traces.py",
         "finally:  # once more: another interrupt may have ended the first\n                    leave_traces()",
         "finally:\n                    pass",
         "A second interrupt leaves a trace of JAX's behind.",

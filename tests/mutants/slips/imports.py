@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-WHEN_IMPORTED, PATCHES, FACE = "effects/_jax/when_imported.py", "effects/_jax/patches.py", "effects/__init__.py"
+WHEN_IMPORTED, PATCHES, FACE = "effects/_jax/patches.py", "effects/_jax/patches.py", "effects/__init__.py"
 
 
 def _in(*names: str) -> tuple[str, ...]:

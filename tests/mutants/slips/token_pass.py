@@ -98,7 +98,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.names_around",
-        "effects/_jax/keeping.py",
+        "effects/_jax/jaxprs.py",
         "source = source.replace(name_stack=self._around + source.name_stack)",
         "pass",
         "Equations of a function that is evaluated in place lose the names around it.",
