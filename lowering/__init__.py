@@ -11,10 +11,10 @@ from effects.lowering import rules as rules
 from effects.lowering.holders import Extra as Extra
 from effects.lowering.holders import Holder as Holder
 from effects.lowering.holders import holds as holds
-from effects.lowering.passes.masks import MaskContext as MaskContext
-from effects.lowering.passes.masks import MaskRule as MaskRule
-from effects.lowering.passes.masks import register_mask_rule as register_mask_rule
-from effects.lowering.passes.thread import thread_tokens as thread_tokens
-from effects.lowering.passes.tokens import TokenContext as TokenContext
-from effects.lowering.passes.tokens import TokenRule as TokenRule
-from effects.lowering.passes.tokens import register_token_rule as register_token_rule
+from effects.lowering.masks import MaskContext as MaskContext
+from effects.lowering.masks import MaskRule as MaskRule
+from effects.lowering.masks import register_mask_rule as register_mask_rule
+from effects.lowering.thread import thread_tokens as thread_tokens
+from effects.lowering.tokens import TokenContext as TokenContext
+from effects.lowering.tokens import TokenRule as TokenRule
+from effects.lowering.tokens import register_token_rule as register_token_rule

@@ -51,11 +51,11 @@ from effects.handlers._series import values_of as values_of
 from effects.handlers.merge import LogError as LogError
 from effects.handlers.merge import merge as merge
 from effects.handlers.merge import text_of as text_of
-from effects.lowering.host.native import native as native
-from effects.lowering.host.sites import KnownSites as KnownSites
-from effects.lowering.host.sites import known_sites as known_sites
-from effects.lowering.passes.thread import find_rule as find_rule
+from effects.lowering.native_module import native as native
 from effects.lowering.passes.without_records import with_silent_records as with_silent_records
 from effects.lowering.passes.without_records import without_records as without_records
+from effects.lowering.sites import KnownSites as KnownSites
+from effects.lowering.sites import known_sites as known_sites
+from effects.lowering.thread import find_rule as find_rule
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire

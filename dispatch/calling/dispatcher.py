@@ -33,8 +33,8 @@ from effects.dispatch.draining.logs import outgrown
 from effects.dispatch.draining.output_tokens import failures_of
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream, several_devices
-from effects.lowering.emit.record import TOKEN_NAME
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
+from effects.lowering.record import TOKEN_NAME
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)

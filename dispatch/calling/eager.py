@@ -21,8 +21,8 @@ from effects.dispatch.calling.jit import jit
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream
-from effects.lowering.host.native import native
-from effects.lowering.host.publish import publish, publish_and_wait
+from effects.lowering.native_module import native
+from effects.lowering.sites import publish, publish_and_wait
 
 _EAGER = native.Caller("an eager call")
 

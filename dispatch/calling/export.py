@@ -22,8 +22,8 @@ from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.saved import is_saved
 from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens, trace
 from effects.lowering.passes.jax_callbacks import take_over
-from effects.lowering.passes.summary import summarize
-from effects.lowering.passes.tokens import token_keys
+from effects.lowering.summary import summarize
+from effects.lowering.tokens import token_keys
 
 MSG_EXPORT_CALLBACK = (
     "The program `{program}` cannot leave this process: it calls back the function `{name}` at {where}. A function "

@@ -21,9 +21,9 @@ from effects.dispatch.calling.jit import jit
 from effects.dispatch.calling.saved import pack, unpack
 from effects.dispatch.calling.threaded import RUNTIME_TOKEN
 from effects.dispatch.draining.runtime import runtime
-from effects.lowering.emit.callback import replace_handlers
-from effects.lowering.emit.counting import calls_handlers
-from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_keys
+from effects.lowering.host_path import replace_handlers
+from effects.lowering.native_calls import calls_handlers
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_keys
 
 MSG_EXPORT_VJP = (
     "The derivative of the exported program `{program}` was asked for, and the program has effects. An exported "

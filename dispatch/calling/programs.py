@@ -19,7 +19,7 @@ from effects.dispatch.calling.compiled_by_libraries import call_and_warn
 from effects.dispatch.calling.options import jit_with_tokens, signature_of
 from effects.dispatch.calling.threaded import checked_jaxpr, make_threaded, trace
 from effects.dispatch.draining.runtime import runtime
-from effects.lowering.passes.summary import Summary, summarize
+from effects.lowering.summary import Summary, summarize
 
 ELSEWHERE: Any = object()
 """What a call returns that has done nothing: a program of the other kind is to be called."""

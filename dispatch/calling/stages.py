@@ -10,7 +10,7 @@ from effects import _jax
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.executable import Executable
 from effects.dispatch.calling.threaded import runtime_token_for
-from effects.lowering.passes.summary import summarize
+from effects.lowering.summary import summarize
 
 MSG_JAX_EXPORT = (
     "`jax.export` was given `{program}`, which `fx.jit` compiled. It knows nothing of the tokens that such a function "

@@ -20,11 +20,11 @@ from effects._model.asynchronous import ASYNC
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits, domain_number
 from effects.dispatch.calling.options import jit_with_tokens, signature_of
 from effects.dispatch.draining.runtime import runtime
-from effects.lowering.emit.record import TOKEN_NAME, Edges, close_p, gate_p, record_p
 from effects.lowering.passes.jax_callbacks import take_over
-from effects.lowering.passes.summary import summarize
-from effects.lowering.passes.thread import last_record_closes, thread_tokens
-from effects.lowering.passes.tokens import token_key, token_keys
+from effects.lowering.record import TOKEN_NAME, Edges, close_p, gate_p, record_p
+from effects.lowering.summary import summarize
+from effects.lowering.thread import last_record_closes, thread_tokens
+from effects.lowering.tokens import token_key, token_keys
 
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
 

@@ -21,9 +21,8 @@ from effects.dispatch.draining.replay import Replay, Settle
 from effects.dispatch.draining.runs import Runs
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
-from effects.lowering.host.native import native
-from effects.lowering.host.publish import to_bytes
-from effects.lowering.host.sites import KnownSites
+from effects.lowering.native_module import native
+from effects.lowering.sites import KnownSites, to_bytes
 
 
 def answer_with(reply: int, result: Any) -> None:

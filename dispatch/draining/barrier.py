@@ -14,7 +14,7 @@ from effects._model.registry import effect_names
 from effects._model.wire import UNTRACKED_THREAD
 from effects.dispatch.draining.background import finish_interrupted, uninterrupted
 from effects.dispatch.draining.runtime import runtime
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 MSG_TIMEOUT_VALUE = (
     "`effects_barrier` was given the timeout {timeout!r}. A timeout is a number of seconds, zero or more, or None to "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from effects import _errors as errors
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 MSG_CUSTOM_CALL = (
     "The custom call `{target}` at {where}, in {function}, failed. A handler that returns an error ends its program, "

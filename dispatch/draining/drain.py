@@ -34,8 +34,8 @@ from effects.dispatch.draining.texts import replay_text
 from effects.dispatch.draining.watchdog import Running, Watch
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
-from effects.lowering.host.native import native
-from effects.lowering.host.sites import KnownSites
+from effects.lowering.native_module import native
+from effects.lowering.sites import KnownSites
 
 MSG_CANCELLED = "The {effect} at {where} did not run. Its program had failed before. See the error of that program."
 MSG_PROCESS_ENDS = (

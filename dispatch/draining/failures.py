@@ -19,7 +19,7 @@ from effects.dispatch.draining.failed_program import FailedProgram
 from effects.dispatch.draining.failure_log import SourceLine, first_of_each_line, line_of, log_failure, log_warnings
 from effects.dispatch.draining.kept import clear_callers, clear_frames, held_bytes
 from effects.dispatch.streams.table import Streams, UserThread
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 Owner = tuple[int, UserThread | None]
 """Whose failures: the thread of a stream, or who stands for the thread where streams are not one thread's."""

@@ -30,7 +30,7 @@ from effects.dispatch.draining.background import MSG_NO_THREAD, Workers
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 MSG_NEVER_DONE = (
     "{count} of {function} {were} started and never done{where}. What is started is done once in the same program, and "

@@ -12,7 +12,7 @@ from effects._model.registry import effect_names
 from effects.dispatch.draining.barrier import MSG_WHILE_TRACING, effects_barrier
 from effects.dispatch.draining.observers import Capture, Handler, captures
 from effects.dispatch.draining.runtime import runtime
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 MSG_HANDLER = (
     "`add_handler` was given {handler}, which has no method `handle` and cannot be called. A handler takes one "

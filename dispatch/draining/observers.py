@@ -17,7 +17,7 @@ from effects._model.record import Record, Records
 from effects._model.site import Site
 from effects.dispatch.draining.kept import traceback_from_user
 from effects.dispatch.streams.outputs import may_wait, share
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 MSG_HANDLER_FAILED = (
     "The handler `{handler}` raised {error} for {records}. A handler's error is reported once; it gets the records "

@@ -12,7 +12,7 @@ from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.output_tokens import FailedOnSome, failed_on_some_devices
 from effects.dispatch.streams.table import Streams
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 MSG_NOT_OVER = (
     "{failure} That was on {failed}, and the program has not ended on {others} since. A device that waits in a "

@@ -16,7 +16,7 @@ from effects import _jax
 from effects.dispatch.draining.background import Background
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.streams.table import Streams
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 MSG_GLOBAL_TIMEOUT = (
     "The barrier of {count} processes {waited}, and {problem}. It returns when every process has called it and what "

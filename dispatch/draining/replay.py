@@ -28,7 +28,7 @@ from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramK
 from effects.dispatch.draining.kept import traceback_from_user
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.dispatch.streams.outputs import may_wait
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "

@@ -12,7 +12,7 @@ from effects.dispatch.draining.answers import answer_with
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.watchdog import Running, Watch
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 
 def rescue(

@@ -21,8 +21,8 @@ from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.waiting import Waiting
 from effects.dispatch.draining.whole_prints import write_prints_at_once
 from effects.dispatch.streams.table import Streams
-from effects.lowering.host.native import native
-from effects.lowering.host.sites import KnownSites, known_sites
+from effects.lowering.native_module import native
+from effects.lowering.sites import KnownSites, known_sites
 
 MSG_FORKED = (
     "Effects were used in a process that was forked from one which has effects. Only the thread that forks goes on in "

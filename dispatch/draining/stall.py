@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from effects._api.log import LOGGER
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 MSG_PASSED = (
     "Effects of a program of `jax.jit` come ahead of programs of `fx.jit` that were called before: nothing had been "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 
 def stats() -> dict[str, int]:

@@ -13,7 +13,7 @@ from effects.dispatch.draining.drain import Drain
 from effects.dispatch.draining.settling import Settling
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 _MOMENT = 0.05
 """Seconds in which a thread can start and find that there is nothing to wait for."""

@@ -11,7 +11,7 @@ import builtins
 from typing import Any
 
 from effects._config import Config, config
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 _pythons: Any = print
 _at_once: Any = None  # made when it is first needed

@@ -31,7 +31,7 @@ from effects._model.text import FOLLOWS_NUMPY, print_options
 from effects._model.wire import ProgramTraits
 from effects.dispatch.streams.outputs import may_wait, share
 from effects.dispatch.streams.tokens import PlacedTokens, token_memory
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 
 class WouldTrace(Exception):

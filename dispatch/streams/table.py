@@ -14,7 +14,7 @@ from effects._config import Config, config
 from effects._jax import count_fast_paths
 from effects._model.wire import FIRST_NESTED_THREAD, PLACED_THREAD
 from effects.dispatch.streams.stream import SharedStream, Stream, WouldTrace
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 MSG_NO_NUMBER = (
     "A thread called a program with effects while {count} threads had all the numbers that tokens have for threads. A "

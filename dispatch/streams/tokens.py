@@ -21,7 +21,7 @@ from effects._jax import (
     sharding_of_call,
 )
 from effects._model.wire import EPOCH, PLACED_THREAD, STREAM, TOKEN_LENGTH, stream_of
-from effects.lowering.host.native import native
+from effects.lowering.native_module import native
 
 
 class PlacedTokens:

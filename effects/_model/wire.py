@@ -1,7 +1,7 @@
 """The wire: what compiled programs, native code and Python lay out in the same way.
 
 It is written down here and, for native code, in `dispatch/native/wire.h`, and nowhere else. The native module says what
-it was compiled with, and `lowering/host/native.py` compares the two when it loads it.
+it was compiled with, and `lowering/native_module.py` compares the two when it loads it.
 """
 
 import enum

@@ -23,10 +23,15 @@ from effects._model.device import PLATFORMS, platforms_with_handlers
 from effects._model.registry import Order
 from effects._model.site import Site
 from effects._model.wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
-from effects.lowering.emit.common import refuse_several_devices, register_site
-from effects.lowering.emit.counting import calls_handlers
-from effects.lowering.emit.native import emit_call, of_processes, own_devices
-from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
+from effects.lowering.native_calls import (
+    calls_handlers,
+    emit_call,
+    of_processes,
+    own_devices,
+    refuse_several_devices,
+    register_site,
+)
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
 
 if TYPE_CHECKING:
     from effects._model.operation import Called

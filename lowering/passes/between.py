@@ -14,7 +14,7 @@ from effects import _jax
 from effects._model.after import after
 from effects._model.asynchronous import ASYNC, async_done_p, async_start_p
 from effects._model.registry import Effect
-from effects.lowering.passes.tokens import Tokens, token_key
+from effects.lowering.tokens import Tokens, token_key
 
 _KEY = token_key(ASYNC)
 

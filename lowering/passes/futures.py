@@ -35,7 +35,7 @@ from effects.lowering.passes.future_values import (
     is_zero,
     joined,
 )
-from effects.lowering.passes.summary import summarize
+from effects.lowering.summary import summarize
 
 MSG_NEVER_DONE = (
     "The asynchronous operation `{name}` that starts at {start}{updated} is never done. What is started "

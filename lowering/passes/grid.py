@@ -19,7 +19,7 @@ from effects._model.operation import HostAwait, HostRun
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes.summary import summarize
+from effects.lowering.summary import summarize
 
 LANES = f"{pallas.HIDDEN}lane "
 """How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""

@@ -12,9 +12,9 @@ from effects._config import config
 from effects._model.primitive import effect_p
 from effects._model.registry import OF_JAX
 from effects.lowering.holders import find_holder
-from effects.lowering.passes.rewrite import rewritten, with_jaxprs
-from effects.lowering.passes.summary import summarize
-from effects.lowering.passes.tokens import registered_rule
+from effects.lowering.rewrite import rewritten, with_jaxprs
+from effects.lowering.summary import summarize
+from effects.lowering.tokens import registered_rule
 
 
 def take_over(jaxpr: Any) -> Any:

@@ -21,7 +21,7 @@ from effects._model.kernel_log import COUNTS, need_of
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes.summary import summarize
+from effects.lowering.summary import summarize
 
 MSG_UNSUPPORTED = (
     "The effect `{effect}` at {where} records {given}, in a kernel that is compiled for {target}. There a kernel's log "

@@ -7,7 +7,7 @@ from typing import Any
 from effects import _jax
 from effects._model.asynchronous import ASYNC, async_start_p
 from effects.lowering.passes.flights import Flights
-from effects.lowering.passes.summary import summarize
+from effects.lowering.summary import summarize
 
 MSG_REFERENCE_UNDER_WAY = (
     "A reference of type {type} is used at {use}, between the start of `{name}` at {start} and its done at {done}. "

@@ -12,8 +12,8 @@ from typing import Any
 from effects import _jax
 from effects._model.primitive import effect_p
 from effects._model.silent import Silent
-from effects.lowering.passes.rewrite import rewritten, with_jaxprs
-from effects.lowering.passes.summary import summarize
+from effects.lowering.rewrite import rewritten, with_jaxprs
+from effects.lowering.summary import summarize
 
 
 def without_records(jaxpr: Any) -> Any:

@@ -24,7 +24,7 @@ from effects._model.registry import Effect
 from effects._model.site import Operand, Site, Where, flat_arguments
 from effects.lowering.passes.grid import LANES
 from effects.lowering.passes.kernel_log import LogWriter
-from effects.lowering.passes.summary import summarize
+from effects.lowering.summary import summarize
 
 MSG_AWAITED = (
     "The {what} `{name}` at {where} gives results to a kernel that is compiled for a device. Such a kernel cannot call "

@@ -14,11 +14,11 @@ from effects import _jax
 from effects._jax import kernel_logs, mesh_kernels, patches
 from effects._model.primitive import effect_p
 from effects._model.site import Site, Where
+from effects.lowering.effect import bind_record
 from effects.lowering.passes.kernel_log import LogWriter
-from effects.lowering.passes.summary import summarize
-from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
-from effects.lowering.rules.effect import bind_record
 from effects.lowering.rules.kernel_log import LogOptions, plan_log
+from effects.lowering.summary import summarize
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
 MSG_MESH = (
     "A kernel over a mesh has effects at {where}, and is not one kernel for GPUs. The programs of a mesh write their "

@@ -26,13 +26,11 @@ from effects._model.operation_primitives import async_done_p, async_start_p, asy
 from effects._model.primitive import effect_p
 from effects._model.site import Site, stored_dtype
 from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
-from effects.lowering.emit.common import register_site
-from effects.lowering.emit.counting import calls_handlers, is_counted
+from effects.lowering.effect import bind_record
 from effects.lowering.emit.custom_call import lower_started_call, start_call, started_call_p, threaded_call_p
-from effects.lowering.emit.native import emit_call, site_attributes
-from effects.lowering.passes.masks import MaskContext, register_mask_rule
-from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule, token_key
-from effects.lowering.rules.effect import bind_record
+from effects.lowering.masks import MaskContext, register_mask_rule
+from effects.lowering.native_calls import calls_handlers, emit_call, is_counted, register_site, site_attributes
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
 
 MSG_ASYNC_PLATFORM = (
     "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "

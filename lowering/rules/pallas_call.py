@@ -21,16 +21,15 @@ from effects._api.pallas_call import grid_order_of, log_options_of, numbers_in_o
 from effects._jax import kernel_logs, pallas, patches
 from effects._model.primitive import effect_p
 from effects._model.registry import Effect, Order
+from effects.lowering.effect import bind_record
 from effects.lowering.holders import Extra, holds_of_jax
+from effects.lowering.masks import MaskContext, call_lanes, lanes_of, mask_effects, register_mask_rule, takes_lane
 from effects.lowering.passes.bounds import with_and_without_checks, with_bounds_checks, without_bounds_checks
 from effects.lowering.passes.grid import needs_grid, show_grid, visit_grid, with_lane
-from effects.lowering.passes.in_region import in_region, inside
-from effects.lowering.passes.lanes import call_lanes, lanes_of, takes_lane
-from effects.lowering.passes.masks import MaskContext, mask_effects, register_mask_rule
-from effects.lowering.passes.summary import declare_of_grid, summarize
-from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
-from effects.lowering.rules.effect import bind_record
+from effects.lowering.regions import in_region, inside
 from effects.lowering.rules.kernel_log import LogOptions, log_kernel, logged_sites
+from effects.lowering.summary import declare_of_grid, summarize
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
 MSG_INDEX_MAP = (
     "The index map of a kernel has the effect {effect} at {where}. An index map says which block a program of the grid "

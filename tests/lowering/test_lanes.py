@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import effects as fx
-from effects.lowering.passes.lanes import lane_by_lane
+from effects.lowering.masks import lane_by_lane
 
 
 @pytest.fixture(scope="module")

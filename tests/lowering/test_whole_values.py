@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import AxisType
 
 import effects as fx
-from effects.lowering.emit import shards
+from effects.lowering import shards
 from tests.helpers import meet_barrier
 
 P = jax.P

@@ -1,6 +1,6 @@
 """Collectives inside of functions, loops and branches of a region in which devices wait for callbacks.
 
-Wherever a collective stands, it must come after the effects ahead of it: see `lowering/passes/in_region.py`.
+Wherever a collective stands, it must come after the effects ahead of it: see `lowering/regions.py`.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""`fx.error_if` where devices wait for each other: all end the program, or none. See `lowering/rules/cond.py`."""
+"""`fx.error_if` where devices wait for each other: all end the program, or none. See `lowering/control_flow.py`."""
 
 import functools
 import itertools

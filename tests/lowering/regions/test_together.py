@@ -1,4 +1,4 @@
-"""Devices that all come to a callback go on from it together, or fail together: see `lowering/passes/in_region.py`."""
+"""Devices that all come to a callback go on from it together, or fail together: see `lowering/regions.py`."""
 
 import functools
 import itertools

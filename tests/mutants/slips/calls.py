@@ -54,7 +54,7 @@ SLIPS = (
     ),
     Slip(
         "calls.summarized_again",
-        "lowering/passes/summary.py",
+        "lowering/summary.py",
         "@_jax.weakref_lru_cache\n",
         "",
         "Functions are summarized as often as they are called.",
@@ -62,7 +62,7 @@ SLIPS = (
     ),
     Slip(
         "calls.diverging_again",
-        "lowering/rules/shard_map.py",
+        "lowering/shard_map.py",
         "@_jax.weakref_lru_cache\ndef _may_diverge",
         "def _may_diverge",
         "In a region it is found out as often as functions are called whether devices may diverge in them.",

@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-FILE = "lowering/passes/differentiation.py"
+FILE = "lowering/derivatives.py"
 INSIDE = "tests/dispatch/test_order_inside.py"
 TRANSFORMATIONS = "tests/transformations/test_transformations.py"
 

@@ -63,7 +63,7 @@ SLIPS = (
     ),
     Slip(
         "kernels.lanes_of_a_mesh",
-        "lowering/passes/batching.py",
+        "lowering/batching.py",
         "if _jax.calls_mesh_kernel(call):",
         "if False:",
         "A kernel over a mesh of which nothing is mapped has its effects once under `vmap`.",
@@ -71,7 +71,7 @@ SLIPS = (
     ),
     Slip(
         "kernels.mask_of_a_mesh",
-        "lowering/rules/custom_functions.py",
+        "lowering/control_flow.py",
         "if _jax.calls_mesh_kernel(call):",
         "if False:",
         "A kernel over a mesh in a branch has its effects in lanes that do not take it.",

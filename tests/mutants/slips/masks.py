@@ -2,8 +2,8 @@
 
 from tests.mutants.slip import Slip
 
-EFFECT = "lowering/rules/effect.py"
-BATCHING = "lowering/passes/batching.py"
+EFFECT = "lowering/effect.py"
+BATCHING = "lowering/batching.py"
 TRANSFORMATIONS = "tests/transformations/test_transformations.py"
 
 
@@ -73,7 +73,7 @@ SLIPS = (
     ),
     Slip(
         "masks.custom_vmap",
-        "lowering/rules/custom_functions.py",
+        "lowering/control_flow.py",
         "outs = jax.lax.cond(active.any(), ",
         "outs = jax.lax.cond(active.all(), ",
         "The effects of a custom_vmap's rule, which is for all lanes together, are lost if one lane is not there.",
@@ -81,7 +81,7 @@ SLIPS = (
     ),
     Slip(
         "masks.region",
-        "lowering/rules/shard_map.py",
+        "lowering/shard_map.py",
         "lambda active, *args: tuple(ctx.mask(jaxpr, active, args)),",
         "lambda active, *args: tuple(ctx.mask(jaxpr, active | True, args)),",
         "In a region under a predicate that differs between lanes, all lanes have the effects.",
@@ -89,7 +89,7 @@ SLIPS = (
     ),
     Slip(
         "masks.custom_vjp_forward",
-        "lowering/rules/custom_functions.py",
+        "lowering/control_flow.py",
         "return lambda active, _, *args: _mask_function(forward, active, args)",
         "return lambda active, _, *args: _mask_function(forward, active | True, args)",
         "The forward rule of a custom_vjp shows its effects in lanes that are not there.",
@@ -97,7 +97,7 @@ SLIPS = (
     ),
     Slip(
         "masks.gradients",
-        "lowering/passes/summary.py",
+        "lowering/summary.py",
         "if eqn.primitive is print_grad_p or has_effects(eqn):",
         "if has_effects(eqn):",
         "The gradients of lanes that are not in a branch are printed, too.",
@@ -105,7 +105,7 @@ SLIPS = (
     ),
     Slip(
         "masks.no_effects_yet",
-        "lowering/passes/in_region.py",
+        "lowering/regions.py",
         "ends.first is None or ",
         "",
         "A branch without effects of its own yet, inside of one that differs between lanes, is an error.",

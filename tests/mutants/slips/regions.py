@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-RULE = "lowering/rules/shard_map.py"
+RULE = "lowering/shard_map.py"
 REGION = "dispatch/native/order/region.cc"
 ORDER = "dispatch/native/order/release_order.cc"
 NATIVE = "tests/native/region_test.cc"
@@ -69,7 +69,7 @@ SLIPS = (
     ),
     Slip(
         "regions.skips_nothing",
-        "lowering/rules/cond.py",
+        "lowering/control_flow.py",
         "skip_p.bind(token, count=n) if n else token",
         "token",
         "A device has had fewer effects behind a branch than others, and keeps a callback from its place.",
@@ -77,7 +77,7 @@ SLIPS = (
     ),
     Slip(
         "regions.counts_one_turn",
-        "lowering/passes/counts.py",
+        "lowering/regions.py",
         'eqn.params["length"] * n',
         "n",
         "A device skips too few numbers of a loop in another branch.",
@@ -85,7 +85,7 @@ SLIPS = (
     ),
     Slip(
         "regions.counts_turns_that_differ",
-        "lowering/passes/counts.py",
+        "lowering/regions.py",
         "        if any(count is None for count in inner):\n            return None\n",
         "        if eqn.primitive is _jax.while_p:\n            continue\n",
         "Devices whose turns differ are taken to have had equally many effects.",
@@ -184,7 +184,7 @@ SLIPS = (
     ),
     Slip(
         "regions.ends_alone",
-        "lowering/rules/cond.py",
+        "lowering/control_flow.py",
         "if asks(ctx.eqn):",
         "if False:",
         "A device ends the program alone, and the others wait for it in a collective.",
@@ -192,7 +192,7 @@ SLIPS = (
     ),
     Slip(
         "regions.asks_in_a_branch",
-        "lowering/passes/in_region.py",
+        "lowering/regions.py",
         "if goes_on.first is not None or ends.first is None or ends.first is not ends.last:",
         "if goes_on.first is not None or ends.first is None:",
         "A branch of the user's that ends the program is taken by all devices, with the effects ahead of that.",
@@ -200,7 +200,7 @@ SLIPS = (
     ),
     Slip(
         "regions.all_are_wrong",
-        "lowering/rules/cond.py",
+        "lowering/control_flow.py",
         "mask_effects(ends_all, active, args)",
         "mask_effects(ends_all, active | True, args)",
         "A device ends the program where another one is wrong.",
@@ -208,7 +208,7 @@ SLIPS = (
     ),
     Slip(
         "regions.asks_where_not_all_come",
-        "lowering/passes/in_region.py",
+        "lowering/regions.py",
         "return in_region()._replace(all_come=False)",
         "return in_region()",
         "Devices ask each other in a branch that not all of them take: a deadlock.",
@@ -216,7 +216,7 @@ SLIPS = (
     ),
     Slip(
         "regions.masked_lanes_ask",
-        "lowering/rules/cond.py",
+        "lowering/control_flow.py",
         "    if ends_program(ctx.eqn):\n        index = jnp.where",
         "    if False:\n        index = jnp.where",
         "Devices end a program since a predicate holds in a lane that is not there.",
@@ -224,7 +224,7 @@ SLIPS = (
     ),
     Slip(
         "regions.ends_by_itself",
-        "lowering/rules/effect.py",
+        "lowering/effect.py",
         "site.results is None or site.content.comes_without_lanes",
         "site.results is None or site.content.raises_itself",
         "A device ends the program alone where lanes have left no branch of the `fx.error_if`.",
@@ -232,7 +232,7 @@ SLIPS = (
     ),
     Slip(
         "regions.grid_is_a_branch",
-        "lowering/rules/while_.py",
+        "lowering/control_flow.py",
         "region._replace(turns_agree=False) if region.turns_agree else in_branch()",
         "in_branch()",
         "Devices do not go on together from a callback of a simulated kernel.",
@@ -240,7 +240,7 @@ SLIPS = (
     ),
     Slip(
         "regions.loops_in_kernels_agree",
-        "lowering/rules/while_.py",
+        "lowering/control_flow.py",
         "region._replace(turns_agree=False) if region.turns_agree else in_branch()",
         "region if region.turns_agree else in_branch()",
         "Loops of a kernel are taken to make as many turns on all devices.",

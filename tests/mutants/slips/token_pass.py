@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-THREAD = "lowering/passes/thread.py"
+THREAD = "lowering/thread.py"
 IN_THREAD = "tests/lowering/test_thread.py"
 UNORDERED = "tests/dispatch/devices/test_unordered.py"
 COLLECTIVES = "tests/lowering/regions/test_collectives.py"
@@ -10,7 +10,7 @@ COLLECTIVES = "tests/lowering/regions/test_collectives.py"
 SLIPS = (
     Slip(
         "token_pass.call_number",
-        "lowering/emit/native.py",
+        "lowering/native_calls.py",
         "traits = call_traits(has, devices, call)",
         "traits = call_traits(has, devices, 0)",
         "Over several devices XLA makes one of two equal unordered records.",
@@ -18,7 +18,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.call_number_is_one",
-        "lowering/rules/effect.py",
+        "lowering/effect.py",
         "call = 0 if site.effect.ordered else ctx.call",
         "call = 0 if site.effect.ordered else 1",
         "The same, by another way: all unordered records of a program have one number.",
@@ -66,7 +66,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.collective_in_function",
-        "lowering/passes/in_region.py",
+        "lowering/regions.py",
         "return is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))",
         "return is_collective(eqn)",
         "A collective inside of a function without effects is not tied to the effects ahead of it: a deadlock.",

@@ -19,8 +19,8 @@ from effects._jax import patches
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects.lowering.holders import describe, find_holder
-from effects.lowering.passes.masks import mask_effects
-from effects.lowering.passes.summary import has_effects, summarize
+from effects.lowering.masks import mask_effects
+from effects.lowering.summary import has_effects, summarize
 
 MSG_UNAVAILABLE = (
     "The call of `{name}` at {where} is in a `while` loop that is linearized. JAX runs such a loop once more for the "

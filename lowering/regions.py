@@ -15,7 +15,7 @@ And a device whose callback has been answered may wait in a collective for one w
 If that callback then fails, or runs a program on the device that waits, the collective never ends. So devices go on
 together from a call with results. All of them must come there, and each must have had as many effects before: else the
 next effect of a device that waits may be ahead of those of the others, and keep them from coming. So it is in regions
-without a `while` whose turns have effects. Branches see to it that they have equally many: `lowering/rules/cond.py`.
+without a `while` whose turns have effects. Branches see to it that they have equally many: `lowering/control_flow.py`.
 
 Lastly, `fx.error_if` is a `cond`, of which the devices know nothing where nothing is wrong. Where all come to it they
 ask each other ahead of it, and all take it if one does: see there too.
@@ -25,13 +25,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from effects import _jax
 from effects._api.check import End
+from effects._model.asynchronous import async_done_p
 from effects._model.primitive import effect_p
-from effects.lowering.passes.summary import is_collective, summarize
+from effects.lowering.summary import effects_of, is_collective, summarize
+from effects.lowering.tokens import counts, token_key
 
 
 class InRegion(NamedTuple):
@@ -100,3 +103,44 @@ def ends_program(eqn: Any) -> bool:
 def communicates(eqn: Any) -> bool:
     """Whether devices communicate in this equation, or inside it."""
     return is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))
+
+
+# How many effects a jaxpr counts, where that is known before it runs.
+
+_CALLS = {
+    *(_jax.jit_p, _jax.remat_p, _jax.shard_map_p, _jax.custom_jvp_call_p, _jax.custom_vjp_call_p),
+    *_jax.annotated_calls(),
+}
+"""Primitives that call their one jaxpr once."""
+
+
+def counts_in(jaxpr: Any) -> Mapping[str, int] | None:
+    """How many effects a device counts in a jaxpr under each key; None if that is not known. Where branches differ it
+    is the most of them: see `lowering/control_flow.py`. An `fx.error_if` counts for nothing, since what goes on has
+    passed it."""
+    return _counts_in(_jax.closed_jaxpr(jaxpr))
+
+
+@_jax.weakref_lru_cache
+def _counts_in(jaxpr: Any) -> Mapping[str, int] | None:
+    total = Counter[str]()
+    for eqn in jaxpr.jaxpr.eqns:
+        keys = {key for effect in effects_of(eqn.effects) if counts(key := token_key(effect))}
+        if not keys or ends_program(eqn):
+            continue
+        if eqn.primitive in (effect_p, async_done_p):  # one record; only the done of an asynchronous callback counts
+            total.update(keys)
+            continue
+        inner = [counts_in(each) for each in _jax.jaxprs_in(eqn.params)]
+        if any(count is None for count in inner):
+            return None
+        if eqn.primitive is _jax.cond_p and "branches_platforms" not in eqn.params:
+            found = {key: max(count.get(key, 0) for count in inner) for key in keys}
+        elif eqn.primitive is _jax.scan_p:
+            found = {key: eqn.params["length"] * n for key, n in inner[0].items()}
+        elif eqn.primitive in _CALLS:
+            [found] = inner
+        else:
+            return None
+        total.update(found)
+    return total

@@ -25,14 +25,13 @@ from effects._config import config
 from effects._model.after import after
 from effects._model.asynchronous import ASYNC
 from effects._model.wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
-from effects.lowering.emit.record import Edges, close_p
-from effects.lowering.passes.counts import counts_in
-from effects.lowering.passes.in_region import InRegion, ends_program, in_region, inside
+from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
-from effects.lowering.passes.masks import MaskContext, register_mask_rule
-from effects.lowering.passes.summary import begins_with_record, effects_of, ends_with_record, summarize
-from effects.lowering.passes.tokens import TokenContext, Tokens, register_token_rule
-from effects.lowering.passes.tokens import counts as counts_effects
+from effects.lowering.record import Edges, close_p
+from effects.lowering.regions import InRegion, counts_in, ends_program, in_region, inside
+from effects.lowering.summary import begins_with_record, effects_of, ends_with_record, summarize
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
+from effects.lowering.tokens import counts as counts_effects
 
 MSG_REGION_WITHOUT_NATIVE = (
     "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "

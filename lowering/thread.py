@@ -18,12 +18,12 @@ from effects import _jax
 from effects._model.after import after
 from effects._model.asynchronous import ASYNC
 from effects._model.registry import registered_effects
-from effects.lowering.emit.record import NO_EDGES, Edges
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes.in_region import InRegion, asks, communicates, in_region, inside
 from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
-from effects.lowering.passes.summary import effects_of, is_collective, is_ordered_record, summarize
-from effects.lowering.passes.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
+from effects.lowering.record import NO_EDGES, Edges
+from effects.lowering.regions import InRegion, asks, communicates, in_region, inside
+from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
+from effects.lowering.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
 
 MSG_MISSING_RULE = (
     "Effect {effects} reached the primitive `{primitive}` at {where}, which has no token rule. Effects need one "

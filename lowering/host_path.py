@@ -26,11 +26,10 @@ from effects._model.wire import (
     TAKE_TARGET,
     RecordTrait,
 )
-from effects.lowering.emit.common import refuse_missing_platform, refused_per_shard, register_site
-from effects.lowering.emit.record import Edges, close_p, gate_p, skip_p
-from effects.lowering.host.publish import publish_end, publish_in_program, publish_untracked
-from effects.lowering.host.sites import known_sites
-from effects.lowering.rules.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
+from effects.lowering.native_calls import refuse_missing_platform, refused_per_shard, register_site
+from effects.lowering.record import Edges, close_p, gate_p, skip_p
+from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
+from effects.lowering.sites import known_sites, publish_end, publish_in_program, publish_untracked
 
 MSG_EXPORTED_OPERATION = (
     "An exported program with asynchronous operations is called where there are no native handlers. What is in flight "

@@ -16,7 +16,7 @@ from effects import _jax
 from effects._jax import patches
 from effects._model.primitive import effect_p
 from effects.lowering.holders import Extra, Holder, on_holder
-from effects.lowering.passes.masks import MSG_MASKED_STATE, masked, needs_masks
+from effects.lowering.masks import MSG_MASKED_STATE, masked, needs_masks
 
 _Rule = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
+from effects._config import config
 from effects._model.after import after_p
 from effects._model.device import PLATFORMS
 from effects._model.registry import Order
@@ -21,10 +22,12 @@ from effects._model.wire import (
     AHEAD_ATTRIBUTE,
     CALL_TARGET,
     CLOSE_TARGET,
+    COUNT_STEP,
     ENTER_STEP,
     ENTER_TARGET,
     FAIL_AS_ONE_ATTRIBUTE,
     GATE_TARGET,
+    INDEX,
     LEAVE_STEP,
     LEAVE_TARGET,
     RECORD_TARGET,
@@ -36,14 +39,147 @@ from effects._model.wire import (
     UNTRACKED_CALL_TARGET,
     UNTRACKED_TARGET,
     RecordTrait,
+    TokenStep,
     call_traits,
     counts,
+    step_numbers,
 )
-from effects.lowering.emit.common import refused_per_shard, register_site
-from effects.lowering.emit.counting import is_counted, place_of_token, steps_of_record, take_ahead, take_steps
-from effects.lowering.emit.record import NO_EDGES, Edges, close_p, gate_p, skip_p
-from effects.lowering.emit.shards import call_shards, call_whole
-from effects.lowering.rules.shard_map import enter_p, leave_p
+from effects.lowering.native_module import has_usable_driver
+from effects.lowering.record import NO_EDGES, Edges, close_p, gate_p, skip_p
+from effects.lowering.shard_map import enter_p, leave_p
+from effects.lowering.shards import call_shards, call_whole
+from effects.lowering.sites import known_sites
+
+# Whether a program calls handlers of the native module, and who counts its effects.
+#
+# A CPU's handlers read tokens where they lie and write the next ones. On a GPU they see copies, later, and write
+# nothing: there, and in programs for several platforms of which one is such, the call gives the token back as it came,
+# and the program makes of it what the handler would. Of records that follow each other each call says how many are
+# ahead of it, and what is added behind each of them but the last is used by none.
+
+
+def calls_handlers(ctx: Any) -> bool:
+    """Whether what is lowered calls handlers: those of all its platforms, with the setting `native`."""
+    return config.native and have_handlers(ctx)
+
+
+def have_handlers(ctx: Any) -> bool:
+    """Whether there are handlers on all platforms that this is lowered for.
+
+    Those of a GPU need a driver. In a process without such a GPU it is another process that will run the program.
+    """
+    for platform in _jax.platforms_here(ctx):
+        row = PLATFORMS.get(platform)
+        if row is None or row.records != "native":
+            return False
+        runs_here = row.needs_driver and not _jax.is_for_export(ctx) and _jax.missing_platform(ctx) is None
+        if runs_here and not has_usable_driver():
+            return False
+    return True
+
+
+def is_counted(ctx: Any) -> bool:
+    """Whether the program counts by itself."""
+    rows = (PLATFORMS.get(platform) for platform in _jax.platforms_of(ctx))
+    return any(row is not None and row.records == "native" and not row.tokens_on_host for row in rows)
+
+
+def steps_of_record(ordered: bool, edges: Edges, ahead: int = 0) -> list[TokenStep]:
+    """What a record makes of its token, or the last one of a region of the token around."""
+    if edges.leaves or edges.enters:
+        inside = [LEAVE_STEP] if edges.leaves else [ENTER_STEP, *[COUNT_STEP] * ordered]
+        return [*[counts(ahead)] * (ahead > 0 and edges.enters), *inside]
+    return [counts(ahead + ordered)] if ahead or ordered else []
+
+
+def take_ahead(token: Any, length: int) -> tuple[Any, int]:
+    """A token without the effects that the program has added to it, and their number."""
+    ahead, each = 0, np.array(step_numbers(COUNT_STEP, length)[1], np.uint32)
+    while True:
+        before, added = _jax.added_to(token)
+        if added is None or not np.array_equal(added, each * added[INDEX]):
+            return token, ahead
+        token, ahead = before, ahead + int(added[INDEX])
+
+
+def place_of_token(edges: Edges) -> int:
+    """Which operand of a record's call the token is that it gives back."""
+    return int(edges.leaves and not edges.enters)
+
+
+def take_steps(ctx: Any, token: Any, steps: Sequence[TokenStep], aval: Any, replicated: bool) -> Any:
+    """The token after these steps. `replicated`: as for the call that gave it back."""
+    for step in steps:
+        token = _jax.mask_and_add(token, *step_numbers(step, aval.shape[0]))
+        if replicated:
+            _jax.mark_replicated(ctx.replace(avals_out=[aval]), _jax.owner_of(token))
+    return token
+
+
+# What lowerings on every platform do.
+
+MSG_UNTRACKED_SHARDED = (
+    "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. JAX keeps the order "
+    "of effects on one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of "
+    "`jax.jit`, or around `jax.pmap`; where jit is disabled, or JAX looks for a NaN, do without."
+)
+
+MSG_NO_DEVICE = (
+    "Effect `{effect}` at {where} is in a program that is lowered for {platform}, and this process has no such "
+    "device. Effects are published from there by callbacks of JAX's, which it makes only for devices of this process. "
+    "Lower the program where there is one, or export it with `fx.export(f, platforms=[{platform!r}])`."
+)
+
+MSG_ON_HOST = (
+    "Effect `{effect}` at {where} is in a part of a program for {platforms} that `compute_on('device_host')` leaves to "
+    "the host. XLA finds no handlers there, and would end the process. Move the effect out of that part: what goes in "
+    "and what comes out can be shown around it."
+)
+
+MSG_PER_SHARD_HERE = (
+    "Effect `{effect}` at {where} has `{option}=True` {place}. How arrays are sharded is not known there. Leave out "
+    "`{option}=True`, or {remedy}."
+)
+
+
+def register_site(ctx: Any, site: Site) -> None:
+    """Makes the site known for as long as the program may bring its records. Refuses one where XLA has no handlers."""
+    if platforms := " and ".join(_jax.left_to_host_by(ctx)):
+        raise _jax.Refused(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
+    claim = known_sites.register(site.portable)
+    # JAX exports no program that keeps an object. Whoever calls what was exported has the claim: `fx.Exported`.
+    if not (site.content.is_portable and _jax.is_for_export(ctx)):
+        _jax.keep_with_program(ctx, claim)
+
+
+def lower_as_jax(ctx: Any, operands: Sequence[Any], site: Site) -> Sequence[Any] | None:
+    """Lowers what was a callback of JAX's own without `ordered=True` as JAX does, where there is no other way."""
+    if (origin := site.origin) is None or origin.ordered or not _is_refused(ctx, site):
+        return None
+    return _jax.mlir.lower_fun(lambda *operands: origin.give_back(site, operands))(ctx, *operands)
+
+
+def refuse_several_devices(ctx: Any, site: Site) -> None:
+    """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
+    if _is_refused(ctx, site):
+        raise _jax.Refused(MSG_UNTRACKED_SHARDED.format(effect=site.effect, where=site.where))
+
+
+def refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
+    option = "per_shard" if site.origin is None else "partitioned"
+    shown = {"effect": site.effect, "where": site.where, "option": option, "place": place, "remedy": remedy}
+    return NotImplementedError(MSG_PER_SHARD_HERE.format(**shown))
+
+
+def refuse_missing_platform(ctx: Any, site: Site) -> None:
+    """Where a record is published by a callback of JAX's."""
+    if (platform := _jax.missing_platform(ctx)) is not None:
+        raise _jax.Refused(MSG_NO_DEVICE.format(effect=site.effect, where=site.where, platform=platform))
+
+
+def _is_refused(ctx: Any, site: Site) -> bool:
+    return bool(_jax.automatic_devices(ctx)) or (site.effect.ordered and _jax.is_for_several_devices(ctx))
+
 
 MSG_REGION_OF_PROCESSES = (
     "Effects in a `jax.shard_map` over an abstract mesh were lowered where there are several processes. A process "

@@ -1,0 +1,287 @@
+"""Branches in a region, where devices may take different ones.
+
+`fx.error_if`: all devices end the program, or none. A device that ended it alone would never come to the next
+collective. The others would wait there, and XLA end the process after a while, with no word of what was wrong.
+
+Others: devices count as many effects in each branch, so that all have had as many behind it. A device skips the numbers
+that only other branches have, and says so at once. So a callback in one branch waits for no device that is not there,
+and devices go on together from one that stands behind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from effects import _errors as errors
+from effects import _jax
+from effects._jax import patches
+from effects._model.primitive import effect_p
+from effects.lowering.holders import loop_with_carried_predicate
+from effects.lowering.masks import (
+    MSG_MISSING_MASK,
+    MaskContext,
+    mask_effects,
+    mask_held,
+    mask_lane_by_lane,
+    register_mask_rule,
+)
+from effects.lowering.record import skip_p
+from effects.lowering.regions import asks, counts_in, ends_program, in_branch, in_region, inside
+from effects.lowering.summary import effects_of
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
+
+
+@register_token_rule(_jax.cond_p)
+def _cond_token_rule(
+    ctx: TokenContext, tokens: Tokens, index: Any, *operands: Any, branches: Sequence[Any], **params: Any
+) -> tuple[Tokens, Sequence[Any]]:
+    if asks(ctx.eqn):
+        index, operands, branches = _taken_by_all(index, operands, branches)
+    with inside(in_branch()):
+        if in_region().branches_skip and not ends_program(ctx.eqn):
+            return _skipping(ctx, tokens, index, operands, branches, params)
+        return ctx.carry(ctx, tokens, index, *operands, branches=branches, **params)
+
+
+def _taken_by_all(index: Any, operands: Sequence[Any], branches: Sequence[Any]) -> tuple[Any, Sequence[Any], Any]:
+    """An `fx.error_if` that all devices take if one does. A mask says on which of them something is wrong."""
+    is_wrong = _jax.as_per_device(index != 0)
+    index = jax.lax.pmax(is_wrong.astype(index.dtype), jax.sharding.get_abstract_mesh().manual_axes)
+    return index, (is_wrong, *operands), tuple(map(_for_all, branches))
+
+
+def _for_all(branch: Any) -> Any:
+    """A branch that all devices take, with whether this one would have ahead of its inputs. Only these call the
+    function, and the others learn from their call that the program has ended elsewhere."""
+
+    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        if eqn.primitive is not effect_p:
+            return _jax.bind(eqn, operands)
+        site = eqn.params["site"]
+        content = dataclasses.replace(site.content, all_end=True)
+        return effect_p.bind(*operands, site=dataclasses.replace(site, content=content))
+
+    ends_all = _jax.trace_to_jaxpr(lambda *args: _jax.interpret(branch, args, apply), branch.in_avals, like=branch)
+    avals = [_jax.per_device(_jax.boolean()), *branch.in_avals]
+    return _jax.trace_to_jaxpr(lambda active, *args: mask_effects(ends_all, active, args), avals, like=branch)
+
+
+def _skipping(
+    ctx: TokenContext, tokens: Tokens, index: Any, operands: Sequence[Any], branches: Sequence[Any], params: Any
+) -> tuple[Tokens, Sequence[Any]]:
+    """Branches that count equally many effects under each key."""
+    counts = [counts_in(branch) for branch in branches]
+    assert None not in counts, "it is known of the whole region"
+    most = [max(count.get(key, 0) for count in counts) for key in tokens]
+    missing = [tuple(n - count.get(key, 0) for key, n in zip(tokens, most, strict=True)) for count in counts]
+    threaded = [ctx.threaded(branch, tokens) for branch in branches]
+    skipping = [_skipping_at_end(*each) if any(each[1]) else each[0] for each in zip(threaded, missing, strict=True)]
+    flat = _jax.cond_p.bind(index, *tokens.values(), *operands, branches=tuple(skipping), **params)
+    return dict(zip(tokens, flat, strict=False)), flat[len(tokens) :]
+
+
+def _skipping_at_end(threaded: Any, missing: tuple[int, ...]) -> Any:
+    """A branch with tokens ahead of its results, which skips so many numbers of each at its end."""
+
+    def skip(*args: Any) -> list[Any]:
+        outs = _jax.evaluate(threaded, args)
+        tokens = [skip_p.bind(token, count=n) if n else token for token, n in zip(outs, missing, strict=False)]
+        return [*tokens, *outs[len(missing) :]]
+
+    return _jax.trace_to_jaxpr(skip, threaded.in_avals, like=threaded)
+
+
+@register_mask_rule(_jax.cond_p)
+def _mask_cond(
+    ctx: MaskContext, active: Any, index: Any, *operands: Any, branches: Sequence[Any], **params: Any
+) -> Sequence[Any]:
+    """A lane that is not there ends no program, nor does a device come to where programs end for its sake."""
+    if ends_program(ctx.eqn):
+        index = jnp.where(active, index, 0)
+        return _jax.cond_p.bind(index, *operands, branches=branches, **params)
+    return mask_held(ctx.eqn, active, [index, *operands])
+
+
+# `while` in forms that JAX gives it: for all lanes at once, and in `checkify`.
+#
+# How tokens are carried says the holder, also where the condition has effects.
+
+
+@register_token_rule(_jax.while_p)
+def _while_token_rule(
+    ctx: TokenContext, tokens: Tokens, *args: Any, cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, **params: Any
+) -> tuple[Tokens, Sequence[Any]]:
+    if cond_jaxpr.out_avals[0].shape:  # by JAX: under `vmap`, loops with effects of ours have been given masks
+        if any(effect.ordered for effect in effects_of(cond_jaxpr.effects)):
+            names = ", ".join(sorted(map(str, ctx.effects)))
+            raise errors.MissingTokenRule(MSG_MISSING_MASK.format(effects=names, primitive="while", where=ctx.where))
+        cond_jaxpr, body_jaxpr = _without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, params["body_nconsts"])
+        args = (*args[:cond_nconsts], *args)
+        params["body_nconsts"] += cond_nconsts
+    region = in_region()
+    with inside(region._replace(turns_agree=False) if region.turns_agree else in_branch()):
+        return ctx.carry(
+            ctx, tokens, *args, cond_jaxpr=cond_jaxpr, body_jaxpr=body_jaxpr, cond_nconsts=cond_nconsts, **params
+        )
+
+
+def _without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int) -> tuple[Any, Any]:
+    """A loop whose condition differs between lanes as JAX lowers it: while any lane goes on, the body runs for all of
+    them, effects included, and what it makes of those that have ended is dropped.
+
+    The body then takes the condition's constants ahead of its own.
+    """
+
+    def condition(*flat: Any) -> list[Any]:
+        return [_jax.evaluate(cond_jaxpr, flat)[0].any()]
+
+    def body(*flat: Any) -> list[Any]:
+        consts, rest, carry = flat[:cond_nconsts], flat[cond_nconsts:], flat[cond_nconsts + body_nconsts :]
+        after = _jax.evaluate(body_jaxpr, rest)
+        [goes_on] = _jax.evaluate(cond_jaxpr, [*consts, *carry])
+        return [
+            jnp.where(jax.lax.expand_dims(goes_on, range(goes_on.ndim, new.ndim)), new, old)
+            for new, old in zip(after, carry, strict=True)
+        ]
+
+    avals = [*cond_jaxpr.in_avals[:cond_nconsts], *body_jaxpr.in_avals]
+    return (
+        _jax.trace_to_jaxpr(condition, cond_jaxpr.in_avals, like=cond_jaxpr),
+        _jax.trace_to_jaxpr(body, avals, like=body_jaxpr),
+    )
+
+
+def _asked_once(params: dict[str, Any]) -> Any:
+    """A loop whose condition has effects, as a jaxpr that carries the predicate. `checkify` would ask the condition
+    twice in each iteration."""
+    cond, body, split = params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"]
+    if not effects_of(cond.effects):
+        return None
+    others = {name: value for name, value in params.items() if not name.startswith(("cond_", "body_"))}
+    of_body = range(split, split + params["body_nconsts"])
+    avals = [*cond.in_avals[:split], *body.in_avals]
+    return loop_with_carried_predicate(avals, cond, range(split), body, of_body, others)
+
+
+@patches.once_imported(patches.CHECKIFY)
+def _implement_checkify() -> None:
+    patches.implements("while in checkify")(_jax.checkifying_instead(_asked_once))
+
+
+# `custom_linear_solve`, which holds several functions of which one runs.
+
+
+@register_token_rule(_jax.linear_solve_p)
+def _linear_solve_token_rule(
+    ctx: TokenContext, tokens: Tokens, *args: Any, const_lengths: Any, jaxprs: Any
+) -> tuple[Tokens, list[Any]]:
+    """What runs is `solve`; the other functions are for differentiation and transposition."""
+    begin = const_lengths.matvec + const_lengths.vecmat
+    solve_consts = args[begin : begin + const_lengths.solve]
+    return ctx.thread(jaxprs.solve, tokens, [*solve_consts, *args[sum(const_lengths) :]])
+
+
+@register_mask_rule(_jax.linear_solve_p)
+def _mask_linear_solve(ctx: MaskContext, active: Any, *args: Any, const_lengths: Any, jaxprs: Any) -> Sequence[Any]:
+    """What runs is `solve`."""
+    at = const_lengths.matvec + const_lengths.vecmat
+    return ctx.primitive.bind(
+        *args[:at],
+        active,
+        *args[at:],
+        const_lengths=const_lengths._replace(solve=const_lengths.solve + 1),
+        jaxprs=jaxprs._replace(solve=ctx.masked(jaxprs.solve)),
+    )
+
+
+# Functions with rules of their own for transformations: `custom_jvp`, `custom_vjp` and `custom_vmap`.
+#
+# When tokens are threaded their transformations are over, and they are no more than their bodies (see `holders.py`).
+# When effects get masks they are still to come, so each rule gets the predicate ahead of its arguments, too.
+
+
+def _mask_function(fun: Callable[..., Sequence[Any]], active: Any, args: Sequence[Any]) -> list[Any]:
+    """Calls a function of flat values, with its effects only where `active` holds. What JAX does not trace, such as
+    zeros that are known to be so, goes in and out as it is."""
+    known: list[Any] = []
+
+    def flat(values: Sequence[Any]) -> list[Any]:
+        given = iter(values)
+        outs = fun(*[next(given) if _jax.is_value(x) else x for x in args])
+        known[:] = [None if _jax.is_value(out) else out for out in outs]
+        return [out for out in outs if _jax.is_value(out)]
+
+    values = [x for x in args if _jax.is_value(x)]
+    outs = iter(mask_effects(jax.make_jaxpr(flat)(values), active, values))
+    return [next(outs) if out is None else out for out in known]
+
+
+def _mask_first(fun: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+    """The function with the predicate ahead of its arguments."""
+    return lambda active, *args: _mask_function(fun, active, args)
+
+
+@register_mask_rule(_jax.custom_jvp_call_p)
+def _mask_custom_jvp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    """The function and its rule, each with the predicate ahead."""
+
+    def masked_rule(rule: Any) -> Any:
+        def with_both(*both: Any) -> Sequence[Any]:
+            half = len(both) // 2
+            return _mask_function(rule, both[0], [*both[1:half], *both[half + 1 :]])
+
+        return with_both
+
+    return _jax.bind_custom_jvp(params, [active, *args], _mask_first, masked_rule)
+
+
+@register_mask_rule(_jax.custom_vjp_call_p)
+def _mask_custom_vjp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    """The function and its rules, each with the predicate ahead, which is a residual too."""
+
+    def masked_forward(forward: Any) -> Any:
+        # Each input comes with whether it is differentiated.
+        return lambda active, _, *args: _mask_function(forward, active, args)
+
+    return _jax.bind_custom_vjp(params, [active, *args], _mask_first, masked_forward, _mask_first)
+
+
+@register_mask_rule(_jax.custom_vmap_p)
+def _mask_custom_vmap(
+    ctx: MaskContext, active: Any, *args: Any, call: Any, rule: Any, in_tree: Any, out_tree: Any
+) -> Sequence[Any]:
+    """The rule is for all lanes together: its effects happen if any lane is there. The rule of `plgpu.kernel` is JAX's
+    and not the user's, so that kernel is called for one lane after the other."""
+    if _jax.calls_mesh_kernel(call):
+        return mask_lane_by_lane(ctx.eqn, active, args)
+
+    def masked_rule(size: int, batched: Any, active: Any, *args: Any) -> tuple[Any, Any]:
+        outs_batched: list[Any] = []
+
+        def flat(*args: Any) -> list[Any]:
+            outs, which = rule(size, list(in_tree.unflatten(batched[1:])), *in_tree.unflatten(args))
+            outs_batched.append(which)
+            return jax.tree.leaves(outs)
+
+        # A branch, and no mask: its effects have no lanes, and a mask without lanes is one that always holds.
+        jaxpr = jax.make_jaxpr(flat)(*args)
+
+        def skip(*args: Any) -> list[Any]:
+            return [jax.lax.full(aval.shape, 0, aval.dtype) for aval in jaxpr.out_avals]
+
+        outs = jax.lax.cond(active.any(), lambda *args: _jax.evaluate(jaxpr, args), skip, *args)
+        return out_tree.unflatten(outs), outs_batched[0]
+
+    return ctx.primitive.bind(
+        active,
+        *args,
+        call=ctx.masked(call),
+        rule=masked_rule,
+        in_tree=_jax.custom_vmap_arguments(1 + len(args)),
+        out_tree=out_tree,
+    )

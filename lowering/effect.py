@@ -1,0 +1,113 @@
+"""The effects themselves: each becomes a record, and where only some lanes are there it has a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from effects import _errors as errors
+from effects import _jax
+from effects._api.custom_call_primitive import custom_call_p
+from effects._api.print import print_grad_p
+from effects._model.primitive import effect_p
+from effects._model.site import Site, size_operands
+from effects._model.wire import TOKEN_LENGTH
+from effects.lowering import host_path as _callbacks
+from effects.lowering import native_calls as _native
+from effects.lowering.masks import MaskContext, register_mask_rule
+from effects.lowering.native_calls import calls_handlers, have_handlers, lower_as_jax, refuse_several_devices
+from effects.lowering.record import close_p, record_p
+from effects.lowering.regions import OUTSIDE, in_region
+from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, rejoin_p
+from effects.lowering.shards import checking_sharding
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
+
+
+@register_token_rule(effect_p)
+def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site) -> tuple[Tokens, list[Any]]:
+    return bind_record(ctx, tokens, operands, site)
+
+
+def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site: Site) -> tuple[Tokens, list[Any]]:
+    """Publishes a record in place of an equation."""
+    key = token_key(site.effect)
+    # Ordered calls differ in their tokens. Unordered ones may be the same in all, and still are two.
+    call = 0 if site.effect.ordered else ctx.call
+    around = () if ctx.around is None else (ctx.around,)
+    token = tokens[key] if site.origin is None else checking_sharding(tokens[key], site)
+    *results, token = _jax.stage(
+        record_p,
+        token,
+        *around,
+        *size_operands(site),
+        *operands,
+        site=site,
+        call=call,
+        edges=ctx.edges,
+        region=OUTSIDE if site.results is None or site.content.comes_without_lanes else in_region(),
+    )
+    return {key: token}, results
+
+
+@register_mask_rule(effect_p, print_grad_p)
+def _mask_site(ctx: MaskContext, active: Any, *operands: Any, site: Site) -> Sequence[Any]:
+    if site.mask is None:
+        return ctx.primitive.bind(active, *operands, site=site.with_mask())
+    mask, *others = operands
+    return ctx.primitive.bind(mask & active, *others, site=site)
+
+
+@register_mask_rule(custom_call_p)
+def _mask_custom_call(
+    ctx: MaskContext, active: Any, *operands: Any, masked: bool, lanes: Any, lanes_of: Any, **params: Any
+) -> Sequence[Any]:
+    if masked:
+        first = operands[0] & active
+        return ctx.primitive.bind(first, *operands[1:], masked=True, lanes=lanes, lanes_of=lanes_of, **params)
+    same = (False,) * len(lanes)
+    return ctx.primitive.bind(active, *operands, masked=True, lanes=lanes, lanes_of=(same, *lanes_of), **params)
+
+
+# Which lowerings a program has: those of the module that the rows of its platforms name.
+
+# JAX knows no rules of several platforms for what has several results, so that there is one for all.
+
+
+def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
+    """A program that is exported calls handlers, whatever the platform. Where there are none, the process that calls
+    the program puts callbacks of its own in their place."""
+    is_for_export = _jax.is_for_export(ctx)
+    if is_for_export and params["edges"].enters and not have_handlers(ctx):
+        raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
+    return (_native if is_for_export else _module(ctx)).record_lowering(ctx, *args, **params)
+
+
+def _lower_effect(ctx: Any, *operands: Any, site: Site) -> Any:
+    """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
+    if (outs := lower_as_jax(ctx, operands, site)) is not None:
+        return outs
+    refuse_several_devices(ctx, site)
+    return _module(ctx).effect_lowering(ctx, *operands, site=site)
+
+
+def _module(ctx: Any) -> Any:
+    return _native if calls_handlers(ctx) else _callbacks
+
+
+def _lower(primitive: _jax.Primitive) -> Any:
+    return lambda ctx, *args, **params: _module(ctx).LOWERINGS[primitive](ctx, *args, **params)
+
+
+def _rejoin(*tokens: Any) -> list[Any]:
+    own, around = tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
+    return [jnp.concatenate([a, b[TOKEN_LENGTH:]]) for a, b in zip(own, around, strict=True)]
+
+
+_jax.mlir.register_lowering(record_p, _lower_record, cacheable=False)  # as a program keeps its sites
+_jax.mlir.register_lowering(effect_p, _lower_effect, cacheable=False)
+for _primitive in _native.LOWERINGS:
+    _jax.mlir.register_lowering(_primitive, _lower(_primitive), cacheable=_primitive is not close_p)
+_jax.mlir.register_lowering(check_mesh_p, lower_check_mesh)
+_jax.mlir.register_lowering(rejoin_p, _jax.mlir.lower_fun(_rejoin))

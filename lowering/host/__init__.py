@@ -1,1 +1,0 @@
-"""The native module, and what the host publishes and knows by itself."""
