@@ -13,15 +13,13 @@ import typing as _typing
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
 from effects import _jax
+from effects import extensions as extensions
 from effects._api.callback import callback as callback
 from effects._api.check import check as check
 from effects._api.check import error_if as error_if
 from effects._api.log import log as log
 from effects._api.print import print as print
 from effects._api.print import print_grad as print_grad
-from effects._api.progress import Progress as Progress
-from effects._api.progress import progress as progress
-from effects._api.targets import register_custom_call as register_custom_call
 from effects._config import Config as Config
 from effects._config import config as config
 from effects._errors import BarrierTimeout as BarrierTimeout
@@ -42,9 +40,6 @@ from effects._model.record import Record as Record
 from effects._model.registry import Effect as Effect
 from effects._model.registry import register_effect as register_effect
 from effects._model.registry import registered_effects as registered_effects
-from effects.dispatch.calling.export import export as export
-from effects.dispatch.calling.exported import Exported as Exported
-from effects.dispatch.calling.exported import deserialize as deserialize
 from effects.dispatch.calling.jit import jit as jit
 from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
 from effects.dispatch.draining.cells import follow_cells as _follow_cells
@@ -52,6 +47,12 @@ from effects.dispatch.draining.observe import add_handler as add_handler
 from effects.dispatch.draining.observe import capture as capture
 from effects.dispatch.draining.observe import remove_handler as remove_handler
 from effects.dispatch.draining.stats import stats as stats
+from effects.extensions.custom_calls.targets import register_custom_call as register_custom_call
+from effects.extensions.export.export import export as export
+from effects.extensions.export.exported import Exported as Exported
+from effects.extensions.export.exported import deserialize as deserialize
+from effects.extensions.progress.api import Progress as Progress
+from effects.extensions.progress.api import progress as progress
 
 if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects import asynchronous as asynchronous
@@ -60,9 +61,6 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects import kernels as kernels
     from effects import native as native
     from effects import testing as testing
-    from effects._api.progress_loops import fori_loop_with_progress as fori_loop_with_progress
-    from effects._api.progress_loops import scan_with_progress as scan_with_progress
-    from effects._api.progress_loops import while_loop_with_progress as while_loop_with_progress
     from effects._version import __version__ as __version__
     from effects.asynchronous import Future as Future
     from effects.asynchronous import InspectedOperation as InspectedOperation
@@ -78,9 +76,12 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.asynchronous import ppermute_start as ppermute_start
     from effects.asynchronous import psum_scatter_start as psum_scatter_start
     from effects.asynchronous import psum_start as psum_start
-    from effects.dispatch.calling.compare import Comparison as Comparison
     from effects.dispatch.calling.library_jits import filter_jit as filter_jit
     from effects.dispatch.calling.library_jits import nnx_jit as nnx_jit
+    from effects.extensions.inspecting.compare import Comparison as Comparison
+    from effects.extensions.progress.loops import fori_loop_with_progress as fori_loop_with_progress
+    from effects.extensions.progress.loops import scan_with_progress as scan_with_progress
+    from effects.extensions.progress.loops import while_loop_with_progress as while_loop_with_progress
     from effects.handlers import ConsoleHandler as ConsoleHandler
     from effects.handlers import CsvHandler as CsvHandler
     from effects.handlers import JsonLinesHandler as JsonLinesHandler
@@ -121,9 +122,9 @@ _HOMES = {
     "effects.kernels": ("kernels", "pallas_call"),
     "effects.native": ("native", "cmake_dir", "custom_call", "include_dir"),
     "effects.testing": ("testing", "assert_order"),
-    "effects._api.progress_loops": ("fori_loop_with_progress", "scan_with_progress", "while_loop_with_progress"),
+    "effects.extensions.progress.loops": ("fori_loop_with_progress", "scan_with_progress", "while_loop_with_progress"),
     "effects._version": ("__version__",),
-    "effects.dispatch.calling.compare": ("Comparison",),
+    "effects.extensions.inspecting.compare": ("Comparison",),
     "effects.dispatch.calling.library_jits": ("filter_jit", "nnx_jit"),
 }
 _LATER = {name: module for module, names in _HOMES.items() for name in names}

@@ -1,20 +1,20 @@
 """Operations that a program starts now and ends later, with what runs between."""
 
-from effects._api.async_callback import async_callback as async_callback
-from effects._api.async_collectives import all_gather_start as all_gather_start
-from effects._api.async_collectives import all_to_all_start as all_to_all_start
-from effects._api.async_collectives import ppermute_start as ppermute_start
-from effects._api.async_collectives import psum_scatter_start as psum_scatter_start
-from effects._api.async_collectives import psum_start as psum_start
-from effects._api.async_references import copy_start as copy_start
-from effects._api.asynchronous import Future as Future
-from effects._api.asynchronous import async_done as async_done
-from effects._api.asynchronous import async_start as async_start
-from effects._api.asynchronous import async_update as async_update
 from effects._errors import FutureError as FutureError
-from effects.dispatch.calling.inspect import InspectedOperation as InspectedOperation
-from effects.dispatch.calling.inspect import Inspection as Inspection
-from effects.dispatch.calling.inspect import inspect as inspect
+from effects.extensions.asynchronous.api import Future as Future
+from effects.extensions.asynchronous.api import async_callback as async_callback
+from effects.extensions.asynchronous.api import async_done as async_done
+from effects.extensions.asynchronous.api import async_start as async_start
+from effects.extensions.asynchronous.api import async_update as async_update
+from effects.extensions.asynchronous.api import copy_start as copy_start
+from effects.extensions.asynchronous.collectives import all_gather_start as all_gather_start
+from effects.extensions.asynchronous.collectives import all_to_all_start as all_to_all_start
+from effects.extensions.asynchronous.collectives import ppermute_start as ppermute_start
+from effects.extensions.asynchronous.collectives import psum_scatter_start as psum_scatter_start
+from effects.extensions.asynchronous.collectives import psum_start as psum_start
+from effects.extensions.inspecting.inspect import InspectedOperation as InspectedOperation
+from effects.extensions.inspecting.inspect import Inspection as Inspection
+from effects.extensions.inspecting.inspect import inspect as inspect
 
 __all__ = [
     "Future",

@@ -14,8 +14,7 @@ from effects import _errors as errors
 from effects._demo import demo
 from effects._doctor import add_arguments as add_doctor_arguments
 from effects._doctor import doctor
-from effects.handlers.merge import LogError, merge, text_of
-from effects.handlers.partial import End
+from effects.extensions.handlers.merge import End, LogError, merge, text_of
 
 MSG_MERGE_OUTPUT = (
     "The merged log cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."

@@ -1,7 +1,7 @@
 """Pallas kernels that print, log, check and call Python."""
 
-from effects._api.pallas_call import pallas_call as pallas_call
-from effects.dispatch.grid_races import check_grid_races as check_grid_races
+from effects.extensions.kernels.api import pallas_call as pallas_call
+from effects.extensions.kernels.grid_races import check_grid_races as check_grid_races
 
 __all__ = [
     "check_grid_races",

@@ -1,10 +1,10 @@
 """Calls of native code that keep their place in program order."""
 
-from effects._api.custom_call import custom_call as custom_call
-from effects._api.paths import cmake_dir as cmake_dir
-from effects._api.paths import include_dir as include_dir
-from effects._api.targets import register_custom_call as register_custom_call
 from effects._errors import CustomCallError as CustomCallError
+from effects.extensions.custom_calls.api import custom_call as custom_call
+from effects.extensions.custom_calls.targets import cmake_dir as cmake_dir
+from effects.extensions.custom_calls.targets import include_dir as include_dir
+from effects.extensions.custom_calls.targets import register_custom_call as register_custom_call
 
 __all__ = [
     "CustomCallError",

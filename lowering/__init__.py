@@ -7,7 +7,11 @@ def _my_primitive(extra, *args, body, **params):
     return extra.bind(*extra.values, *args, body=extra.rewrite(body), **params)
 """
 
-from effects.lowering import rules as rules
+from effects.lowering import batching as batching
+from effects.lowering import control_flow as control_flow
+from effects.lowering import derivatives as derivatives
+from effects.lowering import effect as effect
+from effects.lowering import shard_map as shard_map
 from effects.lowering.holders import Extra as Extra
 from effects.lowering.holders import Holder as Holder
 from effects.lowering.holders import holds as holds

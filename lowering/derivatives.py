@@ -14,10 +14,10 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.custom_call_primitive import custom_call_p
 from effects._jax import patches
 from effects._model.primitive import effect_p
 from effects._model.site import Site
+from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.lowering.holders import describe, find_holder
 from effects.lowering.masks import mask_effects
 from effects.lowering.summary import has_effects, summarize

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print import print_grad_p
 from effects._model.primitive import effect_p
 from effects._model.site import Site, size_operands
 from effects._model.wire import TOKEN_LENGTH
+from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.lowering import host_path as _callbacks
 from effects.lowering import native_calls as _native
 from effects.lowering.masks import MaskContext, register_mask_rule

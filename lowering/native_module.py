@@ -9,11 +9,11 @@ from typing import Any
 import jax
 
 from effects import _jax
-from effects._api import targets as _targets
 from effects._config import Config, config
 from effects._model import wire as wire
 from effects._model.device import PLATFORMS
 from effects._model.native import native as native
+from effects.extensions.custom_calls import targets as _targets
 
 
 def _register_handlers(platform: str, handlers: Any, site_type: Any) -> None:

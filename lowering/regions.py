@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 
 from effects import _jax
 from effects._api.check import End
-from effects._model.asynchronous import async_done_p
 from effects._model.primitive import effect_p
+from effects.extensions.asynchronous.primitives import async_done_p
 from effects.lowering.summary import effects_of, is_collective, summarize
 from effects.lowering.tokens import counts, token_key
 

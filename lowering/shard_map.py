@@ -23,10 +23,10 @@ from effects import _errors as errors
 from effects import _jax
 from effects._config import config
 from effects._model.after import after
-from effects._model.asynchronous import ASYNC
 from effects._model.wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
+from effects.extensions.asynchronous.primitives import ASYNC
+from effects.extensions.jax_callbacks.taking_over import give_back, is_of_jax
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.record import Edges, close_p
 from effects.lowering.regions import InRegion, counts_in, ends_program, in_region, inside
 from effects.lowering.summary import begins_with_record, effects_of, ends_with_record, summarize

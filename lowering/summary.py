@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 import jax
 
 from effects import _jax
-from effects._api.custom_call_primitive import custom_call_p
 from effects._api.print import print_grad_p
-from effects._model.asynchronous import async_done_p, async_start_p, async_update_p
 from effects._model.primitive import effect_p
 from effects._model.registry import Effect
 from effects._model.site import Site
+from effects.extensions.asynchronous.primitives import async_done_p, async_start_p, async_update_p
+from effects.extensions.custom_calls.primitive import custom_call_p
 
 
 def effects_of(effects: Any) -> frozenset[Effect]:

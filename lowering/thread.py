@@ -16,10 +16,10 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after
-from effects._model.asynchronous import ASYNC
 from effects._model.registry import registered_effects
+from effects.extensions.asynchronous.primitives import ASYNC
+from effects.extensions.jax_callbacks.taking_over import give_back, is_of_jax
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes.jax_callbacks import give_back, is_of_jax
 from effects.lowering.record import NO_EDGES, Edges
 from effects.lowering.regions import InRegion, asks, communicates, in_region, inside
 from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
@@ -74,9 +74,7 @@ def thread_tokens(
     joined: list[Any] = []
     between = None
     if ASYNC in summarize(jaxpr).effects:
-        from effects.lowering.passes.between import Between
-        from effects.lowering.passes.started_calls import with_started_calls
-        from effects.lowering.passes.staying import with_staying_operations
+        from effects.extensions.asynchronous.ties import Between, with_started_calls, with_staying_operations
 
         jaxpr = with_staying_operations(with_started_calls(jaxpr))
         between = Between(jaxpr)

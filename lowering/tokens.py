@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from effects import _jax
-from effects._model.asynchronous import ASYNC
 from effects._model.registry import Effect
+from effects.extensions.asynchronous.primitives import ASYNC
 
 Tokens = dict[str, Any]
 

@@ -2,13 +2,7 @@
 
 from effects import _jax as _jax
 from effects import cli
-from effects._api import jax_callbacks as jax_callbacks
-from effects._api.attributes import Attributes as Attributes
 from effects._api.log import Event as Event
-from effects._bars.lines import line_of as line_of
-from effects._bars.state import Bar as Bar
-from effects._bars.state import Bars as Bars
-from effects._bars.state import bars as bars
 from effects._model import wire as _wire
 from effects._model.callback import HostFunction as HostFunction
 from effects._model.line import Line as Line
@@ -42,18 +36,20 @@ from effects.dispatch.streams.outputs import may_wait as may_wait
 from effects.dispatch.streams.table import Numbers as Numbers
 from effects.dispatch.streams.table import Streams as Streams
 from effects.dispatch.streams.tokens import PlacedTokens as PlacedTokens
-from effects.handlers import _columns as _columns
-from effects.handlers import _growing_zip as _growing_zip
-from effects.handlers import _pieces as _pieces
-from effects.handlers import jsonl as jsonl
-from effects.handlers import list as list_handler
-from effects.handlers._series import values_of as values_of
-from effects.handlers.merge import LogError as LogError
-from effects.handlers.merge import merge as merge
-from effects.handlers.merge import text_of as text_of
+from effects.extensions.custom_calls.api import Attributes as Attributes
+from effects.extensions.handlers import jsonl as jsonl
+from effects.extensions.handlers import list as list_handler
+from effects.extensions.handlers.merge import LogError as LogError
+from effects.extensions.handlers.merge import merge as merge
+from effects.extensions.handlers.merge import text_of as text_of
+from effects.extensions.handlers.metrics import values_of as values_of
+from effects.extensions.inspecting.without_records import with_silent_records as with_silent_records
+from effects.extensions.inspecting.without_records import without_records as without_records
+from effects.extensions.progress.bars import Bar as Bar
+from effects.extensions.progress.bars import Bars as Bars
+from effects.extensions.progress.bars import bars as bars
+from effects.extensions.progress.bars import line_of as line_of
 from effects.lowering.native_module import native as native
-from effects.lowering.passes.without_records import with_silent_records as with_silent_records
-from effects.lowering.passes.without_records import without_records as without_records
 from effects.lowering.sites import KnownSites as KnownSites
 from effects.lowering.sites import known_sites as known_sites
 from effects.lowering.thread import find_rule as find_rule

@@ -10,7 +10,7 @@ import pytest
 import effects
 from tests.helpers import ROOT
 
-PACKAGES = ["effects", "lowering", "dispatch"]
+PACKAGES = ["effects", "lowering", "dispatch", "extensions"]
 
 LAYERS = [
     "effects",
@@ -19,6 +19,7 @@ LAYERS = [
     "effects.dispatch.draining",
     "effects.dispatch.calling",
     "effects.dispatch",
+    "effects.extensions",
 ]
 """From the bottom up. A module belongs to the one that names it most closely."""
 

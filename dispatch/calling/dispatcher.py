@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import jax
 
 from effects import _errors as errors
-from effects._api import jax_callbacks
 from effects._config import config
 from effects._jax import (
     STATE_OF_CALLS,
@@ -28,11 +27,12 @@ from effects._jax import (
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.programs import ELSEWHERE
 from effects.dispatch.draining.barrier import effects_barrier
-from effects.dispatch.draining.custom_call_failures import failure_in
 from effects.dispatch.draining.logs import outgrown
 from effects.dispatch.draining.output_tokens import failures_of
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream, several_devices
+from effects.extensions.custom_calls.failures import failure_in
+from effects.extensions.jax_callbacks import taking_over as jax_callbacks
 from effects.lowering.native_module import native
 from effects.lowering.record import TOKEN_NAME
 

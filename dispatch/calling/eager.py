@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._api.custom_call_primitive import custom_call_p
 from effects._config import config
 from effects._model.device import device_number
 from effects._model.primitive import effect_p
@@ -21,6 +20,7 @@ from effects.dispatch.calling.jit import jit
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream
+from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.lowering.native_module import native
 from effects.lowering.sites import publish, publish_and_wait
 

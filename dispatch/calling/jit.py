@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 
 import jax
 
-from effects._api import jax_callbacks
 from effects._jax import api_boundary, patches
 from effects.dispatch.calling.compiled_by_libraries import with_program_of_ours
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.options import JitOptions
 from effects.dispatch.calling.programs import programs_of
 from effects.dispatch.calling.threaded import runtime_token_for, trace
+from effects.extensions.jax_callbacks import taking_over as jax_callbacks
 
 if TYPE_CHECKING:
     from effects.dispatch.calling.stages import Lowered, Traced

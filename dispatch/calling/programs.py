@@ -14,11 +14,11 @@ from typing import Any
 import jax
 
 from effects import _jax
-from effects._api.jax_callbacks import tracing
 from effects.dispatch.calling.compiled_by_libraries import call_and_warn
 from effects.dispatch.calling.options import jit_with_tokens, signature_of
 from effects.dispatch.calling.threaded import checked_jaxpr, make_threaded, trace
 from effects.dispatch.draining.runtime import runtime
+from effects.extensions.jax_callbacks.taking_over import tracing
 from effects.lowering.summary import Summary, summarize
 
 ELSEWHERE: Any = object()

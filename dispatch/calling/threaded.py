@@ -15,12 +15,12 @@ import jax
 import numpy as np
 
 from effects import _jax
-from effects._api import jax_callbacks
-from effects._model.asynchronous import ASYNC
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits, domain_number
 from effects.dispatch.calling.options import jit_with_tokens, signature_of
 from effects.dispatch.draining.runtime import runtime
-from effects.lowering.passes.jax_callbacks import take_over
+from effects.extensions.asynchronous.primitives import ASYNC
+from effects.extensions.jax_callbacks import taking_over as jax_callbacks
+from effects.extensions.jax_callbacks.taking_over import take_over
 from effects.lowering.record import TOKEN_NAME, Edges, close_p, gate_p, record_p
 from effects.lowering.summary import summarize
 from effects.lowering.thread import last_record_closes, thread_tokens
@@ -65,8 +65,8 @@ def checked_jaxpr(traced: Any) -> Any:
     """The jaxpr of what was traced. Its effects are all ours, and futures and references are used as they may be."""
     jaxpr = take_over(traced.jaxpr)
     if ASYNC in summarize(jaxpr).effects:
-        from effects.lowering.passes.futures import check_futures
-        from effects.lowering.passes.references import check_references
+        from effects.extensions.asynchronous.flights import check_references
+        from effects.extensions.asynchronous.futures import check_futures
 
         check_futures(jaxpr)
         check_references(traced.jaxpr)

@@ -14,7 +14,6 @@ from time import monotonic
 from typing import Any
 
 from effects import _errors as errors
-from effects._bars import bars
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._model.wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
@@ -34,6 +33,7 @@ from effects.dispatch.draining.texts import replay_text
 from effects.dispatch.draining.watchdog import Running, Watch
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
+from effects.extensions.progress.bars import bars
 from effects.lowering.native_module import native
 from effects.lowering.sites import KnownSites
 
@@ -356,7 +356,7 @@ class Drain:
                 if (said := site.content.complaint(site, payload)) is not None:
                     replay.warn(said)
                     if call is not None:
-                        from effects._model.kernel_log import grown
+                        from effects.extensions.kernels.log import grown
 
                         outgrown[call[0]] = sum(grown.values())
                 parts.extend(reversed([*parts_of(site, token, device, payload, time)]))

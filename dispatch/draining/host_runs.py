@@ -20,9 +20,7 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
-from effects._model import host_start
 from effects._model.callback import HostFunction, register_callback, take_results
-from effects._model.host_start import DONE_FUNCTION, UPDATE_FUNCTION
 from effects._model.record import Record
 from effects._model.site import Where
 from effects._model.wire import EPOCH, STREAM, UNTRACKED_THREAD, thread_of
@@ -30,6 +28,8 @@ from effects.dispatch.draining.background import MSG_NO_THREAD, Workers
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
+from effects.extensions.asynchronous import operation as host_start
+from effects.extensions.asynchronous.operation import DONE_FUNCTION, UPDATE_FUNCTION
 from effects.lowering.native_module import native
 
 MSG_NEVER_DONE = (

@@ -17,7 +17,6 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._bars import Output
 from effects._model.callback import UnexpectedResults, take_results
 from effects._model.device import device_place
 from effects._model.record import Part, Record, Records, count_lanes, records_of
@@ -28,6 +27,7 @@ from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramK
 from effects.dispatch.draining.kept import traceback_from_user
 from effects.dispatch.draining.observers import Capture, Observers, captures
 from effects.dispatch.streams.outputs import may_wait
+from effects.extensions.progress.bars import Output
 from effects.lowering.native_module import native
 
 MSG_FOREIGN_CALLBACK = (

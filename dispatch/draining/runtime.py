@@ -9,18 +9,18 @@ from typing import Any, NoReturn
 
 from effects import _errors as errors
 from effects import _jax
-from effects._bars import bars
 from effects._config import config
 from effects.dispatch.draining.drain import Drain
 from effects.dispatch.draining.ending import INTERRUPTED, end_drain, stop_before_child_ends
 from effects.dispatch.draining.failure_log import first_of_each_line, is_one_line
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.observers import Observers
-from effects.dispatch.draining.processes import Meetings
 from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.waiting import Waiting
 from effects.dispatch.draining.whole_prints import write_prints_at_once
 from effects.dispatch.streams.table import Streams
+from effects.extensions.processes.meetings import Meetings
+from effects.extensions.progress.bars import bars
 from effects.lowering.native_module import native
 from effects.lowering.sites import KnownSites, known_sites
 

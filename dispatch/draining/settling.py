@@ -8,11 +8,11 @@ from time import monotonic
 from typing import Any
 
 from effects.dispatch.draining.background import uninterrupted
-from effects.dispatch.draining.custom_call_failures import failure_in
 from effects.dispatch.draining.failures import Failures
 from effects.dispatch.draining.output_tokens import close_failed, failures_of
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
+from effects.extensions.custom_calls.failures import failure_in
 
 Wait = Callable[..., bool]
 """`wait(done, seconds=None)`, as `Drain.wait`."""

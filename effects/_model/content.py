@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
-    from effects._bars.output import Output
     from effects._model.callback import HostCall
     from effects._model.record import Record
     from effects._model.site import Operand, Site
     from effects._model.text import Plan
+    from effects.extensions.progress.bars import Output
 
 MSG_UNKNOWN_CONTENT = (
     "A program has an effect whose records are described by {kind!r}, and this process knows those described by "
@@ -180,7 +180,7 @@ _C = TypeVar("_C", bound=type[Content])
 _kinds: dict[str, type[Content]] = {}
 """By the first key of their descriptions. Filled when modules are imported, and only read afterwards."""
 
-_LATER = {"kernel_log": "effects._model.kernel_log"}
+_LATER = {"kernel_log": "effects.extensions.kernels.log"}
 """The same for contents that few programs have: the modules that make them known."""
 
 

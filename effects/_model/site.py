@@ -29,8 +29,8 @@ import numpy as np
 
 from effects import _jax
 from effects._model.content import Content, content_from
-from effects._model.jax_call import JaxCall
 from effects._model.registry import Effect, describe_effect
+from effects.extensions.jax_callbacks.origin import JaxCall
 
 # Arrays that travel in records, and arguments that do not.
 

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from effects.dispatch.calling.bits import difference
+from effects.extensions.inspecting.compare import difference
 
 FLOATS = ("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e8m0fnu")
 

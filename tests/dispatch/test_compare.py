@@ -14,8 +14,8 @@ from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
-from effects.dispatch.calling.compiled_text import CompiledText, size_of
-from effects.dispatch.calling.figures import extra_copies, extra_work, split_fusions
+from effects.extensions.inspecting.compiled_text import CompiledText, size_of
+from effects.extensions.inspecting.figures import extra_copies, extra_work, split_fusions
 
 X = jnp.linspace(0.0, 3.0, 64)
 

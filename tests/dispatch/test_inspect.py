@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
-from effects.dispatch.calling.schedule import Schedule
+from effects.extensions.inspecting.inspect import Schedule
 
 DEVICES = 4
 X = jnp.arange(2.0 * DEVICES)

@@ -45,7 +45,7 @@ def test_any_package_may_be_imported_first():
 
 def test_a_scripts_own_modules_are_left_alone(tmp_path):
     """A script may have a `lowering.py` and a `dispatch.py` beside it: one top-level name is ours."""
-    for name in ("lowering", "dispatch"):
+    for name in ("lowering", "dispatch", "extensions"):
         (tmp_path / f"{name}.py").write_text("raise ImportError\n")
     done = run_python(
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"

@@ -49,7 +49,7 @@ def test_reference_has_every_setting_and_command():
 
 def _texts():
     """All texts of the packages, one below the other. Those that Python puts together are one."""
-    for package in ("effects", "lowering", "dispatch"):
+    for package in ("effects", "lowering", "dispatch", "extensions"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -13,11 +13,19 @@ from tests.helpers import ROOT, run_python
 
 LEFT_OUT = [
     *("jax._src.pallas.core", "jax._src.checkify", "jax.extend", "rich", "csv", "importlib.metadata"),
-    *("effects._jax.pallas", "effects.lowering.rules.pallas_call", "effects.lowering.rules.mesh_kernels"),
-    *("effects.dispatch.calling.inspect", "effects.dispatch.calling.compare", "effects.dispatch.calling.stages"),
-    *("effects._model.operation", "effects._model.operation_primitives", "effects.lowering.rules.operations"),
-    *("effects._model.kernel_log", "effects.lowering.passes.futures"),
-    *("effects.lowering.passes.flights", "effects._api.asynchronous"),
+    *("effects._jax.pallas", "effects.extensions.kernels.rules", "effects.extensions.kernels.mesh_rules"),
+    *(
+        "effects.extensions.inspecting.inspect",
+        "effects.extensions.inspecting.compare",
+        "effects.dispatch.calling.stages",
+    ),
+    *(
+        "effects.extensions.asynchronous.operation",
+        "effects.extensions.asynchronous.start_and_done",
+        "effects.extensions.asynchronous.rules",
+    ),
+    *("effects.extensions.kernels.log", "effects.extensions.asynchronous.futures"),
+    *("effects.extensions.asynchronous.flights", "effects.extensions.asynchronous.api"),
     *("effects.handlers", "effects.testing", "effects.cli"),
 ]
 """Modules that take long, and that few programs need."""
@@ -157,7 +165,7 @@ def test_description_of_a_kernels_log_is_read_anywhere():
 import sys
 import effects
 from effects._model.content import content_from
-assert "effects._model.kernel_log" not in sys.modules
+assert "effects.extensions.kernels.log" not in sys.modules
 description = {"kernel_log": "add", "sites": [], "grid": [2, 3], "index": [0, 1], "capacity": 4, "grows": True}
 log = content_from(description, None)
 assert (log.title, log.grid, log.capacity) == ("add", (2, 3), 4)

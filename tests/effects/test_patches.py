@@ -239,7 +239,7 @@ assert list(map(id, standing())) == list(map(id, first))
 
 
 @pytest.mark.parametrize(
-    "first", ["effects", *(f"effects.{name}" for name in ("lowering", "dispatch", "_jax", "lowering.passes.batching"))]
+    "first", ["effects", *(f"effects.{name}" for name in ("lowering", "dispatch", "_jax", "lowering.batching"))]
 )
 def test_applied_whatever_is_imported_first(first):
     """All rows are in force, whichever of the packages and modules is imported first."""
@@ -296,7 +296,7 @@ def _is_of_jax(name):
 def test_nothing_else_changes_jax():
     """In the sources, what is assigned into JAX outside of `patches.apply` is an entry for a primitive of ours."""
     found = set()
-    for folder in ("effects", "lowering", "dispatch"):
+    for folder in ("effects", "lowering", "dispatch", "extensions"):
         for path in (ROOT / folder).rglob("*.py"):
             for change in _changes_of_jax(path):
                 table, _, key = change.removesuffix("]").partition("[")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from effects._api.pallas_call import numbers_in_order
+from effects.extensions.kernels.api import numbers_in_order
 from tests.oracle.host import Host, in_lane
 from tests.oracle.language import ACTIONS, DOMAINS, EFFECTS, MODULUS, Failure, Program, T, kinds_of_labels, statements
 from tests.oracle.source import compiled

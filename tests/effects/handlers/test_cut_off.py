@@ -7,7 +7,7 @@ import json
 import pytest
 
 import effects as fx
-from effects.handlers.merge import merge
+from effects.extensions.handlers.merge import merge
 from tests.effects.handlers.common import read_csv, read_lines
 
 _TEXT = 'é, "quoted"\nand on another line: 日本'

@@ -11,10 +11,10 @@ from jax.experimental import pallas
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
-from effects.lowering.passes import futures
-from effects.lowering.passes.futures import check_futures
-from effects.lowering.passes.jax_callbacks import take_over
-from effects.lowering.passes.references import check_references
+from effects.extensions.asynchronous import futures
+from effects.extensions.asynchronous.flights import check_references
+from effects.extensions.asynchronous.futures import check_futures
+from effects.extensions.jax_callbacks.taking_over import take_over
 from tests.helpers import meet_barrier
 
 done = fx.async_done

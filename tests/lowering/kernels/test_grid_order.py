@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import effects as fx
-from effects._api.pallas_call import numbers_in_order
+from effects.extensions.kernels.api import numbers_in_order
 from effects.testing import check_grid_races
 
 X = jnp.arange(8, dtype=jnp.int32)

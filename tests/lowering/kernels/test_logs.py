@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 import effects as fx
 from effects import _jax
-from effects.handlers.merge import merge
+from effects.extensions.handlers.merge import merge
 from tests.helpers import meet_barrier
 
 X = jnp.arange(8, dtype=jnp.float32)

@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 import effects as fx
 from effects import _jax
 from effects._jax import mesh_kernels
-from effects.lowering.rules.mesh_kernels import log_mesh_kernel
+from effects.extensions.kernels.mesh_rules import log_mesh_kernel
 from tests.lowering.kernels.test_targets import lower
 
 X = jax.ShapeDtypeStruct((4, 256), jnp.float32)

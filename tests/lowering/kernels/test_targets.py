@@ -19,7 +19,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 import effects as fx
 from effects._jax import pallas
-from effects.lowering.rules.kernel_log import log_kernel
+from effects.extensions.kernels.log_rules import log_kernel
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated"),

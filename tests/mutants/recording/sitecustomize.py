@@ -13,7 +13,7 @@ from collections import defaultdict
 
 ROOT = os.environ.get("MUTANTS_ROOT", "")  # of the tree whose lines count
 INTO = os.environ.get("MUTANTS_RECORD_INTO", "")  # the folder of the files
-PRODUCT = tuple(os.path.join(ROOT, name, "") for name in ("effects", "lowering", "dispatch"))
+PRODUCT = tuple(os.path.join(ROOT, name, "") for name in ("effects", "lowering", "dispatch", "extensions"))
 
 _lines: set[tuple[str, int]] = set()
 _seconds, _passed, _is_pytest = 0.0, True, False

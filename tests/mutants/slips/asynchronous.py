@@ -59,7 +59,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.partial_result_has_no_cotangent",
-        "effects/_model/operation_primitives.py",
+        "extensions/asynchronous/start_and_done.py",
         "added = [jax.lax.add(x, y) for x, y in zip(here, later, strict=True)]",
         "added = [y for x, y in zip(here, later, strict=True)]",
         "Backward, what is behind a partial result comes back, and what was made of it does not.",
@@ -67,7 +67,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.received_lanes_first",
-        "lowering/rules/operations.py",
+        "extensions/asynchronous/rules.py",
         "    if isinstance(operation, Exchanged) and operation.receivers is None and operation.lanes:\n",
         "    if False:\n",
         "What has been received from all devices is kept by lane, and read by device.",
@@ -75,7 +75,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.used_besides",
-        "lowering/passes/started_calls.py",
+        "extensions/asynchronous/ties.py",
         "all(uses[id(out)] <= 1 for out in call.outvars)",
         "True",
         "A call whose results are used besides has none when they are used.",
@@ -116,7 +116,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.region_of_a_future",
-        "lowering/passes/futures.py",
+        "extensions/asynchronous/futures.py",
         "if future.region == self._region or (kept and not future.region):",
         "if True:",
         "A future that leaves its region is not refused.",

@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-FILE = "dispatch/calling/exported.py"
+FILE = "extensions/export/exported.py"
 DOMAINS = "tests/dispatch/export/test_domains.py"
 TEST = "tests/dispatch/export/test_export.py"
 

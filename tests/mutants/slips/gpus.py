@@ -41,7 +41,7 @@ SLIPS = (
     ),
     Slip(
         "gpus.values_stay_whose_ticket_leaves",
-        "lowering/passes/staying.py",
+        "extensions/asynchronous/ties.py",
         "            for each in of_operation if -1 not in of_operation else ():\n",
         "            for each in (at for at in of_operation if at >= 0):\n",
         "Values of an operation whose ticket goes elsewhere are kept by the function that starts it.",
@@ -49,7 +49,7 @@ SLIPS = (
     ),
     Slip(
         "gpus.values_never_stay",
-        "lowering/passes/staying.py",
+        "extensions/asynchronous/ties.py",
         "stays=True)",
         "stays=False)",
         "Values go to the host's memory and back though start and done stand in one function.",

@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-ZIP = "effects/handlers/_growing_zip.py"
+ZIP = "extensions/handlers/npz.py"
 EACH_PAGE = "tests/effects/handlers/test_npz_killed.py::test_growing_zip_can_be_opened_after_each_page"
 
 SLIPS = (
@@ -24,7 +24,7 @@ SLIPS = (
     ),
     Slip(
         "handlers.joined_type",
-        "effects/handlers/_npz_files.py",
+        "extensions/handlers/npz.py",
         "return np.result_type(*dtypes)",
         "return dtypes[0]",
         "A joined array has the type of its first piece.",

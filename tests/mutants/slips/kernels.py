@@ -2,8 +2,12 @@
 
 from tests.mutants.slip import Slip
 
-GRID, BOUNDS, LOG_PASS = "lowering/passes/grid.py", "lowering/passes/bounds.py", "lowering/passes/kernel_log.py"
-RULES, LOG_RULES, LOG = "lowering/rules/pallas_call.py", "lowering/rules/kernel_log.py", "effects/_model/kernel_log.py"
+GRID, BOUNDS, LOG_PASS = (
+    "extensions/kernels/grid.py",
+    "extensions/kernels/bounds.py",
+    "extensions/kernels/log_writer.py",
+)
+RULES, LOG_RULES, LOG = "extensions/kernels/rules.py", "extensions/kernels/log_rules.py", "extensions/kernels/log.py"
 CHECK = "effects/_api/check.py"
 TESTS = "tests/lowering/kernels"
 
@@ -207,7 +211,7 @@ SLIPS = (
     ),
     Slip(
         "kernels.log_beside_awaited",
-        "lowering/rules/pallas_call.py",
+        "extensions/kernels/rules.py",
         'bool(logged_sites(params["jaxpr"]))',
         'not summarize(params["jaxpr"]).awaits_results',
         "In a kernel that waits for a callback, prints come as the grid is visited.",
@@ -215,7 +219,7 @@ SLIPS = (
     ),
     Slip(
         "kernels.order_of_visits",
-        "effects/_api/pallas_call.py",
+        "extensions/kernels/api.py",
         "        return numbers[::-1]\n",
         "        return numbers\n",
         "The reverse order of a grid is the order of the grid.",

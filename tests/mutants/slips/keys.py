@@ -13,7 +13,7 @@ def _of(name: str) -> tuple[str, ...]:
 SLIPS = (
     Slip(
         "keys.float_attribute",
-        "effects/_api/attributes.py",
+        "extensions/custom_calls/api.py",
         "repr(value) if isinstance(value, float) else value",
         "value",
         "A custom call with the attribute -0.0 is taken for that with 0.0, and one with NaN is never found again.",
@@ -21,7 +21,7 @@ SLIPS = (
     ),
     Slip(
         "keys.number_attribute",
-        "effects/_api/attributes.py",
+        "extensions/custom_calls/api.py",
         "return type(value).__name__, value.dtype.name,",
         "return type(value).__name__,",
         "Attributes of different types are one if their bytes are equal.",

@@ -2,15 +2,15 @@
 
 from tests.mutants.slip import Slip
 
-FILE = "effects/handlers/merge.py"
-READING = "effects/handlers/_process_logs.py"
+FILE = "extensions/handlers/merge.py"
+READING = "extensions/handlers/merge.py"
 TEST = "tests/dispatch/test_merge.py"
 SPLIT = f"{TEST}::test_a_log_that_was_split_comes_together"
 
 SLIPS = (
     Slip(
         "merge.common_part",
-        "effects/handlers/partial.py",
+        "extensions/handlers/merge.py",
         "limits[of] = min(",
         "limits[of] = max(",
         "Of a run that crashed that is merged to which some process has come.",

@@ -8,7 +8,7 @@ PROGRESS = "tests/effects/progress/test_progress.py"
 SLIPS = (
     Slip(
         "progress.ahead_of_the_loop",
-        "effects/_api/progress_loops.py",
+        "extensions/progress/loops.py",
         "[done] = after([lax.stop_gradient(leaf) for leaf in leaves], [done])",
         "pass",
         "A bar says steps that have not happened yet.",
@@ -32,7 +32,7 @@ SLIPS = (
     ),
     Slip(
         "progress.slowest_of_those_that_come_together",
-        "effects/_bars/state.py",
+        "extensions/progress/bars.py",
         "else {**self.lanes, **lanes}",
         "else {**lanes}",
         "A bar is full when the first of its lanes is.",
@@ -40,7 +40,7 @@ SLIPS = (
     ),
     Slip(
         "progress.waits_for_the_one_that_draws",
-        "effects/_bars/state.py",
+        "extensions/progress/bars.py",
         "if not self._draws.acquire(blocking=False):",
         "if not self._draws.acquire():",
         "An output that runs a program waits for the thread that waits for it.",

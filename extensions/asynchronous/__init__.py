@@ -1,0 +1,13 @@
+"""Operations that a program starts, goes on beside, and waits for: `fx.async_start` and its relatives.
+
+Its rules are loaded once a program has the first operation.
+"""
+
+from effects import _jax
+
+
+def _load_rules() -> None:
+    from effects.extensions.asynchronous import rules as rules
+
+
+_jax.when_imported("effects.extensions.asynchronous.start_and_done", _load_rules)

@@ -1,0 +1,323 @@
+"""`fx.async_start`, `fx.async_update`, `fx.async_done`, and the future that they hand on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax
+from effects._api.callback import CALLBACK, check_function, result_type
+from effects._model.callback import HostFunction, function_name
+from effects._model.registry import register_effect
+from effects._model.site import Operand, Site, Where, take_arguments, where_called
+from effects.extensions.asynchronous.operation import UPDATE_FUNCTION, HostEnd, HostRun, HostStart, Kept, Operation
+from effects.extensions.asynchronous.primitives import ASYNC
+from effects.extensions.asynchronous.references import Into, read_references
+from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
+
+MSG_ASYNC_FUN = (
+    "`fx.async_start` at {where} was given {fun} as its function. What is started is a function of the operands. Pass "
+    "the function first: `fx.async_start(fun, x)`."
+)
+MSG_ASYNC_RESULT = (
+    "The function `{name}` that was started at {where} returned {got}. Its results are kept until it is done, so they "
+    "are arrays of numbers. Return arrays, and of a random key its `jax.random.key_data`."
+)
+MSG_NO_FUTURE = (
+    "`fx.{call}` at {where} was given {given}. It takes the future that a start gave, which is done once. Pass what "
+    "`fx.async_start` or one of its siblings returned."
+)
+MSG_NO_PARTIAL = (
+    "`fx.async_update` at {where} was asked for what an operation has come to so far that writes to references. It "
+    "writes only when it is done, and has no results. Leave out `partial=True`, or start it with values."
+)
+
+register_effect(ASYNC)
+
+T = TypeVar("T")
+"""What an operation comes to."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Future(Generic[T]):
+    """What an asynchronous operation will come to: a start gives it, and a done takes it, once.
+
+    A future can be carried by loops, and passed to functions and branches and returned by them. Its one array is a
+    ticket; what is in flight lies on the host. Nothing can be computed with it.
+
+    Example:
+        >>> import effects as fx, jax
+        >>> @fx.jit
+        ... def f(x):
+        ...     def turn(i, future):
+        ...         return fx.async_start(lambda x: 2 * x, fx.async_done(future))
+        ...
+        ...     return fx.async_done(jax.lax.fori_loop(0, 3, turn, fx.async_start(lambda x: x + 1, x)))
+        >>> f(1.0)
+        Array(16., dtype=float32)
+    """
+
+    ticket: Any
+    operation: Operation = dataclasses.field(metadata={"static": True})
+    structure: Any = dataclasses.field(metadata={"static": True})
+    """The structure of the results."""
+    finish: Callable[[Any], Any] | None = dataclasses.field(default=None, metadata={"static": True})
+    """What makes a result of what the operation comes to."""
+    into: Into | None = dataclasses.field(default=None, metadata={"static": True})
+    """What the results are written to when it is done."""
+
+    @classmethod
+    def started(
+        cls,
+        operands: Sequence[Any],
+        operation: Operation,
+        structure: Any,
+        finish: Any = None,
+        into: Into | None = None,
+    ) -> Future[T]:
+        operation = dataclasses.replace(operation, into_reference=into is not None)
+        (ticket,) = async_start_p.bind(*operands, operation=operation)
+        return cls(ticket, operation.end, structure, finish, into)
+
+    def results(self, found: Sequence[Any]) -> Any:
+        found = self.operation.shown(found)
+        return jax.tree.unflatten(self.structure, map(self.finish, found) if self.finish else found)
+
+    def __repr__(self) -> str:
+        return f"<fx.Future of {self.operation.name}>"
+
+
+@_jax.for_users
+def async_start(fun: Callable[..., T], /, *operands: Any, name: str | None = None, schedule: bool = True) -> Future[T]:
+    """Starts a function of arrays, whose results are there when the future is done.
+
+    The function is computed at the start, and what stands between start and done in the program stays between them. If
+    the function is a custom call, the program goes on when the handler has returned; the handler may answer later.
+
+    Args:
+        fun: The function: anything that JAX can trace.
+        *operands: Its arguments.
+        name: What messages call the operation; else the function's name.
+        schedule: Whether XLA must keep what stands between start and done where it is. False leaves that to XLA.
+
+    Returns:
+        The future, for `async_done`.
+
+    Raises:
+        TypeError: if the function cannot be called, or gives what is no array.
+
+    Example:
+        >>> import effects as fx, jax.numpy as jnp
+        >>> @fx.jit
+        ... def f(x):
+        ...     future = fx.async_start(jnp.sin, x)
+        ...     y = x * x
+        ...     return y + fx.async_done(future)
+        >>> f(0.0)
+        Array(0., dtype=float32)
+    """
+    where = where_called()
+    if not callable(fun):
+        raise TypeError(MSG_ASYNC_FUN.format(where=where, fun=errors.shown(fun)))
+    return start_values(fun(*operands), name or function_name(fun), where, schedule)
+
+
+def start_values(values: Any, name: str, where: Where, schedule: bool, into: Into | None = None) -> Future[Any]:
+    """The future of values that are there already."""
+    leaves, structure = jax.tree.flatten(values)
+    placed = [_jax.take_placement(_take_result(leaf, name, where)) for leaf in leaves]
+    arrays, placements = [x for x, _ in placed], tuple(placement for _, placement in placed)
+    results = tuple(_jax.ShapedArray(x.shape, x.dtype) for x in arrays)
+    same_along = tuple(map(_jax.axes_of_same, arrays))
+    operation = Kept(name, where, results, schedule, same_along=same_along, placements=placements)
+    return Future.started(arrays, operation, structure, into=into)
+
+
+def _take_result(leaf: Any, name: str, where: Where) -> Any:
+    try:
+        array = jnp.asarray(leaf)
+        if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+            raise TypeError
+    except Exception:
+        got = errors.shown(leaf)
+        raise TypeError(MSG_ASYNC_RESULT.format(name=name, where=where, got=got)) from None
+    return array
+
+
+@overload
+def async_update(future: Future[T], *, partial: Literal[False] = False) -> Future[T]: ...
+@overload
+def async_update(future: Future[T], *, partial: Literal[True]) -> tuple[Future[T], T]: ...
+@_jax.for_users
+def async_update(future: Future[T], *, partial: bool = False) -> Future[T] | tuple[Future[T], T]:
+    """A point between start and done: what stands ahead of it in the program comes before what stands behind it.
+
+    Args:
+        future: The future. It is used up.
+        partial: Whether what the operation has come to so far is wanted. Of an asynchronous callback that is what its
+            function, a generator, yielded last: the update waits for the first yield. Of all else it is the result.
+
+    Returns:
+        The future, or with `partial` the future and the results so far.
+
+    Raises:
+        TypeError: if it is given no future.
+
+    Example:
+        >>> import effects as fx, jax
+        >>> def count():
+        ...     for i in range(3):
+        ...         yield np.float32(i)
+        >>> import numpy as np
+        >>> @fx.jit
+        ... def f():
+        ...     future = fx.async_callback(count, jax.ShapeDtypeStruct((), "float32"))
+        ...     future, so_far = fx.async_update(future, partial=True)
+        ...     return fx.async_done(future)
+        >>> f()
+        Array(2., dtype=float32)
+    """
+    where = where_called()
+    _check_future(future, "async_update", where)
+    if partial and future.into is not None:
+        raise TypeError(MSG_NO_PARTIAL.format(where=where))
+    operation = future.operation
+    operation = operation.at(where, UPDATE_FUNCTION) if isinstance(operation, HostEnd) else operation.at(where)
+    ticket, *results = async_update_p.bind(future.ticket, operation=operation, partial=bool(partial))
+    following = dataclasses.replace(future, ticket=ticket)
+    return (following, future.results(results)) if partial else following
+
+
+@_jax.for_users
+def async_done(future: Future[T]) -> T:
+    """Ends an asynchronous operation, and gives its results.
+
+    Args:
+        future: The future. It is used up.
+
+    Returns:
+        The results; nothing if they are written to references.
+
+    Raises:
+        TypeError: if it is given no future.
+
+    Example:
+        >>> import effects as fx
+        >>> fx.jit(lambda x: fx.async_done(fx.async_start(lambda x: {"twice": 2 * x}, x)))(3)
+        {'twice': Array(6, dtype=int32)}
+    """
+    where = where_called()
+    _check_future(future, "async_done", where)
+    found = async_done_p.bind(future.ticket, operation=future.operation.at(where))
+    if future.into is None:
+        return future.results(found)
+    return future.into.write(found)
+
+
+def _check_future(future: Any, call: str, where: Where) -> None:
+    if not isinstance(future, Future):
+        raise TypeError(MSG_NO_FUTURE.format(call=call, where=where, given=errors.shown(future)))
+
+
+# `fx.async_callback`: Python functions that run while the program goes on.
+
+
+@_jax.for_users
+def async_callback(
+    fn: Callable[..., Any],
+    result_shape_dtypes: Any,
+    /,
+    *operands: Any,
+    name: str | None = None,
+    schedule: bool = True,
+) -> Future[Any]:
+    """Calls a Python function at once, on another thread, while the program goes on until the future is done.
+
+    Arrays reach the function as NumPy arrays, which are its own and read-only. It may use JAX, print, log and call
+    `fx.jit` functions: all of these effects come in the place of the done. What it raises is raised by the done, as
+    `EffectError` by the call of the program. A generator function may yield what it has so far, for `async_update`;
+    its results are what it returns, or else what it yielded last.
+
+    Args:
+        fn: The function. Called once for each time that the program gets here, and for each lane of a `vmap`.
+        result_shape_dtypes: A pytree of objects with a shape and a dtype: what the function returns.
+        *operands: Its arguments: pytrees of arrays; strings, numbers and None as they are.
+        name: What messages call it; else the function's name.
+        schedule: Whether XLA must keep what stands between start and done where it is.
+
+    Returns:
+        The future, for `async_done`.
+
+    Raises:
+        TypeError: while tracing, if the function cannot be called with these arguments or is an `async def`, a result
+            has no shape, or an argument is none.
+
+    Example:
+        >>> import effects as fx, jax, numpy as np
+        >>> @fx.jit
+        ... def f(x):
+        ...     future = fx.async_callback(np.sin, jax.ShapeDtypeStruct((), "float32"), x)
+        ...     y = x * x  # while the function runs
+        ...     return y + fx.async_done(future)
+        >>> f(0.0)
+        Array(0., dtype=float32)
+    """
+    where = where_called()
+    check_function("fx.async_callback", fn, operands, {}, where)
+    function = HostFunction.of(fn)
+    name = name or function.name
+    shapes, structure = jax.tree.flatten(result_shape_dtypes)
+    results = tuple(result_type(shape, name, where, "fx.async_callback") for shape in shapes)
+    arrays, leaves, tree = take_arguments(operands, {}, "fx.async_callback", where)
+    number = Operand((), np.dtype(np.uint32), np.dtype(np.uint32))
+    tree = jax.tree.structure(((jax.tree.unflatten(tree, leaves)[0], 0), {}), is_leaf=lambda x: x in leaves)
+    start = Site(ASYNC.unordered(), HostStart(function, name), (*leaves, number), tree, where)
+    avals = tuple(_jax.ShapedArray(result.shape, result.stored) for result in results)
+    ends = HostEnd(HostEnd.kind, None, avals, schedule, effect=CALLBACK, types=results, structure=structure)
+    return Future.started(arrays, HostRun(name, where, avals, schedule, site=start, ends=ends), structure)
+
+
+# `fx.copy_start`: copies from reference to reference that are under way while the program goes on.
+
+
+@_jax.for_users
+def copy_start(src_ref: Any, dst_ref: Any, *, schedule: bool = True) -> Future[None]:
+    """Starts a copy from one reference to another, which the done writes.
+
+    The source is read at the start, so that it may be written at once. The target must not be used until the copy is
+    done: that is an error.
+
+    Args:
+        src_ref: The reference that is read, such as `jax.new_ref` makes, or a pytree of references.
+        dst_ref: The reference that is written, of the same type.
+        schedule: Whether XLA must keep what stands between start and done where it is.
+
+    Returns:
+        The future, for `async_done`, which returns nothing. A loop can carry it if all turns write the same reference.
+
+    Raises:
+        TypeError: while tracing, if it is not given references of the same type.
+        ValueError: if both are the same reference.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> @fx.jit
+        ... def f(x):
+        ...     source, target = jax.new_ref(x), jax.new_ref(jnp.zeros_like(x))
+        ...     future = fx.copy_start(source, target)
+        ...     source[...] = x + 1
+        ...     fx.async_done(future)
+        ...     return source[...], target[...]
+        >>> f(jnp.float32(1))
+        (Array(2., dtype=float32), Array(1., dtype=float32))
+    """
+    where = where_called()
+    values, into = read_references(src_ref, dst_ref, "copy_start", where)
+    return start_values(values, "copy", where, schedule, into)

@@ -1,0 +1,360 @@
+"""Collectives in two parts: a start, which sends, and a done, which receives.
+
+Each is an exchange of values between the devices of a region, with ordinary arithmetic around it. So its derivative,
+its transpose and its lanes are those of the exchange and of that arithmetic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax
+from effects._model.site import Where, where_called
+from effects.extensions.asynchronous.api import Future, T
+from effects.extensions.asynchronous.operation import Exchanged
+from effects.extensions.asynchronous.references import Into, are_references, read_references
+
+MSG_COLLECTIVE_AXIS = (
+    "`fx.{call}` at {where} was given the axis {axis}, and the axes of the `jax.shard_map` around it are {known}. A "
+    "collective is between the devices along axes of a mesh. Call it inside a `jax.shard_map`, with one of its axes."
+)
+MSG_COLLECTIVE_PERMUTATION = (
+    "`fx.ppermute_start` at {where} was given the permutation {perm}. It is a list of pairs (from, to) of devices "
+    "along the axis, 0 to {last}, each at most once as a sender and once as a receiver. Correct the pairs."
+)
+MSG_COLLECTIVE_DIMENSION = (
+    "`fx.{call}` at {where} was given axis {axis} for an array of {ndim} dimensions. An axis is "
+    "from {least} to {most}. Correct it."
+)
+MSG_COLLECTIVE_SIZE = (
+    "`fx.{call}` at {where} was given an array of shape {shape}, to be divided along axis {axis} between {size} "
+    "devices. The size of that axis must be a multiple of {size}, or without `tiled=True` equal to it. Change the "
+    "array or the axis."
+)
+MSG_COLLECTIVE_TO = (
+    "`fx.all_gather_start` at {where} was given `to={to}`. The type of its result says that it may be another on each "
+    'device, `to="varying"`, or that it is the same on all, `to="invarying"` or `to="reduced"`. Pass one of these.'
+)
+
+
+@overload
+def ppermute_start(x: T, axis_name: Any, perm: Sequence[tuple[int, int]], *, schedule: bool = True) -> Future[T]: ...
+@overload
+def ppermute_start(
+    x: Any, into: Any, axis_name: Any, perm: Sequence[tuple[int, int]], *, schedule: bool = True
+) -> Future[None]: ...
+@_jax.for_users
+def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> Future[Any]:
+    """Starts `jax.lax.ppermute`: sends each device's arrays to another one.
+
+    With references, `fx.ppermute_start(src_ref, dst_ref, axis_name, perm)`, it sends what the first holds at the start.
+    The done writes to the second, which must not be used until then, and returns nothing.
+
+    Args:
+        x: A pytree of arrays, or of references.
+        into: The references that the done writes, if `x` are references.
+        axis_name: The axis of the mesh, or several, along which the devices are numbered.
+        perm: Pairs of devices (from, to). Who gets nothing gets zeros.
+        schedule: Whether XLA must keep what stands between start and done where it is.
+
+    Returns:
+        The future, for `async_done`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> @fx.jit
+        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        ... def f(x):
+        ...     future = fx.ppermute_start(x, "x", [(0, 0)])
+        ...     y = x * x
+        ...     return y + fx.async_done(future)
+        >>> f(jnp.arange(2.0))
+        Array([0., 2.], dtype=float32)
+    """
+    where, into = where_called(), None
+    if args and are_references(args[0]):
+        x, into = read_references(x, args[0], "ppermute_start", where)
+        args = args[1:]
+    axis_name, perm = _take_axis_and_permutation(*args, **kwargs)
+    axes, size = _axes_of(axis_name, "ppermute_start", where)
+    receivers = [-1] * size
+    try:
+        pairs = [(int(sender), int(receiver)) for sender, receiver in perm]
+        if any(len({pair[end] for pair in pairs}) < len(pairs) for end in (0, 1)):
+            raise ValueError
+        for sender, receiver in pairs:
+            if not (0 <= sender < size and 0 <= receiver < size):
+                raise ValueError
+            receivers[sender] = receiver
+    except (TypeError, ValueError):
+        shown = errors.shown(perm)
+        raise ValueError(MSG_COLLECTIVE_PERMUTATION.format(where=where, perm=shown, last=size - 1)) from None
+    return _exchange(x, "ppermute", where, schedule, axes, size, tuple(receivers), lambda x: x, None, into)
+
+
+def _take_axis_and_permutation(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Raises the error of Python's for arguments of another number or name."""
+
+    def ppermute_start(axis_name: Any, perm: Any) -> tuple[Any, Any]:
+        return axis_name, perm
+
+    ppermute_start.__qualname__ = "fx.ppermute_start"
+    return ppermute_start(*args, **kwargs)
+
+
+@_jax.for_users
+def psum_start(x: T, axis_name: Any, *, schedule: bool = True) -> Future[T]:
+    """Starts `jax.lax.psum`: each device gets the sum over all, added in their order.
+
+    Args:
+        x: A pytree of arrays.
+        axis_name: The axis of the mesh, or several.
+        schedule: As for `ppermute_start`.
+
+    Returns:
+        The future, for `async_done`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> @fx.jit
+        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        ... def f(x):
+        ...     return fx.async_done(fx.psum_start(x, "x"))
+        >>> f(jnp.arange(2.0))
+        Array([0., 1.], dtype=float32)
+    """
+    where = where_called()
+    axes, size = _axes_of(axis_name, "psum_start", where)
+
+    def send(x: Any) -> Any:
+        return _for_each(x.astype(np.int32) if x.dtype == np.bool_ else x, size)  # booleans are counted
+
+    return _exchange(x, "psum", where, schedule, axes, size, None, send, _add, everywhere=True)
+
+
+@_jax.for_users
+def all_gather_start(
+    x: T, axis_name: Any, *, axis: int = 0, tiled: bool = False, to: str = "varying", schedule: bool = True
+) -> Future[T]:
+    """Starts `jax.lax.all_gather`: each device gets the arrays of all.
+
+    Args:
+        x: A pytree of arrays.
+        axis_name: The axis of the mesh, or several.
+        axis: Along which axis of the result the devices' arrays lie: a new one.
+        tiled: Whether they are concatenated along that axis instead.
+        to: What the type of the result says under `check_vma=True`: that it may be another on each device, "varying";
+            that it is the same on all, "invarying"; or that it is, and that its cotangents are added up, "reduced".
+        schedule: As for `ppermute_start`.
+
+    Returns:
+        The future, for `async_done`.
+
+    Raises:
+        ValueError: if `to` is none of these.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> @fx.jit
+        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        ... def f(x):
+        ...     return fx.async_done(fx.all_gather_start(x, "x", tiled=True))
+        >>> f(jnp.arange(2.0))
+        Array([0., 1.], dtype=float32)
+    """
+    where = where_called()
+    axes, size = _axes_of(axis_name, "all_gather_start", where)
+    if to not in ("varying", "invarying", "reduced"):
+        raise ValueError(MSG_COLLECTIVE_TO.format(where=where, to=errors.shown(to)))
+    join = _Join(axis, tiled, reduced_along=axes if to == "reduced" else ())
+
+    def send(x: Any) -> Any:
+        _check_axis(axis, x.ndim + (not tiled), "all_gather_start", where)
+        return _for_each(x, size)
+
+    return _exchange(x, "all_gather", where, schedule, axes, size, None, send, join, everywhere=to != "varying")
+
+
+@_jax.for_users
+def all_to_all_start(
+    x: T, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False, schedule: bool = True
+) -> Future[T]:
+    """Starts `jax.lax.all_to_all`: each device sends one part of its arrays to each other.
+
+    Args:
+        x: A pytree of arrays.
+        axis_name: The axis of the mesh, or several.
+        split_axis: Along which axis the parts lie.
+        concat_axis: Along which axis of the result they lie.
+        tiled: Whether the axes stay, the parts being slices of one and concatenated along the other.
+        schedule: As for `ppermute_start`.
+
+    Returns:
+        The future, for `async_done`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> @fx.jit
+        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        ... def f(x):
+        ...     return fx.async_done(fx.all_to_all_start(x, "x", 0, 0, tiled=True))
+        >>> f(jnp.arange(2.0))
+        Array([0., 1.], dtype=float32)
+    """
+    where = where_called()
+    axes, size = _axes_of(axis_name, "all_to_all_start", where)
+
+    def send(x: Any) -> Any:
+        _check_axis(concat_axis, x.ndim, "all_to_all_start", where)
+        return _parts(x, split_axis, size, tiled, "all_to_all_start", where)
+
+    return _exchange(x, "all_to_all", where, schedule, axes, size, None, send, _Join(concat_axis, tiled, ()))
+
+
+@_jax.for_users
+def psum_scatter_start(
+    x: T, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False, schedule: bool = True
+) -> Future[T]:
+    """Starts `jax.lax.psum_scatter`: each device gets one part of the sum over all, added in their order.
+
+    Args:
+        x: A pytree of arrays.
+        axis_name: The axis of the mesh, or several.
+        scatter_dimension: Along which axis the parts lie.
+        tiled: Whether that axis stays, the parts being slices of it.
+        schedule: As for `ppermute_start`.
+
+    Returns:
+        The future, for `async_done`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> @fx.jit
+        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        ... def f(x):
+        ...     return fx.async_done(fx.psum_scatter_start(x, "x", tiled=True))
+        >>> f(jnp.arange(2.0))
+        Array([0., 1.], dtype=float32)
+    """
+    where = where_called()
+    axes, size = _axes_of(axis_name, "psum_scatter_start", where)
+
+    def send(x: Any) -> Any:
+        return _parts(x, scatter_dimension, size, tiled, "psum_scatter_start", where)
+
+    return _exchange(x, "psum_scatter", where, schedule, axes, size, None, send, _add)
+
+
+def _axes_of(axis_name: Any, call: str, where: Where) -> tuple[tuple[str, ...], int]:
+    axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    mesh = jax.sharding.get_abstract_mesh()
+    known = tuple(mesh.manual_axes)
+    if not axes or any(axis not in known for axis in axes):
+        shown = ", ".join(map(repr, known)) or "none"
+        raise ValueError(MSG_COLLECTIVE_AXIS.format(call=call, where=where, axis=errors.shown(axis_name), known=shown))
+    return axes, math.prod(mesh.shape[axis] for axis in axes)
+
+
+def _exchange(
+    x: Any,
+    name: str,
+    where: Where,
+    schedule: bool,
+    axes: tuple[str, ...],
+    size: int,
+    receivers: tuple[int, ...] | None,
+    send: Callable[[Any], Any],
+    finish: Callable[[Any], Any] | None,
+    into: Into | None = None,
+    everywhere: bool = False,
+) -> Future[Any]:
+    """`send` makes what the device sends of an array, and `finish` the result of what it gets. That is the same
+    `everywhere` if each gets the same."""
+    leaves, structure = jax.tree.flatten(x)
+    arrays = [*map(jnp.asarray, leaves)]
+    values = [_jax.as_per_device(send(array)) for array in arrays]
+    results = tuple(_jax.ShapedArray(value.shape, value.dtype) for value in values)
+    same_along = tuple(_same_along(array, axes, everywhere) for array in arrays)
+    operation = Exchanged(
+        *(name, where, results, schedule),
+        axes=axes,
+        size=size,
+        receivers=receivers,
+        same_along=same_along,
+        has_replicas=_jax.is_in_region_over_some_axes(),
+    )
+    return Future.started(values, operation, structure, finish, into)
+
+
+def _same_along(x: Any, axes: tuple[str, ...], everywhere: bool) -> tuple[str, ...]:
+    """The axes along which all devices get the same of an array, as JAX says of the synchronous collective."""
+    before = set(_jax.axes_of_same(x))
+    varying = set(_jax.axes_of_same(np.float32(0)))  # all, if JAX checks that
+    return tuple(sorted(before | (varying & set(axes)) if everywhere else before - set(axes)))
+
+
+def _for_each(x: Any, size: int) -> Any:
+    """The same for each device."""
+    return jnp.broadcast_to(x, (size, *x.shape))
+
+
+def _check_axis(axis: int, ndim: int, call: str, where: Where) -> None:
+    if not -ndim <= axis < ndim:
+        message = MSG_COLLECTIVE_DIMENSION.format(
+            call=call, where=where, axis=axis, ndim=ndim, least=-ndim, most=ndim - 1
+        )
+        raise ValueError(message)
+
+
+def _parts(x: Any, axis: int, size: int, tiled: bool, call: str, where: Where) -> Any:
+    """A part for each device, in front."""
+    length = x.shape[axis] if -x.ndim <= axis < x.ndim else -1
+    if length % size if tiled else length != size:
+        raise ValueError(MSG_COLLECTIVE_SIZE.format(call=call, where=where, shape=x.shape, axis=axis, size=size))
+    axis %= x.ndim
+    if tiled:
+        x = x.reshape(*x.shape[:axis], size, length // size, *x.shape[axis + 1 :])
+    return jnp.moveaxis(x, axis, 0)
+
+
+def _add(parts: Any) -> Any:
+    """The sum over all devices, in their order."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+@dataclasses.dataclass(frozen=True)
+class _Join:
+    """Puts the parts of all devices side by side: along a new axis, or one behind the other along one that is there."""
+
+    axis: int
+    tiled: bool
+    reduced_along: tuple[str, ...]
+
+    def __call__(self, parts: Any) -> Any:
+        axis = self.axis % (parts.ndim - self.tiled)
+        joined = jnp.moveaxis(parts, 0, axis)
+        if self.tiled:
+            shape = joined.shape
+            joined = joined.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+        return jax.lax.pcast(joined, self.reduced_along, to="reduced")

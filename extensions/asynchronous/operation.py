@@ -1,0 +1,376 @@
+"""Asynchronous operations: what is started, and done later.
+
+An operation is what a start, its updates and its done have in common. What is in flight lies on the host, under a
+number that the program has as a *ticket*: `float32[3]`, the one array of a future. It says the number, and which lane
+it is for. Floats, since the derivative by an integer would vanish without a word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _jax
+from effects._model.callback import HostCall, HostFunction
+from effects._model.content import Content, Report, described_by
+from effects._model.primitive import result_avals
+from effects._model.record import Record
+from effects._model.registry import Effect
+from effects._model.site import Operand, Site, Where, flat_arguments
+
+# Functions that run on the host while the program goes on: the records from which they begin, and what waits there.
+
+DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
+"""The names of the functions that wait for one of the host's, which `dispatch/` registers."""
+
+Start = Callable[[HostFunction, Iterable[Record]], None]
+
+_start: list[Start] = []
+
+
+def listen(start: Start) -> None:
+    """`start(function, records)` is called for each start, with the record of each lane. One module listens."""
+    _start[:] = [start]
+
+
+@described_by("async_start")
+@dataclasses.dataclass(frozen=True)
+class HostStart(Content):
+    """The start of a function on the host. Its arguments are those of the function and, last, the number."""
+
+    function: HostFunction
+    name: str
+
+    is_counted = False  # its done is
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+    @property
+    def is_portable(self) -> bool:
+        return self.function.registered
+
+    @property
+    def is_available(self) -> bool:
+        return self.function.fn is not None
+
+    def describe(self) -> dict[str, Any]:
+        function = self.function
+        return {"async_start": function.key, "name": self.name, "registered": function.registered}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> HostStart:
+        key, name, registered = (description[field] for field in ("async_start", "name", "registered"))
+        return cls(HostFunction(None, key, name, registered), name)
+
+    def text(self, record: Record) -> str:
+        return f"start of {self.name}({', '.join(map(str, record.args[0]))})"
+
+    def is_shown(self, suppressed: bool) -> bool:
+        return True
+
+    def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
+        _start[0](self.function, records)
+
+
+TICKET_LENGTH = 3
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Operation:
+    """What is started and done.
+
+    A future has no more of it than a done must know, `end`, so that one may stand in place of another: in a loop's
+    carry, or at the end of a branch.
+
+    Attributes:
+        name: What messages call it; of a done, only what kind it is of.
+        where: The line of the user's that starts it, or where it is done.
+        results: Types of the results, of one lane.
+        schedule: Whether what stands between start and done stays between them.
+        lanes: Sizes of the `vmap`s around, the outermost first.
+        into_reference: Whether its done writes the results to references.
+        of_derivative: Whether JAX starts it for a derivative, in which nothing need ask for what it comes to.
+        same_along: For each result the axes of the region along which it is the same on all devices, where JAX checks
+            that; none if empty.
+        stays: Whether it is started and done in one jaxpr, so that a program may keep its values itself. The token pass
+            says so.
+    """
+
+    name: str
+    where: Where | None
+    results: tuple[Any, ...]
+    schedule: bool = True
+    lanes: tuple[int, ...] = ()
+    into_reference: bool = False
+    of_derivative: bool = False
+    same_along: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), kw_only=True)
+    stays: bool = dataclasses.field(default=False, kw_only=True)
+
+    kind = "operation"
+    """What an operation whose start is not known is called."""
+
+    exchanges = False
+    """Whether devices send each other values."""
+
+    is_linear = True
+    """Whether it hands on values as they are, so that it has a derivative."""
+
+    def __repr__(self) -> str:  # what JAX says where a branch or a loop has futures of different operations
+        title = self.kind if self.name == self.kind else f"{self.kind} `{self.name}`"
+        return " ".join([title, "of", ", ".join(map(str, self.results)) or "nothing", *self._particulars()])
+
+    def _particulars(self) -> Iterable[str]:
+        """What tells it from others of its kind with the same results."""
+        if self.lanes:
+            yield f"in lanes {self.lanes}"
+        if not self.schedule:
+            yield "with schedule=False"
+        if self.into_reference:
+            yield "into references"
+        if self.of_derivative:
+            yield "of a derivative"
+        if any(self.same_along):
+            yield f"same along {self.same_along}"
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Of the records that it publishes."""
+        return ()
+
+    @property
+    def ticket(self) -> Any:
+        """The type of its ticket: one for each lane."""
+        return _jax.per_device(_jax.ShapedArray((*self.lanes, TICKET_LENGTH), np.dtype(np.float32)))
+
+    @property
+    def results_of_lanes(self) -> list[Any]:
+        """Types of the results, of all lanes together."""
+        results = [result.update(shape=(*self.lanes, *result.shape)) for result in self.results]
+        return [_jax.per_device(result, axes) for result, axes in zip(results, self._same_along, strict=True)]
+
+    @property
+    def _same_along(self) -> tuple[tuple[Any, ...], ...]:
+        return self.same_along or ((),) * len(self.results)
+
+    def shown(self, results: Sequence[Any]) -> Sequence[Any]:
+        """Results in the types in which they are asked for."""
+        return results
+
+    @property
+    def end(self) -> Operation:
+        """What a future has of it."""
+        return dataclasses.replace(self, name=self.kind, where=None)
+
+    def at(self, where: Where) -> Operation:
+        """The operation of an update or a done in this line."""
+        return dataclasses.replace(self, where=where)
+
+    def started_in_lanes(self, size: int, differs: Sequence[bool]) -> Operation:
+        """The operation of a start under one more `vmap`, in whose lanes so many operands differ."""
+        return dataclasses.replace(self, lanes=(size, *self.lanes))
+
+    def done_in_lanes(self, size: int, differs: Sequence[bool]) -> Operation:
+        """The operation of an update or a done under one more `vmap`."""
+        return dataclasses.replace(self, lanes=(size, *self.lanes))
+
+    @property
+    def differentiable(self) -> list[int]:
+        """Which of the results have tangents."""
+        return [at for at, result in enumerate(self.results) if jnp.issubdtype(result.dtype, np.inexact)]
+
+    def tangent(self) -> Operation:
+        """The operation of the tangents."""
+        results, same_along = (
+            tuple(of_each[at] for at in self.differentiable) for of_each in (self.results, self._same_along)
+        )
+        return dataclasses.replace(self, results=results, same_along=same_along, of_derivative=True)
+
+    def transposed(self) -> Operation:
+        """The operation of the cotangents, which go the other way, and to no reference of the program's: its start is
+        where this one is done."""
+        return dataclasses.replace(self, into_reference=False, of_derivative=True)
+
+    def of_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
+        """What `transposed` is started with, of the cotangents of all results."""
+        return [*cotangents]
+
+    def of_results(self) -> Operation:
+        """The operation that is started with what this one comes to, and comes to that."""
+        return self
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Kept(Operation):
+    """Values that are computed at the start, and kept until it is done.
+
+    Attributes:
+        placements: Where each of them is then: in which memory, and how it is sharded if its type says that.
+    """
+
+    placements: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True)
+
+    kind = "async_start"
+
+    def _particulars(self) -> Iterable[str]:
+        yield from super()._particulars()
+        if any(part is not None for placement in self.placements for part in placement):
+            yield f"placed {self.placements}"
+
+    def shown(self, results: Sequence[Any]) -> Sequence[Any]:
+        if not self.placements:
+            return results
+        return [_jax.place(x, placement) for x, placement in zip(results, self.placements, strict=True)]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Called(Kept):
+    """What a handler of the user's gives, which may answer later. The token pass makes it of a custom call and the
+    start of its results.
+
+    Attributes:
+        site: That of the records that the handler publishes.
+        call: The other parameters of the call.
+        kept: Which of the results of the call are those of the operation.
+    """
+
+    site: Site = dataclasses.field(kw_only=True)
+    call: tuple[tuple[str, Any], ...] = dataclasses.field(kw_only=True)
+    kept: tuple[int, ...] = dataclasses.field(kw_only=True)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return (self.site,)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Exchanged(Operation):
+    """Values of each device of a region, sent to others.
+
+    Attributes:
+        axes: The axes of the mesh along which it is sent.
+        size: How many devices there are along these.
+        receivers: For each device the one that gets its values, or -1; None if each value has a part for each device,
+            in its leading axis, and what is received has one from each.
+        is_received: Whether what it is started with has been received already, and is not sent again.
+        has_replicas: Whether several devices would send as one, in a region over some of the axes of its mesh.
+    """
+
+    axes: tuple[str, ...] = ()
+    size: int = 0
+    receivers: tuple[int, ...] | None = None
+    is_received: bool = False
+    has_replicas: bool = False
+
+    kind = "collective"
+    exchanges = True
+
+    def _particulars(self) -> Iterable[str]:
+        yield from super()._particulars()
+        yield f"along {self.axes}" + ("" if self.receivers is None else f" to {self.receivers}")
+
+    @property
+    def senders(self) -> tuple[int, ...] | None:
+        """For each device the one whose values it gets, or -1."""
+        if self.receivers is None:
+            return None
+        senders = [-1] * self.size
+        for sender, receiver in enumerate(self.receivers):
+            if receiver >= 0:
+                senders[receiver] = sender
+        return tuple(senders)
+
+    @property
+    def key(self) -> int:
+        """A number that the devices have in common which exchange something. Those along the same axes come to their
+        exchanges in the same order."""
+        digest = hashlib.blake2b(repr(self.axes).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    def transposed(self) -> Exchanged:
+        return dataclasses.replace(
+            self, into_reference=False, of_derivative=True, same_along=(), receivers=self.senders
+        )
+
+    def of_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
+        # Of a result that is the same on all devices they have one cotangent between them, which is sent back once.
+        return [_jax.as_of_first(x, axes) for x, axes in zip(cotangents, self._same_along, strict=True)]
+
+    def of_results(self) -> Exchanged:
+        return dataclasses.replace(self, is_received=True)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class HostRun(Operation):
+    """A function of the user's that runs on the host while the program goes on: its start.
+
+    Attributes:
+        site: That of the records from which it begins.
+        ends: How it is done.
+    """
+
+    site: Site = dataclasses.field(kw_only=True)
+    ends: HostEnd = dataclasses.field(kw_only=True)
+
+    is_linear = False
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return (self.site,)
+
+    @property
+    def end(self) -> HostEnd:
+        return self.ends
+
+    def started_in_lanes(self, size: int, differs: Sequence[bool]) -> HostRun:
+        # The number of the operation, which is the same in all lanes, is the last operand.
+        site = self.site.with_lanes(size, [*differs, False])
+        return dataclasses.replace(self, lanes=(size, *self.lanes), site=site)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class HostEnd(Operation):
+    """The end of such a function: what a future knows of it."""
+
+    effect: Effect = dataclasses.field(kw_only=True)
+    types: tuple[Operand, ...] = dataclasses.field(kw_only=True)  # of the results
+    structure: Any = dataclasses.field(kw_only=True)
+
+    kind = "async_callback"
+    is_linear = False
+
+    def shown(self, results: Sequence[Any]) -> Sequence[Any]:
+        return [result.astype(type_.dtype) for result, type_ in zip(results, self.types, strict=True)]
+
+    def at(self, where: Where, function: str = DONE_FUNCTION) -> HostAwait:
+        """`function`: the name under which the host knows what waits there."""
+        call = HostCall(HostFunction(None, function, self.kind, True), self.types, self.structure, pass_record=True)
+        ticket = Operand((TICKET_LENGTH,), np.dtype(np.float32), np.dtype(np.float32))
+        site = Site(self.effect, call, (ticket,), flat_arguments(1), where)
+        return HostAwait(self.name, where, self.results, self.schedule, self.lanes, site=site)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class HostAwait(Operation):
+    """An update or the done of such a function: a callback whose results the program waits for."""
+
+    site: Site = dataclasses.field(kw_only=True)
+
+    is_linear = False
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return (self.site,)
+
+    @property
+    def results_of_lanes(self) -> list[Any]:
+        return result_avals(self.site)
+
+    def done_in_lanes(self, size: int, differs: Sequence[bool]) -> HostAwait:
+        return dataclasses.replace(self, lanes=(size, *self.lanes), site=self.site.with_lanes(size, differs))

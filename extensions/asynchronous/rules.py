@@ -1,0 +1,310 @@
+"""Asynchronous operations: starts, updates and dones become calls of the native module's handlers.
+
+Of an operation of the host's the start publishes a record, without an order, from which the function begins; its done
+is a callback with results, which waits for the function. What else is in flight the native module keeps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _jax
+from effects._config import config
+from effects._model.after import after
+from effects._model.device import platforms_on_host, platforms_with_handlers
+from effects._model.primitive import effect_p
+from effects._model.site import Site, stored_dtype
+from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
+from effects.extensions.asynchronous.operation import Called, Exchanged, HostAwait, HostRun, Operation
+from effects.extensions.asynchronous.primitives import ASYNC
+from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
+from effects.extensions.custom_calls.primitive import custom_call_p
+from effects.extensions.custom_calls.rules import lower_started_call, start_call, started_call_p, threaded_call_p
+from effects.lowering.effect import bind_record
+from effects.lowering.masks import MaskContext, register_mask_rule
+from effects.lowering.native_calls import calls_handlers, emit_call, is_counted, register_site, site_attributes
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
+
+MSG_ASYNC_PLATFORM = (
+    "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "
+    "native handlers, which there are for CPUs and for NVIDIA's GPUs, with the setting `native`. Without them its "
+    "values stay in the program, from a start to a done in the same function, branch or body of a loop, and there are "
+    "no asynchronous callbacks. Do it where it was started, or compute it where it is needed, without a future."
+)
+MSG_ASYNC_UNTRACKED = (
+    "The asynchronous operation `{name}` at {where} is in a program for several devices that `fx.jit` has not made. "
+    "JAX keeps the order of effects on one device only. Write `fx.jit` around the function, in place of `jax.jit`."
+)
+
+operation_p: _jax.Primitive = _jax.Primitive("operation")
+operation_p.multiple_results = True
+"""(token, *operands) -> (*results, token): calls one of the handlers of asynchronous operations."""
+
+
+@operation_p.def_abstract_eval
+def _operation_abstract_eval(token: Any, *operands: Any, results: Sequence[Any], **_: Any) -> list[Any]:
+    return [*results, token]
+
+
+_jax.infer_types_each_time(operation_p)
+
+
+def _lower_operation(
+    ctx: Any,
+    *operands: Any,
+    operation: Operation,
+    target: str,
+    attributes: tuple[tuple[str, Any], ...],
+    site: Site | None,
+    **_: Any,
+) -> Any:
+    platforms, has_handlers, counted = set(_jax.platforms_of(ctx)), calls_handlers(ctx), is_counted(ctx)
+    everywhere = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
+    exchanges = isinstance(operation, Exchanged) and target == POST_TARGET
+    on_host = has_handlers and not counted
+    if exchanges and (not on_host or everywhere or not _jax.is_within_processes(ctx, operation.axes)):
+        return _jax.mlir.lower_fun(functools.partial(_exchange_and_keep, operation=operation))(ctx, *operands)
+    # In a program for several platforms a start may be another thing on each of them.
+    if not has_handlers or (counted and operation.stays and len(platforms) == 1):
+        if (outs := _lower_within_program(ctx, operands, target)) is not None:
+            return outs
+        shown = {"name": operation.name, "where": operation.where, "platform": " and ".join(sorted(platforms))}
+        raise NotImplementedError(MSG_ASYNC_PLATFORM.format(**shown))
+    named = {name: np.array(x, np.int64) if isinstance(x, tuple) else x for name, x in attributes}
+    if site is not None:
+        register_site(ctx, site)
+        named |= site_attributes(site, replicated=bool(_jax.automatic_devices(ctx)))
+    aliases = {0: len(ctx.avals_out) - 1} if counted else None
+    return emit_call(ctx, target, operands, named, replicated=everywhere, aliases=aliases)
+
+
+def _lower_within_program(ctx: Any, operands: Sequence[Any], target: str) -> Sequence[Any] | None:
+    """Where the program keeps them: the ticket and the values are results of one instruction, so where it has the one
+    as it was it has the others, too. None where it does not."""
+    token, *values = operands
+    if target == KEEP_TARGET:
+        (ticket,) = _jax.mlir.lower_fun(lambda *_: [jnp.zeros(ctx.avals_out[0].shape, np.float32)])(ctx, *operands)
+        return [_jax.with_values_beside(ticket, values), token]
+    if target == TAKE_TARGET and (kept := _jax.values_beside(*values)) is not None:
+        return [*kept, token]
+    return None
+
+
+_jax.mlir.register_lowering(operation_p, _lower_operation, cacheable=False)
+
+
+def _lower_untracked(ctx: Any, *operands: Any, primitive: Any, **params: Any) -> Any:
+    """In a program that JAX dispatches. The ticket keeps what belongs together in order; operations of all such
+    programs are those of one program that does not end."""
+    if _jax.automatic_devices(ctx):
+        operation = params["operation"]
+        raise NotImplementedError(MSG_ASYNC_UNTRACKED.format(name=operation.name, where=operation.where))
+
+    def run(*operands: Any) -> Sequence[Any]:
+        token = np.array([stream_of(UNTRACKED_THREAD), 0, 0, 0], np.uint32)
+        return _bind_untracked(primitive, _jax.as_per_device(jnp.asarray(token)), operands, **params)
+
+    return _jax.mlir.lower_fun(run)(ctx, *operands)
+
+
+def _bind_untracked(primitive: Any, token: Any, operands: Sequence[Any], *, operation: Operation, **params: Any) -> Any:
+    if isinstance(operation, HostAwait):
+        if params.get("partial", True):
+            outs = effect_p.bind(*operands, site=operation.site)
+            return outs if primitive is async_done_p else [operands[-1], *outs]
+        return operands[-1:]
+    if primitive is async_start_p:
+        return _start(token, operands, operation)[1]
+    if primitive is async_update_p and not params["partial"]:
+        return operands
+    token, outs = _take(token, operands, operation)
+    return outs if primitive is async_done_p else [*_keep_received(token, outs, operation)[1], *outs]
+
+
+for _primitive in (async_start_p, async_update_p, async_done_p):
+    _rule = functools.partial(_lower_untracked, primitive=_primitive)
+    _jax.mlir.register_lowering(_primitive, _rule, cacheable=False)
+
+
+def _call(
+    token: Any,
+    operands: Sequence[Any],
+    results: Sequence[Any],
+    operation: Operation,
+    target: str,
+    site: Site | None = None,
+    **attributes: Any,
+) -> tuple[Any, list[Any]]:
+    named = tuple(attributes.items())
+    *outs, token = operation_p.bind(
+        token, *operands, results=tuple(results), operation=operation, target=target, attributes=named, site=site
+    )
+    return token, outs
+
+
+def _lower_started(
+    ctx: Any, *operands: Any, platform: str, start: Called, tokens: int, site: Site, **params: Any
+) -> Any:
+    """Without native handlers the call is made as any other, and what it gives is kept."""
+    if config.native and platform in platforms_on_host():
+        return lower_started_call(ctx, *operands, platform=platform, start=start, tokens=tokens, site=site, **params)
+
+    def run(*operands: Any) -> Sequence[Any]:
+        operands, given = operands[: len(operands) - tokens], operands[len(operands) - tokens :]
+        if tokens > 1:
+            outs = threaded_call_p.bind(*operands, given[0], site=site, call=0, **params)
+        else:
+            lanes = {"masked": False, "lanes": (), "lanes_of": ((),) * len(operands)}
+            outs = custom_call_p.bind(*operands, site=site, **lanes, **params)
+        results, own = outs[: len(params["results"])], outs[len(params["results"]) :]
+        token, ticket = _keep(given[-1], [results[at] for at in start.kept], start)
+        return [*results, *ticket, *own, token]
+
+    return _jax.mlir.lower_fun(run)(ctx, *operands)
+
+
+for _platform in platforms_with_handlers():
+    _rule = functools.partial(_lower_started, platform=_platform)
+    _jax.mlir.register_lowering(started_call_p, _rule, platform=_platform, cacheable=False)
+
+_KEY = token_key(ASYNC)
+
+
+@register_token_rule(async_start_p)
+def _start_token_rule(
+    ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation
+) -> tuple[Tokens, list[Any]]:
+    if isinstance(operation, Called):
+        return start_call(ctx, tokens, operands, operation)
+    token, outs = _start(tokens[_KEY], operands, operation)
+    return {_KEY: token}, outs
+
+
+def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+    if isinstance(operation, HostRun):
+        return _call(token, operands, [operation.ticket], operation, BEGIN_TARGET, operation.site)
+    if isinstance(operation, Exchanged) and operation.is_received:
+        return _keep_received(token, operands, operation)
+    if isinstance(operation, Exchanged):
+        sent = _to_exchange(operands, operation)
+        return _call(token, sent, [operation.ticket], operation, POST_TARGET, **_peers(operation))
+    return _keep(token, operands, operation)
+
+
+def _keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+    values = [value.astype(stored_dtype(value.dtype)) for value in values]
+    by_lane = not isinstance(operation, Exchanged)
+    optional = operation.of_derivative
+    return _call(token, values, [operation.ticket], operation, KEEP_TARGET, by_lane=by_lane, optional=optional)
+
+
+def _keep_received(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+    """Keeps the results of an operation as `_take` finds them."""
+    if isinstance(operation, Exchanged) and operation.receivers is None and operation.lanes:
+        values = [jnp.moveaxis(value, len(operation.lanes), 0) for value in values]
+    return _keep(token, values, operation)
+
+
+def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+    shown, exchanged = operation.results_of_lanes, isinstance(operation, Exchanged)
+    results = [result.update(dtype=stored_dtype(result.dtype)) for result in shown]
+    lanes = len(operation.lanes) if exchanged and operation.receivers is None else 0
+    if lanes:  # a part from each device comes first
+        results = [result.update(shape=_moved(result.shape, lanes, 0)) for result in results]
+    where = str(operation.where or "a line that is not known")  # of a derivative's there is none
+    token, outs = _call(token, operands, results, operation, TAKE_TARGET, by_lane=not exchanged, where=where)
+    outs = [out.astype(result.dtype) for out, result in zip(outs, shown, strict=True)]
+    return token, [jnp.moveaxis(out, 0, lanes) for out in outs] if lanes else outs
+
+
+def _to_exchange(values: Sequence[Any], operation: Exchanged) -> list[Any]:
+    """The device's place in its group, the number of its group, and what it sends, with the parts for each in front."""
+    values = [value.astype(stored_dtype(value.dtype)) for value in values]
+    if operation.receivers is None:
+        values = [jnp.moveaxis(value, len(operation.lanes), 0) for value in values]
+    others = tuple(axis for axis in jax.sharding.get_abstract_mesh().manual_axes if axis not in operation.axes)
+    rank = jax.lax.axis_index(operation.axes).astype(np.uint32)
+    group = jax.lax.axis_index(others).astype(np.uint32) if others else np.uint32(0)
+    return [rank, group, *values]
+
+
+def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation: Exchanged) -> list[Any]:
+    """In place of a post that other processes would have to hear of, or that several devices would make as one, in a
+    region over some of the axes: JAX's collective, whose result is kept.
+
+    It comes after the operations that were started ahead of it, so that all devices come to all in one order.
+    """
+    sent = after([token], sent)
+    if operation.receivers is None:
+        values = [jax.lax.all_to_all(value, operation.axes, 0, 0) for value in sent]
+    else:
+        pairs = [(sender, receiver) for sender, receiver in enumerate(operation.receivers) if receiver >= 0]
+        values = [jax.lax.ppermute(value, operation.axes, pairs) for value in sent]
+    token, outs = _keep(token, values, operation)
+    return [*outs, token]
+
+
+def _peers(operation: Exchanged) -> dict[str, Any]:
+    receivers, senders = operation.receivers or (), operation.senders or ()
+    peers = {"call": operation.key, "size": operation.size, "to": receivers, "from": senders}
+    return {**peers, "optional": operation.of_derivative}
+
+
+@register_token_rule(async_done_p)
+def _done_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation) -> tuple[Tokens, Any]:
+    return _end(ctx, tokens, operands, operation)
+
+
+@register_token_rule(async_update_p)
+def _update_token_rule(
+    ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation, partial: bool
+) -> tuple[Tokens, list[Any]]:
+    ticket = operands[-1]
+    if partial and isinstance(operation, HostAwait):
+        tokens, outs = _end(ctx, tokens, operands, operation)
+        return tokens, [ticket, *outs]
+    if partial:  # what it has come to is the result, and it is started again with that
+        token, outs = _take(tokens[_KEY], operands, operation)
+        token, again = _keep_received(token, outs, operation)
+        return {**tokens, _KEY: token}, [*again, *outs]
+    (ticket,) = after([tokens[_KEY]], [ticket])
+    return tokens, [ticket]
+
+
+def _end(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], operation: Operation) -> tuple[Tokens, list[Any]]:
+    if not isinstance(operation, HostAwait):
+        token, outs = _take(tokens[_KEY], operands, operation)
+        return {_KEY: token}, outs
+    # In its place among the host's effects, and among the asynchronous operations.
+    key = token_key(operation.site.effect)
+    (own,) = after([tokens[_KEY]], [tokens[key]])
+    returned, outs = bind_record(ctx, {key: own}, operands, operation.site)
+    (token,) = after([returned[key]], [tokens[_KEY]])
+    return {**returned, _KEY: token}, outs
+
+
+def _moved(shape: tuple[Any, ...], source: int, to: int) -> tuple[Any, ...]:
+    sizes = list(shape)
+    sizes.insert(to, sizes.pop(source))
+    return tuple(sizes)
+
+
+@register_mask_rule(async_start_p, async_update_p, async_done_p)
+def _mask_operation(
+    ctx: MaskContext, active: Any, *operands: Any, operation: Operation, **params: Any
+) -> Sequence[Any]:
+    """What is handed on harms no lane that is not there; a function of the host's must not run for it."""
+    if not isinstance(operation, (HostRun, HostAwait)):
+        return ctx.primitive.bind(*operands, operation=operation, **params)
+    if operation.site.mask is None:
+        operation = dataclasses.replace(operation, site=operation.site.with_mask())
+        return ctx.primitive.bind(active, *operands, operation=operation, **params)
+    mask, *others = operands
+    return ctx.primitive.bind(mask & active, *others, operation=operation, **params)

@@ -1,0 +1,211 @@
+"""The primitives of asynchronous operations, and what transformations make of them.
+
+`async_start_p` takes operands and gives a ticket; `async_update_p` takes a ticket and gives one, and perhaps what the
+operation has come to so far; `async_done_p` takes a ticket and gives the results. With a
+mask each has a boolean ahead of its operands. Where an operation hands on values,
+start and done are linear, and each is the other's transpose.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from effects import _errors as errors
+from effects import _jax
+from effects._model.registry import jax_effects
+from effects.extensions.asynchronous.operation import Exchanged, HostAwait, Operation
+from effects.extensions.asynchronous.primitives import ASYNC, async_done_p, async_start_p, async_update_p
+
+MSG_ASYNC_DERIVATIVE = (
+    "A derivative was asked of the results of the asynchronous callback `{name}` at {where}. JAX cannot look into a "
+    "Python function. Wrap start and done in a `jax.custom_jvp` or `jax.custom_vjp`, or the operands in "
+    "`jax.lax.stop_gradient`."
+)
+
+MSG_ASYNC_SECOND_DERIVATIVE = (
+    "Two derivatives that go backward, one of the other, were asked of what the collective that is updated at {where} "
+    "has come to so far. What the first one adds up has been exchanged, and cannot be sent back. Let one of them go "
+    "forward, as `jax.hessian` does, or use the result of `fx.async_done` in place of the partial one."
+)
+
+MSG_ASYNC_LANES = (
+    "The future that is {ended} at {where} has a ticket of shape {shape}, and one of shape {expected} is wanted there. "
+    "What is started in each lane of a `vmap`, or in each turn of a loop, is {ended} in each. Write `jax.vmap` or "
+    "`jax.lax.map` around `{call}`, as around the start."
+)
+
+
+def effects_of_end(operation: Operation) -> set[Any]:
+    """What an update or a done does: what a function of the host's has done becomes visible there."""
+    own = jax_effects(ASYNC)
+    return own | jax_effects(operation.site.effect) if isinstance(operation, HostAwait) else own
+
+
+@async_start_p.def_effectful_abstract_eval
+def _start_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any], set[Any]]:
+    return [operation.ticket], jax_effects(ASYNC)
+
+
+def _check_ticket(ticket: Any, operation: Operation, ended: str, call: str) -> None:
+    expected = operation.ticket.shape
+    if ticket.shape != expected:
+        shown = {"ended": ended, "where": operation.where, "shape": ticket.shape, "expected": expected, "call": call}
+        raise errors.FutureError(MSG_ASYNC_LANES.format(**shown))
+
+
+@async_update_p.def_effectful_abstract_eval
+def _update_abstract_eval(*operands: Any, operation: Operation, partial: bool) -> tuple[list[Any], set[Any]]:
+    _check_ticket(operands[-1], operation, "updated", "fx.async_update")
+    results = operation.results_of_lanes if partial else []
+    return [operands[-1], *results], effects_of_end(operation) if partial else jax_effects(ASYNC)
+
+
+@async_done_p.def_effectful_abstract_eval
+def _done_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any], set[Any]]:
+    _check_ticket(operands[-1], operation, "done", "fx.async_done")
+    return operation.results_of_lanes, effects_of_end(operation)
+
+
+def _call_by_itself(primitive: Any, *operands: Any, **params: Any) -> Any:
+    """Outside of all programs an operation is a program of its own."""
+    with jax.disable_jit(False):
+        return jax.jit(functools.partial(primitive.bind, **params))(*operands)
+
+
+for _primitive in (async_start_p, async_update_p, async_done_p):
+    _primitive.def_impl(functools.partial(_call_by_itself, _primitive))
+    _jax.infer_types_each_time(_primitive)
+
+
+# Derivatives
+
+
+def _start_jvp(primals: Any, tangents: Any, *, operation: Operation) -> tuple[list[Any], list[Any]]:
+    (ticket,) = outs = async_start_p.bind(*primals, operation=operation)
+    if not operation.is_linear:
+        if any(type(tangent) is not _jax.ad.Zero for tangent in tangents):
+            raise _not_differentiable(operation)
+        return outs, [_jax.zero_tangent(ticket)]
+    own = [tangents[at] for at in operation.differentiable]
+    if all(type(tangent) is _jax.ad.Zero for tangent in own):
+        return outs, [_jax.zero_tangent(ticket)]
+    return outs, async_start_p.bind(*map(_jax.ad.instantiate_zeros, own), operation=operation.tangent())
+
+
+def _update_jvp(primals: Any, tangents: Any, *, operation: Operation, partial: bool) -> tuple[list[Any], list[Any]]:
+    outs = async_update_p.bind(*primals, operation=operation, partial=partial)
+    zeros = [_jax.zero_tangent(out) for out in outs]
+    if type(tangents[0]) is _jax.ad.Zero:
+        return outs, zeros
+    tangent, *found = async_update_p.bind(*tangents, operation=operation.tangent(), partial=partial)
+    return outs, [tangent, *_at(operation, found, zeros[1:])]
+
+
+def _done_jvp(primals: Any, tangents: Any, *, operation: Operation) -> tuple[list[Any], list[Any]]:
+    outs = async_done_p.bind(*primals, operation=operation)
+    zeros = [_jax.zero_tangent(out) for out in outs]
+    if type(tangents[0]) is _jax.ad.Zero:
+        return outs, zeros
+    return outs, _at(operation, async_done_p.bind(*tangents, operation=operation.tangent()), zeros)
+
+
+def _at(operation: Operation, found: Sequence[Any], zeros: list[Any]) -> list[Any]:
+    """The tangents of all results: those that were found, and zeros."""
+    for at, tangent in zip(operation.differentiable, found, strict=False):
+        zeros[at] = tangent
+    return zeros
+
+
+def _start_transpose(cotangents: Any, *operands: Any, operation: Operation) -> Sequence[Any]:
+    (cotangent,) = cotangents
+    if isinstance(operation, Exchanged) and operation.is_received:
+        raise errors.NotDifferentiable(MSG_ASYNC_SECOND_DERIVATIVE.format(where=operation.where))
+    undefined = [_jax.ad.is_undefined_primal(x) for x in operands]
+    if type(cotangent) is _jax.ad.Zero:
+        return [_jax.ad.Zero(x.aval) if linear else None for x, linear in zip(operands, undefined, strict=True)]
+    outs = async_done_p.bind(cotangent, operation=operation.transposed())
+    return [out if linear else None for out, linear in zip(outs, undefined, strict=True)]
+
+
+def _update_transpose(cotangents: Any, ticket: Any, *, operation: Operation, partial: bool) -> Sequence[Any]:
+    cotangent, *others = cotangents
+    if all(type(other) is _jax.ad.Zero for other in others):
+        if type(cotangent) is _jax.ad.Zero:
+            return [_jax.ad.Zero(ticket.aval)]
+        return async_update_p.bind(cotangent, operation=operation.transposed(), partial=False)
+    sent = _done_transpose(others, ticket, operation=operation)
+    if type(cotangent) is _jax.ad.Zero:
+        return sent
+    # What comes back from here, and from where it is done or asked for next.
+    transposed = operation.transposed()
+    here, later = (async_done_p.bind(back, operation=transposed) for back in (*sent, cotangent))
+    added = [jax.lax.add(x, y) for x, y in zip(here, later, strict=True)]
+    return async_start_p.bind(*added, operation=transposed.of_results())
+
+
+def _done_transpose(cotangents: Any, ticket: Any, *, operation: Operation) -> Sequence[Any]:
+    if all(type(cotangent) is _jax.ad.Zero for cotangent in cotangents):
+        return [_jax.ad.Zero(ticket.aval)]
+    values = operation.of_cotangents([*map(_jax.ad.instantiate_zeros, cotangents)])
+    return async_start_p.bind(*values, operation=operation.transposed())
+
+
+def _not_differentiable(operation: Operation) -> errors.NotDifferentiable:
+    return errors.NotDifferentiable(MSG_ASYNC_DERIVATIVE.format(name=operation.name, where=operation.where))
+
+
+# Lanes
+
+
+def _start_batch(
+    axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, operation: Operation
+) -> tuple[list[Any], list[Any]]:
+    differs = [dim is not None for dim in dims]
+    if not any(differs) and _jax.is_axis_of_tangents(axis_data):
+        return async_start_p.bind(*operands, operation=operation), [None]
+    # One operation for all lanes. What is handed on has all of them, and a record says which operands differ.
+    moved = [
+        _jax.lanes_at_front(x, dim, axis_data) if operation.is_linear or dim is not None else x
+        for x, dim in zip(operands, dims, strict=True)
+    ]
+    return async_start_p.bind(*moved, operation=operation.started_in_lanes(axis_data.size, differs)), [0]
+
+
+def _update_batch(axis_data: Any, operands: Any, dims: Any, *, operation: Operation, partial: bool) -> Any:
+    if dims[-1] is None:
+        outs = async_update_p.bind(*operands, operation=operation, partial=partial)
+        return outs, [None] * len(outs)
+    moved, operation = _done_in_lanes(axis_data, operands, dims, operation)
+    outs = async_update_p.bind(*moved, operation=operation, partial=partial)
+    return outs, [0] * len(outs)
+
+
+def _done_batch(axis_data: Any, operands: Any, dims: Any, *, operation: Operation) -> Any:
+    if dims[-1] is None:
+        outs = async_done_p.bind(*operands, operation=operation)
+        return outs, [None] * len(outs)
+    moved, operation = _done_in_lanes(axis_data, operands, dims, operation)
+    outs = async_done_p.bind(*moved, operation=operation)
+    return outs, [0] * len(outs)
+
+
+def _done_in_lanes(axis_data: Any, operands: Any, dims: Any, operation: Operation) -> tuple[list[Any], Operation]:
+    moved = [
+        x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
+    ]
+    return moved, operation.done_in_lanes(axis_data.size, [dim is not None for dim in dims])
+
+
+_jax.ad.primitive_jvps[async_start_p] = _start_jvp
+_jax.ad.primitive_jvps[async_update_p] = _update_jvp
+_jax.ad.primitive_jvps[async_done_p] = _done_jvp
+_jax.ad.primitive_transposes[async_start_p] = _start_transpose
+_jax.ad.primitive_transposes[async_update_p] = _update_transpose
+_jax.ad.primitive_transposes[async_done_p] = _done_transpose
+_jax.batching.fancy_primitive_batchers[async_start_p] = _start_batch
+_jax.batching.fancy_primitive_batchers[async_update_p] = _update_batch
+_jax.batching.fancy_primitive_batchers[async_done_p] = _done_batch

@@ -1,0 +1,197 @@
+"""What stands between the start and the done of an asynchronous operation stays there.
+
+XLA sees no more than data. So what an equation takes that stands between a start and its done is tied to the token of
+the start, and the token that the done takes is tied to what these equations gave. `optimization_barrier` does not do:
+it is gone when XLA for CPUs makes its schedule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from effects import _jax
+from effects._model.after import after
+from effects._model.registry import Effect
+from effects.extensions.asynchronous.operation import Called, HostRun, Kept
+from effects.extensions.asynchronous.primitives import ASYNC, async_done_p, async_start_p, async_update_p
+from effects.extensions.custom_calls.primitive import custom_call_p
+from effects.lowering.tokens import Tokens, token_key
+
+_KEY = token_key(ASYNC)
+
+
+class Between:
+    """Ties the equations of one jaxpr, which are shown to it one after the other."""
+
+    def __init__(self, jaxpr: Any) -> None:
+        self._under_way = _under_way_at_first(jaxpr)
+        # By identity: a value, and the same after the last token that it was tied to. What comes later takes that one:
+        # a tie is made in place, and XLA copies what is used besides.
+        self._last: dict[int, tuple[Any, Any]] = {}
+        self._token: Any = None
+        self._tied: set[int] = set()  # the values of `_last` that are after this token
+        # By identity: what was given since the token and no equation has taken, since what has been taken is there by
+        # then. To tie all would keep XLA from fusing one equation with the next.
+        self._given: dict[int, Any] = {}
+
+    def before(self, eqn: Any, operands: Sequence[Any], tokens: Tokens) -> tuple[list[Any], Tokens]:
+        """What an equation takes, and the tokens that it takes."""
+        operands = list(operands)
+        if is_asynchronous(eqn):
+            if self._given:
+                (token,) = after(map(self.last, self._given.values()), [tokens[_KEY]])
+                tokens, self._given = {**tokens, _KEY: token}, {}
+            return [*map(self.last, operands)], tokens
+        if self._under_way > 0:
+            if (token := tokens[_KEY]) is not self._token:
+                self._token, self._tied = token, set()
+            new = [x for x, atom in zip(operands, eqn.invars, strict=True) if self._is_new(x, atom)]
+            new = list({id(x): x for x in new}.values())
+            for x, tied in zip(new, after([token], [*map(self.last, new)]), strict=True):
+                self._tie(x, tied)
+            if eqn.outvars and not _takes_references(eqn):  # what a reference is to hold need not be there by then
+                for x in operands:
+                    self._given.pop(id(x), None)
+        return [*map(self.last, operands)], tokens
+
+    def last(self, x: Any) -> Any:
+        """A value after the last token that it was tied to."""
+        return self._last.get(id(x), (x, x))[1]
+
+    def _tie(self, x: Any, tied: Any) -> None:
+        self._last[id(x)] = x, tied
+        self._tied.add(id(x))
+
+    def _is_new(self, x: Any, atom: Any) -> bool:
+        return not hasattr(atom, "val") and id(x) not in self._tied and not _jax.is_reference_type(_jax.typeof(x))
+
+    def note(self, eqn: Any, outs: Sequence[Any]) -> None:
+        """What an equation gave."""
+        if is_asynchronous(eqn):
+            self._under_way += _change(eqn)
+        elif self._under_way > 0:
+            for x in outs:
+                if not _jax.is_reference_type(_jax.typeof(x)):
+                    if not _takes_references(eqn):  # what a reference holds may have been there ahead of the start
+                        self._tie(x, x)
+                    self._given[id(x)] = x
+
+
+def is_asynchronous(eqn: Any) -> bool:
+    """Whether an equation starts, updates or ends an operation, or something in it does."""
+    return any(isinstance(effect, Effect) and effect == ASYNC for effect in eqn.effects)
+
+
+def _takes_references(eqn: Any) -> bool:
+    return any(_jax.is_reference_type(atom.aval) for atom in eqn.invars)
+
+
+def _change(eqn: Any) -> int:
+    """How many operations more are under way behind an equation."""
+    if eqn.primitive in (async_start_p, async_done_p):
+        sign = 1 if eqn.primitive is async_start_p else -1
+        return sign if eqn.params["operation"].schedule else 0
+    if eqn.primitive in (_jax.scan_p, _jax.while_p):
+        return 0  # what a loop takes it gives
+    inner = next(_jax.jaxprs_in(eqn.params), None)
+    return 0 if inner is None else sum(_changes(inner))
+
+
+@_jax.weakref_lru_cache
+def _changes(jaxpr: Any) -> list[int]:
+    return [_change(eqn) for eqn in jaxpr.eqns if is_asynchronous(eqn)]
+
+
+def _under_way_at_first(jaxpr: Any) -> int:
+    """How many operations are under way when a jaxpr begins: it ends more than it has started by then."""
+    least = now = 0
+    for change in _changes(jaxpr):
+        now += change
+        least = min(least, now)
+    return -least
+
+
+# A custom call whose results are started as an asynchronous operation, and used for nothing else, is that operation.
+#
+# So the program goes on when the handler has returned, and what the handler gives may come later.
+
+
+def with_started_calls(jaxpr: Any) -> Any:
+    """A jaxpr with constants, in which such a call and its start are one equation."""
+    inner = jaxpr.jaxpr
+    uses = Counter(id(atom) for eqn in inner.eqns for atom in eqn.invars)
+    uses.update(map(id, inner.outvars))
+    eqns: list[Any] = []
+    calls: dict[int, tuple[int, int]] = {}  # by the identity of a result: which equation gives it, and as which result
+    for eqn in inner.eqns:
+        if eqn.primitive is async_start_p and type(eqn.params["operation"]) is Kept:
+            sources = [calls.get(id(atom), (-1, -1)) for atom in eqn.invars]
+            at = sources[0][0] if sources else -1
+            if at >= 0 and all(source[0] == at for source in sources) and _is_started_alone(eqns[at:], uses):
+                eqn, eqns[at] = _started(eqns[at], eqn, tuple(result for _, result in sources)), None
+        elif eqn.primitive is custom_call_p and not eqn.params["masked"] and not eqn.params["lanes"]:
+            calls.update((id(out), (len(eqns), result)) for result, out in enumerate(eqn.outvars))
+        eqns.append(eqn)
+    if len(left := [eqn for eqn in eqns if eqn is not None]) == len(eqns):
+        return jaxpr
+    return _jax.closed_jaxpr(inner.replace(eqns=left), jaxpr.consts)
+
+
+def _is_started_alone(eqns: list[Any], uses: Counter[int]) -> bool:
+    """Whether nothing but the start uses what the first of these equations gives, and no effect comes in between."""
+    call, *between = eqns
+    return all(uses[id(out)] <= 1 for out in call.outvars) and not any(eqn and eqn.effects for eqn in between)
+
+
+def _started(call: Any, start: Any, kept: tuple[int, ...]) -> Any:
+    params = dict(call.params)
+    site, operation = params.pop("site"), start.params["operation"]
+    fields = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
+    called = Called(**fields, site=site, call=tuple(params.items()), kept=kept)
+    effects = frozenset(call.effects) | frozenset(start.effects)
+    return call.replace(
+        primitive=async_start_p,
+        params={"operation": called},
+        outvars=start.outvars,
+        effects=type(call.effects)(effects),
+    )
+
+
+# Which asynchronous operations are started and done in one jaxpr, so that a program may keep their values itself.
+
+
+def with_staying_operations(jaxpr: Any) -> Any:
+    """A jaxpr with constants, in which the equations of such operations say so."""
+    inner = jaxpr.jaxpr
+    uses: dict[int, list[int]] = {}  # by the identity of a variable, which equations take it; -1: it is returned
+    for at, eqn in enumerate(inner.eqns):
+        for atom in eqn.invars:
+            uses.setdefault(id(atom), []).append(at)
+    for atom in inner.outvars:
+        uses.setdefault(id(atom), []).append(-1)
+
+    def chain(at: int) -> Iterator[int]:
+        """The equations of the operation from this one on; -1 among them: its ticket goes elsewhere."""
+        yield at
+        if inner.eqns[at].primitive is async_done_p:
+            return
+        for user in uses.get(id(inner.eqns[at].outvars[0]), ()):
+            yield from chain(user) if user >= 0 and _is_end(inner.eqns[user]) else (-1,)
+
+    eqns = list(inner.eqns)
+    for at, eqn in enumerate(inner.eqns):
+        if eqn.primitive is async_start_p and not isinstance(eqn.params["operation"], HostRun):
+            of_operation = list(chain(at))
+            for each in of_operation if -1 not in of_operation else ():
+                operation = dataclasses.replace(eqns[each].params["operation"], stays=True)
+                eqns[each] = eqns[each].replace(params={**eqns[each].params, "operation": operation})
+    return _jax.closed_jaxpr(inner.replace(eqns=eqns), jaxpr.consts)
+
+
+def _is_end(eqn: Any) -> bool:
+    """Whether an equation takes the values of the operation whose ticket it takes. An update that does not ties the
+    ticket to the order, and so makes another value of it."""
+    return eqn.primitive is async_done_p or (eqn.primitive is async_update_p and eqn.params["partial"])

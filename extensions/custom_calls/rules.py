@@ -1,0 +1,210 @@
+"""Custom calls of the user's in programs: through a handler of ours, which calls theirs.
+
+Ours takes a token behind their operands, and gives it behind their results. A call without one that has several results
+gives an empty array in its place, since XLA must not take what a call gives for all that a loop carries (see
+`record_p`). What ours must know is in one attribute, whose name sorts behind all that users may choose.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from effects import _jax
+from effects._api.log import message_of
+from effects._model.device import PLATFORMS, platforms_with_handlers
+from effects._model.registry import Order
+from effects._model.site import Site
+from effects._model.wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
+from effects.extensions.asynchronous.primitives import ASYNC
+from effects.extensions.custom_calls.api import Attributes
+from effects.extensions.custom_calls.primitive import by_lane, custom_call_p
+from effects.extensions.custom_calls.targets import platforms_of, unknown_target
+from effects.lowering.native_calls import (
+    calls_handlers,
+    emit_call,
+    of_processes,
+    own_devices,
+    refuse_several_devices,
+    register_site,
+)
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
+
+if TYPE_CHECKING:
+    from effects.extensions.asynchronous.operation import Called
+
+threaded_call_p: _jax.Primitive = _jax.Primitive("threaded_custom_call")
+threaded_call_p.multiple_results = True
+"""(*operands, token) -> (*results, token)."""
+
+
+@threaded_call_p.def_abstract_eval
+def _threaded_call_abstract_eval(*operands: Any, results: Any, **_: Any) -> list[Any]:
+    return [*map(_jax.per_device, results), operands[-1]]
+
+
+@register_token_rule(custom_call_p)
+def _custom_call_token_rule(
+    ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site, **params: Any
+) -> tuple[Tokens, list[Any]]:
+    key = token_key(site.effect)
+    # As for records: unordered calls that are the same in all are still two.
+    call = 0 if site.effect.ordered else ctx.call
+    of_lanes, params = _of_lanes(params)
+
+    def make(token: Any, *operands: Any) -> tuple[Any, list[Any]]:
+        *results, token = threaded_call_p.bind(*operands, token, site=site, call=call, **params)
+        return token, results
+
+    token, results = by_lane(make, tokens[key], operands, **of_lanes)
+    return {key: token}, results
+
+
+def _of_lanes(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `by_lane` must know of a call's parameters, and those of the call for one lane."""
+    names = ("results", "masked", "lanes", "lanes_of")
+    unroll = params["vmap_method"] == "sequential_unrolled"
+    return {name: params[name] for name in names} | {"unroll": unroll}, {
+        name: value for name, value in params.items() if name == "results" or name not in names
+    }
+
+
+def _call(
+    ctx: Any,
+    platform: str,
+    operands: Sequence[Any],
+    *,
+    token: tuple[Any, ...] = (),
+    counts: bool = False,
+    call: int = 0,
+    start: Called | None = None,
+    has_side_effect: bool,
+    site: Site,
+    aliases: Any,
+    layouts: Any,
+    attributes: Attributes,
+    **_: Any,
+) -> Sequence[Any]:
+    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours. With
+    `start` the token of asynchronous operations comes behind it, and a ticket ahead of both in the results."""
+    target = message_of(site).target
+    if platform not in platforms_of(target):
+        raise unknown_target(target, site.where, f"the platform `{platform}`")
+    devices = _jax.automatic_devices(ctx)
+    site = of_processes(ctx, site, devices)
+    register_site(ctx, site)
+    inputs, outputs = layouts
+    on_host = PLATFORMS[platform].tokens_on_host
+    on_device = not on_host and calls_handlers(ctx)
+    more = token or (_NOTHING,) * (len(outputs) > 1)
+    if start is not None:
+        token = (*token, ctx.avals_out[-1])
+        more = (start.ticket, *token)
+    has = {
+        CustomCallTrait.HAS_TOKEN: len(token) > (start is not None),
+        CustomCallTrait.COUNTS: counts and (on_host or on_device),
+        CustomCallTrait.ON_DEVICE: on_device,
+        CustomCallTrait.ORDERED: site.effect.ordered,
+        CustomCallTrait.HAS_MORE: bool(more),
+        CustomCallTrait.STARTS: start is not None,
+    }
+    ours = {
+        "target": target,
+        "platform": platform,
+        "where": str(site.where),
+        "site": site.id,
+        "traits": call_traits(has, own_devices(ctx, devices), call),
+        "kept": np.array(start.kept if start is not None else (), np.int64),
+        "description": site.description,
+    }
+    own_results = len(outputs) + len(more) - len(token)  # the tokens come last
+    layouts_of_more = tuple(tuple(range(getattr(aval, "ndim", 0))) for aval in more)
+    outs = emit_call(
+        ctx.replace(avals_out=[*ctx.avals_out[: len(outputs)], *more]),
+        CUSTOM_CALL_TARGET,
+        operands,
+        {**attributes.values, CUSTOM_CALL_ATTRIBUTE: ours},
+        replicated=bool(devices or _jax.replicas_per_group(ctx)),
+        has_side_effect=has_side_effect,
+        aliases=dict([*aliases, *((len(inputs) + i, own_results + i) for i in range(len(token)))]),
+        layouts=((*inputs, *layouts_of_more[len(more) - len(token) :]), (*outputs, *layouts_of_more)),
+    )
+    return outs[: own_results + len(token)] if token else outs[: len(outputs)]
+
+
+_NOTHING = _jax.ShapedArray((0,), np.uint8)
+
+
+def _threaded_call_lowering(ctx: Any, *operands: Any, platform: str, **params: Any) -> Any:
+    token = (ctx.avals_out[-1],)
+    return _call(ctx, platform, operands, token=token, counts=True, has_side_effect=True, **params)
+
+
+started_call_p: _jax.Primitive = _jax.Primitive("started_custom_call")
+started_call_p.multiple_results = True
+"""(*operands, tokens) -> (*results, ticket, tokens): the tokens of the effect, if there is one, and of asynchronous
+operations. The results hold nothing: what the handler gives is taken when it is done."""
+
+
+@started_call_p.def_abstract_eval
+def _started_call_abstract_eval(*operands: Any, results: Any, start: Called, tokens: int, **_: Any) -> list[Any]:
+    return [*map(_jax.per_device, results), start.ticket, *operands[len(operands) - tokens :]]
+
+
+def start_call(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], start: Called) -> tuple[Tokens, list[Any]]:
+    """Calls a handler that may answer later, and gives the ticket of what it comes to."""
+    _, params = _of_lanes(dict(start.call))
+    own = token_key(start.site.effect)
+    keys = [key for key in (own, token_key(ASYNC)) if key in tokens]
+    given = [tokens[key] for key in keys]
+    outs = started_call_p.bind(*operands, *given, site=start.site, start=start, tokens=len(keys), **params)
+    ticket, *after = outs[len(params["results"]) :]
+    return dict(zip(keys, after, strict=True)), [ticket]
+
+
+def lower_started_call(ctx: Any, *operands: Any, platform: str, tokens: int, start: Called, **params: Any) -> Any:
+    """Calls our handler, which starts the user's. For platforms with native handlers."""
+    token = tuple(ctx.avals_out[len(ctx.avals_out) - tokens : -1])
+    return _call(ctx, platform, operands, token=token, counts=bool(token), start=start, has_side_effect=True, **params)
+
+
+def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, **params: Any) -> Any:
+    """Without an effect, or in a program that JAX dispatches, where JAX's own tokens keep the order."""
+    of_lanes, params = _of_lanes(params)
+    masked = of_lanes["masked"]
+    if of_lanes["lanes"]:
+
+        def make(nothing: Any, *operands: Any) -> tuple[Any, list[Any]]:
+            lanes_of = ((),) * len(operands)
+            outs = custom_call_p.bind(*operands, site=site, masked=False, lanes=(), lanes_of=lanes_of, **params)
+            return nothing, outs
+
+        return _jax.mlir.lower_fun(lambda *operands: by_lane(make, None, operands, **of_lanes)[1])(ctx, *operands)
+    operands, avals = operands[masked:], ctx.avals_in[masked:]
+    has_effect = message_of(site).has_effect
+    if has_effect:
+        refuse_several_devices(ctx, site)
+    if not has_effect or not site.effect.ordered:
+        call_ctx = ctx.replace(avals_in=avals)
+        return _call(call_ctx, platform, operands, has_side_effect=has_effect, site=site, **params)
+    order = Order(site.effect.domain)
+    token = (_jax.abstract_token,)
+    call_ctx = ctx.replace(avals_in=[*avals, *token])
+    operands = (*operands, ctx.tokens_in.get(order))
+    *results, after = _call(call_ctx, platform, operands, token=token, has_side_effect=True, site=site, **params)
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(_jax.mlir.TokenSet({order: after})))
+    return results
+
+
+def _refuse(ctx: Any, *operands: Any, site: Site, **params: Any) -> Any:
+    raise unknown_target(message_of(site).target, site.where, "this platform")
+
+
+for _primitive, _rule in ((threaded_call_p, _threaded_call_lowering), (custom_call_p, _custom_call_lowering)):
+    _jax.mlir.register_lowering(_primitive, _refuse)
+    for _platform in platforms_with_handlers():
+        _lowering = functools.partial(_rule, platform=_platform)
+        _jax.mlir.register_lowering(_primitive, _lowering, platform=_platform, cacheable=False)

@@ -1,0 +1,175 @@
+"""`fx.export`: like `jax.export`, for functions with effects.
+
+What is exported is the threaded function, of all its tokens and the arguments, which returns the tokens again and does
+not close. So it can be part of any program: called by itself, it becomes the only part of one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.export
+
+from effects import _jax
+from effects._jax import patches
+from effects._model import wire as wire
+from effects._model.site import Site, nodes_unknown_elsewhere
+from effects.dispatch.calling.jit import JitFunction, jit
+from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens, trace
+from effects.extensions.export.exported import Exported, deserialize, errors_count_users_arguments
+from effects.extensions.export.saved import is_saved
+from effects.extensions.jax_callbacks.taking_over import take_over
+from effects.lowering.summary import summarize
+from effects.lowering.tokens import token_keys
+
+MSG_EXPORT_CALLBACK = (
+    "The program `{program}` cannot leave this process: it calls back the function `{name}` at {where}. A function "
+    "cannot travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where "
+    "the program will run."
+)
+MSG_EXPORT_NODE = (
+    "The program `{program}` cannot be exported: {effect} at {where} is given a {types}. Another process knows only "
+    "dictionaries, lists, tuples and named tuples. Pass it as one of these."
+)
+MSG_EXPORT_REFERENCE = (
+    "The program `{program}` cannot be exported: it takes a mutable reference, or closes over one. JAX exports "
+    "functions of values only. Pass `ref[...]`, and return the new value."
+)
+MSG_EXPORT_OF_PROCESSES = (
+    "The program `{program}` has effects, and was exported for several devices where there are several processes. Each "
+    "process knows only its own devices, and the program would be of these. Export it in a process by itself."
+)
+
+
+_TARGETS = (
+    wire.RECORD_TARGET,
+    wire.SHARDS_TARGET,
+    wire.CALL_TARGET,
+    wire.CUSTOM_CALL_TARGET,
+    wire.ENTER_TARGET,
+    wire.LEAVE_TARGET,
+    wire.SKIP_TARGET,
+    wire.AFTER_TARGET,
+    wire.BEGIN_TARGET,
+    wire.KEEP_TARGET,
+    wire.POST_TARGET,
+    wire.TAKE_TARGET,
+    wire.CLOSE_TARGET,
+)
+_CHECKS = tuple(map(jax.export.DisabledSafetyCheck.custom_call, _TARGETS))
+
+
+def export(
+    fun: Callable[..., Any],
+    *,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[jax.export.DisabledSafetyCheck] = (),
+    **options: Any,
+) -> Callable[..., Exported]:
+    """Exports a function with effects, for other processes. Takes the options of `jax.export.export`.
+
+    Prints and logs travel with the program. Of callbacks travel the names that `fx.register_callback` gave them, and
+    one without a name is an error.
+
+    Args:
+        fun: The function, as it is or as `fx.jit` returned it.
+        platforms: As for `jax.export.export`. Where one has no native handlers, the process that calls
+            the program there publishes its effects through JAX's Python callbacks; shapes must be known then.
+        disabled_checks: As for `jax.export.export`.
+        **options: Other options that `jax.export.export` of this version of JAX takes.
+
+    Returns:
+        A function of arguments, or of `jax.ShapeDtypeStruct`s with symbolic dimensions or without, that returns an
+        `Exported`.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> @fx.jit
+        ... def total(x):
+        ...     fx.print("adding up {}", x)
+        ...     return x.sum()
+        >>> n, = jax.export.symbolic_shape("n")
+        >>> data = fx.export(total)(jax.ShapeDtypeStruct((n,), jnp.int32)).serialize()
+        >>> program = fx.deserialize(data)  # here, or in another process
+        >>> program.call(jnp.arange(3))
+        Array(3, dtype=int32)
+        >>> fx.effects_barrier()
+        adding up [0 1 2]
+    """
+    function = fun if isinstance(fun, JitFunction) else jit(fun)
+
+    @_jax.for_users
+    def do_export(*args: Any, **kwargs: Any) -> Exported:
+        jaxpr = _trace(function, args, kwargs)
+        summary = summarize(jaxpr)
+        effects = summary.effects
+        sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
+        name = function._name
+        for site in sites:
+            _check_site(name, site)
+        if any(map(_jax.is_reference_type, jaxpr.in_avals)) or any(map(_jax.is_reference, jaxpr.consts)):
+            raise NotImplementedError(MSG_EXPORT_REFERENCE.format(program=name))
+        keys = token_keys(effects)
+        do_export = jax.export.export(
+            jit_with_all_tokens(function._fun, function._options, keys),
+            platforms=platforms,
+            disabled_checks=(*disabled_checks, *_CHECKS),
+            **options,
+        )
+        with errors_count_users_arguments():
+            exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
+        if keys and exported.nr_devices > 1 and jax.process_count() > 1:
+            raise NotImplementedError(MSG_EXPORT_OF_PROCESSES.format(program=exported.fun_name))
+        return Exported(exported, effects, sites)
+
+    return do_export
+
+
+def _trace(function: JitFunction[..., Any], args: Any, kwargs: Any) -> Any:
+    _jax.check_symbolic_scopes(function._fun, args, kwargs)  # as JAX does first; later it would count the tokens, too
+    return take_over(trace(function._without_tokens, args, kwargs).jaxpr)
+
+
+def _check_site(name: str, site: Site) -> None:
+    if not site.content.is_portable:
+        raise ValueError(MSG_EXPORT_CALLBACK.format(program=name, name=site.content.title, where=site.where))
+    if types := nodes_unknown_elsewhere(site.tree):
+        shown = ", ".join(f"`{type_}`" for type_ in sorted(types))
+        raise ValueError(MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown))
+
+
+# JAX's own functions, given what is ours.
+
+
+@patches.implements("export")
+@functools.cache  # what JAX has under two names stays one
+def _export_of_jitted(jax_export: Any) -> Any:
+    @functools.wraps(jax_export)
+    def of_jitted(fun_jit: Any, **options: Any) -> Any:
+        if not isinstance(fun_jit, JitFunction):
+            return jax_export(fun_jit, **options)
+
+        def do_export(*args: Any, **kwargs: Any) -> Any:
+            summary = summarize(_trace(fun_jit, args, kwargs))
+            is_ours = summary.effects or summary.handlers
+            exporting = export(fun_jit, **options) if is_ours else jax_export(fun_jit._without_tokens, **options)
+            return exporting(*args, **kwargs)
+
+        return do_export
+
+    of_jitted.__module__ = __name__
+    return of_jitted
+
+
+@patches.implements("deserialize")
+@functools.cache
+def _deserialize_ours(jax_deserialize: Any) -> Any:
+    @functools.wraps(jax_deserialize)
+    def of_either(blob: Any) -> Any:
+        return deserialize(blob) if is_saved(blob) else jax_deserialize(blob)
+
+    of_either.__module__ = __name__
+    return of_either

@@ -1,0 +1,162 @@
+"""Records as a table of text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from effects._model.record import Record, Records
+from effects._model.site import Site
+from effects._model.text import MarkedRecord, NativeRows, Piece, Plan, Style, Wrap, joined, plan_of
+from effects._model.values import Mark, plain, python_value
+from effects.extensions.handlers.files import LineFile, each, is_json
+from effects.extensions.handlers.json_values import csv_cell, json_pieces
+
+MSG_OTHER_COLUMNS = (
+    "`fx.CsvHandler` was asked to add lines to {path!r}, whose first line is {columns}. Lines are added to a table "
+    "that it has written, with the columns {first}, those of fields, and `fields`. Give it another file, or leave out "
+    "`append=True`."
+)
+
+
+class CsvHandler:
+    """Writes the records of logs as a table: a line of commas for each, below a line of names.
+
+    The columns are `event`, `level`, `time` (seconds since the epoch, when its device published it), `device`, `lane`,
+    the fields of the first record, and `fields`: there are, as a JSON object, those fields of later records that the
+    first has not. Fields that a record has not are empty, as is None. Numbers and strings are as Python writes them,
+    bytes as hexadecimal digits, and everything else (arrays that have dimensions, pytrees) is JSON as
+    `JsonLinesHandler` writes it. Records of other effects are not written.
+
+    Args:
+        path: The file. One that exists is replaced.
+        append: Whether lines are added to a file that exists instead, as when a run is resumed. Its first line says
+            which columns there are. A line that its writer has left unfinished, since it was killed or the disk was
+            full, is removed first.
+
+    Raises:
+        OSError: if the file cannot be written.
+        ValueError: with `append=True`, if the file exists and its first line is not that of such a table.
+
+    Example:
+        >>> import effects as fx, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "run.csv")
+        >>> added = fx.add_handler(fx.CsvHandler(path), effects="log")
+        >>> fx.jit(lambda x: fx.log("step", loss=x))(0.5)
+        >>> fx.remove_handler(added)
+        >>> print(path.read_text(), end="")  # doctest: +ELLIPSIS
+        event,level,time,device,lane,loss,fields
+        step,20,...,0,[],0.5,
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, append: bool = False):
+        # The fields that have columns: those of the first record, or of the file's.
+        self._fields = _fields_of(path) if append and os.path.isfile(path) else None
+        self._file = LineFile(path, append, self._is_cut_off, quote=b'"')
+        self._lock = threading.Lock()  # of who finds that there are none yet
+        self._rows = NativeRows(self._plan)
+
+    def handle(self, record: Record) -> None:
+        self.handle_many([record])
+
+    def handle_many(self, records: Sequence[Record]) -> None:
+        lines: list[bytes] = []
+        rows = self._rows.of(records) if self._fields is not None or _all_have_lines(records) else None
+        try:
+            if rows is None:
+                each(records, lambda record: self._add(record, lines))
+        finally:
+            self._file.write(*(rows or joined(lines)))
+
+    def _add(self, record: Record, lines: list[bytes]) -> None:
+        if record.event is not None:
+            lines.append(_line([csv_cell(value) for value in self._cells(record)]))
+
+    def _cells(self, record: Record) -> Iterator[Any]:
+        fields = record.fields
+        names = self._names(fields)
+        yield from (record.event, record.level, record.time, record.device, [*record.lane])
+        yield from (fields.get(name) for name in names)
+        yield {name: value for name, value in fields.items() if name not in names} or None
+
+    def _plan(self, site: Site) -> Plan | None:
+        record = MarkedRecord(site, with_header=True)
+        if record.event is None:
+            return None
+        pieces: list[Piece] = []
+        for value in self._cells(record):
+            pieces += _cell_pieces(record, value)
+        return plan_of(site, [Piece(pieces[0].literal.removeprefix(",")), *pieces[1:], Piece("\n")])
+
+    def _names(self, fields: Mapping[str, Any]) -> list[str]:
+        """The fields that have columns. The first record of all, which has these fields, says it."""
+        if self._fields is None:
+            with self._lock:
+                if self._fields is None:
+                    self._file.head = [_line([*_FIRST, *fields, _OTHER])]
+                    self._fields = list(fields)  # from now on other threads write
+        return self._fields
+
+    def _is_cut_off(self, line: bytes) -> bool:
+        try:
+            (cells,) = csv.reader([line.decode()], strict=True)
+        except (ValueError, csv.Error):
+            return True
+        if self._fields is None or len(cells) != len(_FIRST) + len(self._fields) + 1:
+            return True
+        return cells[-1] not in ("", _OTHER) and not is_json(cells[-1])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+_FIRST, _OTHER = ["event", "level", "time", "device", "lane"], "fields"
+"""The columns ahead of the fields, and the one behind them."""
+
+
+def _fields_of(path: str | os.PathLike[str]) -> list[str] | None:
+    """The fields that have columns in a table that exists. None if it is empty, or was cut off in its first line."""
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        start = file.readline()
+        columns = next(csv.reader(itertools.chain([start], file)))
+    if columns[: len(_FIRST)] == _FIRST and columns[-1] == _OTHER:
+        return columns[len(_FIRST) : -1]
+    if not start.endswith("\n") and start.startswith(",".join(_FIRST)[: len(start)]):
+        return None
+    raise ValueError(MSG_OTHER_COLUMNS.format(path=os.fsdecode(path), columns=columns, first=", ".join(_FIRST)))
+
+
+def _line(cells: list[Any]) -> bytes:
+    """A line of a table; cells may have several lines."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _all_have_lines(records: Sequence[Record]) -> bool:
+    """Whether there is a line of each site: under a mask it may be that no lane has the effect."""
+    return not isinstance(records, Records) or all(site.mask is None for site in records.sites())
+
+
+def _cell_pieces(record: MarkedRecord, value: Any) -> Iterator[Piece]:
+    """The pieces of a cell and the comma ahead of it."""
+    value = python_value(value)
+    if isinstance(value, Mark):
+        inner = [*record.pieces(value.as_value, Style.PLAIN)]
+    elif isinstance(value, (list, dict)):
+        inner = [*json_pieces(record, plain(value))]
+    else:
+        yield Piece(_line(["", csv_cell(value)]).decode().removesuffix("\n"))
+        return
+    yield Piece(",")
+    if not isinstance(value, Mark) or inner[0].shape:
+        yield Piece("", wrap=Wrap.BEGIN)
+        yield from inner
+        yield Piece("", wrap=Wrap.END_CELL)
+    else:  # a number has no quotes
+        yield from inner

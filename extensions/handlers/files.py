@@ -1,0 +1,236 @@
+"""A file of lines that has whole lines only, also when the disk is full."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from threading import Lock, Timer
+from typing import Any, BinaryIO
+
+from effects import _errors as errors
+
+MSG_LOST = (
+    "{count} of {path!r} could not be written ({error}). A handler writes each batch of records as it comes, whole "
+    "lines only, and goes on with the next if it cannot. Free some space, or write elsewhere."
+)
+
+
+class LineFile:
+    """Lines are with the operating system when they have been written. Several threads may write."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], append: bool, is_cut_off: Callable[[bytes], bool], quote: bytes = b""
+    ):
+        """`is_cut_off`: whether a last line that has no end is the beginning of a longer one. `quote`: what stands
+        around cells, in which lines may end."""
+        self._path = os.fsdecode(path)
+        self._file = open(path, "ab" if append else "wb", buffering=0)  # noqa: SIM115 - closed by `close`
+        if append:
+            self._end_last_line(is_cut_off, quote)
+        self.head: list[bytes] = []  # lines that come before the next that are written
+        self._lock = threading.Lock()  # of who writes: the lines of one call stay together, and each is whole
+        self._lost = 0
+        self._error: OSError | None = None  # the first
+
+    def _end_last_line(self, is_cut_off: Callable[[bytes], bool], quote: bytes) -> None:
+        """Removes what a process that was killed, or had no room, has left of a line. A whole line gets its end."""
+        if not self._file.seekable() or not self._file.tell():
+            return
+        with open(self._path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            if not quote and file.read() == b"\n":
+                return
+            start = _end_of_lines(file, quote)
+            file.seek(start)
+            last = file.read()
+        if last and is_cut_off(last):
+            self._file.truncate(start)
+            self._file.seek(start)
+        elif last:
+            self._file.write(b"\n")
+
+    def write(self, text: bytes, ends: Sequence[int]) -> None:
+        """Writes so many as there is room for, and counts the others.
+
+        Args:
+            text: Lines one behind the other.
+            ends: Where each ends.
+
+        Raises:
+            OSError: if not all could be written.
+        """
+        with self._lock:
+            self._write(self.head, text, ends)
+            self.head = []
+
+    def _write(self, head: Sequence[bytes], text: bytes, ends: Sequence[int]) -> None:
+        data = b"".join([*head, text]) if head else text
+        written = 0
+        try:
+            while written < len(data):
+                written += self._file.write(data[written:] if written else data) or 0
+        except OSError as error:
+            self._error = self._error or error
+            first = [*accumulate(map(len, head))]
+            all_ends = [*first, *(sum(map(len, head)) + int(end) for end in ends)]
+            count = bisect_right(all_ends, written)
+            whole = all_ends[count - 1] if count else 0
+            self._lost += len(all_ends) - max(count, len(head))
+            self.head = [*head[count:]]
+            if written > whole and self._file.seekable():  # no half line
+                self._file.truncate(self._file.tell() - (written - whole))
+                self._file.seek(0, os.SEEK_END)
+            raise
+
+    def sync(self) -> None:
+        """Has the disk keep them."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Says what has been lost.
+
+        Raises:
+            OSError: if lines could not be written.
+        """
+        self._file.close()
+        if (error := self._error) is not None:
+            self._error = None
+            count = errors.counted(self._lost, "line")
+            raise OSError(error.errno, MSG_LOST.format(count=count, path=self._path, error=error)) from None
+
+
+def _end_of_lines(file: BinaryIO, quote: bytes) -> int:
+    """Where the last line ends that does not end within quotes."""
+    end = begin = quotes = 0
+    file.seek(0)
+    while part := file.read(_PART):
+        count = part.count if quote else lambda *_: 0
+        quotes += count(quote)
+        at, before = len(part), quotes  # how many quotes there are before this place
+        while (found := part.rfind(b"\n", 0, at)) >= 0:
+            at, before = found, before - count(quote, found, at)
+            if before % 2 == 0:
+                end = begin + found + 1
+                break
+        begin += len(part)
+    return end
+
+
+_PART = 1 << 20
+"""How many bytes are read at a time."""
+
+
+def is_json(text: str | bytes) -> bool:
+    """Whether this is a value of JSON, and not the beginning of one."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+# Records that a handler gathers, and writes piece by piece.
+
+MSG_LOST_PIECES = (
+    "{count} records are not in {path!r}: they could not be written ({error}). A handler writes a piece as a whole, "
+    "and goes on with the next if it cannot. Free some space, or write elsewhere."
+)
+
+_LARGE = 1 << 22
+"""Bytes of records that are a piece, whatever the time."""
+
+
+class Pieces:
+    """Says when what has been gathered is written: so many seconds after the first of it has come, or as soon as it is
+    large. Who calls its methods has the lock, and so has who calls `write`.
+
+    Args:
+        path: Where, for messages.
+        every: The seconds. 0: at once.
+        write: Writes what has been gathered, and forgets it.
+    """
+
+    def __init__(self, path: str, every: float, write: Callable[[], None]):
+        self.lock = Lock()
+        self._path, self._every, self._do_write = path, every, write
+        self._size = 0
+        self._timer: Timer | None = None
+        self._unseen: Exception | None = None  # what the timer's thread has come to
+        self._error: Exception | None = None  # the first that a piece was lost by
+        self._lost = 0
+
+    def came(self, size: int) -> None:
+        """So many bytes more have been gathered."""
+        self._size += size
+        if self._size >= _LARGE or not self._every:
+            self.write()
+        elif self._timer is None:
+            self._timer = Timer(self._every, self._on_time)
+            self._timer.daemon = True
+            self._timer.start()
+        if (error := self._unseen) is not None:
+            self._unseen = None
+            raise error
+
+    def write(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._size = 0
+        self._do_write()
+
+    def lose(self, count: int, error: Exception) -> None:
+        """So many records could not be written."""
+        self._lost += count
+        self._error = self._error or error
+
+    def close(self) -> None:
+        """Says what has been lost."""
+        if (error := self._error) is not None:
+            self._error = self._unseen = None
+            count, self._lost = self._lost, 0
+            raise OSError(MSG_LOST_PIECES.format(count=count, path=self._path, error=error)) from error
+
+    def _on_time(self) -> None:
+        with self.lock:
+            try:
+                self.write()
+            except Exception as error:
+                self._unseen = error  # the next to come raises it
+
+
+# Batches of records, of which one that is refused keeps no other back.
+
+
+def each(things: Iterable[Any], take: Callable[[Any], object]) -> None:
+    """Takes each. What one raises keeps none of the others from being taken; the first error is raised at the end."""
+    first: BaseException | None = None
+    for thing in things:
+        try:
+            take(thing)
+        except BaseException as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+# Libraries that only some handlers need, and that users install for them.
+
+MSG_LIBRARY = (
+    "`fx.{handler}` needs {library}, which cannot be imported ({error}). The libraries of handlers are installed on "
+    "request. Run `pip install 'token-effects[{extra}]'`."
+)
+
+
+def library(name: str, handler: str, extra: str) -> Any:
+    """A library, imported when a handler is made. `extra` is the optional dependency that installs it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        text = MSG_LIBRARY.format(handler=handler, library=name, error=error, extra=extra)
+        raise ImportError(text, name=name) from error

@@ -1,0 +1,59 @@
+"""Values of records as text: JSON and cells of a table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from effects import _jax
+from effects._model.record import Record
+from effects._model.text import MarkedRecord, Piece, Style, Wrap
+from effects._model.values import encode, has_marks, plain, python_value
+
+
+def json_object(record: Record) -> dict[str, Any]:
+    """A record as JSON has it."""
+    return record.dict_with(plain) | _run()
+
+
+def _run() -> dict[str, Any]:
+    """What the processes of one run have in common, where there are several."""
+    run = _jax.run_id()
+    return {} if run is None else {"run": run, "process_count": jax.process_count()}
+
+
+def csv_cell(value: Any) -> Any:
+    value = python_value(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, (str, int, float, complex)) else encode(plain(value))
+
+
+# JSON in which native code puts values.
+
+
+def json_pieces(record: MarkedRecord, value: Any) -> Iterator[Piece]:
+    """The pieces of JSON in which there are marks: as values of their own, and in strings."""
+    text, begin = _encode(value), 0
+    for found in _STRING.finditer(text):
+        if not has_marks(found[0]):
+            continue
+        yield Piece(text[begin : found.start()])
+        inner = json.loads(found[0])
+        if record.is_value(inner):
+            yield from record.pieces(inner, Style.JSON)
+        else:
+            yield Piece("", wrap=Wrap.BEGIN)
+            yield from record.pieces(inner)
+            yield Piece("", wrap=Wrap.END_STRING)
+        begin = found.end()
+    yield Piece(text[begin:])
+
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+_encode = json.JSONEncoder(allow_nan=False, default=lambda mark: mark.as_value).encode

@@ -1,0 +1,1 @@
+"""What effects and asynchronous operations make of a compiled program: `fx.inspect`."""

@@ -1,0 +1,377 @@
+"""`fx.inspect`: asynchronous operations, with what stands between start and done, and what is copied there. What
+effects change, `compare.py` finds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, overload
+
+from effects import _jax
+from effects._model.primitive import effect_p
+from effects._model.site import Where
+from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
+from effects.dispatch.calling.jit import JitFunction, jit
+from effects.extensions.asynchronous.flights import Flight, Flights, Path, Place, Step, exclude
+from effects.extensions.asynchronous.operation import HostRun, Operation
+from effects.extensions.asynchronous.primitives import async_done_p, async_start_p, async_update_p
+from effects.extensions.inspecting.compare import Comparison, comparing
+from effects.extensions.inspecting.compiled_text import CompiledText, Copy, Instruction, copy_of
+
+# The schedule that XLA made of a program: its compiled text, read in the order in which it runs.
+#
+# The tickets of asynchronous operations are followed through tuples, loops and branches, so that it is known which
+# instructions are between a start and its done.
+
+_STARTS = (BEGIN_TARGET, KEEP_TARGET, POST_TARGET)
+_NOTHING: frozenset[int] = frozenset()
+
+
+class _Time(NamedTuple):
+    number: int
+    path: Path
+
+
+@dataclasses.dataclass
+class Interval:
+    """A started operation: where its start stands, and when it and each call that takes its ticket come."""
+
+    place: tuple[str, ...]
+    start: _Time
+    ends: list[_Time] = dataclasses.field(default_factory=list)
+
+
+class Schedule:
+    """What a compiled program does, each loop's body read twice.
+
+    Attributes:
+        intervals: The operations that it starts, in order.
+        copies: When it copies, and what.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.intervals: list[Interval] = []
+        self.copies: list[tuple[_Time, Copy]] = []
+        self._compiled = compiled = CompiledText(text)
+        self._number = self._visits = 0
+        self._path: Path = ()
+        self._around: tuple[str, ...] = ()
+        if compiled.entry:
+            self._run(compiled.entry, [])
+
+    def copies_between(self, interval: Interval) -> list[Copy]:
+        """The copies between a start and its done, each once."""
+        found = [copy for end in interval.ends for time, copy in self.copies if _is_between(interval.start, time, end)]
+        return list(dict.fromkeys(found))
+
+    @property
+    def _now(self) -> _Time:
+        return _Time(self._number, self._path)
+
+    def _run(self, computation: str, args: Sequence[Any]) -> Any:
+        values: dict[str, Any] = {}
+        instructions = {instruction.name: instruction for instruction in self._compiled.computations[computation]}
+        result: Any = _NOTHING
+        for instruction in instructions.values():
+            self._number += 1
+            operands = [values.get(name, _NOTHING) for name in instruction.operands]
+            if self._compiled.is_copy(instruction):
+                self.copies.append((self._now, copy_of(instruction, instructions)))
+            around, self._around = self._around, (*self._around, instruction.name)
+            value = values[instruction.name] = self._value(instruction, operands, args)
+            result = value if instruction.is_root else result
+            self._around = around
+        return result
+
+    def _value(self, instruction: Instruction, operands: list[Any], args: Sequence[Any]) -> Any:
+        match instruction.opcode:
+            case "parameter":
+                number = int(instruction.argument)
+                return args[number] if number < len(args) else _NOTHING
+            case "get-tuple-element":
+                number = int(instruction.attribute("index"))
+                return operands[0][number] if isinstance(operands[0], tuple) else _tickets(operands[0])
+            case "tuple":
+                return tuple(operands)
+            case "while":
+                (condition,), (body,) = instruction.computations("condition"), instruction.computations("body")
+                carry = operands[0]
+                for _ in range(2):
+                    self._run(condition, [carry])
+                    carry = self._run(body, [carry])
+                return carry
+            case "conditional":
+                branches = ("branch_computations", "true_computation", "false_computation")
+                names = instruction.computations(*branches)
+                return self._branches(names, operands[1:])
+            case "call":
+                (name,) = instruction.computations("to_apply")
+                return self._run(name, operands)
+            case "custom-call":
+                return self._call(instruction.attribute("custom_call_target"), operands)
+        return _join(operands)
+
+    def _branches(self, names: list[str], operands: list[Any]) -> Any:
+        self._visits += 1
+        around, visit, outs = self._path, self._visits, []
+        for i, (name, operand) in enumerate(zip(names, operands, strict=True)):
+            self._path = (*around, (visit, i))
+            outs.append(self._run(name, [operand]))
+        self._path = around
+        return _join(outs)
+
+    def _call(self, target: str, operands: list[Any]) -> Any:
+        tickets = _tickets(operands)
+        if target in _STARTS:
+            self.intervals.append(Interval(self._around, self._now))
+            return frozenset([len(self.intervals) - 1]), _NOTHING
+        if target == AFTER_TARGET:
+            return _join(operands)
+        for number in tickets:
+            self.intervals[number].ends.append(self._now)
+        return _NOTHING
+
+
+def _is_between(start: _Time, time: _Time, end: _Time) -> bool:
+    if not start.number < time.number < end.number:
+        return False
+    return not exclude(time.path, start.path) and not exclude(time.path, end.path)
+
+
+def _tickets(value: Any) -> frozenset[int]:
+    """All tickets in a value, or in values."""
+    if isinstance(value, (tuple, list)):
+        return _NOTHING.union(*map(_tickets, value))
+    return value
+
+
+def _join(values: Sequence[Any]) -> Any:
+    """What one of these values is."""
+    tuples = [value for value in values if isinstance(value, tuple)]
+    if tuples and len(tuples) == len(values):
+        return tuple(map(_join, zip(*tuples, strict=False)))
+    return _tickets(values)
+
+
+_PARTS = {async_start_p: "start", async_update_p: "update", async_done_p: "done"}
+
+
+@overload
+def inspect(fn: Callable[..., Any], *, compare: Literal[False] = False) -> Callable[..., Inspection]: ...
+@overload
+def inspect(fn: Callable[..., Any], *, compare: Literal[True]) -> Callable[..., Comparison]: ...
+def inspect(fn: Callable[..., Any], *, compare: bool = False) -> Callable[..., Inspection] | Callable[..., Comparison]:
+    """Shows the asynchronous operations of a function, without running it, or what its effects change.
+
+    For each operation: its start, updates and dones, what stands between them in the program, and every copy that
+    XLA makes there in the compiled program.
+
+    With `compare=True` it compiles the function with its effects, and without those that return nothing (prints, logs,
+    checks, bars, callbacks without results). It shows which fusions are split by the effects, what is computed or
+    copied for them, and how much memory they need. Then it runs both programs and compares their results bit by bit.
+    Nothing becomes of the effects in these runs. What returns something stays in both programs, since their values
+    need it: callbacks with results, `fx.error_if`, custom calls and asynchronous operations happen in each.
+
+    Args:
+        fn: The function, of `fx.jit` or as it would be given to `fx.jit`.
+        compare: Whether to compare the function with the same one without its effects.
+
+    Returns:
+        A function of the same arguments that returns an `fx.Inspection`, or with `compare=True` an `fx.Comparison`. Its
+        `str` is the report.
+
+    Raises:
+        TypeError: with `compare=True`, if a library has compiled the function.
+        ValueError: when the returned function is called, with `compare=True`, where the function cannot be run twice:
+            in a function that is traced, with arguments that have no values, with references from outside, and on
+            arrays of several processes.
+
+    Example:
+        >>> import effects as fx, jax.numpy as jnp
+        >>> def f(x):
+        ...     future = fx.async_start(jnp.sin, x)
+        ...     y = x * x
+        ...     return y + fx.async_done(future)
+        >>> (operation,) = fx.inspect(f)(1.0).operations
+        >>> operation.name, operation.kind, operation.copies
+        ('sin', 'async_start', ())
+        >>> operation.between[0].startswith("mul ")
+        True
+        >>> def g(x):
+        ...     y = jnp.sin(x)
+        ...     fx.print("y = {}", y)
+        ...     return jnp.cos(y)
+        >>> comparison = fx.inspect(g, compare=True)(1.0)
+        >>> comparison.with_effects.calls, comparison.without_effects.calls, comparison.differences
+        (1, 0, ())
+    """
+    function = fn if isinstance(fn, JitFunction) else jit(fn)
+    if compare:
+        return comparing(function)
+
+    def inspected(*args: Any, **kwargs: Any) -> Inspection:
+        traced = function.trace(*args, **kwargs)
+        return _inspection(traced.jaxpr, traced.lower().compile().as_text() or "")
+
+    return inspected
+
+
+@dataclasses.dataclass(frozen=True)
+class InspectedOperation:
+    """An asynchronous operation of a function.
+
+    Attributes:
+        name: What messages call it.
+        kind: "async_callback", "collective" or "async_start".
+        where: The line that starts it.
+        start: Its start in the syntax of HLO, and the line.
+        updates: Its updates.
+        dones: What ends it: more than one if it is done in several branches, or both in a loop and behind it.
+        between: What the program does between the start and a done, one line for each equation.
+        steps: The starts, updates and dones, and what stands between, which is indented, in the order of the program.
+        copies: What the compiled program copies there; None if that cannot be told, because it has starts in other
+            places, as where a loop was unrolled or left out. `Inspection.copies` has the copies of all operations.
+
+    Example:
+        >>> import effects as fx, jax.numpy as jnp
+        >>> (operation,) = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(1.0).operations
+        >>> len(operation.dones), operation.between
+        (1, ())
+    """
+
+    name: str
+    kind: str
+    where: Where | None
+    start: str
+    updates: tuple[str, ...]
+    dones: tuple[str, ...]
+    between: tuple[str, ...]
+    steps: tuple[str, ...]
+    copies: tuple[Copy, ...] | None
+
+    def __str__(self) -> str:
+        unknown = ["copies in between: not known for this operation alone"]
+        return "\n".join([*self.steps, *(unknown if self.copies is None else _said(self.copies))])
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """What `fx.inspect` found.
+
+    Attributes:
+        operations: The asynchronous operations, in the order of the program.
+        copies: What the compiled program copies between the start and the done of any of them.
+
+    Example:
+        >>> import effects as fx
+        >>> print(fx.inspect(lambda x: x + 1)(1.0))
+        no asynchronous operations
+    """
+
+    operations: tuple[InspectedOperation, ...]
+    copies: tuple[Copy, ...]
+
+    def __str__(self) -> str:
+        if not self.operations:
+            return "no asynchronous operations"
+        parts = list(map(str, self.operations))
+        if any(operation.copies is None for operation in self.operations):
+            parts.append("\n".join(["all operations", *_said(self.copies)]))
+        return "\n\n".join(parts)
+
+
+def _said(copies: Iterable[Copy]) -> list[str]:
+    return [f"copy in between: {copy}" for copy in copies] or ["copies in between: none"]
+
+
+def _inspection(jaxpr: Any, text: str) -> Inspection:
+    flights, schedule = Flights(jaxpr), Schedule(text)
+    places: dict[Place, list[Flight]] = {}
+    for flight in flights.flights:
+        places.setdefault(flight.place, []).append(flight)
+    intervals = _intervals_of(flights, schedule)
+    operations = [
+        _operation(number, flights, same, None if intervals is None else intervals[place], schedule)
+        for number, (place, same) in enumerate(places.items(), 1)
+    ]
+    found = (copy for interval in schedule.intervals for copy in schedule.copies_between(interval))
+    return Inspection(tuple(operations), tuple(dict.fromkeys(found)))
+
+
+def _intervals_of(flights: Flights, schedule: Schedule) -> dict[Place, list[Interval]] | None:
+    """What the compiled program has of the operation that starts in each place. Both are in the order of the program.
+
+    An update with a partial result ends an operation of values, and starts it again.
+    """
+    expected: dict[tuple[Place, Any], Place] = {}
+    starts = [(flight.start, flight) for flight in flights.flights]
+    again = [
+        (at, flight) for flight in flights.flights for at in flight.updates if _starts_again(flight, flights.steps[at])
+    ]
+    for at, flight in sorted([*starts, *again], key=lambda one: one[0]):
+        expected.setdefault((flight.place, id(flights.steps[at].eqn)), flight.place)
+    compiled: dict[tuple[str, ...], list[Interval]] = {}
+    for interval in schedule.intervals:
+        compiled.setdefault(interval.place, []).append(interval)
+    if len(expected) != len(compiled):
+        return None
+    found: dict[Place, list[Interval]] = {}
+    for place, intervals in zip(expected.values(), compiled.values(), strict=True):
+        found.setdefault(place, []).extend(intervals)
+    return found
+
+
+def _starts_again(flight: Flight, step: Step) -> bool:
+    return step.eqn.params["partial"] and not isinstance(flight.operation, HostRun)
+
+
+def _operation(
+    number: int, flights: Flights, same: list[Flight], intervals: list[Interval] | None, schedule: Schedule
+) -> InspectedOperation:
+    operation, name = same[0].operation, same[0].operation.name
+    own: dict[int, str] = {}  # by position: the line of its start, or of an update or a done
+    for flight in same:
+        for at in (flight.start, *flight.updates, *flight.dones):
+            own[at] = _own_line(flights.steps[at].eqn, name, number)
+    others = {at for flight in same for done in flight.dones for at in flights.between(flight, done)}
+    lines: dict[str, dict[int, str]] = {"start": {}, "update": {}, "done": {}, "between": {}, "all": {}}
+    for at in sorted({*own, *others}):  # an equation of a loop stands where it comes first
+        eqn = flights.steps[at].eqn
+        line = own[at] if at in own else _line(eqn, flights.operation_at(at))
+        lines[_PARTS[eqn.primitive] if at in own else "between"].setdefault(id(eqn), line)
+        lines["all"].setdefault(id(eqn), line if at in own else f"    {line}")
+    copies = None if intervals is None else [copy for one in intervals for copy in schedule.copies_between(one)]
+    return InspectedOperation(
+        name=name,
+        kind=operation.end.kind,
+        where=operation.where,
+        start=own[same[0].start],
+        updates=tuple(lines["update"].values()),
+        dones=tuple(lines["done"].values()),
+        between=tuple(lines["between"].values()),
+        steps=tuple(lines["all"].values()),
+        copies=None if copies is None else tuple(dict.fromkeys(copies)),
+    )
+
+
+def _own_line(eqn: Any, name: str, number: int) -> str:
+    part, ticket = _PARTS[eqn.primitive], f"%{number}"
+    results = [] if part == "done" else [ticket]
+    results += map(_type, eqn.outvars if part == "done" else eqn.outvars[1:])
+    operands = _types(eqn.invars) if part == "start" else ticket
+    return f"{', '.join(results)} = {name}-{part}({operands})  {_jax.source_of(eqn)}"
+
+
+def _line(eqn: Any, operation: Operation | None) -> str:
+    part = _PARTS.get(eqn.primitive)
+    name = eqn.params["site"].effect.name if eqn.primitive is effect_p else eqn.primitive.name
+    name = f"{operation.name}-{part}" if operation and part else name
+    return f"{name} {_types(eqn.outvars)}".rstrip() + f"  {_jax.source_of(eqn)}"
+
+
+def _types(atoms: Iterable[Any]) -> str:
+    return ", ".join(map(_type, atoms))
+
+
+def _type(atom: Any) -> str:
+    return str(atom.aval)

@@ -1,0 +1,301 @@
+"""JAX's own callbacks inside `fx.jit`: `jax.debug.print`, `.callback` and `.log`, and `io_callback`.
+
+While a function is traced for `fx.jit`, each is bound as an effect of ours, so that JAX's transformations treat it as
+one. Their functions get what JAX would give them: arrays of JAX's on a CPU device. A print whose fields are whole
+arguments needs no function: JAX formats such an argument as NumPy does.
+
+What is not here stays JAX's. `pure_callback` has no effect, so that XLA may drop it and move it; a record may be
+neither. It never waits for the drain, and the drain never waits for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import string
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+
+from effects import _jax
+from effects._config import config
+from effects._jax import patches
+from effects._model.callback import HostCall, HostFunction, function_name
+from effects._model.content import Content
+from effects._model.line import Line, jax_text
+from effects._model.primitive import effect_p
+from effects._model.registry import JAX_DEBUG, JAX_IO, OF_JAX
+from effects._model.site import Operand, Site, Static, Where, flat_arguments, stored_dtype, take_array, whole_arguments
+from effects.extensions.jax_callbacks.origin import JaxCall
+from effects.lowering.holders import find_holder
+from effects.lowering.rewrite import rewritten, with_jaxprs
+from effects.lowering.summary import summarize
+from effects.lowering.tokens import registered_rule
+
+MSG_RETURNED_SOME = (
+    "The callback `{name}` returned values, where none were expected. A callback without `result_shape_dtypes` returns "
+    "None. Return nothing, or describe what is returned."
+)
+MSG_SHARDING_OF_PROCESSES = (
+    "The `io_callback` of `{name}` at {where} was given `sharding={sharding}`, and there are several processes. Every "
+    "process calls the function, since each replays the effects of whole values. Leave out `sharding`, and ask "
+    "`jax.process_index()` in the function."
+)
+
+
+def tracing() -> AbstractContextManager[Any]:
+    """In force while a function is traced for `fx.jit`: JAX's own callbacks are bound as effects of ours, unless the
+    setting `jax_effects` keeps JAX's semantics. Where jit is disabled they happen at once, as in JAX."""
+    keeps_jaxs = config.jax_effects == "jax" or jax.config.jax_disable_jit
+    return _jax.binding_callbacks(None if keeps_jaxs else config.jax_effects)
+
+
+def tracing_inside() -> AbstractContextManager[Any]:
+    """The same where a function of `fx.jit` is called under another trace. Plain `jax.jit` around it has JAX's own."""
+    return nullcontext() if _jax.is_staged() else tracing()
+
+
+@patches.implements("JAX's own callbacks")
+def _binding_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
+    primitive = bind.__self__  # type: ignore[attr-defined] - what JAX has there is a method
+
+    @functools.wraps(bind)
+    def bind_ours(*args: Any, **params: Any) -> Any:
+        if (setting := _jax.binding_callbacks.value) is None or _jax.is_left_to_jax():
+            return bind(*args, **params)
+        return bind_effect(primitive, args, params, setting == "program_order")
+
+    bind_ours.__module__ = __name__
+    return bind_ours
+
+
+def bind_effect(primitive: Any, args: Sequence[Any], params: dict[str, Any], in_program_order: bool) -> list[Any]:
+    """Binds a callback of JAX's as an effect of ours. Unless `in_program_order`, one without `ordered=True` has no
+    order."""
+    operands, site = _take_over(primitive, args, params, in_program_order)
+    outs = effect_p.bind(*operands, site=site)
+    return [out.astype(result.dtype) for out, result in zip(outs, site.results or (), strict=True)]
+
+
+def _take_over(
+    primitive: Any, args: Sequence[Any], params: dict[str, Any], in_program_order: bool
+) -> tuple[list[Any], Site]:
+    """Operands and site of a callback of JAX's."""
+    arrays = list(map(_as_array, args))
+    values, operands = [], []
+    for x in arrays:
+        value, operand = take_array(x, (), "", Where("", 0, ""))
+        values.append(value)
+        operands.append(operand)
+    where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
+    leaves, tree = tuple(operands), flat_arguments(len(operands))
+    content: Content
+    if primitive is _jax.debug_print_p:
+        effect, ordered = JAX_DEBUG, params["ordered"]
+        if (line := _as_line(params)) is not None:
+            content, (leaves, tree) = line, _with_static(operands, params)
+        else:
+            content = _printing(params)
+    elif primitive is _jax.debug_callback_p:
+        effect, ordered = JAX_DEBUG, _jax.is_ordered(params["effect"])
+        content = HostCall(_function(primitive, params["callback"]))
+    else:
+        effect, ordered = JAX_IO, params["ordered"]
+        content = _io_call(primitive, params)
+        if params["sharding"] is not None and jax.process_count() > 1:
+            message = MSG_SHARDING_OF_PROCESSES.format(name=content.title, where=where, sharding=params["sharding"])
+            raise NotImplementedError(message)
+    return values, Site(
+        effect if ordered or in_program_order else effect.unordered(),
+        content,
+        leaves,
+        tree,
+        where,
+        per_shard=bool(params.get("partitioned")),
+        origin=JaxCall(primitive, params, tuple(x.dtype for x in arrays), ordered),
+    )
+
+
+def _as_array(x: Any) -> Any:
+    if _jax.is_reference(x):
+        return x[...]
+    # JAX takes a number for an array of the type that it has by default.
+    return x if isinstance(x, jax.Array) else np.asarray(x, _jax.typeof(x).dtype)
+
+
+def _with_static(operands: Sequence[Operand], params: dict[str, Any]) -> tuple[tuple[Operand | Static, ...], Any]:
+    """The leaves and the tree of a print's arguments, those included that were known while tracing."""
+    static, arrays, tree = dict(params["static_args"]), iter(operands), params["in_tree"]
+    return tuple(Static(static[i]) if i in static else next(arrays) for i in range(tree.num_leaves)), tree
+
+
+def _io_call(primitive: Any, params: dict[str, Any]) -> HostCall:
+    avals = params["result_avals"]
+    function = _function(primitive, params["callback"], len(avals))
+    if not avals:
+        return HostCall(function)
+    results = tuple(Operand(aval.shape, np.dtype(aval.dtype), stored_dtype(np.dtype(aval.dtype))) for aval in avals)
+    return HostCall(function, results, jax.tree.structure([0] * len(avals)))
+
+
+# Functions
+
+
+_functions: weakref.WeakValueDictionary[tuple[Any, ...], HostFunction] = weakref.WeakValueDictionary()
+"""By the identity of the user's function, which its value keeps alive: one callback that is traced again and again is
+one function."""
+
+
+def _function(primitive: Any, callback: Any, results: int | None = None) -> HostFunction:
+    """The function of a record that calls what JAX calls for this primitive. It returns `results` arrays in a list, or
+    None."""
+    user = _jax.user_function(callback)
+    same = (id(user), callback.in_tree) if hasattr(callback, "in_tree") else (id(callback),)
+    x64 = bool(jax.config.jax_enable_x64)
+    key = (*same, results, x64)
+    function = _functions.get(key)
+    if function is None:
+        function = _functions[key] = HostFunction(_calling(primitive, callback, results, x64), name=function_name(user))
+    return function
+
+
+def _calling(primitive: Any, callback: Callable[..., Any], results: int | None, x64: bool) -> Callable[..., Any]:
+    def call(*args: Any) -> list[np.ndarray] | None:
+        with _jax.callback_context(x64, primitive) as put:
+            returned = callback(*map(put, args))
+            if results is None:
+                return None
+            arrays = [np.asarray(x) for x in returned]
+            arrays = [x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False) for x in arrays]
+        if len(arrays) != results and not results:  # else what takes them says so
+            raise TypeError(MSG_RETURNED_SOME.format(name=function_name(_jax.user_function(callback))))
+        return arrays
+
+    return call
+
+
+def _printing(params: dict[str, Any]) -> HostCall:
+    """A call that formats as JAX does, with arrays of JAX's."""
+    x64 = bool(jax.config.jax_enable_x64)
+    if params["logging_record"] is not None:
+        log = _calling(_jax.debug_print_p, _jax.log_callback(params), None, x64)
+        return HostCall(HostFunction(log, name="jax.debug.log"))
+    fmt, options = params["fmt"], dict(params["np_printoptions"])
+
+    def text(*values: Any) -> str:
+        with _jax.callback_context(x64) as put:
+            arrays = list(map(put, values))
+            args, kwargs = _jax.merge_arguments(params["in_tree"], arrays, params["static_args"])
+            if params["has_placeholders"]:
+                return jax_text(fmt, options, args, kwargs) + "\n"
+            assert not kwargs, "Format without placeholders should not have kwargs."
+            return " ".join((fmt, *map(str, args))) + "\n"
+
+    return HostCall(HostFunction(text, name="jax.debug.print"), prints=True)
+
+
+# Prints that need no function
+
+
+def _as_line(params: dict[str, Any]) -> Line | None:
+    """The line of ours that is what `jax.debug.print` prints, to the byte; None if a function of JAX's must say.
+
+    Every field must be a whole argument: an array of JAX's without conversion is formatted as NumPy's is.
+    """
+    fmt, static, tree = params["fmt"], dict(params["static_args"]), params["in_tree"]
+    if params["logging_record"] is not None:
+        return None
+    if not params["has_placeholders"]:
+        return None if tree.num_leaves else Line(fmt.replace("{", "{{").replace("}", "}}"))
+    options = params["np_printoptions"]
+    try:
+        json.dumps(options)
+    except TypeError:  # functions that format numbers
+        return None
+    if any(type(value) is not str for value in static.values()):
+        return None
+    array = object()
+    args, kwargs = whole_arguments(tree, [static.get(i, array) for i in range(tree.num_leaves)])
+    try:
+        automatic = 0
+        for _, name, spec, conversion in string.Formatter().parse(fmt):
+            if name is None:
+                continue
+            if name == "":
+                name, automatic = str(automatic), automatic + 1
+            value = args[int(name)] if name.isascii() and name.isdecimal() else kwargs[name]
+            if "{" in (spec or ""):
+                return None
+            if value is array:
+                if conversion is not None:
+                    return None
+            elif type(value) is str:
+                ("{" + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}").format(value)
+            else:  # a tree, or None
+                return None
+    except (ValueError, IndexError, KeyError):  # JAX says what is wrong when it comes to it
+        return None
+    return Line(fmt, options)
+
+
+# JAX's own callbacks in jaxprs: what was traced outside of `fx.jit` is taken over, and given back where tokens do not
+# go.
+
+
+def take_over(jaxpr: Any) -> Any:
+    """A jaxpr in which JAX's own callbacks are effects of ours, wherever tokens can come to them.
+
+    While a function is traced for `fx.jit` they are bound so from the start. What is left are jaxprs that were traced
+    before, and all of them if the setting `jax_effects` is "jax": then JAX's transformations are over.
+    """
+    jaxpr = _jax.closed_jaxpr(jaxpr)
+    if not _jax.has_callbacks_of_jax(jaxpr):
+        return jaxpr
+    return _taken_over(jaxpr, config.jax_effects == "program_order")
+
+
+# A cache must not give back the jaxpr that it was asked for: a value that is its own key lives forever, and what the
+# user's function closes over with it.
+@_jax.weakref_lru_cache
+def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
+    def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        if eqn.primitive in _jax.callback_primitives:
+            return bind_effect(eqn.primitive, operands, eqn.params, in_program_order)
+        if _jax.has_callbacks_of_jax(eqn) and _takes_tokens(eqn.primitive):
+            eqn = with_jaxprs(eqn, take_over)
+        return _jax.bind(eqn, operands)
+
+    return rewritten(jaxpr, apply)
+
+
+def _takes_tokens(primitive: Any) -> bool:
+    return registered_rule(primitive) is not None or find_holder(primitive) is not None
+
+
+def is_of_jax(jaxprs: Sequence[Any]) -> bool:
+    """Whether these have effects of ours, and all of them were written as JAX's own callbacks."""
+    effects = frozenset[Any]().union(*(summarize(jaxpr).all_effects for jaxpr in jaxprs))
+    return bool(effects) and all(effect.name in OF_JAX for effect in effects)
+
+
+def give_back(eqn: Any) -> Any:
+    """An equation in whose jaxprs JAX's own callbacks are JAX's again."""
+    return with_jaxprs(eqn, _give_back)
+
+
+def _give_back(jaxpr: Any) -> Any:
+    return _given_back(jaxpr) if summarize(jaxpr).all_effects else jaxpr
+
+
+@_jax.weakref_lru_cache
+def _given_back(jaxpr: Any) -> Any:
+    def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        if eqn.primitive is effect_p and (origin := eqn.params["site"].origin) is not None:
+            return origin.give_back(eqn.params["site"], operands)
+        return _jax.bind(give_back(eqn), operands)
+
+    return rewritten(jaxpr, apply)

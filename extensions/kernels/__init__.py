@@ -1,0 +1,17 @@
+"""Effects in Pallas kernels. Its rules are loaded once Pallas has been imported."""
+
+from effects import _jax
+from effects._config import config
+from effects._jax import patches
+
+config.listen(lambda settings: _jax.set_kernel_options(checks_bounds=settings.bounds_checks))
+
+
+@patches.once_imported(patches.KERNELS)
+def _load_rules() -> None:
+    from effects.extensions.kernels import rules as rules
+
+
+@patches.once_imported(patches.MESH_KERNELS)
+def _load_rules_of_meshes() -> None:
+    from effects.extensions.kernels import mesh_rules as mesh_rules

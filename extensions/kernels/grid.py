@@ -1,0 +1,140 @@
+"""The grid pass: in a kernel that JAX simulates, every effect knows which program of the grid has it.
+
+It is of the same shape as the mask pass: the index of the program is a constant of every body that holds effects. So
+are the index and the size along each axis, since JAX's simulation does not know them in loops and branches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from effects import _jax
+from effects._jax import pallas
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects.extensions.asynchronous.operation import HostAwait, HostRun
+from effects.lowering.holders import Extra, find_holder
+from effects.lowering.summary import summarize
+
+LANES = f"{pallas.HIDDEN}lane "
+"""How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""
+
+
+def needs_grid(params: dict[str, Any]) -> bool:
+    """Whether a kernel has effects, or asks in a loop or a branch which program of the grid it is."""
+    kernel = params["jaxpr"]
+    inside = (inner for eqn in kernel.eqns for inner in _jax.jaxprs_in(eqn.params))
+    return bool(summarize(kernel).all_effects) or any(summarize(inner).needs_grid for inner in inside)
+
+
+def show_grid(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a kernel in which effects know which program of the grid has them, and loops and branches in
+    which program they are."""
+    rank = pallas.grid_rank(params)
+    # The last `vmap` is the outermost.
+    lanes = pallas.named_inputs(params, LANES)[::-1]
+
+    def kernel(*references: Any) -> list[Any]:
+        position, sizes = pallas.grid_position(rank)
+        index = [references[lane][0, 0].astype(jnp.int32) for lane in lanes] + position
+        vector = jnp.stack(index) if index else jnp.zeros(0, jnp.int32)
+        return _with_index(_jax.closed_jaxpr(params["jaxpr"]), [*position, *sizes, vector], references)
+
+    return pallas.with_kernel(params, kernel)
+
+
+def with_lane(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a kernel that takes one input more: its lane in the next `vmap`."""
+    kernel = _jax.closed_jaxpr(params["jaxpr"])
+    name = f"{LANES}{len(pallas.named_inputs(params, LANES))}"
+    return pallas.with_input(params, name, lambda _, *references: _jax.evaluate(kernel, references))
+
+
+def visit_grid(params: dict[str, Any], order: Any) -> tuple[dict[str, Any], Any]:
+    """The parameters of a kernel whose grid is visited in another order, and an operand that comes ahead of all others.
+
+    `order` says which program comes when, by their numbers in the grid, the last axis first.
+    """
+    kernel = _jax.closed_jaxpr(params["jaxpr"])
+    return pallas.with_grid_order(
+        params, order, lambda position, sizes, *references: _with_index(kernel, [*position, *sizes], references)
+    )
+
+
+def _with_index(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Evaluates a jaxpr. `consts` are the indices and the sizes along the axes, and the index that effects show, unless
+    they show it already."""
+    rank = len(consts) // 2
+
+    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        if eqn.primitive is pallas.program_id_p:
+            return [consts[eqn.params["axis"]]]
+        if eqn.primitive is pallas.num_programs_p:
+            return [consts[rank + eqn.params["axis"]]]
+        if eqn.primitive is effect_p and len(consts) > 2 * rank:
+            return _bind_effect(eqn, operands, consts[-1])
+        if isinstance(eqn.params.get("operation"), (HostRun, HostAwait)):
+            return _bind_host_operation(eqn, operands)
+        holder = find_holder(eqn.primitive)
+        if holder is None or not any(summarize(inner).needs_grid for inner in _jax.jaxprs_in(eqn.params)):
+            return _jax.bind(eqn, operands)
+
+        def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+            return state, _with_index(body, consts, args)
+
+        extra = Extra(eqn.primitive.bind, lambda body, after: _indexed(body, consts, after), run, consts=consts)
+        return holder(extra, *operands, **eqn.params)
+
+    return _jax.interpret(jaxpr, args, apply)
+
+
+def _bind_effect(eqn: Any, operands: Sequence[Any], index: Any) -> Sequence[Any]:
+    """Binds an effect with the index of its program."""
+    site: Site = eqn.params["site"]
+    if site.mask is None or site.lanes:
+        operands, site = site.with_grid(operands, index)
+        return effect_p.bind(*operands, site=site)
+    active = operands[0]
+    operands, site = site.without_idle_mask(operands)
+    operands, site = site.with_grid(operands, index)
+    return _where(active, eqn, operands, site=site)
+
+
+def _bind_host_operation(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """Binds the start, an update or the done of a function of the host's."""
+    operation: HostRun | HostAwait = eqn.params["operation"]
+    if operation.site.mask is None or operation.site.lanes:
+        return _jax.bind(eqn, operands)
+    active = operands[0]
+    operands, site = operation.site.without_idle_mask(operands)
+    return _where(active, eqn, operands, operation=dataclasses.replace(operation, site=site))
+
+
+def _where(active: Any, eqn: Any, operands: Sequence[Any], **changed: Any) -> Sequence[Any]:
+    """Binds an equation, with other parameters, in programs in which a mask holds. In a kernel a mask has no lanes: it
+    is that of the kernel's lane."""
+    params = {**eqn.params, **changed}
+    return jax.lax.cond(
+        active,
+        lambda *operands: list(eqn.primitive.bind(*operands, **params)),
+        lambda *_: [jax.lax.full(var.aval.shape, 0, var.aval.dtype) for var in eqn.outvars],
+        *operands,
+    )
+
+
+def _indexed(body: Any, consts: Sequence[Any], after: int) -> Any:
+    del after  # constants come ahead of all else
+    return _indexed_jaxpr(body, tuple(map(_jax.typeof, consts)))
+
+
+@_jax.weakref_lru_cache
+def _indexed_jaxpr(jaxpr: Any, avals: tuple[Any, ...]) -> Any:
+    count = len(avals)
+    return _jax.trace_to_jaxpr(
+        lambda *args: _with_index(jaxpr, args[:count], args[count:]), [*avals, *jaxpr.in_avals], like=jaxpr
+    )

@@ -1,0 +1,192 @@
+"""The log of a compiled kernel: one record, from which those of the kernel's effects are read.
+
+A kernel cannot call the host. Each program of its grid writes what its effects would have recorded into a row of words
+of its own; after the kernel the rows are published as one record, and the host takes them apart. What comes out are
+ordinary records of ordinary sites, in the order of the grid and within each program in that of its effects.
+
+A row begins with two words: how many words the program's effects have needed, and how many effects they were. Then come
+the effects: the number of the site and one, and the words of its operands. What does not fit is not written as a whole,
+and nothing behind it counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from effects._model.content import Content, described_by
+from effects._model.registry import Effect
+from effects._model.site import Operand, Site, site_from
+
+MSG_DROPPED = (
+    "{dropped} effects of the kernel `{kernel}` at {where} were dropped. Its log has room for {capacity} words in each "
+    "program of the grid, and a program needed {need}. {remedy}"
+)
+THEN_GROWS = (
+    "It has more room where the kernel is traced again, which a function of `fx.jit` is at its next call. Set "
+    "`fx.config.kernel_log_capacity` before to lose none."
+)
+THEN_STAYS = "Give `log_capacity` so many words, or record less."
+
+grown: dict[tuple[Any, ...], int] = {}
+"""By a kernel: how many words a program needed for whose log had too few. Only drain threads write it, and what is
+traced reads it."""
+
+COUNTS = 2
+"""How many words come ahead of the effects in a row."""
+
+
+def words_of(operand: Operand) -> int:
+    """How many words of 32 bits a program writes for an operand."""
+    return math.prod(operand.shape) * max(1, operand.stored.itemsize // 4)
+
+
+def logged_operands(site: Site) -> tuple[Operand, ...]:
+    """The operands of a site that a program writes: its place in the grid is that of its row."""
+    return tuple(operand for operand in site.operands if operand is not site.grid)
+
+
+def need_of(site: Site) -> int:
+    """How many words a record of this site takes in a log."""
+    return 1 + sum(map(words_of, logged_operands(site)))
+
+
+@described_by("kernel_log")
+@dataclasses.dataclass(frozen=True)
+class KernelLog(Content):
+    """What a kernel's log means."""
+
+    kernel: str  # its name
+    sites: tuple[Site, ...]  # by their numbers in the log
+    grid: tuple[int, ...]  # all axes, those that `vmap` added included
+    index: tuple[int | None, ...]  # the axes that effects show; None: the next of the inputs that say a lane
+    capacity: int  # words that a program's effects may take
+    grows: bool = True  # whether it has more room in later programs, once that was too few
+
+    @property
+    def title(self) -> str:
+        return self.kernel
+
+    @property
+    def comes_alone(self) -> bool:
+        return True
+
+    @property
+    def inner_sites(self) -> tuple[Site, ...]:
+        return self.sites
+
+    @property
+    def is_portable(self) -> bool:
+        return all(site.content.is_portable for site in self.sites)
+
+    @property
+    def is_available(self) -> bool:
+        return all(site.content.is_available for site in self.sites)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kernel_log": self.kernel,
+            "sites": [site.description for site in self.sites],
+            "grid": self.grid,
+            "index": self.index,
+            "capacity": self.capacity,
+            "grows": self.grows,
+        }
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> KernelLog:
+        return cls(
+            description["kernel_log"],
+            tuple(map(site_from, description["sites"])),
+            tuple(description["grid"]),
+            tuple(description["index"]),
+            description["capacity"],
+            description["grows"],
+        )
+
+    def text(self, record: Any) -> str:
+        return f"the log of the kernel {self.kernel}"
+
+    has_parts = True
+
+    def parts(self, site: Site, payload: Any) -> Iterator[tuple[Site, bytes]]:
+        """The effects in a record of this log that have the order of `site`, which the record is of. A kernel whose
+        effects have several orders has a record for each."""
+        rows, *lanes = site.read(payload)
+        has_part = [order_of(inner.effect) == order_of(site.effect) for inner in self.sites]
+        for program, row in enumerate(rows):
+            at, end = COUNTS, min(int(row[0]), self.capacity) + COUNTS
+            index = None
+            while at < end:
+                number = int(row[at]) - 1
+                inner = self.sites[number]
+                after = at + need_of(inner)
+                if after > self.capacity + COUNTS:
+                    break
+                if has_part[number]:
+                    index = self._index_of(program, lanes) if index is None else index
+                    yield inner, _payload(inner, row[at + 1 : after], index)
+                at = after
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What it has in common with the log of the same kernel in another program."""
+        return self.kernel, self.sites
+
+    def complaint(self, site: Site, payload: Any) -> str | None:
+        rows = site.read(payload)[0]
+        if (need := int(rows[:, 0].max())) <= self.capacity:
+            return None
+        dropped = int(rows[:, 1].sum()) - sum(map(self._count_kept, rows))
+        if self.grows:
+            grown[self.key] = max(need, grown.get(self.key, 0))
+        shown = {"kernel": self.kernel, "where": site.where, "capacity": self.capacity, "need": need}
+        return MSG_DROPPED.format(dropped=dropped, remedy=THEN_GROWS if self.grows else THEN_STAYS, **shown)
+
+    def _count_kept(self, row: np.ndarray) -> int:
+        if row[0] <= self.capacity:
+            return int(row[1])
+        at, count = COUNTS, 0
+        while at < self.capacity + COUNTS:
+            at += need_of(self.sites[int(row[at]) - 1])
+            count += at <= self.capacity + COUNTS
+        return count
+
+    def _index_of(self, program: int, lanes: list[np.ndarray]) -> np.ndarray:
+        """Which program of the grid has the row of this number, as its effects show it."""
+        along, given = np.unravel_index(program, self.grid) if self.grid else (), iter(lanes)
+        return np.array([next(given)[0, 0] if axis is None else along[axis] for axis in self.index], np.int32)
+
+
+def order_of(effect: Effect) -> str | None:
+    """What effects of one order have in common."""
+    return effect.domain if effect.ordered else None
+
+
+def _payload(site: Site, words: np.ndarray, index: np.ndarray) -> bytes:
+    """The payload of a record, as a program outside of a kernel would have published it."""
+    payload = bytearray(site.payload_size)
+    at = 0
+    for operand, offset in zip(site.operands, site.offsets, strict=True):
+        if operand is site.grid:
+            value = index
+        else:
+            count = words_of(operand)
+            value = _value(words[at : at + count], operand.stored)
+            at += count
+        payload[offset : offset + value.nbytes] = value.tobytes()
+    return bytes(payload)
+
+
+def _value(words: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """What a program has written as words: see `as_words` in `extensions/kernels/log_writer.py`."""
+    if dtype.itemsize >= 4:
+        parts = words.reshape(dtype.itemsize // 4, -1)
+        return np.ascontiguousarray(parts.T).view(dtype)
+    if dtype.kind in "biu":
+        return words.astype(dtype)
+    return words.view(np.float32).astype(dtype)

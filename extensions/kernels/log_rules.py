@@ -1,0 +1,252 @@
+"""Compiled kernels: their effects go into a log, and the log is one record behind the kernel.
+
+The kernel with its log is a primitive of its own until it is lowered, since only then it is known for which device the
+kernel is compiled, and so where the log lies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from effects import _jax
+from effects._config import config
+from effects._jax import kernel_logs, pallas
+from effects._model.primitive import effect_p
+from effects._model.registry import Effect
+from effects._model.site import Operand, Site, Where, flat_arguments
+from effects.extensions.asynchronous.operation import Operation
+from effects.extensions.kernels.grid import LANES
+from effects.extensions.kernels.log import COUNTS, KernelLog, grown, need_of, order_of
+from effects.extensions.kernels.log_writer import LogWriter
+from effects.lowering.summary import summarize
+
+MSG_AWAITED = (
+    "The {what} `{name}` at {where} gives results to a kernel that is compiled for a device. Such a kernel cannot call "
+    "the host while it runs. Simulate the kernel with `interpret=True`, or take the value out of the kernel and call "
+    "it there."
+)
+MSG_OPERATION = (
+    "The asynchronous operation `{name}` at {where} is in a kernel that is compiled for a device. What is in flight is "
+    "kept on the host, which such a kernel cannot reach. Start and finish it outside of the kernel, or simulate the "
+    "kernel with `interpret=True`."
+)
+MSG_DYNAMIC_GRID = (
+    "The kernel `{kernel}` at {where} has effects and a grid whose size is known only when it runs, and is compiled "
+    "for a device. Each program of the grid needs room of its own for its effects. Give the grid sizes that are known "
+    "while tracing, or simulate the kernel with `interpret=True`."
+)
+MSG_CAPACITY = (
+    "The effect `{effect}` at {where} takes {need} words of 32 bits, and the log of the kernel `{kernel}` has room for "
+    "{capacity} in each program of the grid. An effect is written as a whole. Record less of the array, or give the "
+    "log more room with {remedy}."
+)
+MSG_TOO_LARGE = (
+    "The log of the kernel `{kernel}` at {where} would take {size} bytes: {words} words for each of {programs} "
+    "programs. A log has at most {most}. Record less, or set `fx.config.kernel_log_capacity` to fewer words."
+)
+MSG_LANES = (
+    "The effect `{effect}` at {where} is in a kernel under `vmap` that is compiled for Mosaic GPU. JAX compiles no "
+    "kernel with lanes for it. Call the kernel in `jax.lax.map`, or simulate it with `interpret=True`."
+)
+
+_MOST = 1 << 31
+"""Bytes that a log may have: JAX counts them in 32 bits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LogOptions:
+    """What a kernel's call says of its log."""
+
+    capacity: int | None = None  # words in each program; None: what the setting says
+    grows: bool = True  # whether it has more room once that was too few
+    takes_largest: bool = False  # whether it has room for each of the kernel's effects, whatever the capacity
+    leaves_awaited: bool = False  # whether what the kernel waits for stays in it, as a simulated one's may
+
+
+logged_kernel_p: _jax.Primitive = _jax.Primitive("logged_kernel")
+logged_kernel_p.multiple_results = True
+"""(*operands) -> (*results, log): a kernel without effects, whose last result has what they would have recorded."""
+
+
+def log_kernel(
+    args: Sequence[Any],
+    params: dict[str, Any],
+    options: LogOptions = LogOptions(),
+    bind_rest: Callable[[dict[str, Any]], Sequence[Any]] | None = None,
+) -> tuple[list[Any], list[tuple[Site, list[Any]]]]:
+    """Binds a kernel whose effects go into a log.
+
+    Args:
+        args: The kernel's operands.
+        params: Its parameters.
+        options: What its call says of the log.
+        bind_rest: Binds a kernel with these parameters, which is simulated and has effects that the log has not; by
+            default as any kernel.
+
+    Returns:
+        The kernel's results, and the records that its effects have become, each as a site and operands. There is one
+        for each order that the effects have.
+    """
+    kernel, grid = kernel_logs.kernel_name(params), pallas.grid_of_kernel(params)
+    index = tuple(kernel_logs.grid_index_of_kernel(params, LANES))
+    plan = plan_log(params["jaxpr"], kernel, grid, index, options)
+    shape = {"sites": plan.sites, "capacity": plan.content.capacity, "width": plan.width}
+    if options.leaves_awaited and has_rest(params["jaxpr"]):
+        rest = _with_log(params, kernel_logs.SIMULATION, **shape)
+        *outs, log = pallas.pallas_call_p.bind(*args, **rest) if bind_rest is None else bind_rest(rest)
+        log = jax.lax.squeeze(log, [1])
+    else:
+        *outs, log = logged_kernel_p.bind(*args, **shape, **params)
+    lanes = pallas.named_inputs(params, LANES)[::-1]  # as in the index
+    return outs, plan.records([log, *(args[at] for at, axis in zip(lanes, index, strict=False) if axis is None)])
+
+
+@dataclasses.dataclass(frozen=True)
+class LogPlan:
+    """What the log of a kernel has in it."""
+
+    sites: tuple[Site, ...]  # as the kernel has them, by their numbers
+    content: KernelLog
+    width: int  # words of a row
+    where: Where  # the user's line that calls the kernel
+
+    def records(self, operands: list[Any]) -> list[tuple[Site, list[Any]]]:
+        """The records that the log becomes: one for each order that the effects have."""
+        firsts = {order_of(site.effect): site.effect for site in reversed(self.sites)}
+        return [_record(self.content, effect, operands, self.where) for effect in firsts.values()]
+
+
+def plan_log(
+    jaxpr: Any,
+    kernel: str,
+    grid: tuple[int, ...] | None,
+    index: tuple[int | None, ...],
+    options: LogOptions,
+    awaited: str = MSG_AWAITED,
+) -> LogPlan:
+    """The layout of this kernel's log. Raises where it cannot have one, with `awaited` if the kernel would wait for
+    results."""
+    if options.leaves_awaited:
+        sites = tuple(sorted(logged_sites(jaxpr), key=lambda site: site.id))
+    else:
+        sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
+        _refuse_operations(jaxpr)
+        _refuse_results(sites, awaited)
+    where = sites[0].where if (frame := _jax.user_frame()) is None else Where(*frame)
+    if grid is None:
+        raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where))
+    inner = tuple(_in_grid(site, len(index)) for site in sites)
+    capacity = _capacity(kernel, inner, options, _MOST // max(4 * math.prod(grid), 1))
+    width = COUNTS + capacity + max(map(need_of, inner))  # what does not fit is written behind what counts
+    if (size := math.prod(grid) * width * 4) >= _MOST:
+        shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
+        raise ValueError(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
+    return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity, options.grows), width, where)
+
+
+def logged_sites(jaxpr: Any) -> frozenset[Site]:
+    """The sites of the effects for which a kernel does not wait."""
+    return frozenset(site for site in _effect_sites(jaxpr) if not _is_awaited(site))
+
+
+def has_rest(jaxpr: Any) -> bool:
+    """Whether a kernel has more than effects for which it does not wait."""
+    return summarize(jaxpr).sites != logged_sites(jaxpr)
+
+
+def _is_awaited(site: Site) -> bool:
+    """Whether a kernel waits for the host, or for a handler of the user's."""
+    return site.results is not None or site.content.calls_handler
+
+
+def _effect_sites(jaxpr: Any) -> Iterator[Site]:
+    """The sites of effects, those of operations left aside."""
+    return (eqn.params["site"] for eqn in _jax.eqns_in(jaxpr) if eqn.primitive is effect_p)
+
+
+def _refuse_operations(jaxpr: Any) -> None:
+    """Raises if a kernel starts something that its done would wait for."""
+    for eqn in _jax.eqns_in(jaxpr):
+        if isinstance(operation := eqn.params.get("operation"), Operation):
+            raise NotImplementedError(MSG_OPERATION.format(name=operation.name, where=operation.where))
+
+
+def _refuse_results(sites: Sequence[Site], message: str) -> None:
+    """Raises if a kernel would wait for the host, or for a handler of the user's."""
+    for site in sites:
+        if _is_awaited(site):
+            what = "callback" if site.content.call is not None else "custom call"
+            raise NotImplementedError(message.format(what=what, name=site.content.title, where=site.where))
+
+
+def _in_grid(site: Site, rank: int) -> Site:
+    """A site of the kernel as its records are of it."""
+    _, site = site.without_idle_mask([None])
+    _, site = site.with_grid([None], np.zeros(rank, np.int32))
+    return site
+
+
+def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: int) -> int:
+    """How many words the effects of a program may take. A log grows to `most` words a program at most."""
+    capacity = config.kernel_log_capacity if options.capacity is None else options.capacity
+    largest = max(sites, key=need_of)
+    if options.takes_largest:
+        capacity = max(capacity, need_of(largest))
+    if (need := need_of(largest)) <= capacity:
+        needed = grown.get((kernel, sites), 0) if options.grows else 0
+        room = 1 << (needed - 1).bit_length() if needed > capacity else 0  # a little more the next time is room enough
+        return max(capacity, min(room, most - COUNTS - need - 1))
+    remedy = "`fx.config.kernel_log_capacity`" if options.capacity is None else "`log_capacity`"
+    shown = {"kernel": kernel, "need": need, "capacity": capacity, "remedy": remedy}
+    raise ValueError(MSG_CAPACITY.format(effect=largest.effect, where=largest.where, **shown))
+
+
+def _record(content: KernelLog, effect: Effect, operands: list[Any], where: Where) -> tuple[Site, list[Any]]:
+    """The record of a log, which has a place among the effects of this order."""
+    leaves = tuple(Operand(x.shape, np.dtype(x.dtype), np.dtype(x.dtype)) for x in operands)
+    return Site(effect, content, leaves, flat_arguments(len(leaves)), where), operands
+
+
+@logged_kernel_p.def_abstract_eval
+def _logged_kernel_abstract_eval(
+    *avals: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
+) -> list[Any]:
+    outs, _ = pallas.pallas_call_p.abstract_eval(*avals, **params)
+    programs = math.prod(pallas.grid_of_kernel(params) or ())
+    return [*outs, _jax.per_device(_jax.ShapedArray((programs, width), np.int32))]
+
+
+def _logged_kernel_lowering(
+    ctx: Any, *operands: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
+) -> Any:
+    target = kernel_logs.kernel_target(ctx, params)
+    if target == kernel_logs.MOSAIC_GPU and pallas.named_inputs(params, pallas.HIDDEN):
+        raise NotImplementedError(MSG_LANES.format(effect=sites[0].effect, where=sites[0].where))
+    with_log = _with_log(params, target, sites, capacity, width)
+
+    def call(*args: Any) -> list[Any]:
+        *outs, log = pallas.pallas_call_p.bind(*args, **with_log)
+        return [*outs, jax.lax.squeeze(log, [1])]
+
+    return _jax.mlir.lower_fun(call)(ctx, *operands)
+
+
+def _with_log(
+    params: dict[str, Any], target: str, sites: tuple[Site, ...], capacity: int, width: int
+) -> dict[str, Any]:
+    """The parameters of a kernel that writes the effects of these sites into a log, its last output."""
+    kernel, writer = _jax.closed_jaxpr(params["jaxpr"]), LogWriter(sites, capacity, target)
+
+    def run(log: Any, row: Sequence[Any], *references: Any) -> list[Any]:
+        return writer.write(kernel, log, row, references)
+
+    return kernel_logs.with_log(params, width, target, run)
+
+
+_jax.mlir.register_lowering(logged_kernel_p, _logged_kernel_lowering, cacheable=False)

@@ -1,0 +1,176 @@
+"""The log pass: in a kernel that cannot call the host, effects write what they would have recorded into a log.
+
+It is of the same shape as the token pass. The log is a reference that every body that holds effects has as a constant.
+How many words the program has used, and how many effects it had, are values that bodies take and give back: a counter
+in memory would be read by threads of the program before others have written it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _jax
+from effects._jax import kernel_logs, pallas
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects.extensions.kernels.log import COUNTS, need_of
+from effects.lowering.holders import Extra, find_holder
+from effects.lowering.summary import summarize
+
+MSG_UNSUPPORTED = (
+    "The effect `{effect}` at {where} records {given}, in a kernel that is compiled for {target}. There a kernel's log "
+    "takes {takes}. {remedy}, or simulate the kernel with `interpret=True`."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogWriter:
+    """What is known of a log while a kernel is rewritten."""
+
+    sites: tuple[Site, ...]  # as the kernel has them, by their numbers; effects of others stay in the kernel
+    capacity: int
+    target: str
+
+    def write(self, jaxpr: Any, log: Any, row: Sequence[Any], references: Sequence[Any]) -> list[Any]:
+        """Evaluates a kernel's jaxpr with its effects written to a log. `row` stands ahead of a place in an index."""
+        consts = [log, *(jnp.asarray(x, jnp.int32) for x in row)]
+        # Nothing that a branch returns may be a literal for Triton, so the first counts are values of the kernel.
+        none = np.int32(0)
+        state = [jax.lax.add_p.bind(none, none) for _ in range(COUNTS)]
+        state, outs = _evaluate(jaxpr, self, consts, state, references)
+        for at, count in enumerate(state):
+            self.store(consts, np.int32(at), count)
+        return outs
+
+    def store(self, consts: Sequence[Any], at: Any, value: Any) -> None:
+        """Writes words into the row of this program."""
+        log, *row = consts
+        if value.ndim == 0:
+            log[(*row, at)] = value
+        else:
+            log[(*row, pallas.ds(at, value.size))] = value.reshape(value.size)
+
+    def effect(self, operands: Sequence[Any], site: Site, consts: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+        """Writes one effect. Returns the state behind it.
+
+        What does not fit is written all the same, behind what counts, and so is one that a mask without lanes leaves
+        out: there is no branch. What counts is how far the state goes.
+        """
+        used, count = state
+        operands = [x if isinstance(x, jax.Array) else np.asarray(x, _jax.typeof(x).dtype) for x in operands]
+        given, written = site.without_idle_mask(operands)
+        self._check(written, given)
+        at = jax.lax.min(used, np.int32(self.capacity)) + np.int32(COUNTS)
+        self.store(consts, at, jnp.int32(self.sites.index(site) + 1))
+        at = at + np.int32(1)
+        for operand in given:
+            for words in as_words(operand, self.target):
+                self.store(consts, at, words)
+                at = at + np.int32(words.size)
+        if len(given) == len(operands):
+            return [used + np.int32(need_of(written)), count + np.int32(1)]
+        active = operands[0].astype(jnp.int32)
+        return [used + active * np.int32(need_of(written)), count + active]
+
+    def _check(self, site: Site, operands: Sequence[Any]) -> None:
+        """Raises if the target cannot write an operand."""
+        for operand in operands:
+            takes, remedy = _refusal(self.target, operand.shape, np.dtype(operand.dtype))
+            if takes:
+                shown = {"effect": site.effect, "where": site.where, "target": self.target, "takes": takes}
+                size = f"an array of {list(operand.shape)}" if operand.shape else "a scalar"
+                given = f"{size} of type {operand.dtype}"
+                raise NotImplementedError(MSG_UNSUPPORTED.format(given=given, remedy=remedy, **shown))
+
+
+def _refusal(target: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[str, str]:
+    """What a target takes in place of such an array, and what to do; empty if it takes it."""
+    if target == kernel_logs.SIMULATION:
+        return "", ""
+    if dtype.kind == "c":
+        return "real numbers", "Record `x.real` and `x.imag`"
+    if target == kernel_logs.MOSAIC_TPU and shape:
+        return "scalars", "Record one element or a sum"
+    if target != kernel_logs.TRITON and dtype.itemsize == 8:
+        return "numbers of 32 bits and fewer", "Convert it with `astype`"
+    return "", ""
+
+
+def as_words(x: Any, target: str) -> list[Any]:
+    """A value as 32-bit words, by operations that the target has: first the lowest words of all elements."""
+    dtype = np.dtype(x.dtype)
+    if dtype.kind == "c":
+        return [*as_words(x.real, target), *as_words(x.imag, target)]
+    if dtype == np.int32:
+        return [x]
+    if dtype.kind in "biu" and dtype.itemsize < 4:
+        return [x.astype(jnp.int32)]
+    if dtype.itemsize < 4:
+        x = x.astype(jnp.float32)
+    if dtype.itemsize <= 4 and x.ndim == 0 and target == kernel_logs.MOSAIC_GPU:  # which has no bits of scalars there
+        return [x.astype(jnp.int32) if dtype.kind == "u" else _bits_of_first(jnp.broadcast_to(x, _A_WARPGROUP))]
+    if dtype.itemsize <= 4:
+        return [jax.lax.bitcast_convert_type(x, jnp.int32)]
+    x = x if dtype.kind in "iu" else jax.lax.bitcast_convert_type(x, jnp.int64)
+    return [x.astype(jnp.int32), (x >> 32).astype(jnp.int32)]
+
+
+def _bits_of_first(x: Any) -> Any:
+    return jax.lax.bitcast_convert_type(x, jnp.int32)[0]
+
+
+_A_WARPGROUP = (128,)
+"""The shape of what the threads of a warpgroup hold one element each of."""
+
+
+def _evaluate(
+    jaxpr: Any, writer: LogWriter, consts: Sequence[Any], state: Sequence[Any], args: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Evaluates a jaxpr. Returns the state behind it, and its results."""
+    state = list(state)
+
+    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        if eqn.primitive is effect_p and eqn.params["site"] in writer.sites:
+            state[:] = writer.effect(operands, eqn.params["site"], consts, state)
+            return []
+        holder = find_holder(eqn.primitive)
+        if holder is None or not any(summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params)):
+            return _jax.bind(eqn, operands)
+        extra = Extra(
+            eqn.primitive.bind,
+            lambda body, after: _rewritten(body, writer, consts, after),
+            lambda body, state, args: _evaluate(body, writer, consts, state, args),
+            consts=consts,
+            state=state,
+        )
+        outs = holder(extra, *operands, **eqn.params)
+        state[:] = extra.state
+        return outs
+
+    outs = _jax.interpret(jaxpr, args, apply)
+    return state, outs
+
+
+def _rewritten(body: Any, writer: LogWriter, consts: Sequence[Any], after: int) -> Any:
+    return _rewritten_jaxpr(body, writer, tuple(map(_jax.typeof, consts)), after)
+
+
+@_jax.weakref_lru_cache
+def _rewritten_jaxpr(jaxpr: Any, writer: LogWriter, avals: tuple[Any, ...], after: int) -> Any:
+    consts, start = len(avals), len(avals) + after
+    end = start + COUNTS
+
+    def rewritten(*args: Any) -> list[Any]:
+        given = [*args[consts:start], *args[end:]]
+        state, outs = _evaluate(jaxpr, writer, args[:consts], args[start:end], given)
+        return [*state, *outs]
+
+    counts = [_jax.ShapedArray((), jnp.int32)] * COUNTS
+    own = jaxpr.in_avals
+    return _jax.trace_to_jaxpr(rewritten, [*avals, *own[:after], *counts, *own[after:]], like=jaxpr)

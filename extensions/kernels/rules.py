@@ -1,0 +1,296 @@
+"""Kernels of Pallas: their effects show on the equation, and a simulated kernel has them as the loop that it becomes.
+
+JAX simulates a kernel by a loop over its grid, which holds the kernel's effects as any loop does. What must come ahead
+of that: each program of the grid has to know which one it is, in which lane of a `vmap`, and whether that lane has the
+effect at all. Lanes and masks go into the kernel as inputs of one number each, so that they take whichever way lanes
+come to a kernel: an axis of the grid, or a loop around it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from effects import _jax
+from effects._jax import kernel_logs, pallas, patches
+from effects._model.primitive import effect_p
+from effects._model.registry import Effect, Order
+from effects.extensions.kernels.api import grid_order_of, log_options_of, numbers_in_order
+from effects.extensions.kernels.bounds import with_and_without_checks, with_bounds_checks, without_bounds_checks
+from effects.extensions.kernels.grid import needs_grid, show_grid, visit_grid, with_lane
+from effects.extensions.kernels.log_rules import LogOptions, log_kernel, logged_sites
+from effects.lowering.effect import bind_record
+from effects.lowering.holders import Extra, holds_of_jax
+from effects.lowering.masks import MaskContext, call_lanes, lanes_of, mask_effects, register_mask_rule, takes_lane
+from effects.lowering.regions import in_region, inside
+from effects.lowering.summary import declare_of_grid, summarize
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
+
+MSG_INDEX_MAP = (
+    "The index map of a kernel has the effect {effect} at {where}. An index map says which block a program of the grid "
+    "gets, and JAX evaluates it when and as often as it likes. Move the effect into the kernel, where "
+    "`pl.program_id` says which program it is."
+)
+
+declare_of_grid(pallas.program_id_p, pallas.num_programs_p)
+
+_MASK = f"{pallas.HIDDEN}mask"
+
+
+def _is_ours(effect: Any) -> bool:
+    return isinstance(effect, (Effect, Order))
+
+
+def _has_effects(params: dict[str, Any]) -> bool:
+    return bool(summarize(params["jaxpr"]).all_effects)
+
+
+@patches.implements("effects of kernels")
+def _showing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(*avals: Any, **params: Any) -> Any:
+        for index_map in pallas.index_maps(params):
+            _check_index_map(index_map)
+        outs, effects = abstract_eval(*avals, **params)
+        shown = pallas.shown_effects(params, _is_ours)
+        return outs, {*effects, *shown} if shown else effects
+
+    return rule
+
+
+def _check_index_map(index_map: Any) -> None:
+    for eqn in _jax.closed_jaxpr(index_map).jaxpr.eqns:
+        for effect in eqn.effects:
+            if isinstance(effect, Effect) or _jax.is_callback_effect(effect):
+                raise ValueError(MSG_INDEX_MAP.format(effect=f"`{effect}`", where=_jax.source_of(eqn)))
+
+
+@patches.implements("bounds of kernels")
+def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(bind)
+    def checked(*args: Any, **params: Any) -> Any:
+        # What a derivative or `vmap` makes of a kernel comes here again.
+        is_last = not any(isinstance(x, _TRANSFORMED) for x in args)
+        if is_last and _jax.kernel_options().checks_bounds and pallas.is_simulated(params):
+            params = with_bounds_checks(params, _masked_again)
+        return bind(*args, **params)
+
+    checked.__module__ = __name__
+    return checked
+
+
+def _masked_again(params: dict[str, Any]) -> dict[str, Any]:
+    """A kernel in which all effects happen where those happen that are masked already."""
+    if not (masks := pallas.named_inputs(params, _MASK)):
+        return params
+    kernel = _jax.closed_jaxpr(params["jaxpr"])
+
+    def masked(*references: Any) -> Sequence[Any]:
+        active = functools.reduce(jnp.logical_and, [references[mask][0, 0] != 0 for mask in masks])
+        return mask_effects(kernel, active, references)
+
+    return pallas.with_kernel(params, masked)
+
+
+_TRANSFORMED = (_jax.ad.JVPTracer, _jax.ad.LinearizeTracer, _jax.batching.BatchTracer)
+
+
+@patches.implements("vmap of kernels")
+def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel with effects runs in every lane, whether its operands differ between lanes or not. If they do not, its
+    results do not either, unless callbacks give them."""
+
+    def rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+        if not _has_effects(params) or _jax.is_axis_of_tangents(axis_data):
+            return batch(axis_data, args, dims, **params)
+        outs, out_dims = each_lane(axis_data, args, dims, params)
+        if any(dim is not None for dim in dims) or summarize(params["jaxpr"]).awaits_results or not axis_data.size:
+            return outs, out_dims
+        first = [x if dim is None else _first_lane(x, dim) for x, dim in zip(outs, out_dims, strict=True)]
+        return first, [None] * len(first)
+
+    def each_lane(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> Any:
+        if axis_data.explicit_mesh_axis is not None or not pallas.needs_loop_over_lanes(params, args, dims):
+            params = with_and_without_checks(params, with_lane)
+            return batch(axis_data, [*args, lanes_of(axis_data)], [*dims, 0], **params)
+
+        def call(*args: Any) -> Sequence[Any]:
+            return pallas.pallas_call_p.bind(*args, **params)
+
+        avals = [_jax.without_lanes(x, dim) for x, dim in zip(args, dims, strict=True)]
+        body = _jax.trace_to_jaxpr(call, avals, like=_jax.closed_jaxpr(params["jaxpr"]))
+        return call_lanes(axis_data, args, dims, body=body)
+
+    return rule
+
+
+@takes_lane(pallas.pallas_call_p)
+def _in_lane(lane: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    return pallas.pallas_call_p.bind(*args, lane, **with_lane(params))
+
+
+def _first_lane(x: Any, dim: int) -> Any:
+    return jax.lax.index_in_dim(x, 0, dim, keepdims=False)
+
+
+@patches.implements("derivatives of kernels")
+def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    """JAX takes every input of a kernel to have a tangent. The inputs that are ours have none. And it knows no
+    derivative of a kernel that asks which program of the grid it is, as checks of bounds do."""
+
+    def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        has_hidden_inputs = _has_effects(params)
+        params = without_bounds_checks(params)
+        if has_hidden_inputs:
+            tangents = [
+                _jax.ad.instantiate_zeros(tangent) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else tangent
+                for x, tangent in zip(primals, tangents, strict=True)
+            ]
+        return jvp(primals, tangents, **params)
+
+    return rule
+
+
+def _order_of(params: dict[str, Any]) -> str | int | None:
+    """The order in which a simulated kernel visits its grid; None for that of the grid."""
+    visit = _jax.kernel_options().visit
+    order = grid_order_of(params["metadata"]) if visit is None else visit.order
+    return None if order == "program" or pallas.grid_of_kernel(params) is None else order
+
+
+@patches.implements("grids of simulated kernels")
+def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
+    def simulated(*args: Any, **params: Any) -> Any:
+        visit, given = _jax.kernel_options().visit, (params, args)
+        if needs_grid(params) or kernel_logs.has_log(params):
+            params = show_grid(params)
+        if (order := _order_of(params)) is not None:
+            params, visited = visit_grid(
+                params, numbers_in_order(order, math.prod(pallas.grid_of_kernel(params) or ()), jnp)
+            )
+            args = (visited, *args)
+        outs = simulate(*args, **params)
+        if visit is not None:
+            visit.note(*given, outs[: len(outs) - kernel_logs.has_log(params)])
+        return outs
+
+    return simulated
+
+
+@register_mask_rule(pallas.pallas_call_p)
+def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    """The kernel's effects happen where one more input is not zero."""
+
+    def masked(params: dict[str, Any]) -> dict[str, Any]:
+        kernel = _jax.closed_jaxpr(params["jaxpr"])
+        name = f"{_MASK}_{len(pallas.named_inputs(params, _MASK))}"
+        return pallas.with_input(
+            params, name, lambda mask, *references: mask_effects(kernel, mask[0, 0] != 0, references)
+        )
+
+    params = with_and_without_checks(params, masked)
+    return pallas.pallas_call_p.bind(*args, jnp.reshape(active, (1, 1)).astype(jnp.float32), **params)
+
+
+@register_token_rule(pallas.pallas_call_p)
+def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
+    if any(map(_jax.is_reference, args)):
+        return _thread_closed_over(ctx, tokens, args, params)
+    if _needs_log(params):
+        return _thread_log(ctx, tokens, args, params)
+    if params["interpret"] is not True:  # JAX's interpreters for other devices
+        params = show_grid(params)
+    return _thread_simulated(ctx, tokens, args, params)
+
+
+def _thread_simulated(
+    ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Tokens, Sequence[Any]]:
+    """A simulated kernel is a loop over its grid, which is the same on all devices of a region."""
+    kernel = pallas.simulated_kernel(params, tuple(map(_jax.typeof, args)))
+    has_one_loop = sum(eqn.primitive is _jax.while_p for eqn in kernel.eqns) == 1
+    with inside(in_region()._replace(turns_agree=has_one_loop)):
+        return ctx.thread(kernel, tokens, args)
+
+
+def _needs_log(params: dict[str, Any]) -> bool:
+    """Whether a kernel cannot call the host, or is treated as if it could not, and its effects are not in a log yet.
+    The effects of a grid that is visited in another order are shown in the order of the grid, but for those that it
+    waits for."""
+    if kernel_logs.has_log(params):
+        return False
+    if params["interpret"] is not True:
+        return not pallas.is_simulated(params)
+    return _jax.kernel_options().logs_simulated or (
+        _order_of(params) is not None and bool(logged_sites(params["jaxpr"]))
+    )
+
+
+def _log_options(params: dict[str, Any]) -> LogOptions:
+    # A log that only restores the order of a simulated grid takes whatever the simulation would.
+    simulated = params["interpret"] is True and not _jax.kernel_options().logs_simulated
+    return LogOptions(*log_options_of(params["metadata"]), takes_largest=simulated, leaves_awaited=simulated)
+
+
+def _thread_log(
+    ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Tokens, Sequence[Any]]:
+    """The effects of a kernel that cannot call the host are in a log, which is published behind it."""
+
+    def simulate(rest: dict[str, Any]) -> Sequence[Any]:
+        nonlocal tokens
+        tokens, outs = _thread_simulated(ctx, tokens, args, rest)
+        return outs
+
+    outs, records = log_kernel(args, params, _log_options(params), simulate)
+    for site, operands in records:
+        after, _ = bind_record(ctx, tokens, operands, site)
+        tokens = {**tokens, **after}
+    return tokens, outs
+
+
+@patches.implements("lowering of compiled kernels")
+def _lower_compiled(lowering: Callable[..., Any]) -> Callable[..., Any]:
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        if not _needs_log(params) or not _has_effects(params):
+            if params["interpret"] is not True and _has_effects(params):  # JAX's interpreters for other devices
+                params = show_grid(params)
+            return lowering(ctx, *operands, **params)
+
+        def call(*args: Any) -> list[Any]:
+            outs, records = log_kernel(args, params, _log_options(params))
+            for site, given in records:
+                effect_p.bind(*given, site=site)
+            return outs
+
+        return _jax.mlir.lower_fun(call)(ctx, *operands)
+
+    return lower
+
+
+def _thread_closed_over(
+    ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Tokens, Sequence[Any]]:
+    """A kernel that closes over references takes and gives their values, as when JAX lowers it."""
+    avals = tuple(map(_jax.typeof, args))
+    bound = _jax.trace_to_jaxpr(
+        lambda *args: pallas.pallas_call_p.bind(*args, **params), avals, like=pallas.scope_body(params["jaxpr"])
+    )
+    values = [x[...] if _jax.is_reference(x) else x for x in args]
+    pure, values = _jax.discharge_state(bound, values, [True] * len(values))
+    tokens, outs = ctx.thread(pure, tokens, values)
+    for x, final in zip(filter(_jax.is_reference, args), outs[ctx.outs :], strict=True):
+        x[...] = final
+    return tokens, outs[: ctx.outs]
+
+
+@holds_of_jax(pallas.run_scoped_p)
+def _run_scoped(extra: Extra, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
+    """References that a kernel has for a while stay references until JAX lowers it."""
+    body = extra.rewrite(pallas.scope_body(jaxpr))
+    operands, scope = pallas.scope_of(body, [*extra.values, *args])
+    return extra.bind(*operands, jaxpr=scope, **params)

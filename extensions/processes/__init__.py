@@ -1,0 +1,1 @@
+"""Barriers over all processes of one computation."""

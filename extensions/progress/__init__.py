@@ -1,0 +1,1 @@
+"""Progress bars that compiled loops drive, on terminals and in notebooks."""

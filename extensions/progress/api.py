@@ -1,0 +1,279 @@
+"""Progress of loops inside compiled programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax
+from effects._model.content import Content, Report, described_by
+from effects._model.line import fill
+from effects._model.primitive import effect_p
+from effects._model.record import Record
+from effects._model.registry import PROGRAM, Effect, register_effect
+from effects._model.site import Site, Where, holds_tracer, is_array, take_arguments, where_called
+from effects._model.wire import EPOCH, PHASE, STREAM, UNTRACKED_THREAD, in_region, thread_of
+from effects.extensions.progress.bars import Output
+
+MSG_NUMBER = "`{call}` at {where} was given {name}={value}. {rule}. Pass, say, `{example}`."
+RULE_TOTAL = "A total is a whole number, zero or more, which may be computed in the program, or None: not known"
+RULE_DONE = "The number of steps that are done is a whole number, zero or more, which may be computed in the program"
+RULE_METRIC = "A metric is a number, or an array of at most 16, and stands behind the bar"
+RULE_EVERY = "A bar shows one of every so many steps: a positive whole number that is known while tracing, or None"
+MSG_LANES = (
+    "`{call}` at {where} was given lanes={value}. Under `vmap` one bar shows the slowest lane, or each lane has its "
+    "own. Pass `lanes='slowest'` or `lanes='each'`."
+)
+MSG_DESCRIPTION = (
+    "`{call}` at {where} was given the description {value}. A description is a string that is known while tracing. "
+    "Pass, say, `description='train'`."
+)
+
+PROGRESS = register_effect(Effect("progress", domain=PROGRAM))
+
+
+@described_by("progress")
+@dataclasses.dataclass(frozen=True)
+class Steps(Content):
+    """How far a loop is."""
+
+    description: str
+    lanes: str
+    bar: str  # which bar of the program it is: where it was made
+    in_program: bool  # whether it is over when its program is
+
+    shows_newest = True
+
+    @property
+    def title(self) -> str:
+        return self.description or "fx.progress"
+
+    def describe(self) -> dict[str, Any]:
+        return {"progress": self.description, "lanes": self.lanes, "bar": self.bar, "in_program": self.in_program}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Steps:
+        return cls(description["progress"], description["lanes"], description["bar"], description["in_program"])
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        return {"description": self.description}
+
+    def text(self, record: Record) -> str:
+        done, total, metrics = _steps(record)
+        steps = f"{done}" if total is None else f"{done}/{total}"
+        steps = f"{self.description}: {steps}" if self.description else steps
+        return f"{steps} {metrics}" if metrics else steps
+
+    def show(self, records: Iterable[Record], write: Output, report: Report) -> None:
+        of_one = [*records]
+        groups = [of_one] if self.lanes == "slowest" and of_one else [[record] for record in of_one]
+        for group in groups:
+            record = group[0]
+            lane = record.lane if self.lanes == "each" else ()
+            device = record.device if in_region(record.token[PHASE]) else -1
+            shown = [
+                self.description,
+                f"lane {', '.join(map(str, lane))}" * bool(lane),
+                f"device {device}" * (device >= 0),
+            ]
+            thread, epoch = thread_of(record.token[STREAM]), record.token[EPOCH]
+            owner = (thread, epoch) if self.in_program and thread != UNTRACKED_THREAD else None
+            lanes = {record.lane: _steps(record) for record in group}
+            write.show_bar(owner, (thread, self, lane, device), ", ".join(filter(None, shown)), lanes)
+
+
+def _steps(record: Record) -> tuple[int, int | None, str]:
+    """How many are done, of how many, and the metrics as text."""
+    fields = record.fields
+    metrics = [f"{name}={_metric(value)}" for name, value in fields.get("metrics", {}).items()]
+    total = fields.get("total")
+    return int(fields["done"]), None if total is None else int(total), ", ".join(metrics)
+
+
+def _metric(value: Any) -> str:
+    is_inexact = jnp.issubdtype(np.asarray(value).dtype, np.inexact)
+    return " ".join(fill("{:.4g}" if is_inexact else "{}", (value,), {}).split())
+
+
+class Progress:
+    """A bar, as `fx.progress` makes it.
+
+    Example:
+        >>> import effects as fx
+        >>> bar = fx.progress(2, "files")
+        >>> for done in (1, 2):
+        ...     bar.update(done, loss=1 / done)
+        >>> fx.effects_barrier()  # doctest: +ELLIPSIS
+        files: 50% 1/2 in ..., loss=1
+        files: 100% 2/2 in ..., loss=0.5
+    """
+
+    def __init__(
+        self,
+        total: Any,
+        description: str,
+        every: int | None,
+        lanes: str,
+        ordered: bool,
+        call: str,
+        where: Where,
+    ):
+        if total is not None:
+            _check_number(total, call, where, "total", RULE_TOTAL, "total=1000")
+        if every is not None and (not isinstance(every, numbers.Integral) or isinstance(every, bool) or every <= 0):
+            shown = errors.shown(every)
+            raise ValueError(
+                MSG_NUMBER.format(
+                    call=call, where=where, name="every", value=shown, rule=RULE_EVERY, example="every=10"
+                )
+            )
+        if not isinstance(description, str) or holds_tracer(description):
+            raise TypeError(MSG_DESCRIPTION.format(call=call, where=where, value=errors.shown(description)))
+        if lanes not in ("slowest", "each"):
+            raise ValueError(MSG_LANES.format(call=call, where=where, value=errors.shown(lanes)))
+        self.total: Any = total
+        self.every: int | None = None if every is None else int(every)
+        self._effect = PROGRESS if ordered else PROGRESS.unordered()
+        self._description, self._lanes, self._bar = description, lanes, str(where)
+
+    @_jax.for_users
+    def update(self, done: Any, **metrics: Any) -> None:
+        """Says that so many steps are done. Call it in every iteration of a loop: the program shows some of them.
+
+        Args:
+            done: How many steps are done since the beginning; it may be computed in the program.
+            **metrics: What stands behind the bar, by name: numbers, and arrays of a few, which may be computed too.
+        """
+        where = where_called()
+        _check_number(done, "update", where, "done", RULE_DONE, "bar.update(i + 1)")
+        metrics = {name: _take_metric(x, where, name) for name, x in metrics.items()}
+        is_shown = self._is_shown(done)
+        if isinstance(is_shown, _jax.Tracer):
+            jax.lax.cond(
+                is_shown, lambda *given: self.record(given[0], where, given[1]), lambda *_: None, done, metrics
+            )
+        elif is_shown:
+            self.record(done, where, metrics)
+
+    def _is_shown(self, done: Any) -> Any:
+        if self.every == 1:
+            return True
+        if self.total is None and self.every is None:  # one of 128 between powers of two
+            if not isinstance(done, _jax.Tracer):
+                return int(done) & ((1 << max(0, int(done).bit_length() - 8)) - 1) == 0
+            bits = jnp.maximum(31 - jax.lax.clz(jnp.int32(done)), 7) - 7
+            return done & ((1 << bits) - 1) == 0
+        is_last = False if self.total is None or not _may_be(self.total, done) else done == self.total
+        return (done % self.steps() == 0) | is_last
+
+    def steps(self) -> Any:
+        """After how many steps one is shown, of a loop with a total."""
+        if self.every is not None:
+            return self.every
+        total: Any = self.total
+        largest = max if isinstance(total, int) else jnp.maximum
+        return largest(1, total // _SHOWN + (total % _SHOWN > 0))  # an unsigned total has no negative
+
+    def record(self, done: Any, where: Where, metrics: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Says how far it is."""
+        fields = {"done": done} if self.total is None else {"done": done, "total": self.total}
+        fields |= {"metrics": {**metrics}} if metrics else {}
+        operands, leaves, tree = take_arguments((), fields, "fx.progress", where)
+        content = Steps(self._description, self._lanes, self._bar, not _jax.is_outside_of_traces())
+        effect_p.bind(*operands, site=Site(self._effect, content, leaves, tree, where))
+
+
+def _may_be(total: Any, done: Any) -> bool:
+    """Whether so many steps may be done, in the type that they are counted in."""
+    counted = getattr(done, "dtype", None)
+    return not isinstance(total, int) or counted is None or total <= jnp.iinfo(counted).max
+
+
+_SHOWN = 200
+"""How many steps of a loop with a total are shown, unless the user says how many."""
+
+
+@_jax.for_users
+def progress(
+    total: Any = None,
+    description: str = "",
+    every: int | None = None,
+    *,
+    lanes: Literal["slowest", "each"] = "slowest",
+    ordered: bool = True,
+) -> Progress:
+    """A bar that loops inside compiled programs drive, and that other code may drive too.
+
+    Call `update` in each iteration. On a terminal rich draws the bar below what is printed; in a notebook it is a
+    widget where tqdm and ipywidgets are installed, and a line that changes elsewhere; other outputs get a line for each
+    tenth. `fx.scan_with_progress` and its siblings run loops that are as fast as without a bar.
+
+    Args:
+        total: How many steps there are; it may be computed in the program. None: not known.
+        description: What stands ahead of the bar.
+        every: After how many steps the program says how far it is. By default it does so 200 times, so that a loop is
+            hardly slower.
+        lanes: Under `vmap`: whether one bar shows the `"slowest"` lane, or `"each"` has a bar of its own. Under
+            `shard_map` each device has its own.
+        ordered: Whether steps come in program order with other effects.
+
+    Returns:
+        The bar; `update(done, **metrics)` says how many steps are done, and what stands behind the bar.
+
+    Raises:
+        TypeError, ValueError: while tracing, if one of these is not as described.
+
+    Example:
+        >>> import effects as fx, jax
+        >>> @fx.jit
+        ... def train(x):
+        ...     bar = fx.progress(20, "train")
+        ...     def step(i, x):
+        ...         bar.update(i + 1)
+        ...         return x * 0.9
+        ...     return jax.lax.fori_loop(0, 20, step, x)
+        >>> with fx.capture(suppress=True) as records:
+        ...     _ = train(1.0)
+        >>> records[-1].text
+        'train: 20/20'
+    """
+    return Progress(total, description, every, lanes, ordered, "fx.progress", where_called())
+
+
+def _take_metric(x: Any, where: Where, name: str) -> Any:
+    """A metric, which has no derivative. Refuses what is no number, nor a few of them."""
+    if _jax.is_reference(x):
+        x = x[...]  # what it holds now
+    dtype = getattr(x, "dtype", None)
+    is_number = isinstance(x, (int, float, complex)) if dtype is None else isinstance(x, np.generic) or is_array(x)
+    is_number = is_number and (dtype is None or jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_))
+    if not is_number or np.size(x) > _FEW:
+        shown = errors.shown(x) if dtype is None else f"an array of {dtype}{list(x.shape)}"
+        example = f"bar.update(i, {name}={name}.mean())"
+        message = MSG_NUMBER.format(
+            call="update", where=where, name=name, value=shown, rule=RULE_METRIC, example=example
+        )
+        raise TypeError(message)
+    return x if dtype is None else jax.lax.stop_gradient(x)
+
+
+_FEW = 16
+"""How many numbers a metric may have."""
+
+
+def _check_number(x: Any, call: str, where: Where, name: str, rule: str, example: str) -> None:
+    """Refuses what is no whole number."""
+    is_number = isinstance(x, (numbers.Integral, jax.Array, np.ndarray)) and not isinstance(x, bool)
+    is_number = is_number and getattr(x, "shape", ()) == () and jnp.issubdtype(getattr(x, "dtype", int), jnp.integer)
+    if not is_number or (not isinstance(x, _jax.Tracer) and x < 0):
+        shown = errors.shown(x)
+        raise TypeError(MSG_NUMBER.format(call=call, where=where, name=name, value=shown, rule=rule, example=example))

@@ -1,0 +1,483 @@
+"""Which bars are shown where, and how far they are."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from time import monotonic
+from typing import Any, Protocol
+
+# Bars where there is no terminal: a line now and then.
+
+_TENTHS = 10
+"""How many lines a bar with a total has, after the first."""
+
+_QUIET = 10.0
+"""Seconds after which a bar without a total, or one that is slow, has the next line."""
+
+
+class Lines:
+    """Writes a line for each tenth of a bar, and every ten seconds."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def show(self, bars: Iterable[Bar]) -> None:
+        for bar in bars:
+            last, tenth, at = bar.view or (None, 0, 0.0)
+            if last is None or _tenth(bar) != tenth or (bar.done != last and bar.changed - at >= _QUIET):
+                self._write(bar)
+
+    def write(self, text: str, bars: Iterable[Bar]) -> None:
+        self._stream.write(text)
+
+    def leave(self, bar: Bar, others: Iterable[Bar]) -> None:
+        if bar.view[0] != bar.done:
+            self._write(bar)
+
+    def _write(self, bar: Bar) -> None:
+        bar.view = bar.done, _tenth(bar), bar.changed
+        self._stream.write(f"{line_of(bar)}\n")
+        self._stream.flush()
+
+
+def _tenth(bar: Bar) -> int:
+    return _TENTHS * bar.done // bar.total if bar.total else 0
+
+
+def line_of(bar: Bar) -> str:
+    """A bar as text: `train: 50% 500/1000 in 1.2 s, 1.2 s left, loss=0.125`."""
+    name = f"{bar.description}: " if bar.description else ""
+    elapsed = f"in {_duration(bar.elapsed)}"
+    steps = f"{100 * bar.done // bar.total}% {bar.done}/{bar.total}" if bar.total else f"{bar.done}"
+    left = f"{_duration(bar.left)} left" if bar.left is not None else ""
+    return ", ".join(filter(None, [f"{name}{steps} {elapsed}", left, bar.metrics]))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+# Bars in a notebook: a widget where tqdm and ipywidgets are installed, else one line of text that changes.
+
+_MODULE = "ipykernel.iostream"
+"""Where the type of a notebook's output comes from."""
+
+
+def is_notebook(stream: Any) -> bool:
+    return type(stream).__module__ == _MODULE
+
+
+class Notebook:
+    """Shows each bar in the cell whose program it is of."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+        widgets = all(importlib.util.find_spec(name) is not None for name in ("tqdm", "ipywidgets"))
+        self._show = _show_widget if widgets else _show_text
+
+    def show(self, bars: list[Bar]) -> None:
+        for bar in bars:
+            self._show(bar)
+
+    def write(self, text: str, bars: list[Bar]) -> None:
+        self._stream.write(text)
+
+    def leave(self, bar: Bar, others: list[Bar]) -> None:
+        self._show(bar)
+        if hasattr(bar.view, "close"):
+            bar.view.close()
+
+
+def _show_widget(bar: Bar) -> None:
+    from tqdm.notebook import tqdm
+
+    if bar.view is None:
+        bar.view = tqdm(total=bar.total, initial=bar.first, desc=bar.description or None, postfix=bar.metrics or None)
+    if bar.has_begun_anew:
+        bar.view.reset(bar.total)
+        bar.has_begun_anew = False
+    bar.view.total = bar.total
+    bar.view.set_postfix_str(bar.metrics, refresh=False)
+    bar.view.update(bar.done - bar.view.n)
+
+
+def _show_text(bar: Bar) -> None:
+    from IPython.display import display
+
+    text = {"text/plain": line_of(bar)}
+    if bar.view is None:
+        bar.view = display(text, raw=True, display_id=True)
+    else:
+        bar.view.update(text, raw=True)
+
+
+# Bars on a terminal, drawn by rich.
+#
+# The stream is the user's, and Python's own `print` may write there between what we write. So it is not replaced by
+# another stream; the cursor stands on an empty line ahead of the bars instead, where text of any writer goes.
+
+_ERASE = "\x1b[J"
+"""Erases what is behind the cursor."""
+
+_LONG, _SHORT = 40, 20
+"""Columns of a bar, without metrics behind one and with some."""
+
+_ROOM = 3
+"""Lines of the terminal that are left when there are more bars than it has lines: the first bars are drawn."""
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether the cursor can be moved there."""
+    from rich.console import Console
+
+    try:
+        return stream.isatty() and not Console(file=stream).is_dumb_terminal
+    except Exception:  # closed, or a class of the user's
+        return False
+
+
+class Terminal:
+    """Draws the bars below what is written."""
+
+    def __init__(self, stream: Any):
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.table import Column
+
+        self._stream = stream
+        self._console = Console(file=stream, force_terminal=True)
+        metrics = Column(no_wrap=True, max_width=self._console.width * 2 // 5)  # the rest is for the bar
+        self._bar = BarColumn()
+        self._tasks = Progress(
+            TextColumn("{task.description}", markup=False),
+            self._bar,
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[metrics]}", markup=False, table_column=metrics),
+            console=self._console,
+            auto_refresh=False,
+        )
+        self._is_drawn = False
+
+    def show(self, bars: list[Bar]) -> None:
+        self._put("", bars)
+
+    def write(self, text: str, bars: list[Bar]) -> None:
+        # Where text ends within a line, the bars are drawn again when that line has ended.
+        self._put(text, bars if text.endswith("\n") else [])
+
+    def leave(self, bar: Bar, others: list[Bar]) -> None:
+        self._put(self._drawn([bar]), others)
+        self._tasks.remove_task(bar.view)
+
+    def _put(self, text: str, bars: list[Bar]) -> None:
+        erase = _ERASE if self._is_drawn else ""
+        below = ""
+        if bars:
+            drawn = self._drawn(bars[: max(1, self._console.height - _ROOM)]).removesuffix("\n")
+            below = f"\n{drawn}\x1b[{1 + drawn.count(chr(10))}A\r"
+        self._is_drawn = bool(bars)
+        self._stream.write(f"{erase}{text}{below}")
+        self._stream.flush()
+
+    def _drawn(self, bars: list[Bar]) -> str:
+        """The bars, a line for each."""
+        for bar in bars:
+            if bar.view is None:
+                bar.view = self._tasks.add_task(bar.description, total=bar.total, metrics="")
+            elif bar.has_begun_anew:
+                self._tasks.reset(bar.view, total=bar.total)
+                bar.has_begun_anew = False
+            self._tasks.update(bar.view, completed=bar.done, total=bar.total, metrics=bar.metrics)
+        drawn = [task for task in self._tasks.tasks if task.id in {bar.view for bar in bars}]
+        self._bar.bar_width = _SHORT if any(bar.metrics for bar in bars) else _LONG
+        with self._console.capture() as capture:
+            self._console.print(self._tasks.make_tasks_table(drawn))
+        return capture.get()
+
+
+_PAUSE = 0.1
+"""Seconds for which what is shown stays as it is, unless a bar comes or comes to its end."""
+
+
+Steps = tuple[int, int | None, str]
+"""How many steps are done, of how many, if that is known, and the metrics as text."""
+
+
+@dataclasses.dataclass
+class Bar:
+    """One bar."""
+
+    description: str
+    total: int | None = None
+    done: int = 0
+    first: int = 0  # how far it was when it was shown first
+    metrics: str = ""
+    lanes: dict[Hashable, Steps] = dataclasses.field(default_factory=dict)  # how far each is that has said it
+    began: float = dataclasses.field(default_factory=monotonic)
+    changed: float = dataclasses.field(default_factory=monotonic)
+    has_begun_anew: bool = False  # and was not shown since then
+    view: Any = None  # what the display keeps with it
+
+    @property
+    def is_full(self) -> bool:
+        return self.total is not None and self.done >= self.total
+
+    @property
+    def elapsed(self) -> float:
+        return self.changed - self.began
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until it is full, if it goes on like that; None: not known."""
+        seen = self.done - self.first  # what it began with was done before
+        if self.is_full or self.total is None or not seen:
+            return None
+        return self.elapsed * (self.total - self.done) / seen
+
+    def set(self, lanes: Mapping[Hashable, Steps]) -> None:
+        """How far some lanes are. The bar shows the slowest of all. One that is set back begins anew."""
+        self.changed = monotonic()
+        comes = not self.lanes
+        is_back = any(done < self.lanes[lane][0] for lane, (done, *_) in lanes.items() if lane in self.lanes)
+        self.lanes = {**lanes} if is_back else {**self.lanes, **lanes}
+        self.done, self.total, self.metrics = slowest(self.lanes)
+        if comes or is_back:
+            self.began, self.first = self.changed, self.done
+        self.has_begun_anew |= is_back
+
+
+def slowest(lanes: Mapping[Hashable, Steps]) -> Steps:
+    """How far the lane is that has the largest part to go, or the fewest steps where totals are not known. Of several
+    the one with the most steps."""
+
+    def part(steps: Steps) -> tuple[float, int]:
+        done, total, _ = steps
+        return (done, 0) if total is None else (done / total if total else 1, -total)
+
+    return min(lanes.values(), key=part)
+
+
+class Display(Protocol):
+    """Shows the bars of one output."""
+
+    def show(self, bars: list[Bar]) -> None:
+        """Shows them as they are now."""
+
+    def write(self, text: str, bars: list[Bar]) -> None:
+        """Writes text ahead of them."""
+
+    def leave(self, bar: Bar, others: list[Bar]) -> None:
+        """Shows a bar for the last time, as it is."""
+
+
+Owner = tuple[int, int] | None
+"""The program that a bar is of: the number of the thread that called it, and of its epoch. None: no program ends it."""
+
+_Key = tuple[Owner, Hashable]
+
+
+class _Shown:
+    """An output with bars."""
+
+    def __init__(self, stream: Any):
+        self.stream = stream
+        self.bars: dict[_Key, Bar] = {}
+        self.drawn = 0.0
+        kind = Terminal if is_terminal(stream) else Notebook if is_notebook(stream) else Lines
+        self.display: Display = kind(stream)
+
+    def draw(self) -> None:
+        self.drawn = monotonic()
+        with _beside_tqdm(self.stream):
+            self.display.show([*self.bars.values()])
+
+    def write(self, text: str) -> None:
+        with _beside_tqdm(self.stream):
+            self.display.write(text, [*self.bars.values()])
+
+    def leave(self, bar: Bar) -> None:
+        with _beside_tqdm(self.stream):
+            self.display.leave(bar, [*self.bars.values()])
+
+
+def _beside_tqdm(stream: Any) -> AbstractContextManager[Any]:
+    """In force while something is written. Bars of tqdm's, which a loop of the user's may have on the same terminal,
+    are away meanwhile, and no other thread draws them."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    if not getattr(tqdm, "_instances", None) or is_notebook(stream):
+        return contextlib.nullcontext()
+    return tqdm.external_write_mode(file=stream)
+
+
+class Bars:
+    """All bars that are shown.
+
+    Threads of the drain come here. An output may be a class of the user's, which may run programs and wait for their
+    effects when it is written to. So no thread waits for another that draws: it leaves the drawing to it.
+    """
+
+    def __init__(self) -> None:
+        self._draws = threading.Lock()
+        self._changes = threading.Lock()  # which outputs have which bars; nothing of the user's is called under it
+        self._shown: list[_Shown] = []
+        self._ended: list[tuple[_Shown, _Key]] = []  # bars that have not been shown for the last time yet
+
+    def update(
+        self, stream: Any, owner: Owner, key: Hashable, description: str, lanes: Mapping[Hashable, Steps]
+    ) -> None:
+        """How far lanes of the bar with this key are, of this program."""
+        made = self._of(stream) or _Shown(stream)  # which asks the stream what it is
+        with self._changes:
+            if (shown := self._of(stream)) is None:  # or another thread was sooner
+                self._shown.append(shown := made)
+            comes = (owner, key) not in shown.bars
+            bar = shown.bars.setdefault((owner, key), Bar(description))
+            bar.set(lanes)
+        if comes or bar.is_full or bar.changed - shown.drawn >= _PAUSE:
+            self._draw(shown.draw)
+        if owner is None and bar.is_full:
+            self._end([(shown, (owner, key))])
+
+    def _of(self, stream: Any) -> _Shown | None:
+        return next((each for each in self._shown[:] if each.stream is stream), None)
+
+    def write(self, stream: Any, text: str) -> None:
+        """Writes text ahead of the bars of an output, if it has any."""
+        for shown in self._shown:
+            if shown.stream is stream and self._draw(functools.partial(shown.write, text)):
+                return
+        with _beside_tqdm(stream):
+            stream.write(text)
+
+    def end(self, epochs: Iterable[tuple[int, int, int]]) -> None:
+        """These epochs (thread, first, count) have ended: nothing more comes of them."""
+        for thread, first, count in epochs if self._shown else ():
+            for shown in self._shown[:]:
+                owners = {owner for owner, _ in [*shown.bars] if owner is not None and owner[0] == thread}
+                ended = {owner for owner in owners if (owner[1] - first) & 0xFFFFFFFF < count}
+                self._end([(shown, key) for key in [*shown.bars] if key[0] in ended])
+
+    def close(self) -> None:
+        """Leaves all bars as they are."""
+        self._end([(shown, key) for shown in self._shown[:] for key in [*shown.bars]])
+
+    def _draw(self, draw: Callable[[], None]) -> bool:
+        """Draws, unless another thread does."""
+        if not self._draws.acquire(blocking=False):
+            return False
+        try:
+            draw()
+        finally:
+            self._draws.release()
+            self._leave_ended()
+        return True
+
+    def _end(self, bars: list[tuple[_Shown, _Key]]) -> None:
+        if bars:
+            self._ended += bars
+            self._leave_ended()
+
+    def _leave_ended(self) -> None:
+        """Shows bars that have ended for the last time, unless another thread draws, which then does it. If a thread
+        looked for such bars before it gives the lock back, one could stay:
+
+            1. Thread A draws, and finds no bar that has ended.
+            2. Thread B adds one, and finds that A has the lock.
+            3. A gives the lock back.
+
+        So a thread looks for them behind that: either it sees what B has added, or B gets the lock.
+        """
+        while self._ended and self._draws.acquire(blocking=False):
+            try:
+                while self._ended:
+                    self._leave(*self._ended.pop(0))
+            finally:
+                self._draws.release()
+
+    def _leave(self, shown: _Shown, key: _Key) -> None:
+        with self._changes:
+            bar = shown.bars.pop(key, None)
+        if bar is not None:
+            # An output that is closed has no room for it. Whoever prints there is given the error.
+            with contextlib.suppress(BaseException):
+                shown.leave(bar)
+        with self._changes:
+            if not shown.bars and shown in self._shown:
+                self._shown.remove(shown)
+
+
+bars = Bars()
+
+
+# Where the text of a program's effects goes.
+
+MSG_OUTPUT_CLOSED = (
+    "Text of `print` could not be written: the output that was in force when the program was called is closed, and so "
+    "is the present `sys.stdout`. Printed lines go to the `sys.stdout` of the call. Call `fx.effects_barrier()` before "
+    "closing it."
+)
+
+
+class Output:
+    """The output that was in force when a program was called; the present one if that is closed. Text that is written
+    there stands ahead of the bars that are shown there."""
+
+    __slots__ = ("_of_call",)
+
+    def __init__(self, of_call: Any):
+        self._of_call = of_call
+
+    def __call__(self, text: str) -> None:
+        if (stream := self.stream) is not None:
+            try:
+                bars.write(stream, text)
+            except BrokenPipeError:
+                _raise_once(stream)
+
+    def show_bar(self, owner: Owner, key: Hashable, description: str, lanes: Mapping[Hashable, Steps]) -> None:
+        """How far lanes of the bar with this key are, of this program."""
+        if (stream := self.stream) is not None:
+            try:
+                bars.update(stream, owner, key, description, lanes)
+            except BrokenPipeError:
+                _raise_once(stream)
+
+    @property
+    def stream(self) -> Any:
+        """None if there is none, as in a process without a terminal."""
+        for stream in (self._of_call, sys.stdout):
+            if stream is None or not getattr(stream, "closed", False):
+                return stream
+        raise ValueError(MSG_OUTPUT_CLOSED)
+
+
+_without_reader: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Outputs that have raised `BrokenPipeError`, which is reported once for each."""
+
+
+def _raise_once(stream: Any) -> None:
+    """Raises the `BrokenPipeError` that is being handled, unless it was reported for this output before."""
+    if stream not in _without_reader:
+        _without_reader.add(stream)
+        raise

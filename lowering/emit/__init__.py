@@ -1,1 +1,0 @@
-"""From equations to StableHLO."""

@@ -1,1 +1,0 @@
-"""Passes over a jaxpr, and what they read of it."""
