@@ -4,5 +4,3 @@ from effects.dispatch.calling import eager as eager
 from effects.dispatch.calling.jit import jit as jit
 from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
 from effects.dispatch.draining.stats import stats as stats
-from effects.extensions.export.export import export as export
-from effects.extensions.export.exported import deserialize as deserialize

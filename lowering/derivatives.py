@@ -15,9 +15,7 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
-from effects._model.primitive import effect_p
 from effects._model.site import Site
-from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.lowering.holders import describe, find_holder
 from effects.lowering.masks import mask_effects
 from effects.lowering.summary import has_effects, summarize
@@ -121,9 +119,9 @@ def _silent_jaxpr(jaxpr: Any) -> Any:
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         if not has_effects(eqn):
             return _jax.bind(eqn, operands)
-        if eqn.primitive in (effect_p, custom_call_p):
+        if (site := eqn.params.get("site")) is not None:  # an effect itself
             avals = tuple(var.aval for var in eqn.outvars)
-            return unavailable_p.bind(site=eqn.params["site"], avals=avals) if avals else []
+            return unavailable_p.bind(site=site, avals=avals) if avals else []
         return _jax.bind(_jax.with_jaxprs(eqn, _silent), operands)
 
     return _jax.trace_to_jaxpr(lambda *args: _jax.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)

@@ -13,7 +13,6 @@ from effects._api.print import print_grad_p
 from effects._model.primitive import effect_p
 from effects._model.site import Site, size_operands
 from effects._model.wire import TOKEN_LENGTH
-from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.lowering import host_path as _callbacks
 from effects.lowering import native_calls as _native
 from effects.lowering.masks import MaskContext, register_mask_rule
@@ -57,17 +56,6 @@ def _mask_site(ctx: MaskContext, active: Any, *operands: Any, site: Site) -> Seq
         return ctx.primitive.bind(active, *operands, site=site.with_mask())
     mask, *others = operands
     return ctx.primitive.bind(mask & active, *others, site=site)
-
-
-@register_mask_rule(custom_call_p)
-def _mask_custom_call(
-    ctx: MaskContext, active: Any, *operands: Any, masked: bool, lanes: Any, lanes_of: Any, **params: Any
-) -> Sequence[Any]:
-    if masked:
-        first = operands[0] & active
-        return ctx.primitive.bind(first, *operands[1:], masked=True, lanes=lanes, lanes_of=lanes_of, **params)
-    same = (False,) * len(lanes)
-    return ctx.primitive.bind(active, *operands, masked=True, lanes=lanes, lanes_of=(same, *lanes_of), **params)
 
 
 # Which lowerings a program has: those of the module that the rows of its platforms name.

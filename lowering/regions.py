@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 from effects import _jax
 from effects._api.check import End
 from effects._model.primitive import effect_p
-from effects.extensions.asynchronous.primitives import async_done_p
 from effects.lowering.summary import effects_of, is_collective, summarize
 from effects.lowering.tokens import counts, token_key
 
@@ -113,6 +112,9 @@ _CALLS = {
 }
 """Primitives that call their one jaxpr once."""
 
+SINGLE = {effect_p}
+"""Primitives that count once, if they do."""
+
 
 def counts_in(jaxpr: Any) -> Mapping[str, int] | None:
     """How many effects a device counts in a jaxpr under each key; None if that is not known. Where branches differ it
@@ -128,7 +130,7 @@ def _counts_in(jaxpr: Any) -> Mapping[str, int] | None:
         keys = {key for effect in effects_of(eqn.effects) if counts(key := token_key(effect))}
         if not keys or ends_program(eqn):
             continue
-        if eqn.primitive in (effect_p, async_done_p):  # one record; only the done of an asynchronous callback counts
+        if eqn.primitive in SINGLE:
             total.update(keys)
             continue
         inner = [counts_in(each) for each in _jax.jaxprs_in(eqn.params)]

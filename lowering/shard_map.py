@@ -24,13 +24,12 @@ from effects import _jax
 from effects._config import config
 from effects._model.after import after
 from effects._model.wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
-from effects.extensions.asynchronous.primitives import ASYNC
-from effects.extensions.jax_callbacks.taking_over import give_back, is_of_jax
 from effects.lowering.masks import MaskContext, register_mask_rule
+from effects.lowering.others import others
 from effects.lowering.record import Edges, close_p
 from effects.lowering.regions import InRegion, counts_in, ends_program, in_region, inside
 from effects.lowering.summary import begins_with_record, effects_of, ends_with_record, summarize
-from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
+from effects.lowering.tokens import ON_DEVICE, TokenContext, Tokens, register_token_rule
 from effects.lowering.tokens import counts as counts_effects
 
 MSG_REGION_WITHOUT_NATIVE = (
@@ -132,9 +131,9 @@ def _shard_map_token_rule(
     is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # each device counts already
     counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
     if refused := _refusal(jaxpr, counts, bool(replica_axes)):
-        if is_of_jax([jaxpr]):
+        if others().are_all_of([jaxpr]):
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
-            return closed, list(_jax.bind(give_back(ctx.eqn), args))
+            return closed, list(_jax.bind(others().give_back(ctx.eqn), args))
         names, where = _described(ctx, jaxpr)
         raise errors.MissingTokenRule(refused.format(effects=names, where=where))
     if _jax.is_abstract(mesh) and not mesh.manual_axes:
@@ -258,8 +257,8 @@ def _refusal(jaxpr: Any, counts: bool, has_replicas: bool) -> str | None:
 
 
 def _has_records(jaxpr: Any) -> bool:
-    """Whether a region has effects other than asynchronous operations, which the host hears of."""
-    return effects_of(jaxpr.effects) != {ASYNC}
+    """Whether a region has effects that the host hears of."""
+    return any(effect.domain not in ON_DEVICE for effect in effects_of(jaxpr.effects))
 
 
 def _regions_in(jaxpr: Any) -> list[Any]:

@@ -1,16 +1,13 @@
 """What a jaxpr has in it, in one walk that is made once for each jaxpr."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
-
-import jax
 
 from effects import _jax
 from effects._api.print import print_grad_p
 from effects._model.primitive import effect_p
 from effects._model.registry import Effect
 from effects._model.site import Site
-from effects.extensions.asynchronous.primitives import async_done_p, async_start_p, async_update_p
-from effects.extensions.custom_calls.primitive import custom_call_p
 
 
 def effects_of(effects: Any) -> frozenset[Effect]:
@@ -72,8 +69,8 @@ def _summarize(jaxpr: Any) -> Summary:
             with_effects.add(position)
         if shown:
             first, last = (eqn if first is None else first), eqn
-        if eqn.primitive is custom_call_p:
-            handlers.add(eqn.params["site"])
+        if isinstance(site := eqn.params.get("site"), Site) and site.content.calls_handler:
+            handlers.add(site)
         has_collectives |= is_collective(eqn)
         needs_masks = needs_masks or needs_mask(eqn)
         needs_grid |= bool(shown) or eqn.primitive in _of_grid
@@ -110,10 +107,19 @@ def _summarize(jaxpr: Any) -> Summary:
     )
 
 
-_noted: set[_jax.Primitive] = {custom_call_p, print_grad_p}
+_noted: set[_jax.Primitive] = {print_grad_p}
 """Primitives that say something even where they have neither effects nor jaxprs."""
 _of_grid: set[_jax.Primitive] = set()
 """Those of them that ask which program of its grid a kernel is. Pallas has them."""
+_find_sites: dict[_jax.Primitive, Callable[[Any], tuple[Site, ...]]] = {}
+"""By primitive, what finds the sites that an equation has itself, where they are not among its parameters."""
+_are_collective: dict[_jax.Primitive, Callable[[Any], bool]] = {}
+"""By primitive, what says whether devices talk to each other in an equation, for those that are none of JAX's."""
+
+
+def declare_noted(*primitives: _jax.Primitive) -> None:
+    """Makes primitives known that may have a site without having an effect."""
+    _noted.update(primitives)
 
 
 def declare_of_grid(*primitives: _jax.Primitive) -> None:
@@ -122,20 +128,28 @@ def declare_of_grid(*primitives: _jax.Primitive) -> None:
     _noted.update(primitives)
 
 
+def declare_sites(
+    *primitives: _jax.Primitive,
+    find_sites: Callable[[Any], tuple[Site, ...]],
+    is_collective: Callable[[Any], bool],
+) -> None:
+    """Makes primitives known that have other sites than the one among their parameters, or devices that talk."""
+    _find_sites.update(dict.fromkeys(primitives, find_sites))
+    _are_collective.update(dict.fromkeys(primitives, is_collective))
+
+
 def _sites_of(eqn: Any) -> tuple[Site, ...]:
     """The sites that one equation has itself: that of an effect, or those of an exported program."""
-    if eqn.primitive in (async_start_p, async_update_p, async_done_p):
-        return eqn.params["operation"].sites
+    if (find := _find_sites.get(eqn.primitive)) is not None:
+        return find(eqn)
     site = eqn.params.get("site")
     return (site,) if isinstance(site, Site) else tuple(eqn.params.get("sites", ()))
 
 
 def is_collective(eqn: Any) -> bool:
-    """Whether devices talk to each other in this equation. Where there are several processes, or devices that are
-    replicas of each other, starts may be those of JAX's collectives."""
-    if eqn.primitive is async_start_p and (operation := eqn.params["operation"]).exchanges:
-        return operation.has_replicas or jax.process_count() > 1
-    return _jax.is_collective(eqn)
+    """Whether devices talk to each other in this equation."""
+    ours = _are_collective.get(eqn.primitive)
+    return _jax.is_collective(eqn) if ours is None else ours(eqn)
 
 
 def is_ordered_record(eqn: Any) -> bool:

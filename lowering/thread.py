@@ -8,18 +8,17 @@ without effects that JAX knows of.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
 from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after
-from effects._model.registry import registered_effects
-from effects.extensions.asynchronous.primitives import ASYNC
-from effects.extensions.jax_callbacks.taking_over import give_back, is_of_jax
+from effects._model.registry import Effect, registered_effects
 from effects.lowering.holders import Extra, find_holder
+from effects.lowering.others import others
 from effects.lowering.record import NO_EDGES, Edges
 from effects.lowering.regions import InRegion, asks, communicates, in_region, inside
 from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
@@ -38,6 +37,48 @@ MSG_RULE_RETURNED = (
     "The token rule for `{primitive}` returned {got}. A rule returns `(tokens, outs)`: the tokens under the keys it "
     "was given ({keys}), and one value for each of the equation's {outs} results. Correct the rule."
 )
+
+
+class Schedule(Protocol):
+    """Ties equations of one jaxpr to each other, which the token pass shows to it one after the other."""
+
+    def before(self, eqn: Any, operands: list[Any], tokens: Tokens) -> tuple[list[Any], Tokens]:
+        """What an equation takes, and the tokens that it takes."""
+        ...
+
+    def note(self, eqn: Any, outs: Sequence[Any]) -> None:
+        """What an equation gave."""
+        ...
+
+    def last(self, x: Any) -> Any:
+        """A value after the last token that it was tied to."""
+        ...
+
+
+class Passes(NamedTuple):
+    """What a jaxpr with a certain effect goes through besides the token pass.
+
+    Attributes:
+        check: `check(jaxpr, traced)` raises if the effect is not used as it may be. It gets what tokens go through and
+            what the user's function was traced to.
+        schedule: The jaxpr that tokens go through in its place, and what ties its equations.
+    """
+
+    check: Callable[[Any, Any], None]
+    schedule: Callable[[Any], tuple[Any, Schedule]]
+
+
+_passes: dict[Effect, Passes] = {}
+
+
+def register_passes(effect: Effect, passes: Passes) -> None:
+    """Sends jaxprs with this effect through these, too."""
+    _passes[effect] = passes
+
+
+def passes_of(effects: Iterable[Effect]) -> list[Passes]:
+    """Those of the effects that have any."""
+    return [_passes[effect] for effect in effects if effect in _passes]
 
 
 def last_record_closes(jaxpr: Any) -> bool:
@@ -72,12 +113,9 @@ def thread_tokens(
     """
     tokens = dict(tokens)
     joined: list[Any] = []
-    between = None
-    if ASYNC in summarize(jaxpr).effects:
-        from effects.extensions.asynchronous.ties import Between, with_started_calls, with_staying_operations
-
-        jaxpr = with_staying_operations(with_started_calls(jaxpr))
-        between = Between(jaxpr)
+    between: Schedule | None = None
+    for passes in passes_of(summarize(jaxpr).effects):
+        jaxpr, between = passes.schedule(jaxpr)
     summary = summarize(jaxpr)
     first, last = (summary.first, summary.last) if edges != NO_EDGES else (None, None)
     calls = itertools.count()
@@ -95,12 +133,12 @@ def thread_tokens(
     def bind_threaded(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
         # Callbacks of JAX's own in a primitive without a rule, or hidden in one: JAX can lower them.
-        is_jaxs = (rule is None or not effects) and is_of_jax(list(_jax.jaxprs_in(eqn.params)))
+        is_jaxs = (rule is None or not effects) and others().are_all_of(list(_jax.jaxprs_in(eqn.params)))
         has_rule = bool(effects) and not is_jaxs
         if after_effects and (is_collective(eqn) or asks(eqn) if has_rule else communicates(eqn)):
             operands = after(tokens.values(), operands)
         if not has_rule:
-            eqn = give_back(eqn) if is_jaxs else eqn
+            eqn = others().give_back(eqn) if is_jaxs else eqn
             refuse_hidden_effects(eqn)
             return _jax.bind(eqn, operands)
         taken = {key: tokens[key] for key in token_keys(effects)}

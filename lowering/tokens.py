@@ -11,12 +11,14 @@ from typing import Any, NamedTuple, Protocol
 
 from effects import _jax
 from effects._model.registry import Effect
-from effects.extensions.asynchronous.primitives import ASYNC
 
 Tokens = dict[str, Any]
 
 UNORDERED = "(unordered)"
 """The key of the token that unordered effects take. They do not chain; what they return is joined."""
+
+ON_DEVICE: set[str] = set()
+"""Order domains of which nothing is restored on the host, which hears nothing of them: their order is the device's."""
 
 
 def token_key(effect: Effect) -> str:
@@ -25,9 +27,8 @@ def token_key(effect: Effect) -> str:
 
 
 def counts(key: str) -> bool:
-    """Whether effects whose token is under this key take numbers. Of asynchronous operations nothing is restored on the
-    host: their order is that of the device."""
-    return key not in (UNORDERED, ASYNC.domain)
+    """Whether effects whose token is under this key take numbers."""
+    return key != UNORDERED and key not in ON_DEVICE
 
 
 def token_keys(effects: Iterable[Effect]) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from effects.dispatch.streams.table import Numbers as Numbers
 from effects.dispatch.streams.table import Streams as Streams
 from effects.dispatch.streams.tokens import PlacedTokens as PlacedTokens
 from effects.extensions.custom_calls.api import Attributes as Attributes
+from effects.extensions.handlers import columns, files, npz
 from effects.extensions.handlers import jsonl as jsonl
 from effects.extensions.handlers import list as list_handler
 from effects.extensions.handlers.merge import LogError as LogError
@@ -45,6 +46,7 @@ from effects.extensions.handlers.merge import text_of as text_of
 from effects.extensions.handlers.metrics import values_of as values_of
 from effects.extensions.inspecting.without_records import with_silent_records as with_silent_records
 from effects.extensions.inspecting.without_records import without_records as without_records
+from effects.extensions.jax_callbacks import taking_over
 from effects.extensions.progress.bars import Bar as Bar
 from effects.extensions.progress.bars import Bars as Bars
 from effects.extensions.progress.bars import bars as bars
@@ -55,3 +57,4 @@ from effects.lowering.sites import known_sites as known_sites
 from effects.lowering.thread import find_rule as find_rule
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire
+jax_callbacks, _columns, _growing_zip, _pieces = taking_over, columns, npz, files

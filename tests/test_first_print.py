@@ -20,7 +20,8 @@ def note(frame, event, arg):
     if event == "call":
         file = os.path.relpath(os.path.realpath(frame.f_code.co_filename), {str(ROOT)!r})
         name = frame.f_code.co_qualname
-        if file.split("/")[0] in ("effects", "lowering", "dispatch", "extensions") and "<" not in name.rpartition(".")[2]:
+        folder = file.split("/")[0]
+        if folder in ("effects", "lowering", "dispatch", "extensions") and "<" not in name.rpartition(".")[2]:
             entered.add((file, name))
 
 def body(total, x):

@@ -25,7 +25,7 @@ LAYERS = [
 
 MODULES_OF_FACE = ["asynchronous", "extend", "handlers", "kernels", "native", "testing"]
 
-FACES = {"effects", *(f"effects.{name}" for name in MODULES_OF_FACE if name != "handlers")}
+FACES = {"effects", *(f"effects.{name}" for name in MODULES_OF_FACE)}
 """What users import. It offers what they call from all three packages, so it stands above them."""
 
 USERS = {"effects.cli", "effects._demo", "effects._doctor", "effects.__main__"}

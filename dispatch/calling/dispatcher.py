@@ -28,12 +28,11 @@ from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.programs import ELSEWHERE
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.logs import outgrown
-from effects.dispatch.draining.output_tokens import failures_of
+from effects.dispatch.draining.output_tokens import failure_in, failures_of
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream, several_devices
-from effects.extensions.custom_calls.failures import failure_in
-from effects.extensions.jax_callbacks import taking_over as jax_callbacks
 from effects.lowering.native_module import native
+from effects.lowering.others import others
 from effects.lowering.record import TOKEN_NAME
 
 P = ParamSpec("P")
@@ -75,7 +74,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
     def _call(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
-            with jax_callbacks.tracing_inside():
+            with others().tracing_inside():
                 return self._without_tokens(*args, **kwargs)
         try:
             _configure()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,15 +15,13 @@ from effects._model.device import device_number
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
 from effects._model.wire import ALL_DEVICES
-from effects.dispatch.calling.jit import jit
 from effects.dispatch.draining.barrier import effects_barrier
 from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream
-from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.lowering.native_module import native
 from effects.lowering.sites import publish, publish_and_wait
 
-_EAGER = native.Caller("an eager call")
+EAGER = native.Caller("an eager call")
 
 
 @effect_p.def_impl
@@ -56,7 +53,7 @@ def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[l
 def _publish_in(stream: Stream, site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
     depth = len(stream.dispatching)
     try:
-        number = stream.open(_EAGER, stream.dispatching)
+        number = stream.open(EAGER, stream.dispatching)
         stream.eager[number] = site
         stream_of_token, epoch, phase, index = map(int, stream.token(number))
         results: list[list[Any]] = []
@@ -122,23 +119,6 @@ def _call(site: Site, token: tuple[int, ...], values: list[Any], device: int, st
             raise failure from failure.__cause__
         raise
     return [jnp.asarray(result) for result in results]
-
-
-@custom_call_p.def_impl
-def _custom_call_impl(*operands: Any, **params: Any) -> Any:
-    with jax.disable_jit(False):  # there is no other way to call a handler
-        return _program_of(**params)(*operands)
-
-
-@functools.lru_cache(maxsize=256)
-def _program_of(**params: Any) -> Callable[..., Any]:
-    """A program that is one custom call."""
-
-    def eager_call(*operands: Any) -> Any:
-        return custom_call_p.bind(*operands, **params)
-
-    eager_call.__qualname__ = eager_call.__name__ = _EAGER.name
-    return jit(eager_call)
 
 
 def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:

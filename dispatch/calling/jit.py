@@ -17,7 +17,7 @@ from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.options import JitOptions
 from effects.dispatch.calling.programs import programs_of
 from effects.dispatch.calling.threaded import runtime_token_for, trace
-from effects.extensions.jax_callbacks import taking_over as jax_callbacks
+from effects.lowering.others import others
 
 if TYPE_CHECKING:
     from effects.dispatch.calling.stages import Lowered, Traced
@@ -122,7 +122,7 @@ class JitFunction(Dispatcher[P, R]):
     @api_boundary
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(f).eval_shape`: shapes and types of the results. No effect happens."""
-        with jax_callbacks.tracing():
+        with others().tracing():
             return self._without_tokens.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:

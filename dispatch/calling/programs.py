@@ -18,7 +18,7 @@ from effects.dispatch.calling.compiled_by_libraries import call_and_warn
 from effects.dispatch.calling.options import jit_with_tokens, signature_of
 from effects.dispatch.calling.threaded import checked_jaxpr, make_threaded, trace
 from effects.dispatch.draining.runtime import runtime
-from effects.extensions.jax_callbacks.taking_over import tracing
+from effects.lowering.others import others
 from effects.lowering.summary import Summary, summarize
 
 ELSEWHERE: Any = object()
@@ -63,7 +63,9 @@ class Programs:
         self.traced: Any = jax.jit(traceable, **options)
         threaded = make_threaded(traceable, self.traced)
         self.threaded: Any = jit_with_tokens(threaded, self.traced, options, self._jit_threaded)
-        self.plain: Any = _jax.jit_where(self.traced, lambda *_, **__: ELSEWHERE, self._is_plain, ELSEWHERE, tracing)
+        self.plain: Any = _jax.jit_where(
+            self.traced, lambda *_, **__: ELSEWHERE, self._is_plain, ELSEWHERE, lambda: others().tracing()
+        )
 
     def _jit_threaded(self, threaded: Callable[..., Any], **options: Any) -> Any:
         def takes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -18,12 +18,10 @@ from effects import _jax
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits, domain_number
 from effects.dispatch.calling.options import jit_with_tokens, signature_of
 from effects.dispatch.draining.runtime import runtime
-from effects.extensions.asynchronous.primitives import ASYNC
-from effects.extensions.jax_callbacks import taking_over as jax_callbacks
-from effects.extensions.jax_callbacks.taking_over import take_over
+from effects.lowering.others import others
 from effects.lowering.record import TOKEN_NAME, Edges, close_p, gate_p, record_p
 from effects.lowering.summary import summarize
-from effects.lowering.thread import last_record_closes, thread_tokens
+from effects.lowering.thread import last_record_closes, passes_of, thread_tokens
 from effects.lowering.tokens import token_key, token_keys
 
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
@@ -57,19 +55,15 @@ def make_threaded(traceable: Any, jitted: Any) -> Any:
 
 def trace(traceable: Any, args: Any, kwargs: Any) -> Any:
     """What JAX traces of a jitted function, with JAX's own callbacks as effects of ours."""
-    with jax_callbacks.tracing():
+    with others().tracing():
         return traceable.trace(*args, **kwargs)
 
 
 def checked_jaxpr(traced: Any) -> Any:
     """The jaxpr of what was traced. Its effects are all ours, and futures and references are used as they may be."""
-    jaxpr = take_over(traced.jaxpr)
-    if ASYNC in summarize(jaxpr).effects:
-        from effects.extensions.asynchronous.flights import check_references
-        from effects.extensions.asynchronous.futures import check_futures
-
-        check_futures(jaxpr)
-        check_references(traced.jaxpr)
+    jaxpr = others().take_over(_jax.closed_jaxpr(traced.jaxpr))
+    for passes in passes_of(summarize(jaxpr).effects):
+        passes.check(jaxpr, traced.jaxpr)
     return jaxpr
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from effects._model.device import device_number
@@ -15,6 +15,23 @@ def failures_of(output_token: Any) -> list[Exception]:
     if _failure_of_part(output_token) is None:
         return []
     return [failure for part in _parts(output_token) if (failure := _failure_of_part(part)) is not None]
+
+
+Reader = Callable[[Iterable[BaseException], str], Exception | None]
+"""`reader(said, function)`: what has ended a program of this name of which JAX has said this, or None."""
+
+_readers: list[Reader] = []
+
+
+def read_failures_with(reader: Reader) -> None:
+    """Asks this reader, from now on, what JAX means by what it says of a program that failed."""
+    _readers.append(reader)
+
+
+def failure_in(said: Iterable[BaseException], function: str) -> Exception | None:
+    """The error that stands behind what JAX has said of a program, if no caller has been given it yet."""
+    said = list(said)
+    return next((failure for reader in _readers if (failure := reader(said, function)) is not None), None)
 
 
 def _failure_of_part(part: Any) -> Exception | None:

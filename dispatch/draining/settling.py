@@ -9,10 +9,9 @@ from typing import Any
 
 from effects.dispatch.draining.background import uninterrupted
 from effects.dispatch.draining.failures import Failures
-from effects.dispatch.draining.output_tokens import close_failed, failures_of
+from effects.dispatch.draining.output_tokens import close_failed, failure_in, failures_of
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
-from effects.extensions.custom_calls.failures import failure_in
 
 Wait = Callable[..., bool]
 """`wait(done, seconds=None)`, as `Drain.wait`."""

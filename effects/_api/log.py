@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Never, cast
+from typing import Any, Never
 
 from effects import _jax
 from effects._model.content import Content, Report, described_by
-from effects._model.line import Line, line_of, write_lines
+from effects._model.line import line_of, write_lines
 from effects._model.primitive import effect_p
 from effects._model.record import Record, after_shard
 from effects._model.registry import PROGRAM, Effect, register_effect
@@ -212,52 +211,3 @@ def log(
     effect = LOG if ordered else LOG.unordered()
     content = Event(event, level, tuple(fields))
     effect_p.bind(*operands, site=Site(effect, content, leaves, tree, where, per_shard=bool(per_shard)))
-
-
-# Messages: the content of the site of a custom call, whose handler publishes records while it runs.
-
-
-@described_by("target")
-@dataclasses.dataclass(frozen=True)
-class Message(Content):
-    """What the handler of a custom call publishes: a level and a text. It says itself whether it is a line or an event,
-    so each record becomes one or the other when it is read."""
-
-    target: str
-    has_effect: bool  # whether the call has an effect of its own, and is not only there for its results
-
-    @property
-    def title(self) -> str:
-        return self.target
-
-    @property
-    def calls_handler(self) -> bool:
-        return True
-
-    def describe(self) -> dict[str, Any]:
-        return {"target": self.target, "has_effect": self.has_effect}
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Message:
-        return cls(description["target"], description["has_effect"])
-
-    def read(self, site: Site, payload: Any) -> Site:
-        level, text = site.read(payload)
-        said = _decode(text)
-        if level < 0:
-            return site.saying(Line("{}"), (said,), {})
-        event = json.loads(said)
-        fields = event["fields"]
-        return site.saying(Event(event["event"], int(level), tuple(fields)), (), fields)
-
-    def text(self, record: Record) -> str:
-        return _decode(record.args[1])
-
-
-def _decode(text: Any) -> str:
-    return bytes(text).decode(errors="replace")
-
-
-def message_of(site: Site) -> Message:
-    """The content of the site of a custom call."""
-    return cast(Message, site.content)

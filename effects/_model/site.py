@@ -19,9 +19,9 @@ import re
 import struct
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,6 @@ import numpy as np
 from effects import _jax
 from effects._model.content import Content, content_from
 from effects._model.registry import Effect, describe_effect
-from effects.extensions.jax_callbacks.origin import JaxCall
 
 # Arrays that travel in records, and arguments that do not.
 
@@ -502,6 +501,25 @@ def _read_tree(description: Any, leaf: object) -> Any:
     return tuple(children) if kind == "tuple" else children
 
 
+class Origin(Protocol):
+    """What an effect was written as, where that is none of ours."""
+
+    @property
+    def primitive(self) -> Any: ...
+
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+
+    @property
+    def ordered(self) -> bool:
+        """As the user wrote it."""
+        ...
+
+    def give_back(self, site: Site, operands: Sequence[Any]) -> list[Any]:
+        """Binds what was written to what travels for a site."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Site:
     """One call of an effect in the user's source. Equal sites are those of equal content."""
@@ -518,7 +536,7 @@ class Site:
     per_shard: bool = False  # whether each shard of a sharded array is an effect of its own
     shard_bounds: tuple[tuple[slice, ...], ...] = ()  # of a record's shards: where each operand lies in the whole
     first_sharded: int = 0  # of these: the first that is not the whole
-    origin: JaxCall | None = None  # the callback of JAX's own that it was written as
+    origin: Origin | None = None  # the callback of JAX's own that it was written as
     grid: Operand | None = (
         None  # in a kernel: travels behind the mask, and says which program of the grid has the effect
     )

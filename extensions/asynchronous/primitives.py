@@ -1,7 +1,7 @@
-"""What every program knows of asynchronous operations: their effect, and their primitives.
+"""The effect and the primitives of asynchronous operations.
 
 What operations are, and what becomes of these primitives, is imported by whatever starts an operation, with
-`operation_primitives.py`.
+`start_and_done.py`.
 """
 
 from __future__ import annotations

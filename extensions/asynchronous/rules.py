@@ -22,6 +22,8 @@ from effects._model.device import platforms_on_host, platforms_with_handlers
 from effects._model.primitive import effect_p
 from effects._model.site import Site, stored_dtype
 from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
+from effects.extensions.asynchronous.flights import check_references
+from effects.extensions.asynchronous.futures import check_futures
 from effects.extensions.asynchronous.operation import Called, Exchanged, HostAwait, HostRun, Operation
 from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
@@ -30,7 +32,10 @@ from effects.extensions.custom_calls.rules import lower_started_call, start_call
 from effects.lowering.effect import bind_record
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.native_calls import calls_handlers, emit_call, is_counted, register_site, site_attributes
-from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
+from effects.lowering.regions import SINGLE
+from effects.lowering.summary import declare_sites
+from effects.lowering.thread import Passes, register_passes
+from effects.lowering.tokens import ON_DEVICE, TokenContext, Tokens, register_token_rule, token_key
 
 MSG_ASYNC_PLATFORM = (
     "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "
@@ -308,3 +313,34 @@ def _mask_operation(
         return ctx.primitive.bind(active, *operands, operation=operation, **params)
     mask, *others = operands
     return ctx.primitive.bind(mask & active, *others, operation=operation, **params)
+
+
+def _is_collective(eqn: Any) -> bool:
+    """Where there are several processes, or devices that are replicas of each other, starts may be those of JAX's
+    collectives."""
+    operation = eqn.params["operation"]
+    if eqn.primitive is not async_start_p or not operation.exchanges:
+        return False
+    return operation.has_replicas or jax.process_count() > 1
+
+
+def _check(jaxpr: Any, traced: Any) -> None:
+    check_futures(jaxpr)
+    check_references(traced)
+
+
+def _schedule(jaxpr: Any) -> Any:
+    from effects.extensions.asynchronous.ties import Between, with_started_calls, with_staying_operations
+
+    jaxpr = with_staying_operations(with_started_calls(jaxpr))
+    return jaxpr, Between(jaxpr)
+
+
+ON_DEVICE.add(ASYNC.domain)
+SINGLE.add(async_done_p)  # the done of an asynchronous callback is the one that counts
+declare_sites(
+    *(async_start_p, async_update_p, async_done_p),
+    find_sites=lambda eqn: eqn.params["operation"].sites,
+    is_collective=_is_collective,
+)
+register_passes(ASYNC, Passes(_check, _schedule))

@@ -11,10 +11,10 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.log import Message
 from effects._api.print import PRINT
 from effects._model.registry import Effect, registered_effects
 from effects._model.site import Operand, Site, Where, flat_arguments, where_called
+from effects.extensions.custom_calls.message import Message
 from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.extensions.custom_calls.targets import MSG_TARGET_NAME, platforms_of, unknown_target
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from effects import _errors as errors
+from effects.dispatch.draining.output_tokens import read_failures_with
 from effects.lowering.native_module import native
 
 MSG_CUSTOM_CALL = (
@@ -14,7 +15,7 @@ MSG_CUSTOM_CALL = (
 )
 
 
-def failure_in(said: Iterable[BaseException], function: str) -> errors.CustomCallError | None:
+def _failure_in(said: Iterable[BaseException], function: str) -> errors.CustomCallError | None:
     """What a handler said that made a program fail, of which JAX has said this, if no caller has been given it yet."""
     for number in re.findall(_NUMBER, "\n".join(map(str, said))):
         if (taken := native.take_custom_call_failure(int(number))) is not None:
@@ -27,6 +28,8 @@ def _error(target: str, where: str, code: str, message: str, function: str) -> e
     text = MSG_CUSTOM_CALL.format(target=target, where=where, code=code, message=message, function=f"`{function}`")
     return errors.CustomCallError(text, target, where, code, message)
 
+
+read_failures_with(_failure_in)
 
 _NUMBER = r"\(custom call failure (\d+)\)"
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.log import message_of
 from effects._model.registry import jax_effects
 from effects._model.site import Site
+from effects.extensions.custom_calls.message import message_of
 
 MSG_CUSTOM_VMAP = (
     "The custom call `{target}` at {where} is under `vmap`, and has no `vmap_method`. JAX cannot know what a handler "

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from effects import _jax
-from effects._api.log import message_of
 from effects._model.device import PLATFORMS, platforms_with_handlers
 from effects._model.registry import Order
 from effects._model.site import Site
 from effects._model.wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
 from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.custom_calls.api import Attributes
+from effects.extensions.custom_calls.message import message_of
 from effects.extensions.custom_calls.primitive import by_lane, custom_call_p
 from effects.extensions.custom_calls.targets import platforms_of, unknown_target
+from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.native_calls import (
     calls_handlers,
     emit_call,
@@ -31,6 +32,7 @@ from effects.lowering.native_calls import (
     refuse_several_devices,
     register_site,
 )
+from effects.lowering.summary import declare_noted
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
 
 if TYPE_CHECKING:
@@ -203,6 +205,18 @@ def _refuse(ctx: Any, *operands: Any, site: Site, **params: Any) -> Any:
     raise unknown_target(message_of(site).target, site.where, "this platform")
 
 
+@register_mask_rule(custom_call_p)
+def _mask_custom_call(
+    ctx: MaskContext, active: Any, *operands: Any, masked: bool, lanes: Any, lanes_of: Any, **params: Any
+) -> Sequence[Any]:
+    if masked:
+        first = operands[0] & active
+        return ctx.primitive.bind(first, *operands[1:], masked=True, lanes=lanes, lanes_of=lanes_of, **params)
+    same = (False,) * len(lanes)
+    return ctx.primitive.bind(active, *operands, masked=True, lanes=lanes, lanes_of=(same, *lanes_of), **params)
+
+
+declare_noted(custom_call_p)
 for _primitive, _rule in ((threaded_call_p, _threaded_call_lowering), (custom_call_p, _custom_call_lowering)):
     _jax.mlir.register_lowering(_primitive, _refuse)
     for _platform in platforms_with_handlers():

@@ -141,7 +141,7 @@ def listen(listener: Callable[[str, str, int], None]) -> None:
 
 # Where the files are that native code is built with.
 
-_HERE = Path(__file__).parent.parent
+_HERE = Path(__file__).parents[2]
 
 
 def include_dir() -> str:

@@ -21,7 +21,7 @@ from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens, trace
 from effects.extensions.export.exported import Exported, deserialize, errors_count_users_arguments
 from effects.extensions.export.saved import is_saved
-from effects.extensions.jax_callbacks.taking_over import take_over
+from effects.lowering.others import others
 from effects.lowering.summary import summarize
 from effects.lowering.tokens import token_keys
 
@@ -130,7 +130,7 @@ def export(
 
 def _trace(function: JitFunction[..., Any], args: Any, kwargs: Any) -> Any:
     _jax.check_symbolic_scopes(function._fun, args, kwargs)  # as JAX does first; later it would count the tokens, too
-    return take_over(trace(function._without_tokens, args, kwargs).jaxpr)
+    return others().take_over(_jax.closed_jaxpr(trace(function._without_tokens, args, kwargs).jaxpr))
 
 
 def _check_site(name: str, site: Site) -> None:

@@ -1,1 +1,3 @@
 """`jax.debug.print` and JAX's other callbacks, in a function that `fx.jit` compiles: each becomes an effect."""
+
+from effects.extensions.jax_callbacks import taking_over as taking_over

@@ -32,6 +32,7 @@ from effects._model.registry import JAX_DEBUG, JAX_IO, OF_JAX
 from effects._model.site import Operand, Site, Static, Where, flat_arguments, stored_dtype, take_array, whole_arguments
 from effects.extensions.jax_callbacks.origin import JaxCall
 from effects.lowering.holders import find_holder
+from effects.lowering.others import Others, set_others
 from effects.lowering.rewrite import rewritten, with_jaxprs
 from effects.lowering.summary import summarize
 from effects.lowering.tokens import registered_rule
@@ -47,16 +48,32 @@ MSG_SHARDING_OF_PROCESSES = (
 )
 
 
-def tracing() -> AbstractContextManager[Any]:
-    """In force while a function is traced for `fx.jit`: JAX's own callbacks are bound as effects of ours, unless the
-    setting `jax_effects` keeps JAX's semantics. Where jit is disabled they happen at once, as in JAX."""
-    keeps_jaxs = config.jax_effects == "jax" or jax.config.jax_disable_jit
-    return _jax.binding_callbacks(None if keeps_jaxs else config.jax_effects)
+class JaxCallbacks(Others):
+    """JAX's own callbacks, as the passes ask for them."""
+
+    def tracing(self) -> AbstractContextManager[Any]:
+        """While a function is traced for `fx.jit`, JAX's own callbacks are bound as effects of ours, unless the setting
+        `jax_effects` keeps JAX's semantics. Where jit is disabled they happen at once, as in JAX."""
+        keeps_jaxs = config.jax_effects == "jax" or jax.config.jax_disable_jit
+        return _jax.binding_callbacks(None if keeps_jaxs else config.jax_effects)
+
+    def tracing_inside(self) -> AbstractContextManager[Any]:
+        """Plain `jax.jit` around a function of `fx.jit` has JAX's own."""
+        return nullcontext() if _jax.is_staged() else self.tracing()
+
+    def take_over(self, jaxpr: Any) -> Any:
+        return take_over(jaxpr)
+
+    def are_all_of(self, jaxprs: Sequence[Any]) -> bool:
+        """Whether all effects in these were written as JAX's own callbacks."""
+        effects = frozenset[Any]().union(*(summarize(jaxpr).all_effects for jaxpr in jaxprs))
+        return bool(effects) and all(effect.name in OF_JAX for effect in effects)
+
+    def give_back(self, eqn: Any) -> Any:
+        return give_back(eqn)
 
 
-def tracing_inside() -> AbstractContextManager[Any]:
-    """The same where a function of `fx.jit` is called under another trace. Plain `jax.jit` around it has JAX's own."""
-    return nullcontext() if _jax.is_staged() else tracing()
+set_others(JaxCallbacks())
 
 
 @patches.implements("JAX's own callbacks")
@@ -274,12 +291,6 @@ def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
 
 def _takes_tokens(primitive: Any) -> bool:
     return registered_rule(primitive) is not None or find_holder(primitive) is not None
-
-
-def is_of_jax(jaxprs: Sequence[Any]) -> bool:
-    """Whether these have effects of ours, and all of them were written as JAX's own callbacks."""
-    effects = frozenset[Any]().union(*(summarize(jaxpr).all_effects for jaxpr in jaxprs))
-    return bool(effects) and all(effect.name in OF_JAX for effect in effects)
 
 
 def give_back(eqn: Any) -> Any:
