@@ -47,12 +47,6 @@ from effects.dispatch.draining.observe import add_handler as add_handler
 from effects.dispatch.draining.observe import capture as capture
 from effects.dispatch.draining.observe import remove_handler as remove_handler
 from effects.dispatch.draining.stats import stats as stats
-from effects.extensions.custom_calls.targets import register_custom_call as register_custom_call
-from effects.extensions.export.export import export as export
-from effects.extensions.export.exported import Exported as Exported
-from effects.extensions.export.exported import deserialize as deserialize
-from effects.extensions.progress.api import Progress as Progress
-from effects.extensions.progress.api import progress as progress
 
 if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects import asynchronous as asynchronous
@@ -78,7 +72,13 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.asynchronous import psum_start as psum_start
     from effects.dispatch.calling.library_jits import filter_jit as filter_jit
     from effects.dispatch.calling.library_jits import nnx_jit as nnx_jit
+    from effects.extensions.custom_calls.targets import register_custom_call as register_custom_call
+    from effects.extensions.export.export import export as export
+    from effects.extensions.export.exported import Exported as Exported
+    from effects.extensions.export.exported import deserialize as deserialize
     from effects.extensions.inspecting.compare import Comparison as Comparison
+    from effects.extensions.progress.api import Progress as Progress
+    from effects.extensions.progress.api import progress as progress
     from effects.extensions.progress.loops import fori_loop_with_progress as fori_loop_with_progress
     from effects.extensions.progress.loops import scan_with_progress as scan_with_progress
     from effects.extensions.progress.loops import while_loop_with_progress as while_loop_with_progress
@@ -120,8 +120,11 @@ _HOMES = {
         *("ParquetHandler", "StructlogHandler", "TensorBoardHandler", "WandbHandler"),
     ),
     "effects.kernels": ("kernels", "pallas_call"),
-    "effects.native": ("native", "cmake_dir", "custom_call", "include_dir"),
+    "effects.native": ("native", "cmake_dir", "custom_call", "include_dir", "register_custom_call"),
     "effects.testing": ("testing", "assert_order"),
+    "effects.extensions.export.export": ("export",),
+    "effects.extensions.export.exported": ("Exported", "deserialize"),
+    "effects.extensions.progress.api": ("Progress", "progress"),
     "effects.extensions.progress.loops": ("fori_loop_with_progress", "scan_with_progress", "while_loop_with_progress"),
     "effects._version": ("__version__",),
     "effects.extensions.inspecting.compare": ("Comparison",),

@@ -62,12 +62,12 @@ def output_of(jit: Callable[..., Any], f: Callable[..., Any], *args: Any) -> str
 
 
 def run_python(
-    code: str, *, env: dict[str, str] | None = None, timeout: float = 240
+    code: str, *, env: dict[str, str] | None = None, timeout: float = 240, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
-    """Runs code in an interpreter of its own, from the source tree."""
+    """Runs code in an interpreter of its own, from the source tree or from another one."""
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code],
-        cwd=ROOT,
+        cwd=cwd,
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,

@@ -6,7 +6,7 @@ import numbers
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from effects import _errors as errors
 from effects._jax import for_users, is_being_traced, patches
@@ -78,7 +78,7 @@ def effects_barrier(
         return  # nothing was issued here: that raises
     finish_interrupted()
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else monotonic() + timeout
-    meeting = runtime.meetings.next() if scope == "global" else None
+    meeting = _next_meeting() if scope == "global" else None
     streams = runtime.streams
     outstanding = runtime.waiting.wait(
         streams.all() if all_threads else [*streams.own(), *streams.ended()], names, deadline
@@ -90,6 +90,27 @@ def effects_barrier(
     if meeting is not None:
         meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
     _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), UNTRACKED_THREAD})
+
+
+class Meeting(Protocol):
+    """A barrier of all processes."""
+
+    def wait(self, timeout: float | None, deadline: float | None) -> None:
+        """Waits until all processes are here, whose own effects are visible by then."""
+
+    def give_up(self) -> None:
+        """This process does not come: its own effects have not ended in time."""
+
+
+def _next_meeting() -> Meeting | None:
+    """The calling thread's next barrier of all processes; None if this is the only process."""
+    return None
+
+
+def meet_with(next_meeting: Callable[[], Meeting | None]) -> None:
+    """Asks there, from now on, for the calling thread's next barrier of all processes."""
+    global _next_meeting
+    _next_meeting = next_meeting
 
 
 def _raise_failures(threads: set[int] | None) -> None:

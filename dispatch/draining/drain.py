@@ -19,8 +19,8 @@ from effects._model.site import Site
 from effects._model.wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.draining.answers import DirectCallsHost, answer_with, left_of
 from effects.dispatch.draining.background import uninterrupted
+from effects.dispatch.draining.beside import Beside
 from effects.dispatch.draining.failures import Failures, ProgramKey
-from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.left_out import LeftOut
 from effects.dispatch.draining.logs import outgrown, parts_of
 from effects.dispatch.draining.observers import Observers
@@ -31,9 +31,9 @@ from effects.dispatch.draining.runs import Runs
 from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.texts import replay_text
 from effects.dispatch.draining.watchdog import Running, Watch
+from effects.dispatch.streams.outputs import shown_beside_text
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
-from effects.extensions.progress.bars import bars
 from effects.lowering.native_module import native
 from effects.lowering.sites import KnownSites
 
@@ -69,22 +69,24 @@ class Drain:
         self._sites = sites
         self._settling = settling
         streams.is_named = lambda thread: failures.names(thread) or self.has_functions_of(thread)
-        self.host_runs: HostRuns = HostRuns(streams, failures, self._wait_for_nested)
-        self.host_runs.listen()
+        self.beside: Beside = Beside()
         self.runs: Runs = Runs()
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         host = DirectCallsHost(
             *(streams, failures, observers, sites, self.runs, self.running),
-            *(lambda: self.ended or self._start_thread(), self._look, self.host_runs.fail),
+            *(lambda: self.ended or self._start_thread(), self._look, lambda program: self.beside.fail(program)),
         )
         self._direct = native.DirectCalls(host, _PATIENCE)
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
         self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
-        self._watch, self._other_devices = Watch(observers), OtherDevices(streams, failures, self.host_runs)  # leader's
+        self._watch, self._other_devices = (
+            Watch(observers),
+            OtherDevices(streams, failures, lambda program: self.beside.fail(program)),
+        )  # leader's
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
         self.before_start: Callable[[], None] = lambda: None  # what is called before the first thread starts
@@ -96,16 +98,16 @@ class Drain:
     def has_functions_of(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way, asynchronous ones included, for which these may
         wait."""
-        return self.is_suspended(thread) or any(run.caller == thread for run in self.host_runs.unended())
+        return self.is_suspended(thread) or any(run.caller == thread for run in self.beside.unended())
 
     def functions(self) -> list[str]:
         """What messages call the functions that run."""
         running = self._functions(self.running.copy()).values()
-        return [*(str(function) for function in running if function.run is None), *map(str, self.host_runs.unended())]
+        return [*(str(function) for function in running if function.run is None), *map(str, self.beside.unended())]
 
     def _functions(self, running: dict[int, Any]) -> dict[int, Running]:
         """By the identities of their drain threads."""
-        runs = {thread: self.host_runs.awaited_by(thread) for thread in running}
+        runs = {thread: self.beside.awaited_by(thread) for thread in running}
         own = {thread: run.stream if run else self._nested.get(thread) for thread, run in runs.items()}
         return {thread: Running(*function, own[thread], runs[thread]) for thread, function in running.items()}
 
@@ -187,7 +189,7 @@ class Drain:
         def settle(key: ProgramKey) -> None:
             # Nobody waits for itself: an output that was refused to wait has left a program in this thread's stream.
             if (nested.calls or self._failures.programs) and key[0] != nested.thread:
-                self._wait_for_nested(nested, key)
+                self.wait_for_nested(nested, key)
 
         return settle
 
@@ -237,7 +239,7 @@ class Drain:
         self._settling.look()
         self._other_devices.look()
         functions = self._functions(self.running.copy())
-        rescue(self._watch, functions, self.running, self.runs.suspended, self._failures, self.host_runs)
+        rescue(self._watch, functions, self.running, self.runs.suspended, self._failures, self.beside)
         self._streams.forget_ended()
 
     def _show_texts(self, items: list[Any], calls: list[tuple[Any, Site | None]]) -> int:
@@ -253,9 +255,9 @@ class Drain:
         return at
 
     def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
-        self.host_runs.end(finished)
+        self.beside.end(finished)
         self._failures.drop_ended(finished)
-        bars.end(finished)
+        shown_beside_text().end(finished)
         for thread, first, count in finished:
             self._streams[thread].drop(first, count)
         native.advance(untracked_released)
@@ -300,7 +302,7 @@ class Drain:
         if answer is not None:
             reply, result, by_device = answer
             if isinstance(result, BaseException):
-                self.host_runs.fail(program)
+                self.beside.fail(program)
             if by_device:
                 native.set_offer_urgent()  # the device may go on to where it waits for others, whose records come later
             answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes
@@ -356,9 +358,7 @@ class Drain:
                 if (said := site.content.complaint(site, payload)) is not None:
                     replay.warn(said)
                     if call is not None:
-                        from effects.extensions.kernels.log import grown
-
-                        outgrown[call[0]] = sum(grown.values())
+                        outgrown[call[0]] = site.content.room_needed
                 parts.extend(reversed([*parts_of(site, token, device, payload, time)]))
                 continue
             stopped = (failures.unended or failures.given_up) and replay.stopped
@@ -381,7 +381,7 @@ class Drain:
                 answer = reply, result, several and in_region(token[PHASE])
         return answer
 
-    def _wait_for_nested(self, nested: Stream, key: tuple[int, int] | None) -> None:
+    def wait_for_nested(self, nested: Stream, key: tuple[int, int] | None) -> None:
         """The effects of programs that a function called come where the function does. `key`: of the program that gets
         what they raised."""
         if nested.calls:

@@ -57,13 +57,13 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
     try:
         finish_interrupted()
         _wait(waiting)
-        if said := uninterrupted(drain.host_runs.end_untracked):
+        if said := uninterrupted(drain.beside.end_untracked):
             _tell(said)
             _wait(waiting)
-        if not (drain.host_runs.wait(_QUIET) and drain.stop(_QUIET)):
+        if not (drain.beside.wait(_QUIET) and drain.stop(_QUIET)):
             functions = shown_list(drain.functions())
             _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=functions or "what other threads' calls wait for"))
-            drain.host_runs.wait(None)
+            drain.beside.wait(None)
             drain.stop()
     except KeyboardInterrupt:
         try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from effects import _errors as errors
 from effects._model.device import device_place
 from effects.dispatch.draining.failure_log import log_failure
 from effects.dispatch.draining.failures import Failures, ProgramKey
-from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.output_tokens import FailedOnSome, failed_on_some_devices
 from effects.dispatch.streams.table import Streams
 from effects.lowering.native_module import native
@@ -27,10 +27,10 @@ _PATIENCE = 5.0
 class OtherDevices:
     """What is known of these programs. The leader of the drain looks for them now and then."""
 
-    def __init__(self, streams: Streams, failures: Failures, host_runs: HostRuns) -> None:
+    def __init__(self, streams: Streams, failures: Failures, fail: Callable[[ProgramKey], None]) -> None:
         self._streams = streams
         self._failures = failures
-        self._host_runs = host_runs
+        self._fail = fail
         self._since: dict[ProgramKey, float] = {}  # when each was first seen; infinite once it is logged
 
     def look(self) -> None:
@@ -42,7 +42,7 @@ class OtherDevices:
             program = failed.program
             for device in failed.devices:
                 native.lose(*program, device)
-            self._host_runs.fail(program)
+            self._fail(program)
             if not self._failures.has_ended(program):
                 native.end_program(*program)
             now = time.monotonic()

@@ -26,8 +26,7 @@ from effects._model.wire import UNTRACKED_THREAD
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey, stops_after_error
 from effects.dispatch.draining.kept import traceback_from_user
 from effects.dispatch.draining.observers import Capture, Observers, captures
-from effects.dispatch.streams.outputs import may_wait
-from effects.extensions.progress.bars import Output
+from effects.dispatch.streams.outputs import Output, may_wait
 from effects.lowering.native_module import native
 
 MSG_FOREIGN_CALLBACK = (

@@ -9,8 +9,8 @@ from effects import _errors as errors
 from effects._api.log import LOGGER
 from effects._model.wire import PHASE, in_region
 from effects.dispatch.draining.answers import answer_with
+from effects.dispatch.draining.beside import Beside
 from effects.dispatch.draining.failures import Failures
-from effects.dispatch.draining.host_runs import HostRuns
 from effects.dispatch.draining.watchdog import Running, Watch
 from effects.lowering.native_module import native
 
@@ -21,7 +21,7 @@ def rescue(
     running: dict[int, Any],
     suspended: Collection[int],
     failures: Failures,
-    host_runs: HostRuns,
+    beside: Beside,
 ) -> None:
     """Looks whether functions wait for what cannot come.
 
@@ -31,9 +31,9 @@ def rescue(
         running: The same, as `Drain.running`.
         suspended: The numbers of the threads whose streams are suspended for functions.
         failures: What has failed so far.
-        host_runs: Asynchronous functions.
+        beside: Functions that run beside their programs.
     """
-    _free_stuck(running, watch.find_stuck(functions), failures, host_runs)
+    _free_stuck(running, watch.find_stuck(functions), failures, beside)
     for message in watch.find_waiting_for_gpus(functions):
         LOGGER.warning(message)
     _let_asked_pass(watch, functions, suspended)
@@ -41,7 +41,7 @@ def rescue(
 
 
 def _free_stuck(
-    running: dict[int, Any], stuck: Iterable[tuple[int, Running, str]], failures: Failures, host_runs: HostRuns
+    running: dict[int, Any], stuck: Iterable[tuple[int, Running, str]], failures: Failures, beside: Beside
 ) -> None:
     """Fails programs that wait for a function which waits for what cannot come before they end. `stuck`: those that the
     watchdog has found, and why."""
@@ -52,7 +52,7 @@ def _free_stuck(
         failure = errors.EffectError(message.format(name=function.name, where=function.where))
         running[thread] = (*now[:3], 0, *now[4:])
         failures.end_program(function.key, failure, function.token)
-        host_runs.fail(function.key)
+        beside.fail(function.key)
         answer_with(function.reply, failure)
         if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
             native.end_program(*function.key)

@@ -18,9 +18,8 @@ from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.settling import Settling
 from effects.dispatch.draining.waiting import Waiting
 from effects.dispatch.draining.whole_prints import write_prints_at_once
+from effects.dispatch.streams.outputs import shown_beside_text
 from effects.dispatch.streams.table import Streams
-from effects.extensions.processes.meetings import Meetings
-from effects.extensions.progress.bars import bars
 from effects.lowering.native_module import native
 from effects.lowering.sites import KnownSites, known_sites
 
@@ -55,7 +54,6 @@ class Runtime:
         self.drain: Drain = Drain(self.streams, self.failures, self.observers, self.sites, self.settling)
         self.drain.before_start = self._before_start
         self.waiting: Waiting = Waiting(self.streams, self.drain, self.settling)
-        self.meetings: Meetings = Meetings(self.streams, self.drain)
         self.is_lost: bool = False  # in a forked child
         # A program that JAX dispatches says nothing when it is called, but it has been lowered.
         self.sites.listen(self.start)
@@ -82,7 +80,7 @@ class Runtime:
         native.configure_quick_calls(None)
         lost: Any = _Lost()
         self.streams = self.failures = self.observers = self.drain = self.settling = lost
-        self.waiting = self.meetings = lost
+        self.waiting = lost
 
     def stop(self) -> None:
         """Shows all effects, ends the drain, closes handlers, and reports what effects raised and no caller was given.
@@ -100,7 +98,7 @@ class Runtime:
             config.sync = True
             unseen += [*self.failures.raising, *self.failures.take(unended=True)]
             self.failures.keep_from_jax()
-            bars.close()
+            shown_beside_text().close()
             for handler in self.observers.handlers:
                 try:
                     handler.close()

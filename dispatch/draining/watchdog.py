@@ -27,8 +27,8 @@ import numpy as np
 
 from effects._jax import PjitFunction, array_of, devices_of, is_compiling
 from effects._model.site import Site, Where
+from effects.dispatch.draining.beside import FunctionBeside
 from effects.dispatch.draining.failures import ProgramKey
-from effects.dispatch.draining.host_runs import HostRun
 from effects.dispatch.draining.observers import Observers
 from effects.dispatch.draining.stall import Stall
 from effects.dispatch.streams.stream import Stream
@@ -106,7 +106,7 @@ class Running(NamedTuple):
     several: bool  # whether that program waits on several devices
     since: float  # by `time.monotonic`
     own: Stream | None  # of the thread that runs it: what it dispatches
-    run: HostRun | None = None  # of an update or a done: the asynchronous callback for which it waits
+    run: FunctionBeside | None = None  # of an update or a done: the asynchronous callback for which it waits
 
     @property
     def name(self) -> str:

@@ -1,17 +1,32 @@
-"""The outputs to which text of effects goes: whether writing there may wait for effects, and that threads can share
-them."""
+"""The outputs to which text of effects goes: whether writing there may wait for effects, that threads can share them,
+and what is shown there besides text."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import sys
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 _FILES = (io.BufferedWriter, io.BufferedRandom, io.FileIO, io.BytesIO)
 
+MSG_OUTPUT_CLOSED = (
+    "Text of `print` could not be written: the output that was in force when the program was called is closed, and so "
+    "is the present `sys.stdout`. Printed lines go to the `sys.stdout` of the call. Call `fx.effects_barrier()` before "
+    "closing it."
+)
+
 _NOTEBOOK = "ipykernel.iostream"
 """Its output hands text to a thread of its own."""
+
+
+def is_notebook(output: Any) -> bool:
+    """Whether this is the output of a notebook's cell."""
+    return type(output).__module__ == _NOTEBOOK
 
 
 _LOSES_TEXT = sys.version_info < (3, 12, 4)
@@ -31,7 +46,7 @@ def share(output: Any) -> None:
 
 def may_wait(output: Any) -> bool:
     """Whether to write there runs Python code that we do not know: it may call programs, and wait for their effects."""
-    if output is None or type(output).__module__ == _NOTEBOOK:
+    if output is None or is_notebook(output):
         return False
     if type(output).__module__ == "tempfile":  # a named temporary file, around what writes
         output = getattr(output, "file", output)
@@ -45,3 +60,88 @@ def may_wait(output: Any) -> bool:
         return type(buffer) not in _FILES or type(getattr(buffer, "raw", buffer)) not in _FILES
     except Exception:  # nothing is behind it any more, or a class of the user's has a word to say
         return True
+
+
+class BesideText(Protocol):
+    """What is shown on outputs besides text, as progress bars."""
+
+    def write(self, stream: Any, text: str) -> None:
+        """Writes text ahead of what is shown there."""
+
+    def end(self, epochs: Iterable[tuple[int, int, int]]) -> None:
+        """These epochs (thread, first, count) have ended: nothing more comes of them."""
+
+    def close(self) -> None:
+        """Leaves all as it is."""
+
+
+class _Nothing:
+    def write(self, stream: Any, text: str) -> None:
+        write_beside_tqdm(stream, text)
+
+    def end(self, epochs: Iterable[tuple[int, int, int]]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+_shown: BesideText = _Nothing()
+
+
+def show_beside_text(new: BesideText) -> None:
+    """From now on this is shown besides text."""
+    global _shown
+    _shown = new
+
+
+def shown_beside_text() -> BesideText:
+    """What is shown besides text."""
+    return _shown
+
+
+def write_beside_tqdm(stream: Any, text: str) -> None:
+    with beside_tqdm(stream):
+        stream.write(text)
+
+
+def beside_tqdm(stream: Any) -> AbstractContextManager[Any]:
+    """In force while something is written. Bars of tqdm's, which a loop of the user's may have on the same terminal,
+    are away meanwhile, and no other thread draws them."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    if not getattr(tqdm, "_instances", None) or is_notebook(stream):
+        return contextlib.nullcontext()
+    return tqdm.external_write_mode(file=stream)
+
+
+class Output:
+    """The output that was in force when a program was called; the present one if that is closed. Text that is written
+    there stands ahead of what is shown besides."""
+
+    __slots__ = ("_of_call",)
+
+    def __init__(self, of_call: Any):
+        self._of_call = of_call
+
+    def __call__(self, text: str) -> None:
+        self.show(lambda stream: _shown.write(stream, text))
+
+    def show(self, show: Callable[[Any], None]) -> None:
+        """Calls `show(stream)`, unless there is none, as in a process without a terminal. That nobody reads there any
+        more is raised once for each output."""
+        if (stream := self._stream) is not None:
+            try:
+                show(stream)
+            except BrokenPipeError:
+                if stream not in _without_reader:
+                    _without_reader.add(stream)
+                    raise
+
+    @property
+    def _stream(self) -> Any:
+        for stream in (self._of_call, sys.stdout):
+            if stream is None or not getattr(stream, "closed", False):
+                return stream
+        raise ValueError(MSG_OUTPUT_CLOSED)
+
+
+_without_reader: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Outputs that have raised `BrokenPipeError`."""

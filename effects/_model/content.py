@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from effects._model.record import Record
     from effects._model.site import Operand, Site
     from effects._model.text import Plan
-    from effects.extensions.progress.bars import Output
 
 MSG_UNKNOWN_CONTENT = (
     "A program has an effect whose records are described by {kind!r}, and this process knows those described by "
@@ -26,6 +25,16 @@ MSG_UNKNOWN_CONTENT = (
 
 Report = Callable[[BaseException], None]
 """Takes what the next call or barrier raises."""
+
+
+class Output(Protocol):
+    """Where the text of a program's effects goes."""
+
+    def __call__(self, text: str) -> None: ...
+
+    def show(self, show: Callable[[Any], None]) -> None:
+        """Calls `show(stream)`, if there is an output."""
+        ...
 
 
 class Content(Protocol):
@@ -130,6 +139,11 @@ class Content(Protocol):
         """What the user is warned of when a record that consists of others is replayed."""
         return None
 
+    @property
+    def room_needed(self) -> int:
+        """How many words a program is given when it is traced again, after such a warning."""
+        return 0
+
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The named arguments in the order in which the user wrote them. Pytrees sort them by name."""
         return fields
@@ -180,8 +194,13 @@ _C = TypeVar("_C", bound=type[Content])
 _kinds: dict[str, type[Content]] = {}
 """By the first key of their descriptions. Filled when modules are imported, and only read afterwards."""
 
-_LATER = {"kernel_log": "effects.extensions.kernels.log"}
+_later: dict[str, str] = {}
 """The same for contents that few programs have: the modules that make them known."""
+
+
+def described_later(key: str, module: str) -> None:
+    """Has this module imported when a description is read whose first key is this one."""
+    _later[key] = module
 
 
 def described_by(key: str) -> Callable[[_C], _C]:
@@ -198,8 +217,8 @@ def described_by(key: str) -> Callable[[_C], _C]:
 def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> Content:
     """The content that describes itself so. A function is known by its name only."""
     key = next(iter(description))
-    if key in _LATER:
-        importlib.import_module(_LATER[key])
+    if key in _later:
+        importlib.import_module(_later[key])
     if key not in _kinds:
-        raise ValueError(MSG_UNKNOWN_CONTENT.format(kind=key, known=", ".join(sorted({*_kinds, *_LATER}))))
+        raise ValueError(MSG_UNKNOWN_CONTENT.format(kind=key, known=", ".join(sorted({*_kinds, *_later}))))
     return _kinds[key].from_description(description, read_operand)

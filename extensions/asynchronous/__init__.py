@@ -4,6 +4,7 @@ Its rules are loaded once a program has the first operation.
 """
 
 from effects import _jax
+from effects.extensions.asynchronous import host_runs as host_runs
 
 
 def _load_rules() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,67 +17,10 @@ import numpy as np
 
 from effects import _jax
 from effects._model.callback import HostCall, HostFunction
-from effects._model.content import Content, Report, described_by
 from effects._model.primitive import result_avals
-from effects._model.record import Record
 from effects._model.registry import Effect
 from effects._model.site import Operand, Site, Where, flat_arguments
-
-# Functions that run on the host while the program goes on: the records from which they begin, and what waits there.
-
-DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
-"""The names of the functions that wait for one of the host's, which `dispatch/` registers."""
-
-Start = Callable[[HostFunction, Iterable[Record]], None]
-
-_start: list[Start] = []
-
-
-def listen(start: Start) -> None:
-    """`start(function, records)` is called for each start, with the record of each lane. One module listens."""
-    _start[:] = [start]
-
-
-@described_by("async_start")
-@dataclasses.dataclass(frozen=True)
-class HostStart(Content):
-    """The start of a function on the host. Its arguments are those of the function and, last, the number."""
-
-    function: HostFunction
-    name: str
-
-    is_counted = False  # its done is
-
-    @property
-    def title(self) -> str:
-        return self.name
-
-    @property
-    def is_portable(self) -> bool:
-        return self.function.registered
-
-    @property
-    def is_available(self) -> bool:
-        return self.function.fn is not None
-
-    def describe(self) -> dict[str, Any]:
-        function = self.function
-        return {"async_start": function.key, "name": self.name, "registered": function.registered}
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> HostStart:
-        key, name, registered = (description[field] for field in ("async_start", "name", "registered"))
-        return cls(HostFunction(None, key, name, registered), name)
-
-    def text(self, record: Record) -> str:
-        return f"start of {self.name}({', '.join(map(str, record.args[0]))})"
-
-    def is_shown(self, suppressed: bool) -> bool:
-        return True
-
-    def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
-        _start[0](self.function, records)
-
+from effects.extensions.asynchronous.host_start import DONE_FUNCTION
 
 TICKET_LENGTH = 3
 
@@ -227,26 +170,6 @@ class Kept(Operation):
         if not self.placements:
             return results
         return [_jax.place(x, placement) for x, placement in zip(results, self.placements, strict=True)]
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Called(Kept):
-    """What a handler of the user's gives, which may answer later. The token pass makes it of a custom call and the
-    start of its results.
-
-    Attributes:
-        site: That of the records that the handler publishes.
-        call: The other parameters of the call.
-        kept: Which of the results of the call are those of the operation.
-    """
-
-    site: Site = dataclasses.field(kw_only=True)
-    call: tuple[tuple[str, Any], ...] = dataclasses.field(kw_only=True)
-    kept: tuple[int, ...] = dataclasses.field(kw_only=True)
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        return (self.site,)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

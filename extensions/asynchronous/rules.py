@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,19 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._config import config
 from effects._model.after import after
-from effects._model.device import platforms_on_host, platforms_with_handlers
 from effects._model.primitive import effect_p
 from effects._model.site import Site, stored_dtype
 from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
 from effects.extensions.asynchronous.flights import check_references
 from effects.extensions.asynchronous.futures import check_futures
-from effects.extensions.asynchronous.operation import Called, Exchanged, HostAwait, HostRun, Operation
+from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostRun, Operation
 from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
-from effects.extensions.custom_calls.primitive import custom_call_p
-from effects.extensions.custom_calls.rules import lower_started_call, start_call, started_call_p, threaded_call_p
+from effects.extensions.asynchronous.ties import Between, with_staying_operations
 from effects.lowering.effect import bind_record
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.native_calls import calls_handlers, emit_call, is_counted, register_site, site_attributes
@@ -154,40 +151,28 @@ def _call(
     return token, outs
 
 
-def _lower_started(
-    ctx: Any, *operands: Any, platform: str, start: Called, tokens: int, site: Site, **params: Any
-) -> Any:
-    """Without native handlers the call is made as any other, and what it gives is kept."""
-    if config.native and platform in platforms_on_host():
-        return lower_started_call(ctx, *operands, platform=platform, start=start, tokens=tokens, site=site, **params)
-
-    def run(*operands: Any) -> Sequence[Any]:
-        operands, given = operands[: len(operands) - tokens], operands[len(operands) - tokens :]
-        if tokens > 1:
-            outs = threaded_call_p.bind(*operands, given[0], site=site, call=0, **params)
-        else:
-            lanes = {"masked": False, "lanes": (), "lanes_of": ((),) * len(operands)}
-            outs = custom_call_p.bind(*operands, site=site, **lanes, **params)
-        results, own = outs[: len(params["results"])], outs[len(params["results"]) :]
-        token, ticket = _keep(given[-1], [results[at] for at in start.kept], start)
-        return [*results, *ticket, *own, token]
-
-    return _jax.mlir.lower_fun(run)(ctx, *operands)
-
-
-for _platform in platforms_with_handlers():
-    _rule = functools.partial(_lower_started, platform=_platform)
-    _jax.mlir.register_lowering(started_call_p, _rule, platform=_platform, cacheable=False)
-
 _KEY = token_key(ASYNC)
+
+
+Start = Callable[[TokenContext, Tokens, Sequence[Any], Any], tuple[Tokens, list[Any]]]
+"""`start(ctx, tokens, operands, operation)`: a token rule for the start of operations of one class."""
+
+_starts: dict[type[Operation], Start] = {}
+_fusions: list[Callable[[Any], Any]] = []
+
+
+def start_by(kind: type[Operation], start: Start, fuse: Callable[[Any], Any]) -> None:
+    """Starts operations of this class so. `fuse` makes them in a jaxpr, of the equations that they stand for."""
+    _starts[kind] = start
+    _fusions.append(fuse)
 
 
 @register_token_rule(async_start_p)
 def _start_token_rule(
     ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation
 ) -> tuple[Tokens, list[Any]]:
-    if isinstance(operation, Called):
-        return start_call(ctx, tokens, operands, operation)
+    if (start := _starts.get(type(operation))) is not None:
+        return start(ctx, tokens, operands, operation)
     token, outs = _start(tokens[_KEY], operands, operation)
     return {_KEY: token}, outs
 
@@ -200,10 +185,10 @@ def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[A
     if isinstance(operation, Exchanged):
         sent = _to_exchange(operands, operation)
         return _call(token, sent, [operation.ticket], operation, POST_TARGET, **_peers(operation))
-    return _keep(token, operands, operation)
+    return keep(token, operands, operation)
 
 
-def _keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+def keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
     values = [value.astype(stored_dtype(value.dtype)) for value in values]
     by_lane = not isinstance(operation, Exchanged)
     optional = operation.of_derivative
@@ -214,7 +199,7 @@ def _keep_received(token: Any, values: Sequence[Any], operation: Operation) -> t
     """Keeps the results of an operation as `_take` finds them."""
     if isinstance(operation, Exchanged) and operation.receivers is None and operation.lanes:
         values = [jnp.moveaxis(value, len(operation.lanes), 0) for value in values]
-    return _keep(token, values, operation)
+    return keep(token, values, operation)
 
 
 def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
@@ -252,7 +237,7 @@ def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation:
     else:
         pairs = [(sender, receiver) for sender, receiver in enumerate(operation.receivers) if receiver >= 0]
         values = [jax.lax.ppermute(value, operation.axes, pairs) for value in sent]
-    token, outs = _keep(token, values, operation)
+    token, outs = keep(token, values, operation)
     return [*outs, token]
 
 
@@ -330,9 +315,9 @@ def _check(jaxpr: Any, traced: Any) -> None:
 
 
 def _schedule(jaxpr: Any) -> Any:
-    from effects.extensions.asynchronous.ties import Between, with_started_calls, with_staying_operations
-
-    jaxpr = with_staying_operations(with_started_calls(jaxpr))
+    for fuse in _fusions:
+        jaxpr = fuse(jaxpr)
+    jaxpr = with_staying_operations(jaxpr)
     return jaxpr, Between(jaxpr)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from effects._model.device import PLATFORMS, platforms_with_handlers
 from effects._model.registry import Order
 from effects._model.site import Site
 from effects._model.wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
-from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.custom_calls.api import Attributes
 from effects.extensions.custom_calls.message import message_of
 from effects.extensions.custom_calls.primitive import by_lane, custom_call_p
@@ -34,9 +33,6 @@ from effects.lowering.native_calls import (
 )
 from effects.lowering.summary import declare_noted
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
-
-if TYPE_CHECKING:
-    from effects.extensions.asynchronous.operation import Called
 
 threaded_call_p: _jax.Primitive = _jax.Primitive("threaded_custom_call")
 threaded_call_p.multiple_results = True
@@ -55,7 +51,7 @@ def _custom_call_token_rule(
     key = token_key(site.effect)
     # As for records: unordered calls that are the same in all are still two.
     call = 0 if site.effect.ordered else ctx.call
-    of_lanes, params = _of_lanes(params)
+    of_lanes, params = of_lanes_and_call(params)
 
     def make(token: Any, *operands: Any) -> tuple[Any, list[Any]]:
         *results, token = threaded_call_p.bind(*operands, token, site=site, call=call, **params)
@@ -65,7 +61,7 @@ def _custom_call_token_rule(
     return {key: token}, results
 
 
-def _of_lanes(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def of_lanes_and_call(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `by_lane` must know of a call's parameters, and those of the call for one lane."""
     names = ("results", "masked", "lanes", "lanes_of")
     unroll = params["vmap_method"] == "sequential_unrolled"
@@ -74,7 +70,17 @@ def _of_lanes(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
-def _call(
+class Start(Protocol):
+    """An asynchronous operation that the handler starts: the type of its ticket, and the results that it keeps."""
+
+    @property
+    def ticket(self) -> Any: ...
+
+    @property
+    def kept(self) -> tuple[int, ...]: ...
+
+
+def call_handler(
     ctx: Any,
     platform: str,
     operands: Sequence[Any],
@@ -82,7 +88,7 @@ def _call(
     token: tuple[Any, ...] = (),
     counts: bool = False,
     call: int = 0,
-    start: Called | None = None,
+    start: Start | None = None,
     has_side_effect: bool,
     site: Site,
     aliases: Any,
@@ -142,40 +148,12 @@ _NOTHING = _jax.ShapedArray((0,), np.uint8)
 
 def _threaded_call_lowering(ctx: Any, *operands: Any, platform: str, **params: Any) -> Any:
     token = (ctx.avals_out[-1],)
-    return _call(ctx, platform, operands, token=token, counts=True, has_side_effect=True, **params)
-
-
-started_call_p: _jax.Primitive = _jax.Primitive("started_custom_call")
-started_call_p.multiple_results = True
-"""(*operands, tokens) -> (*results, ticket, tokens): the tokens of the effect, if there is one, and of asynchronous
-operations. The results hold nothing: what the handler gives is taken when it is done."""
-
-
-@started_call_p.def_abstract_eval
-def _started_call_abstract_eval(*operands: Any, results: Any, start: Called, tokens: int, **_: Any) -> list[Any]:
-    return [*map(_jax.per_device, results), start.ticket, *operands[len(operands) - tokens :]]
-
-
-def start_call(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], start: Called) -> tuple[Tokens, list[Any]]:
-    """Calls a handler that may answer later, and gives the ticket of what it comes to."""
-    _, params = _of_lanes(dict(start.call))
-    own = token_key(start.site.effect)
-    keys = [key for key in (own, token_key(ASYNC)) if key in tokens]
-    given = [tokens[key] for key in keys]
-    outs = started_call_p.bind(*operands, *given, site=start.site, start=start, tokens=len(keys), **params)
-    ticket, *after = outs[len(params["results"]) :]
-    return dict(zip(keys, after, strict=True)), [ticket]
-
-
-def lower_started_call(ctx: Any, *operands: Any, platform: str, tokens: int, start: Called, **params: Any) -> Any:
-    """Calls our handler, which starts the user's. For platforms with native handlers."""
-    token = tuple(ctx.avals_out[len(ctx.avals_out) - tokens : -1])
-    return _call(ctx, platform, operands, token=token, counts=bool(token), start=start, has_side_effect=True, **params)
+    return call_handler(ctx, platform, operands, token=token, counts=True, has_side_effect=True, **params)
 
 
 def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, **params: Any) -> Any:
     """Without an effect, or in a program that JAX dispatches, where JAX's own tokens keep the order."""
-    of_lanes, params = _of_lanes(params)
+    of_lanes, params = of_lanes_and_call(params)
     masked = of_lanes["masked"]
     if of_lanes["lanes"]:
 
@@ -191,12 +169,12 @@ def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, *
         refuse_several_devices(ctx, site)
     if not has_effect or not site.effect.ordered:
         call_ctx = ctx.replace(avals_in=avals)
-        return _call(call_ctx, platform, operands, has_side_effect=has_effect, site=site, **params)
+        return call_handler(call_ctx, platform, operands, has_side_effect=has_effect, site=site, **params)
     order = Order(site.effect.domain)
     token = (_jax.abstract_token,)
     call_ctx = ctx.replace(avals_in=[*avals, *token])
     operands = (*operands, ctx.tokens_in.get(order))
-    *results, after = _call(call_ctx, platform, operands, token=token, has_side_effect=True, site=site, **params)
+    *results, after = call_handler(call_ctx, platform, operands, token=token, has_side_effect=True, site=site, **params)
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(_jax.mlir.TokenSet({order: after})))
     return results
 

@@ -147,6 +147,10 @@ class KernelLog(Content):
         shown = {"kernel": self.kernel, "where": site.where, "capacity": self.capacity, "need": need}
         return MSG_DROPPED.format(dropped=dropped, remedy=THEN_GROWS if self.grows else THEN_STAYS, **shown)
 
+    @property
+    def room_needed(self) -> int:
+        return sum(grown.values())
+
     def _count_kept(self, row: np.ndarray) -> int:
         if row[0] <= self.capacity:
             return int(row[1])

@@ -14,8 +14,8 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects.dispatch.draining.background import Background
-from effects.dispatch.draining.drain import Drain
-from effects.dispatch.streams.table import Streams
+from effects.dispatch.draining.barrier import meet_with
+from effects.dispatch.draining.runtime import runtime
 from effects.lowering.native_module import native
 
 MSG_GLOBAL_TIMEOUT = (
@@ -115,9 +115,7 @@ _WAITS, _HERE = "waits", "here"
 class Meetings:
     """The barriers over all processes that threads of this one have called."""
 
-    def __init__(self, streams: Streams, drain: Drain) -> None:
-        self._streams = streams
-        self._drain = drain
+    def __init__(self) -> None:
         self._counts: collections.Counter[str] = collections.Counter()  # how many each thread has called
         self._lock = threading.Lock()
 
@@ -135,6 +133,9 @@ class Meetings:
     def _name_of_thread(self) -> str:
         """The same in all processes."""
         if native.is_nested():
-            running = self._drain.running.get(threading.get_ident())
+            running = runtime.drain.running.get(threading.get_ident())
             return "callbacks" if running is None else f"callbacks-{running[1][0]}"
-        return str(self._streams.current().thread)
+        return str(runtime.streams.current().thread)
+
+
+meet_with(Meetings().next)

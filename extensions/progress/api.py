@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import numbers
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -21,7 +22,8 @@ from effects._model.record import Record
 from effects._model.registry import PROGRAM, Effect, register_effect
 from effects._model.site import Site, Where, holds_tracer, is_array, take_arguments, where_called
 from effects._model.wire import EPOCH, PHASE, STREAM, UNTRACKED_THREAD, in_region, thread_of
-from effects.extensions.progress.bars import Output
+from effects.dispatch.streams.outputs import Output
+from effects.extensions.progress.bars import bars
 
 MSG_NUMBER = "`{call}` at {where} was given {name}={value}. {rule}. Pass, say, `{example}`."
 RULE_TOTAL = "A total is a whole number, zero or more, which may be computed in the program, or None: not known"
@@ -88,7 +90,8 @@ class Steps(Content):
             thread, epoch = thread_of(record.token[STREAM]), record.token[EPOCH]
             owner = (thread, epoch) if self.in_program and thread != UNTRACKED_THREAD else None
             lanes = {record.lane: _steps(record) for record in group}
-            write.show_bar(owner, (thread, self, lane, device), ", ".join(filter(None, shown)), lanes)
+            key, description = (thread, self, lane, device), ", ".join(filter(None, shown))
+            write.show(functools.partial(bars.update, owner=owner, key=key, description=description, lanes=lanes))
 
 
 def _steps(record: Record) -> tuple[int, int | None, str]:

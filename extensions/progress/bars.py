@@ -6,13 +6,12 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
-import sys
 import threading
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Any, Protocol
+
+from effects.dispatch.streams.outputs import beside_tqdm, is_notebook, show_beside_text, write_beside_tqdm
 
 # Bars where there is no terminal: a line now and then.
 
@@ -70,13 +69,6 @@ def _duration(seconds: float) -> str:
 
 
 # Bars in a notebook: a widget where tqdm and ipywidgets are installed, else one line of text that changes.
-
-_MODULE = "ipykernel.iostream"
-"""Where the type of a notebook's output comes from."""
-
-
-def is_notebook(stream: Any) -> bool:
-    return type(stream).__module__ == _MODULE
 
 
 class Notebook:
@@ -309,25 +301,16 @@ class _Shown:
 
     def draw(self) -> None:
         self.drawn = monotonic()
-        with _beside_tqdm(self.stream):
+        with beside_tqdm(self.stream):
             self.display.show([*self.bars.values()])
 
     def write(self, text: str) -> None:
-        with _beside_tqdm(self.stream):
+        with beside_tqdm(self.stream):
             self.display.write(text, [*self.bars.values()])
 
     def leave(self, bar: Bar) -> None:
-        with _beside_tqdm(self.stream):
+        with beside_tqdm(self.stream):
             self.display.leave(bar, [*self.bars.values()])
-
-
-def _beside_tqdm(stream: Any) -> AbstractContextManager[Any]:
-    """In force while something is written. Bars of tqdm's, which a loop of the user's may have on the same terminal,
-    are away meanwhile, and no other thread draws them."""
-    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    if not getattr(tqdm, "_instances", None) or is_notebook(stream):
-        return contextlib.nullcontext()
-    return tqdm.external_write_mode(file=stream)
 
 
 class Bars:
@@ -349,6 +332,7 @@ class Bars:
         """How far lanes of the bar with this key are, of this program."""
         made = self._of(stream) or _Shown(stream)  # which asks the stream what it is
         with self._changes:
+            show_beside_text(self)
             if (shown := self._of(stream)) is None:  # or another thread was sooner
                 self._shown.append(shown := made)
             comes = (owner, key) not in shown.bars
@@ -367,8 +351,7 @@ class Bars:
         for shown in self._shown:
             if shown.stream is stream and self._draw(functools.partial(shown.write, text)):
                 return
-        with _beside_tqdm(stream):
-            stream.write(text)
+        write_beside_tqdm(stream, text)
 
     def end(self, epochs: Iterable[tuple[int, int, int]]) -> None:
         """These epochs (thread, first, count) have ended: nothing more comes of them."""
@@ -428,56 +411,3 @@ class Bars:
 
 
 bars = Bars()
-
-
-# Where the text of a program's effects goes.
-
-MSG_OUTPUT_CLOSED = (
-    "Text of `print` could not be written: the output that was in force when the program was called is closed, and so "
-    "is the present `sys.stdout`. Printed lines go to the `sys.stdout` of the call. Call `fx.effects_barrier()` before "
-    "closing it."
-)
-
-
-class Output:
-    """The output that was in force when a program was called; the present one if that is closed. Text that is written
-    there stands ahead of the bars that are shown there."""
-
-    __slots__ = ("_of_call",)
-
-    def __init__(self, of_call: Any):
-        self._of_call = of_call
-
-    def __call__(self, text: str) -> None:
-        if (stream := self.stream) is not None:
-            try:
-                bars.write(stream, text)
-            except BrokenPipeError:
-                _raise_once(stream)
-
-    def show_bar(self, owner: Owner, key: Hashable, description: str, lanes: Mapping[Hashable, Steps]) -> None:
-        """How far lanes of the bar with this key are, of this program."""
-        if (stream := self.stream) is not None:
-            try:
-                bars.update(stream, owner, key, description, lanes)
-            except BrokenPipeError:
-                _raise_once(stream)
-
-    @property
-    def stream(self) -> Any:
-        """None if there is none, as in a process without a terminal."""
-        for stream in (self._of_call, sys.stdout):
-            if stream is None or not getattr(stream, "closed", False):
-                return stream
-        raise ValueError(MSG_OUTPUT_CLOSED)
-
-
-_without_reader: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Outputs that have raised `BrokenPipeError`, which is reported once for each."""
-
-
-def _raise_once(stream: Any) -> None:
-    """Raises the `BrokenPipeError` that is being handled, unless it was reported for this output before."""
-    if stream not in _without_reader:
-        _without_reader.add(stream)
-        raise

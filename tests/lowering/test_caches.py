@@ -175,7 +175,7 @@ def _seen():
 
 
 PROGRAMS: dict[str, Callable[[], Any]] = {
-    "_bars.output._without_reader": _output_without_reader,
+    "dispatch.streams.outputs._without_reader": _output_without_reader,
     "_api.jax_callbacks._functions": _jaxs_callback,
     "dispatch.draining.replay._TEXTS._plans": _seen,
     "dispatch.calling.programs._known": _in_vmap,

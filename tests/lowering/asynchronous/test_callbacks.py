@@ -372,7 +372,7 @@ def test_no_thread_for_a_callback_is_an_error(monkeypatch):
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr(runtime.drain.host_runs, "_workers", Workers("effects-async"))  # none is idle
+    monkeypatch.setattr(runtime.drain.beside, "_workers", Workers("effects-async"))  # none is idle
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         with pytest.raises(fx.EffectError, match="No thread can be started"):

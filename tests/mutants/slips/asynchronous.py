@@ -43,7 +43,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.done_before_its_start",
-        "dispatch/draining/host_runs.py",
+        "extensions/asynchronous/host_runs.py",
         "            if not 0 < number <= started or number in begun:\n",
         "            if True:\n",
         "A done that comes before its start, from a faster device, is refused.",
@@ -108,7 +108,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.lane_of_a_ticket",
-        "dispatch/draining/host_runs.py",
+        "extensions/asynchronous/host_runs.py",
         "int(ticket[2]))",
         "0)",
         "What loops take apart of the lanes of a callback is the first lane's.",
@@ -141,7 +141,7 @@ SLIPS = (
     Slip(
         "asynchronous.never_done_is_not_said",
         "dispatch/draining/ending.py",
-        "        if said := uninterrupted(drain.host_runs.end_untracked):\n",
+        "        if said := uninterrupted(drain.beside.end_untracked):\n",
         '        if said := "":\n',
         "The end of the process keeps back what an asynchronous callback has shown that was never done.",
         ("tests/dispatch/test_exit.py::test_what_was_never_done_is_shown_and_said",),

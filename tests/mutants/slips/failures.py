@@ -147,7 +147,7 @@ SLIPS = (
     Slip(
         "failures.later_exchanges",
         "dispatch/draining/other_devices.py",
-        "            self._host_runs.fail(program)\n            if not",
+        "            self._fail(program)\n            if not",
         "            if not",
         "Exchanges that devices begin after another has failed wait for it.",
         ("tests/dispatch/devices/test_lost_device.py::test_exchanges_that_begin_later_fail",),

@@ -25,11 +25,13 @@ from effects._model.record import Record
 from effects._model.site import Where
 from effects._model.wire import EPOCH, STREAM, UNTRACKED_THREAD, thread_of
 from effects.dispatch.draining.background import MSG_NO_THREAD, Workers
+from effects.dispatch.draining.beside import Beside
 from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey
+from effects.dispatch.draining.runtime import runtime
 from effects.dispatch.streams.stream import Stream
 from effects.dispatch.streams.table import Streams
-from effects.extensions.asynchronous import operation as host_start
-from effects.extensions.asynchronous.operation import DONE_FUNCTION, UPDATE_FUNCTION
+from effects.extensions.asynchronous import host_start
+from effects.extensions.asynchronous.host_start import DONE_FUNCTION, UPDATE_FUNCTION
 from effects.lowering.native_module import native
 
 MSG_NEVER_DONE = (
@@ -66,7 +68,7 @@ class _Key(NamedTuple):
     lane: int  # of the start's lanes, in C order
 
 
-class HostRuns:
+class HostRuns(Beside):
     """The functions that have begun and whose done has not come. Drain threads add and take, under `_lock`."""
 
     def __init__(
@@ -228,8 +230,6 @@ class HostRuns:
             self._failures.add(program, errors.EffectError(message), stops=False)
 
     def end_untracked(self) -> str:
-        """No program of JAX's runs any more: the effects of functions that these have not done may come. Returns what
-        to say of such functions."""
         with self._lock:
             left = [self._runs.pop(key) for key in [*self._runs] if key.thread == UNTRACKED_THREAD]
         for run in left:
@@ -328,3 +328,8 @@ class HostRun:
         if not self._yielded:
             raise self.error or RuntimeError(MSG_NOTHING_YIELDED)
         return self._yielded[0]
+
+
+_host_runs = HostRuns(runtime.streams, runtime.failures, runtime.drain.wait_for_nested)
+_host_runs.listen()
+runtime.drain.beside = _host_runs
