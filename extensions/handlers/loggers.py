@@ -100,7 +100,8 @@ class StructlogHandler:
 
     Example:
         >>> import effects as fx, structlog
-        >>> with structlog.testing.capture_logs() as logs, fx.add_handler(fx.StructlogHandler(), effects="log"):
+        >>> handler = fx.StructlogHandler()
+        >>> with structlog.testing.capture_logs() as logs, fx.add_handler(handler, effects="log"):
         ...     fx.jit(lambda x: fx.log("step", loss=x))(0.5)
         ...     fx.effects_barrier()
         >>> logs[0]["event"], logs[0]["loss"], logs[0]["log_level"]

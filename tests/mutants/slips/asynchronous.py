@@ -75,7 +75,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.used_besides",
-        "extensions/asynchronous/ties.py",
+        "extensions/custom_calls/started.py",
         "all(uses[id(out)] <= 1 for out in call.outvars)",
         "True",
         "A call whose results are used besides has none when they are used.",

@@ -50,7 +50,7 @@ SLIPS = (
     Slip(
         "differentiation.unavailable",
         FILE,
-        'return unavailable_p.bind(site=eqn.params["site"], avals=avals) if avals else []',
+        "return unavailable_p.bind(site=site, avals=avals) if avals else []",
         "return [jax.numpy.zeros(aval.shape, aval.dtype) for aval in avals]",
         "The copy of a loop that runs for the tangents computes with zeros in place of a callback's results.",
         (f"{INSIDE}::test_callback_whose_results_a_linearized_while_needs",),

@@ -22,7 +22,7 @@ SLIPS = (
     ),
     Slip(
         "masks.nested_custom_call",
-        EFFECT,
+        "extensions/custom_calls/rules.py",
         "first = operands[0] & active",
         "first = active",
         "The same for the handler of a custom call.",
