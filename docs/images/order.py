@@ -5,28 +5,37 @@ python docs/images/order.py
 
 import contextlib
 import io
+from html import escape
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from rich.console import Console
-from rich.syntax import Syntax
-from rich.table import Table
-from rich.text import Text
 
 import effects as fx
 
-COLOURS = ["#61afef", "#e5c07b", "#d78fe8", "#98c379"]
-CODE = """\
-@{jit}
+STEPS = 3
+CODE = f"""\
 @shard_map  # over four devices
 def f(x):
     def step(n, x):
-        {print}("step {{}}, device {{}}", n, device)
+        print("step {{}}, device {{}}", n, device)
         return x @ x
 
     device = jax.lax.axis_index("i")
-    return jax.lax.fori_loop(0, 4, step, x)
+    return jax.lax.fori_loop(0, {STEPS}, step, x)"""
+HEAD = """\
+<svg xmlns="http://www.w3.org/2000/svg" width="520" height="{height}" viewBox="0 0 400 {view}" role="img">
+<title>{title}</title>
+<style>
+  svg {{ --ink: #1f2328; --muted: #59636e; --panel: #f3f4f6; --wrong: #c4232e; --right: #1a7f37; }}
+  @media (prefers-color-scheme: dark) {{
+    svg {{ --ink: #dcdfe4; --muted: #9aa4af; --panel: #22262c; --wrong: #ff7b72; --right: #4cc46a; }}
+  }}
+  text {{ fill: var(--ink); font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre; }}
+  .panel {{ fill: var(--panel); }} .muted {{ fill: var(--muted); }}
+  .head {{ font: bold 14px system-ui, sans-serif; }} .note {{ font: 12px system-ui, sans-serif; }}
+  .wrong {{ fill: var(--wrong); }} .right {{ fill: var(--right); }}
+</style>
 """
 
 
@@ -40,7 +49,7 @@ def run(jit, print_):
             return x @ x
 
         device = jax.lax.axis_index("i")
-        return jax.lax.fori_loop(0, 4, step, x)
+        return jax.lax.fori_loop(0, STEPS, step, x)
 
     program = jit(jax.shard_map(f, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i")))
     x = jnp.zeros((4, 64, 64))
@@ -50,23 +59,37 @@ def run(jit, print_):
     return out.getvalue().splitlines()
 
 
-def coloured(lines):
-    """Each line in the colour of its device."""
-    return Text("\n").join(Text(line, COLOURS[int(line[-1])]) for line in lines)
+def text(x, y, line, kind=""):
+    return f'<text x="{x}" y="{y}" class="{kind}">{escape(line)}</text>'
+
+
+def column(x, y, name, verdict, lines, ordered):
+    """A column of lines, in which those that are not in their place have a mark."""
+    wrong = lines != ordered
+    kind = "wrong" if wrong else "right"
+    yield f'<rect class="panel" x="{x}" y="{y}" width="194" height="{58 + 17 * len(lines)}" rx="6"/>'
+    yield text(x + 12, y + 22, f"{'✗' if wrong else '✓'} {name}", f"head {kind}")
+    yield text(x + 12, y + 40, verdict, "note")
+    for i, (line, expected) in enumerate(zip(lines, ordered, strict=True)):
+        marked = line != expected
+        yield text(x + 12, y + 62 + 17 * i, f"{line}{' ✗' if marked else ''}", "wrong" if marked else "")
 
 
 def main():
     jax.config.update("jax_num_cpu_devices", 4)
-    console = Console(record=True, width=128, file=io.StringIO())
-    table = Table(box=None, padding=(0, 2, 1, 2), expand=True)
-    for title in ("jax.jit and jax.debug.print", "fx.jit and fx.print"):
-        table.add_column(title, ratio=1)
-    code = [CODE.format(jit="jax.jit", print="jax.debug.print"), CODE.format(jit="fx.jit", print="fx.print")]
-    table.add_row(*(Syntax(each, "python", theme="ansi_dark", background_color="default") for each in code))
-    table.add_row(coloured(run(jax.jit, jax.debug.print)), coloured(run(fx.jit, fx.print)))
-    console.print(table)
-    svg = console.export_svg(title="four devices, one loop")
-    Path(__file__).with_name("order.svg").write_text(svg)
+    theirs, ours = run(jax.jit, jax.debug.print), run(fx.jit, fx.print)
+    ordered = sorted(theirs)
+    assert ours == ordered != theirs
+    code = CODE.splitlines()
+    below = 22 + 16 * len(code)
+    view = below + 58 + 17 * len(ours) + 2
+    title = "A loop over four devices: JAX's print has lines in the wrong order, fx.print has all in program order"
+    drawn = [HEAD.format(height=view * 520 // 400, view=view, title=title)]
+    drawn.append(f'<rect class="panel" width="400" height="{below - 8}" rx="6"/>')
+    drawn += [text(12, 20 + 16 * i, line, "muted") for i, line in enumerate(code)]
+    drawn += column(0, below, "jax.debug.print", "the devices' lines are mixed", theirs, ordered)
+    drawn += column(206, below, "fx.print", "all lines in program order", ours, ordered)
+    Path(__file__).with_name("order.svg").write_text("\n".join([*drawn, "</svg>", ""]))
 
 
 if __name__ == "__main__":

@@ -66,6 +66,26 @@ def test_troubleshooting_quotes_messages_as_they_are():
     assert [quote for quote in quoted for part in quote.split("...") if part.strip() not in texts] == []
 
 
+def test_code_is_not_clipped():
+    """A line of code is no longer than the site is wide, on a screen of 1,440 pixels. What programs show is wrapped."""
+    long = [
+        (page.name, line)
+        for page in PAGES
+        if page.name != "design.md"
+        for block in MarkdownIt().parse(page.read_text())
+        if block.type in ("fence", "code_block") and block.info != "text"
+        for line in block.content.splitlines()
+        if len(line) > 104
+    ]
+    assert long == []
+
+
+def test_reference_index_has_a_sentence_for_each_name():
+    """A docstring begins with a sentence, which the index of the reference shows."""
+    things = [thing for name in sorted(public_names()) if callable(thing := getattr(fx, name))]
+    assert [thing for thing in things if not (thing.__doc__ or "").partition("\n\n")[0].endswith((".", ":"))] == []
+
+
 def _anchors(page):
     """The headings of a page as links name them."""
     for token in (tokens := iter(MarkdownIt().enable("table").parse(page.read_text()))):
