@@ -1,7 +1,8 @@
 """Runs as pictures: what JAX's own takes beside ours, and how cost grows with size.
 
 They are drawn from what `--json` writes, so that `--read FILE... --plot DIR` draws runs that were made before, and
-those of several versions of JAX in one picture.
+those of several versions of JAX in one picture. They can be read on a phone, and have no background: text and axes are
+light where the page that shows them is dark.
 """
 
 from __future__ import annotations
@@ -27,14 +28,21 @@ BARS = {
 }
 """Which ratios are in the picture of the README, from the case and the label to what it calls them."""
 
-COLOURS = ("#7aa6c2", "#1f5f8b")
-LINES = {"fx": ("#1f5f8b", "-", "o"), "plain": ("#999999", ":", "s"), "other": ("#c2703d", "--", "^")}
+COLOURS = ("#7aa6c2", "#2f7fb8")
+LINES = {"fx": ("#2f7fb8", "-", "o"), "plain": ("#999999", ":", "s"), "other": ("#c2703d", "--", "^")}
+INK, GRID = "#1f2328", "#d8dce2"  # on a light page
+STYLE = f"""\
+ <style>
+  svg {{ --ink: {INK}; --grid: {GRID}; }}
+  @media (prefers-color-scheme: dark) {{ svg {{ --ink: #dcdfe4; --grid: #3a4048; }} }}
+ </style>
+"""
 CURVES = {  # the same contender looks the same in all pictures
-    "scale-prints": "What a print costs in programs with few and with many",
-    "scale-operand": "What a callback costs with small and with large operands",
-    "scale-devices": "What a print on each device costs, with few and with many devices",
-    "scale-threads": "What a call with a print costs, with few and with many threads",
-    "scale-ring": "What a print in a loop costs, with a small and with a large ring",
+    "scale-prints": "A print in programs with few and with many",
+    "scale-operand": "A callback with small and with large operands",
+    "scale-devices": "A print on each of few and of many devices",
+    "scale-threads": "A call with a print on few and on many threads",
+    "scale-ring": "A print in a loop with a small and a large ring",
 }
 
 
@@ -49,6 +57,8 @@ def draw(runs: Sequence[Run], folder: Path) -> list[Path]:
 
     matplotlib.use("svg")
     matplotlib.rcParams |= {"svg.hashsalt": "performance", "axes.spines.top": False, "axes.spines.right": False}
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    matplotlib.rcParams |= {"font.size": 9, **dict.fromkeys(inked, INK)}
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     if any(_bars(run) for run in runs):
@@ -74,8 +84,8 @@ def _draw_bars(runs: Sequence[Run], file: Path) -> Path:
 
     bars = [_bars(run) for run in runs]
     names = [name for name in BARS.values() if any(name in there for there in bars)]
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.45 * len(names)), layout="constrained")
-    height = 0.8 / len(runs)
+    figure, axes = pyplot.subplots(figsize=(4.6, 1 + 0.55 * len(names)), layout="constrained")
+    height = 0.6 / len(runs)
     for i, (run, there) in enumerate(zip(runs, bars, strict=True)):
         shown = [name for name in names if name in there]
         values = [there[name]["value"] for name in shown]
@@ -84,12 +94,14 @@ def _draw_bars(runs: Sequence[Run], file: Path) -> Path:
         drawn = axes.barh(places, values, 0.95 * height, label=label, color=COLOURS[(i + 1) % 2])
         spreads = [there[name]["spread"] for name in shown]
         errors = _errors(values, spreads)
-        axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
+        axes.errorbar(values, places, xerr=errors, fmt="none", ecolor=INK, elinewidth=0.8, capsize=2)
         for bar, value, more in zip(drawn, values, errors[1], strict=True):
             at = value + more, bar.get_y() + bar.get_height() / 2
             axes.annotate(f"{value:.0f}", at, (4, 0), textcoords="offset points", va="center", fontsize=8)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
+    for i, name in enumerate(names):  # above its bars, where a narrow screen has room for it
+        axes.annotate(name, (1, i - 0.3), (3, 3), textcoords="offset points")
+    axes.set_yticks([])
+    axes.set_ylim(len(names) - 0.6, -0.7)
     axes.set_xscale("log")
     axes.set_xlim(left=1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -102,7 +114,7 @@ def _draw_bars(runs: Sequence[Run], file: Path) -> Path:
 def _draw_curve(title: str, curve: Mapping[str, Any], run: Run, file: Path) -> Path:
     from matplotlib import pyplot, ticker
 
-    figure, axes = pyplot.subplots(figsize=(6.5, 4), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(4.6, 3.6), layout="constrained")
     for name, line in curve["lines"].items():
         kind = "fx" if name.startswith("fx.") else "plain" if name in ("plain", "a copy") else "other"
         colour, style, marker = LINES[kind]
@@ -131,8 +143,8 @@ def _draw_curve(title: str, curve: Mapping[str, Any], run: Run, file: Path) -> P
     axes.yaxis.set_major_formatter(lambda value, _: _show_seconds(value))
     axes.set_xlabel(curve["of"])
     axes.set_ylabel(f"time per {curve['unit']}")
-    axes.set_title(title, fontsize=11, pad=10)
-    axes.grid(axis="y", color="#e5e5e5")
+    axes.set_title(title, fontsize=10, pad=10)
+    axes.grid(axis="y", color=GRID)
     axes.set_axisbelow(True)
     figure.legend(loc="outside upper center", ncols=len(curve["lines"]), frameon=False)
     _say_how(figure, run, "JAX {jax}, Python {python}; ")
@@ -148,7 +160,7 @@ def _errors(values: Sequence[float], spreads: Sequence[Sequence[float] | None]) 
 
 def _say_how(figure: Any, run: Run, versions: str = "") -> None:
     machine = (versions + "{cpu}, {cores} cores").format(**run["machine"])
-    figure.supxlabel(f"medians; the lines across are the middle half of {run['repeats']} rounds; {machine}", fontsize=7)
+    figure.supxlabel(f"medians; lines across: the middle half of {run['repeats']} rounds\n{machine}", fontsize=7)
 
 
 def _show_seconds(value: float) -> str:
@@ -161,6 +173,8 @@ def _show_seconds(value: float) -> str:
 def _save(figure: Any, file: Path) -> Path:
     from matplotlib import pyplot
 
-    figure.savefig(file, metadata={"Date": None})
+    figure.savefig(file, metadata={"Date": None}, transparent=True)
     pyplot.close(figure)
+    drawn = file.read_text().replace(INK, "var(--ink)").replace(GRID, "var(--grid)")
+    file.write_text(drawn.replace(" <metadata>\n", f"{STYLE} <metadata>\n", 1))
     return file

@@ -24,7 +24,7 @@ def f(x):
     device = jax.lax.axis_index("i")
     return jax.lax.fori_loop(0, {STEPS}, step, x)"""
 HEAD = """\
-<svg xmlns="http://www.w3.org/2000/svg" width="520" height="{height}" viewBox="0 0 400 {view}" role="img">
+<svg xmlns="http://www.w3.org/2000/svg" width="440" height="{height}" viewBox="0 0 400 {view}" role="img">
 <title>{title}</title>
 <style>
   svg {{ --ink: #1f2328; --muted: #59636e; --panel: #f3f4f6; --wrong: #c4232e; --right: #1a7f37; }}
@@ -84,11 +84,11 @@ def main():
     below = 22 + 16 * len(code)
     view = below + 58 + 17 * len(ours) + 2
     title = "A loop over four devices: JAX's print has lines in the wrong order, fx.print has all in program order"
-    drawn = [HEAD.format(height=view * 520 // 400, view=view, title=title)]
+    drawn = [HEAD.format(height=view * 440 // 400, view=view, title=title)]
     drawn.append(f'<rect class="panel" width="400" height="{below - 8}" rx="6"/>')
     drawn += [text(12, 20 + 16 * i, line, "muted") for i, line in enumerate(code)]
-    drawn += column(0, below, "jax.debug.print", "the devices' lines are mixed", theirs, ordered)
-    drawn += column(206, below, "fx.print", "all lines in program order", ours, ordered)
+    drawn += column(0, below, "jax.debug.print", "lines in the wrong order", theirs, ordered)
+    drawn += column(206, below, "fx.print", "lines in program order", ours, ordered)
     Path(__file__).with_name("order.svg").write_text("\n".join([*drawn, "</svg>", ""]))
 
 
