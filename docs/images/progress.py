@@ -15,7 +15,7 @@ import pyte
 from rich.console import Console
 from rich.text import Text
 
-SIZE = 76, 11
+SIZE = 50, 11
 PROGRAM = """
 import jax, os
 import effects as fx
@@ -64,4 +64,6 @@ for row in range(SIZE[1]):
         line.append("".join(cell.data for cell in run), style)
     line.rstrip()
     console.print(line)
-Path(__file__).with_name("progress.svg").write_text(console.export_svg(title="python train.py"))
+Path(__file__).with_name("progress.svg").write_text(
+    console.export_svg(title="python train.py").replace("<svg ", '<svg width="520" ', 1)
+)
