@@ -65,7 +65,8 @@ def _list_names(app, page, source):
         if names := re.findall(r"^\.\. auto\w+:: (.*)$", text, re.MULTILINE):
             rows = "\n".join(f"   ~{each}" for each in names)
             title = text.partition("\n")[0].removeprefix("# ")
-            lists.append(f"## [{title}]({name}.md)\n\n```{{eval-rst}}\n.. autosummary::\n   :nosignatures:\n\n{rows}\n```\n")
+            table = f".. autosummary::\n   :nosignatures:\n\n{rows}"
+            lists.append(f"## [{title}]({name}.md)\n\n```{{eval-rst}}\n{table}\n```\n")
     source[0] = source[0].replace("<!-- names -->", "\n".join(lists))
 
 

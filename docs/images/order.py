@@ -31,7 +31,8 @@ HEAD = """\
   @media (prefers-color-scheme: dark) {{
     svg {{ --ink: #dcdfe4; --muted: #9aa4af; --panel: #22262c; --wrong: #ff7b72; --right: #4cc46a; }}
   }}
-  text {{ fill: var(--ink); font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre; }}
+  text {{ fill: var(--ink); white-space: pre; }}
+  text {{ font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
   .panel {{ fill: var(--panel); }} .muted {{ fill: var(--muted); }}
   .head {{ font: bold 14px system-ui, sans-serif; }} .note {{ font: 12px system-ui, sans-serif; }}
   .wrong {{ fill: var(--wrong); }} .right {{ fill: var(--right); }}
