@@ -49,6 +49,7 @@ def setup(app):
     app.connect("source-read", _lead_to_index)
     app.connect("source-read", _list_names)
     app.connect("autodoc-process-signature", _leave_out_signature)
+    app.connect("viewcode-follow-imported", _find_errors)
 
 
 def _lead_to_index(app, page, source):
@@ -75,4 +76,11 @@ def _leave_out_signature(app, what, name, thing, options, signature, returns):
     """A class whose docstring says no arguments is not for users to make."""
     if what in ("class", "exception") and signature and "Args:" not in (thing.__doc__ or ""):
         return "", None
+    return None
+
+
+def _find_errors(app, module, name):
+    """Exceptions call `effects` their module, but their source is in another one."""
+    if module == "effects" and hasattr(effects._errors, name.partition(".")[0]):
+        return "effects._errors"
     return None
