@@ -24,11 +24,11 @@ def test_baselines_have_what_the_pictures_show():
 
 
 def test_every_picture_is_in_the_documentation():
-    """In the file that has the figures."""
+    """In the file that has the figures, and with light text where the page is dark."""
     page = (ROOT / "docs/performance.md").read_text()
     for name in ["performance", *_plot.CURVES]:
         assert f"(images/{name}.svg)" in page
-        assert (ROOT / f"docs/images/{name}.svg").exists()
+        assert "prefers-color-scheme: dark" in (ROOT / f"docs/images/{name}.svg").read_text()
 
 
 def test_baseline_is_not_worse_than_itself(capsys):
