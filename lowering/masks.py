@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax
 from effects.lowering.holders import Extra, find_holder, holds
+from effects.lowering.passes import rewritten_for, send, send_into
 from effects.lowering.summary import effects_of, needs_mask, summarize
 from effects.lowering.tokens import registered_rule
 
@@ -65,7 +66,7 @@ def call_lanes(axis_data: Any, args: Sequence[Any], dims: Sequence[int | None], 
         def call(given: tuple[Any, list[Any]]) -> list[Any]:
             lane, mapped = given[0], iter(given[1])
             operands = [next(mapped) if is_one else x for is_one, x in zip(is_mapped, args, strict=True)]
-            return _with_lane(body, lane, operands)
+            return send(_LANES, body, operands, [lane])[1]
 
         mapped = [x for is_one, x in zip(is_mapped, args, strict=True) if is_one]
         return jax.lax.map(call, (lanes_of(axis_data), mapped))
@@ -79,27 +80,20 @@ def lanes_of(axis_data: Any) -> Any:
     return jnp.arange(axis_data.size, dtype=jnp.float32)[:, None, None]
 
 
-def _with_lane(jaxpr: Any, lane: Any, args: Sequence[Any]) -> list[Any]:
-    """Evaluates a jaxpr whose kernels know in which lane they are."""
+class _Lanes:
+    """The pass that tells kernels in which lane they are."""
 
-    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
-        if not any(summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params)):
-            return _jax.bind(eqn, operands)
-        if (bind := _lane_takers.get(eqn.primitive)) is not None:
-            return bind(lane, *operands, **eqn.params)
-        if (holder := find_holder(eqn.primitive)) is None:
-            return _jax.bind(eqn, operands)
+    def bind(self, eqn: Any, operands: list[Any], consts: Sequence[Any], state: list[Any]) -> Sequence[Any] | None:
+        if not self.enters(eqn) or (bind := _lane_takers.get(eqn.primitive)) is None:
+            return None
+        (lane,) = consts
+        return bind(lane, *operands, **eqn.params)
 
-        def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-            return state, _with_lane(body, lane, args)
+    def enters(self, eqn: Any) -> bool:
+        return any(summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params))
 
-        def rewrite(body: Any, after: int) -> Any:
-            avals = [_jax.typeof(lane), *body.in_avals]
-            return _jax.trace_to_jaxpr(lambda lane, *args: _with_lane(body, lane, args), avals, like=body)
 
-        return holder(Extra(eqn.primitive.bind, rewrite, run, consts=(lane,)), *operands, **eqn.params)
-
-    return _jax.interpret(_jax.closed_jaxpr(jaxpr), args, apply)
+_LANES = _Lanes()
 
 
 @holds(_lane_p)
@@ -236,16 +230,17 @@ def register_mask_rule(*primitives: Any) -> Callable[[MaskRule], MaskRule]:
     return register
 
 
-def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
-    """Evaluates a jaxpr with its effects only where `active` holds."""
+class _Masks:
+    """The mask pass. The predicate is a constant to whatever holds a jaxpr."""
 
-    def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    def bind(self, eqn: Any, operands: list[Any], consts: Sequence[Any], state: list[Any]) -> Sequence[Any] | None:
         if not needs_mask(eqn):
-            return _jax.bind(eqn, operands)
+            return None
+        (active,) = consts
         if (rule := _mask_rules.get(eqn.primitive)) is not None:
             return rule(MaskContext(eqn, mask_effects, masked), active, *operands, **eqn.params)
         if find_holder(eqn.primitive) is not None:
-            return mask_held(eqn, active, operands)
+            return None
         if registered_rule(eqn.primitive) is not None:
             return mask_lane_by_lane(eqn, active, operands)
         inside = (summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params))
@@ -255,36 +250,31 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
             MSG_MISSING_MASK.format(effects=names or "of a backward pass", primitive=eqn.primitive, where=where)
         )
 
-    return _jax.interpret(_jax.closed_jaxpr(jaxpr), args, apply)
+    def enters(self, eqn: Any) -> bool:
+        return needs_mask(eqn)
+
+
+_MASKS = _Masks()
+
+
+def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
+    """Evaluates a jaxpr with its effects only where `active` holds."""
+    return send(_MASKS, jaxpr, args, [active])[1]
+
+
+def mask_held(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """Binds what holds a jaxpr, with its effects only where `active` holds."""
+    return send_into(_MASKS, eqn, operands, [active])
+
+
+def masked(jaxpr: Any) -> Any:
+    """A jaxpr, with constants or without, with the predicate ahead of its inputs."""
+    return rewritten_for(_MASKS, jaxpr, [_jax.per_device(_jax.boolean())])
 
 
 def needs_masks(jaxpr: Any) -> bool:
     """Whether a jaxpr has effects, or will have them when it is transposed."""
     return summarize(jaxpr).needs_masks
-
-
-@_jax.weakref_lru_cache
-def _masked_jaxpr(jaxpr: Any) -> Any:
-    avals = [_jax.per_device(_jax.boolean()), *jaxpr.in_avals]
-    return _jax.trace_to_jaxpr(lambda active, *args: mask_effects(jaxpr, active, args), avals, like=jaxpr)
-
-
-def masked(jaxpr: Any) -> Any:
-    """A jaxpr, with constants or without, with the predicate ahead of its inputs. Cached, so that one function stays
-    one function."""
-    return _masked_jaxpr(_jax.closed_jaxpr(jaxpr))
-
-
-def mask_held(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    """The predicate is a constant to whatever holds a jaxpr."""
-    holder = find_holder(eqn.primitive)
-    assert holder is not None
-
-    def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        return state, mask_effects(body, active, args)
-
-    extra = Extra(eqn.primitive.bind, lambda body, _: masked(body), run, consts=(active,))
-    return holder(extra, *operands, **eqn.params)
 
 
 def mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:

@@ -16,7 +16,7 @@ from effects import _jax
 from effects._api.check import check_at
 from effects._jax import pallas
 from effects._model.site import Where
-from effects.lowering.holders import Extra, find_holder
+from effects.lowering.passes import send
 
 _CHECKED = "effects.bounds_checks"
 
@@ -36,7 +36,9 @@ def with_bounds_checks(params: dict[str, Any], mask: Callable[[dict[str, Any]], 
     def checked(*references: Any) -> list[Any]:
         position, _ = pallas.grid_position(rank)
         prefetched = references[: pallas.num_prefetched(params)]
-        for origin, frame, starts in pallas.block_starts(params, position, prefetched, _with_checks):
+        for origin, frame, starts in pallas.block_starts(
+            params, position, prefetched, lambda jaxpr, args: send(_CHECKS, jaxpr, args)[1]
+        ):
             for axis, (start, size) in enumerate(starts):
                 _check(Where(*frame), f"start of the block of `{origin}`", axis, size, start, None)
         return _with_checks(kernel, references)
@@ -67,27 +69,25 @@ _unchecked: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """A kernel with checks -> the one without."""
 
 
-def _with_checks(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
-    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+class _Checks:
+    """The pass that checks accesses. It sends nothing."""
+
+    def bind(self, eqn: Any, operands: list[Any], consts: Sequence[Any], state: list[Any]) -> Sequence[Any] | None:
         for kind, positions, mask in pallas.accesses(eqn, operands):
             where = Where(*(_jax.user_frame() or ("a line that JAX does not know", 0, "")))
             for axis, size, at in positions:
                 _check(where, kind, axis, size, at, mask)
-        holder = find_holder(eqn.primitive)
-        if holder is None or not any(True for _ in _jax.jaxprs_in(eqn.params)):
-            return _jax.bind(eqn, operands)
+        return None
 
-        def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-            return state, _with_checks(body, args)
-
-        return holder(Extra(eqn.primitive.bind, lambda body, _: _checked(body), run), *operands, **eqn.params)
-
-    return _jax.interpret(jaxpr, args, apply)
+    def enters(self, eqn: Any) -> bool:
+        return any(True for _ in _jax.jaxprs_in(eqn.params))
 
 
-@_jax.weakref_lru_cache
-def _checked(jaxpr: Any) -> Any:
-    return _jax.trace_to_jaxpr(lambda *args: _with_checks(jaxpr, args), jaxpr.in_avals, like=jaxpr)
+_CHECKS = _Checks()
+
+
+def _with_checks(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    return send(_CHECKS, jaxpr, args)[1]
 
 
 def _check(where: Where, what: str, axis: int, size: int, positions: Any, mask: Any) -> None:

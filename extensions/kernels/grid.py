@@ -18,7 +18,7 @@ from effects._jax import pallas
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects.extensions.asynchronous.operation import HostAwait, HostRun
-from effects.lowering.holders import Extra, find_holder
+from effects.lowering.passes import send
 from effects.lowering.summary import summarize
 
 LANES = f"{pallas.HIDDEN}lane "
@@ -66,31 +66,30 @@ def visit_grid(params: dict[str, Any], order: Any) -> tuple[dict[str, Any], Any]
     )
 
 
-def _with_index(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """Evaluates a jaxpr. `consts` are the indices and the sizes along the axes, and the index that effects show, unless
-    they show it already."""
-    rank = len(consts) // 2
+@dataclasses.dataclass(frozen=True)
+class _Grid:
+    """The grid pass. Its constants are the indices and the sizes along the axes, and the index that effects show,
+    unless they show it already."""
 
-    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+    rank: int
+
+    def bind(self, eqn: Any, operands: list[Any], consts: Sequence[Any], state: list[Any]) -> Sequence[Any] | None:
         if eqn.primitive is pallas.program_id_p:
             return [consts[eqn.params["axis"]]]
         if eqn.primitive is pallas.num_programs_p:
-            return [consts[rank + eqn.params["axis"]]]
-        if eqn.primitive is effect_p and len(consts) > 2 * rank:
+            return [consts[self.rank + eqn.params["axis"]]]
+        if eqn.primitive is effect_p and len(consts) > 2 * self.rank:
             return _bind_effect(eqn, operands, consts[-1])
         if isinstance(eqn.params.get("operation"), (HostRun, HostAwait)):
             return _bind_host_operation(eqn, operands)
-        holder = find_holder(eqn.primitive)
-        if holder is None or not any(summarize(inner).needs_grid for inner in _jax.jaxprs_in(eqn.params)):
-            return _jax.bind(eqn, operands)
+        return None
 
-        def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-            return state, _with_index(body, consts, args)
+    def enters(self, eqn: Any) -> bool:
+        return any(summarize(inner).needs_grid for inner in _jax.jaxprs_in(eqn.params))
 
-        extra = Extra(eqn.primitive.bind, lambda body, after: _indexed(body, consts, after), run, consts=consts)
-        return holder(extra, *operands, **eqn.params)
 
-    return _jax.interpret(jaxpr, args, apply)
+def _with_index(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    return send(_Grid(len(consts) // 2), jaxpr, args, consts)[1]
 
 
 def _bind_effect(eqn: Any, operands: Sequence[Any], index: Any) -> Sequence[Any]:
@@ -124,17 +123,4 @@ def _where(active: Any, eqn: Any, operands: Sequence[Any], **changed: Any) -> Se
         lambda *operands: list(eqn.primitive.bind(*operands, **params)),
         lambda *_: [jax.lax.full(var.aval.shape, 0, var.aval.dtype) for var in eqn.outvars],
         *operands,
-    )
-
-
-def _indexed(body: Any, consts: Sequence[Any], after: int) -> Any:
-    del after  # constants come ahead of all else
-    return _indexed_jaxpr(body, tuple(map(_jax.typeof, consts)))
-
-
-@_jax.weakref_lru_cache
-def _indexed_jaxpr(jaxpr: Any, avals: tuple[Any, ...]) -> Any:
-    count = len(avals)
-    return _jax.trace_to_jaxpr(
-        lambda *args: _with_index(jaxpr, args[:count], args[count:]), [*avals, *jaxpr.in_avals], like=jaxpr
     )

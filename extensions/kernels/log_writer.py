@@ -20,7 +20,7 @@ from effects._jax import kernel_logs, pallas
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects.extensions.kernels.log import COUNTS, need_of
-from effects.lowering.holders import Extra, find_holder
+from effects.lowering.passes import send
 from effects.lowering.summary import summarize
 
 MSG_UNSUPPORTED = (
@@ -43,10 +43,19 @@ class LogWriter:
         # Nothing that a branch returns may be a literal for Triton, so the first counts are values of the kernel.
         none = np.int32(0)
         state = [jax.lax.add_p.bind(none, none) for _ in range(COUNTS)]
-        state, outs = _evaluate(jaxpr, self, consts, state, references)
+        state, outs = send(self, jaxpr, references, consts, state)
         for at, count in enumerate(state):
             self.store(consts, np.int32(at), count)
         return outs
+
+    def bind(self, eqn: Any, operands: list[Any], consts: Sequence[Any], state: list[Any]) -> Sequence[Any] | None:
+        if eqn.primitive is not effect_p or eqn.params["site"] not in self.sites:
+            return None
+        state[:] = self.effect(operands, eqn.params["site"], consts, state)
+        return []
+
+    def enters(self, eqn: Any) -> bool:
+        return any(summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params))
 
     def store(self, consts: Sequence[Any], at: Any, value: Any) -> None:
         """Writes words into the row of this program."""
@@ -127,50 +136,3 @@ def _bits_of_first(x: Any) -> Any:
 
 _A_WARPGROUP = (128,)
 """The shape of what the threads of a warpgroup hold one element each of."""
-
-
-def _evaluate(
-    jaxpr: Any, writer: LogWriter, consts: Sequence[Any], state: Sequence[Any], args: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """Evaluates a jaxpr. Returns the state behind it, and its results."""
-    state = list(state)
-
-    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
-        if eqn.primitive is effect_p and eqn.params["site"] in writer.sites:
-            state[:] = writer.effect(operands, eqn.params["site"], consts, state)
-            return []
-        holder = find_holder(eqn.primitive)
-        if holder is None or not any(summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params)):
-            return _jax.bind(eqn, operands)
-        extra = Extra(
-            eqn.primitive.bind,
-            lambda body, after: _rewritten(body, writer, consts, after),
-            lambda body, state, args: _evaluate(body, writer, consts, state, args),
-            consts=consts,
-            state=state,
-        )
-        outs = holder(extra, *operands, **eqn.params)
-        state[:] = extra.state
-        return outs
-
-    outs = _jax.interpret(jaxpr, args, apply)
-    return state, outs
-
-
-def _rewritten(body: Any, writer: LogWriter, consts: Sequence[Any], after: int) -> Any:
-    return _rewritten_jaxpr(body, writer, tuple(map(_jax.typeof, consts)), after)
-
-
-@_jax.weakref_lru_cache
-def _rewritten_jaxpr(jaxpr: Any, writer: LogWriter, avals: tuple[Any, ...], after: int) -> Any:
-    consts, start = len(avals), len(avals) + after
-    end = start + COUNTS
-
-    def rewritten(*args: Any) -> list[Any]:
-        given = [*args[consts:start], *args[end:]]
-        state, outs = _evaluate(jaxpr, writer, args[:consts], args[start:end], given)
-        return [*state, *outs]
-
-    counts = [_jax.ShapedArray((), jnp.int32)] * COUNTS
-    own = jaxpr.in_avals
-    return _jax.trace_to_jaxpr(rewritten, [*avals, *own[:after], *counts, *own[after:]], like=jaxpr)
