@@ -35,7 +35,7 @@ class Attributes:
     """What a handler gets beside operands. Equal ones have equal values of equal types."""
 
     def __init__(self, values: Mapping[str, Any], where: Where):
-        self.values = {name: _take_attribute(value, name, where) for name, value in values.items()}
+        self.values: dict[str, Any] = {name: _take_attribute(value, name, where) for name, value in values.items()}
         self._key = _key_of(self.values)
 
     def __eq__(self, other: object) -> bool:

@@ -26,7 +26,7 @@ MSG_CUSTOM_DERIVATIVE = (
 )
 
 
-custom_call_p = _jax.Primitive("custom_call")
+custom_call_p: _jax.Primitive = _jax.Primitive("custom_call")
 custom_call_p.multiple_results = True
 """(*operands) -> results, those that are scratch memory last. `site` is that of records that the handler publishes.
 

@@ -156,7 +156,7 @@ class Pieces:
     """
 
     def __init__(self, path: str, every: float, write: Callable[[], None]):
-        self.lock = Lock()
+        self.lock: threading.Lock = Lock()
         self._path, self._every, self._do_write = path, every, write
         self._size = 0
         self._timer: Timer | None = None

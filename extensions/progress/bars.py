@@ -410,4 +410,4 @@ class Bars:
                 self._shown.remove(shown)
 
 
-bars = Bars()
+bars: Bars = Bars()

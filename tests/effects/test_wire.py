@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import effects as fx
 from effects import _native as native
 from effects._model import wire as wire
-from tests.helpers import run_python
+from tests.helpers import ROOT, run_python
 
 
 def test_wire_is_the_same_in_both_languages():
@@ -83,3 +84,15 @@ def test_record_says_its_token_in_the_layout_of_the_wire():
     assert [token[wire.INDEX] for token in tokens][:2] == [0, 1]
     assert {wire.thread_of(token[wire.STREAM]) for token in tokens} == {records[0].thread}
     assert not any(wire.in_region(token[wire.PHASE]) for token in tokens)
+
+
+def test_stub_has_what_the_native_module_has():
+    """Type checkers see each function and class of the native module, with its methods, and nothing else."""
+    stub = ast.parse((ROOT / "effects/_native.pyi").read_text())
+    known = {node.name: node for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert set(known) == {name for name in dir(native) if name[0] != "_"}
+    for name, node in known.items():
+        if isinstance(node, ast.ClassDef):
+            members = {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
+            own = {member for member in vars(getattr(native, name)) if member[0] != "_"}
+            assert {member for member in members if member[0] != "_"} == own, name
