@@ -7,7 +7,6 @@ is installed, and most of those use no JAX.
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -115,10 +114,10 @@ def pytest_make_collect_report(
     report = yield
     if (failure := _barrier(collector.config)) is not None:
         if report.outcome == "failed":
-            report.sections.append(("Captured effect errors", _text(failure)))
+            report.sections.append(("Captured effect errors", _text(collector, failure)))
         else:
             report.outcome = "failed"
-            report.longrepr = _text(failure)
+            report.longrepr = _text(collector, failure)
             report.result = []
     return report
 
@@ -145,11 +144,12 @@ def _end(item: pytest.Item, phase: str, *, failed: bool) -> None:
     if failure is not None and not failed:
         raise failure
     if failure is not None:
-        item.add_report_section(phase, "effect errors", _text(failure))
+        item.add_report_section(phase, "effect errors", _text(item, failure))
 
 
 def _barrier(config: pytest.Config) -> BaseException | None:
     """Waits for all effects. Returns what they raised. Where `effects` has not been imported, there are none."""
+    __tracebackhide__ = True
     barrier = getattr(sys.modules.get("effects"), "effects_barrier", None)
     if barrier is None:
         return None
@@ -158,9 +158,10 @@ def _barrier(config: pytest.Config) -> BaseException | None:
     except KeyboardInterrupt:
         raise
     except BaseException as failure:
-        return failure.with_traceback(None)  # where it was raised says nothing; its text and its cause do
+        return failure  # its traceback ends with the line that called the program, which pytest shows
     return None
 
 
-def _text(failure: BaseException) -> str:
-    return "".join(traceback.format_exception(failure))
+def _text(node: pytest.Item | pytest.Collector, failure: BaseException) -> str:
+    failure.__suppress_context__ = True  # the failure beside which it is shown
+    return str(node.repr_failure(pytest.ExceptionInfo.from_exception(failure)))

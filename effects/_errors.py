@@ -13,7 +13,7 @@ class EffectError(RuntimeError):
     The call of the program raises it, if that waits for the effect; else the thread's next call or barrier does.
 
     Attributes:
-        where: The user's line, as `file:line`; empty if it is not known.
+        where: The user's line, as `file:line`, in notebooks as `Cell In[3], line 2`; empty if it is not known.
         function: The name of the jitted function that was called.
         effect: The name of the effect.
         device: The device: its position in `jax.devices()`; -1 if all of the program's devices had it, or if it is not
@@ -42,6 +42,7 @@ class EffectError(RuntimeError):
     _number: int = 0
     _others: tuple[EffectError, ...] = ()
     _more: tuple[int, str] = 0, ""
+    _stack: Any = None  # from where its program was called, until it is raised, if that is kept
 
     @property
     def failures(self) -> tuple[EffectError, ...]:

@@ -30,6 +30,7 @@ from effects.dispatch.draining import stall as stall
 from effects.dispatch.draining import watchdog as watchdog
 from effects.dispatch.draining.background import Workers as Workers
 from effects.dispatch.draining.failure_log import first_of_each_line as first_of_each_line
+from effects.dispatch.draining.failure_log import log_failure as log_failure
 from effects.dispatch.draining.failures import Failures as Failures
 from effects.dispatch.draining.runtime import runtime as runtime
 from effects.dispatch.streams.outputs import may_wait as may_wait

@@ -9,28 +9,68 @@ import sys
 from typing import Any
 
 from effects._config import config
+from effects._jax import ipython_shell, take_stack
 from effects.dispatch.draining.barrier import effects_barrier
+from effects.dispatch.draining.runtime import runtime
+from effects.lowering.native_module import native
 
 
 def follow_cells() -> None:
-    """Has each cell from the present one on end with a barrier, where IPython runs."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
-    if shell is not None:
-        shell.events.register("post_run_cell", _Cells(shell).end)
+    """Has each cell from the present one on end with a barrier, where IPython runs. There, and in tests with our
+    plugin, what is raised after a call has returned shows the line of that call."""
+    if (shell := ipython_shell()) is not None:
+        cells = _Cells(shell)
+        if sys.displayhook is shell.display_trap.hook:
+            sys.displayhook = cells.display
+        shell.display_trap.hook = cells.display
+        shell.showtraceback = cells.show_error
+        shell.events.register("post_run_cell", cells.end)
+    if shell is not None or "effects_pytest" in sys.modules:
+        native.keep_stacks(take_stack)
 
 
 class _Cells:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
+        self._display, self._show_error = shell.display_trap.hook, shell.showtraceback
+
+    def display(self, value: Any) -> None:
+        """Shows the value of an expression, below what the cell's programs print; not if they have failed."""
+        _wait()
+        if config.cells == "go_on" or not runtime.failures.names(runtime.streams.for_plain().thread):
+            self._display(value)
+
+    def show_error(self, *args: Any, **kwargs: Any) -> None:
+        """Shows an exception, below what the cell's programs print; at once if it is an interrupt."""
+        if not isinstance(sys.exception(), KeyboardInterrupt):
+            _wait()
+        self._show_error(*args, **kwargs)
 
     def end(self, result: Any) -> None:
         """Called when the code of a cell has run. `result`: what IPython makes of the cell."""
-        if config.cells == "go_on":
+        raised = result.error_before_exec, result.error_in_exec
+        if config.cells == "go_on" or KeyboardInterrupt in map(type, raised):
             return
         try:
             effects_barrier()
         except BaseException as error:  # an interrupt, too, is the cell's
-            self._shell.showtraceback((type(error), error, error.__traceback__))
-            if result.error_before_exec is None and result.error_in_exec is None:
+            for failure in (error, *getattr(error, "exceptions", ())):
+                failure.__traceback__ = self._lines_of_cell(failure.__traceback__)
+            self._shell.showtraceback((type(error), error, error.__traceback__), tb_offset=0)
+            if raised == (None, None):
                 result.error_in_exec = error
+
+    def _lines_of_cell(self, lines: Any) -> Any:
+        """What of a traceback stands below the functions of IPython's and ours that run cells and end them."""
+        runs = {(code.co_filename, code.co_qualname) for code in (self._shell.run_code.__code__, self.end.__code__)}
+        left = lines
+        while lines is not None:
+            code, lines = lines.tb_frame.f_code, lines.tb_next
+            if (code.co_filename, code.co_qualname) in runs:
+                left = lines
+        return left
+
+
+def _wait() -> None:
+    if config.cells != "go_on":
+        runtime.waiting.for_thread()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from typing import Any
 
 from effects import _errors as errors
 from effects.dispatch.draining.failure_log import SourceLine
@@ -29,6 +30,7 @@ class FailedProgram:
     bytes: int = 0  # held by the exceptions in `kept`
     logged: bool = False  # whether its first failure was
     thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
+    stack: Any = None  # from where it was called, if that is kept
 
     def finish(self, failure: BaseException, ended: bool) -> None:
         """Has a failure say what became of the effects around it. `ended`: whether it has ended the program."""

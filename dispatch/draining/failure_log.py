@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Iterable
 
 from effects import _errors as errors
@@ -23,7 +24,7 @@ def log_failure(failure: BaseException) -> None:
     The record has the attributes of `EffectError`, as far as they are known.
     """
     of = failure if isinstance(failure, errors.EffectError) else errors.EffectError()
-    file, _, line = of.where.rpartition(":")
+    file, line = re.fullmatch(r"(.*?)(?:(?::|, line )(\d+))?", of.where).groups()  # type: ignore[union-attr]
     known = {name: getattr(of, name) for name in ("where", "function", "effect", "device", "lane", "token")}
     cause = failure.__cause__
     caused = (type(cause), cause, cause.__traceback__) if cause is not None and not is_one_line(failure) else None

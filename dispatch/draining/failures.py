@@ -186,7 +186,9 @@ class Failures:
     def _of(self, key: ProgramKey) -> FailedProgram:
         if key not in self.programs:
             stream = self._streams.get(key[0])
-            self.programs[key] = FailedProgram(thread=stream and stream.thread_of(key[1]))
+            self.programs[key] = FailedProgram(
+                thread=stream and stream.thread_of(key[1]), stack=stream and stream.stacks.get(key[1])
+            )
         return self.programs[key]
 
     def names(self, thread: int) -> bool:
@@ -284,7 +286,11 @@ class Failures:
         uninterrupted(lambda: raising.extend(first_of_each_line(take())))
         if not raising:
             return
-        error = raising[0] if len(raising) == 1 else errors.group_of(raising)
+        for failure in raising:
+            if isinstance(failure, errors.EffectError) and failure._stack is not None:
+                failure.__traceback__, failure._stack = _jax.traceback_of(failure._stack), None
+        first = raising[0].__traceback__
+        error = raising[0] if len(raising) == 1 else errors.group_of(raising).with_traceback(first)
         try:
             raise error
         except BaseException as raised:
@@ -353,6 +359,8 @@ class Failures:
         elif program.awaited is not None:
             taken = [program.awaited, *taken]
         for failure in taken:
+            if isinstance(failure, errors.EffectError):
+                failure._stack = program.stack
             if failure is program.first or failure is program.awaited:
                 program.finish(failure, ended=failure is program.awaited)
         for line, failure in {line_of(failure): failure for failure in taken}.items():  # the last of each line

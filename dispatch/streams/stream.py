@@ -58,6 +58,9 @@ class Stream:
     `ProgramTraits`, output token). Whether such a handler has failed has not been looked at. Who dispatches adds; who
     waits for the program, or calls the next one, removes.
 
+    `stacks` is keyed by epoch number: from where the program was called, if native code was told to keep that. The
+    native stream adds, drain threads remove.
+
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
 
@@ -88,6 +91,7 @@ class Stream:
         self.calls: dict[int, Any] = self._native.calls
         self.running: dict[int, tuple[ProgramTraits, Any]] = self._native.running
         self.unsettled: dict[int, tuple[str, ProgramTraits, Any]] = self._native.unsettled
+        self.stacks: dict[int, Any] = self._native.stacks
         self.eager: dict[int, Site] = {}
         self.entering: dict[int, tuple[Any, int]] = {}
         self.is_nested: bool = launching is None
@@ -137,6 +141,8 @@ class Stream:
                 self.running.pop(number, None)
             if self.eager:
                 self.eager.pop(number, None)
+            if self.stacks:
+                self.stacks.pop(number, None)
         native.open_gates(self.thread, first, count)
 
 

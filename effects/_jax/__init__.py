@@ -19,8 +19,10 @@ from effects._jax.core import Tracer as Tracer
 from effects._jax.core import abstract_token as abstract_token
 from effects._jax.core import compiled_with_token as compiled_with_token
 from effects._jax.core import has_state as has_state
+from effects._jax.core import ipython_shell as ipython_shell
 from effects._jax.core import is_reference as is_reference
 from effects._jax.core import is_reference_type as is_reference_type
+from effects._jax.core import named_line as named_line
 from effects._jax.core import physical_aval as physical_aval
 from effects._jax.core import physical_key_data as physical_key_data
 from effects._jax.core import plain_number as plain_number
@@ -188,6 +190,8 @@ from effects._jax.traces import launches_take_threads as launches_take_threads
 from effects._jax.traces import leave_traces as leave_traces
 from effects._jax.traces import outside_of_traces as outside_of_traces
 from effects._jax.traces import runs_now as runs_now
+from effects._jax.traces import take_stack as take_stack
+from effects._jax.traces import traceback_of as traceback_of
 from effects._jax.traces import traced_callers as traced_callers
 from effects._jax.traces import tracers_closed_over as tracers_closed_over
 from effects._jax.traces import with_flat_arguments as with_flat_arguments

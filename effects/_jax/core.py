@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -69,10 +70,25 @@ def tracer_names() -> set[str]:
 
 
 def source_of(*eqns: Any) -> str:
-    """`file:line (function)` of the user's code that made an equation, or if that is not known one of those around it,
-    the innermost first."""
-    found = (source_info_util.summarize(eqn.source_info) for eqn in eqns)
-    return next(filter(None, found), "a line that JAX does not know")
+    """Place and function of the user's code that made an equation, or if that is not known one of those around it, the
+    innermost first."""
+    for eqn in eqns:
+        if (frame := source_info_util.user_frame(eqn.source_info.traceback)) is not None:
+            return f"{named_line(frame.file_name, frame.start_line)} ({frame.function_name})"
+    return "a line that JAX does not know"
+
+
+def named_line(file: str, line: int) -> str:
+    """A line of the user's source, as messages have it: `file:line`, or `Cell In[3], line 2` in a notebook."""
+    shell = ipython_shell()
+    cell = shell and shell.compile.format_code_name(file)
+    return f"{' '.join(cell)}, line {line}" if cell else f"{file}:{line}"
+
+
+def ipython_shell() -> Any:
+    """The shell of IPython, or of a notebook's kernel, if Python runs in one."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
 
 
 def user_frame() -> tuple[str, int, str] | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import os
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -19,6 +19,7 @@ from jax._src import core, source_info_util, traceback_util
 from jax._src import mesh as jax_mesh
 from jax._src.export import _export
 from jax._src.interpreters import partial_eval as pe
+from jax._src.lib import xla_client
 from jax._src.traceback_util import api_boundary as api_boundary
 
 _OUTSIDE_OF_TRACES = (
@@ -159,23 +160,54 @@ def hide_frames(error: BaseException) -> None:
     """Takes our frames from the traceback of an exception on its way to the user, as JAX takes away its own, unless the
     user wants to see them. JAX's `api_boundary` would do it too, and be another function that every call goes through.
     """
-    mode = traceback_util._filtering_mode()
     if (
         not isinstance(error, Exception)
         or error.__traceback__ is None
-        or mode == "off"
+        or traceback_util._filtering_mode() == "off"
         or traceback_util._is_under_reraiser(error)
     ):
         return
-    if mode == "tracebackhide":
-        traceback_util._add_tracebackhide_to_hidden_frames(error.__traceback__)
-        return
-    left = None
-    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        # Of JAX's own files it leaves some out only.
-        if traceback_util.include_frame(frame) and not frame.f_code.co_filename.startswith(_OF_JAX):
-            left = types.TracebackType(left, frame, frame.f_lasti, line)
+    left, lines, entry = None, [], error.__traceback__
+    while entry is not None:
+        lines.append(entry)
+        entry = entry.tb_next
+    for entry in reversed(lines):
+        if _is_users(entry.tb_frame.f_code.co_filename):
+            left = types.TracebackType(left, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     error.with_traceback(left)
+
+
+def _is_users(file: str) -> bool:
+    # Of its own files JAX leaves some out only.
+    return traceback_util.include_filename(file) and not file.startswith(_OF_JAX)
+
+
+take_stack = xla_client.Traceback.get_traceback
+"""Returns the stack of the calling thread: its lines, and none of its variables."""
+
+
+def traceback_of(stack: Any) -> types.TracebackType | None:
+    """The user's lines of a stack, as a traceback, without the outer ones that it shares with the present stack."""
+    lines, present = (
+        [(frame.file_name, frame.line_num) for frame in reversed(each.frames)] for each in (stack, take_stack())
+    )
+    shared = [*itertools.takewhile(lambda both: both[0] == both[1], zip(lines, present, strict=False))]
+    made = None
+    for each in stack.frames[: len(lines) - len(shared)]:
+        if _is_users(each.file_name):
+            frame = _frame_at(each.file_name, each.function_name, each.function_start_line, each.line_num)
+            made = types.TracebackType(made, frame, -1, each.line_num)  # -1: its columns are not known
+    return made
+
+
+def _frame_at(file: str, function: str, start: int, line: int) -> Any:
+    """A frame as it is left where a function has raised at this line."""
+    source = "\n" * (start - 1) + "def f():" + "\n" * (line - start) + " 0 / 0"
+    [code, *_] = compile(source, file, "exec").co_consts
+    try:
+        eval(code.replace(co_name=function.rpartition(".")[2], co_qualname=function))
+    except ZeroDivisionError as error:
+        return error.__traceback__.tb_next.tb_frame  # type: ignore[union-attr]
 
 
 class Refused(NotImplementedError):

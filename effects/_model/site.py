@@ -177,7 +177,7 @@ class Where(_Line):
     callers: tuple[Where, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return _jax.named_line(self.file, self.line)
 
     @property
     def called(self) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import traceback
 
 import jax
 import pytest
 
 import effects as fx
-from tests.internals import runtime
+from tests.internals import log_failure, runtime
 
 HERE = __file__
 
@@ -112,3 +113,25 @@ def test_what_effects_raise_shows_the_users_frames(call, mode):
     assert (shown == {HERE}) == (mode != "off")
     if (cause := caught.value.__cause__) is not None:
         assert [frame.f_code.co_name for frame, _ in traceback.walk_tb(cause.__traceback__)] == ["save"]
+
+
+@pytest.mark.parametrize("call", ["barrier", "next call"])
+def test_what_is_raised_later_shows_the_line_of_its_call(call):
+    """Below the line that raises it; after that, no stack is kept."""
+    with pytest.raises(fx.EffectError) as caught:
+        RAISING[call]()
+    first = RAISING[call].__code__.co_firstlineno
+    raising, called = [(f.f_code.co_name, line) for f, line in traceback.walk_tb(caught.value.__traceback__)][-2:]
+    assert called == (RAISING[call].__name__, first + 1) and raising[1] > first + 1
+    fx.effects_barrier(all_threads=True, timeout=60)
+    assert not any(stream.stacks for stream in runtime.streams.all())
+    assert pickle.loads(pickle.dumps(caught.value)).where == caught.value.where
+
+
+def test_failure_in_a_cell_is_logged_with_its_line(caplog):
+    """The log record has the cell as its file."""
+    failure = fx.EffectError("failed")
+    failure.where = "Cell In[4], line 3"
+    log_failure(failure)
+    [record] = caplog.records
+    assert (record.pathname, record.lineno) == ("Cell In[4]", 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -111,8 +112,21 @@ class Notebook:
         self._process.wait()
 
 
-def execute(*cells):
+def execute(*cells, allow_errors=False):
     """Executes a notebook as a program does. Returns the outputs below each cell."""
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(made, timeout=240, resources={"metadata": {"path": str(ROOT)}}).execute()
+    resources = {"metadata": {"path": str(ROOT)}}
+    nbclient.NotebookClient(made, timeout=240, allow_errors=allow_errors, resources=resources).execute()
     return [cell.outputs for cell in made.cells]
+
+
+def read(outputs):
+    """The outputs below a cell, as a person reads them."""
+    return "\n".join(_READ[output.output_type](output) for output in outputs)
+
+
+_READ = {
+    "stream": lambda output: output.text.rstrip("\n"),
+    "execute_result": lambda output: f"Out: {output.data['text/plain']}",
+    "error": lambda output: re.sub(r"\x1b\[[\d;]*m", "", "\n".join(output.traceback)).lstrip("-\n"),
+}

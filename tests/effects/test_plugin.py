@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import tomllib
 
 import pytest
@@ -283,6 +284,117 @@ def test_error_says_where(suite, test, phase, value):
     assert "EffectError" in error and f"test_suite.py:{line}" in error
     assert f"ValueError: no {value}" in error
     assert "effects_barrier" not in error  # how it came out is of no interest
+
+
+CHECKS = """
+import unittest
+import jax, pytest
+import effects as fx
+
+@fx.jit
+def step(x):
+    fx.check(x > 0, "x became {}", x)
+
+@fx.jit
+def two(x):
+    fx.check(x > 0, "x became {}", x)
+    fx.check(x > 1, "x stayed {}", x)
+
+def helper(x):
+    step(x)  # by helper
+
+@pytest.fixture
+def fails():
+    step(-1)  # of fixture
+
+def test_call():
+    step(1)
+    step(-1)  # of call
+    x = 1
+
+def test_helper():
+    helper(-1)
+
+def test_loop():
+    for x in (1, -1, 1):
+        step(x)  # of loop
+
+def test_barrier():
+    step(-1)  # before barrier
+    fx.effects_barrier()
+
+def test_fixture(fails):
+    pass
+
+def test_two():
+    two(-1)  # of two
+
+def test_beside():
+    step(-1)  # beside
+    assert 1 == 2
+
+class TestCase(unittest.TestCase):
+    def test_unit(self):
+        step(-1)  # of unittest
+
+def test_of_jax():
+    jax.jit(lambda x: fx.check(x > 0, "x became {}", x))(-1)  # of JAX
+"""
+
+
+@pytest.fixture(scope="module")
+def checks(tmp_path_factory):
+    files = {"test_suite.py": CHECKS, "test_module.py": CHECKS.split("def test")[0] + "step(-1)  # of module\n"}
+    return Suite(tmp_path_factory.mktemp("checks"), files, "--continue-on-collection-errors", imports=True)
+
+
+def line_of(text):
+    (line,) = [number for number, line in enumerate(CHECKS.splitlines(), 1) if line.endswith(f"# {text}")]
+    return line
+
+
+@pytest.mark.parametrize(
+    "test, phase, text",
+    [
+        ("test_call", "call", "of call"),
+        ("test_helper", "call", "by helper"),
+        ("test_loop", "call", "of loop"),
+        ("test_barrier", "call", "before barrier"),
+        ("test_fixture", "setup", "of fixture"),
+        ("TestCase::test_unit", "call", "of unittest"),
+    ],
+)
+def test_failed_check_is_reported_at_the_line_of_its_call(checks, test, phase, text):
+    """The report ends with the line that called the program, and names no file but the user's."""
+    error = checks.report(test, phase).error
+    assert error.splitlines()[-1] == f"test_suite.py:{line_of(text)}: CheckError"
+    assert f"# {text}\nE  " in error and "CheckError: x became -1" in error
+    assert set(re.findall(r"[\w.]+\.py", error)) == {"test_suite.py"}
+    assert len(error.splitlines()) <= 20
+
+
+def test_failures_at_several_lines_have_the_line_of_their_call(checks):
+    """pytest writes exception groups as Python does."""
+    error = checks.report("test_two").error
+    lines = re.findall(r'File "(?:.*/)?(.*?)", line (\d+), in (\w+)', error)
+    assert lines == 3 * [("test_suite.py", str(line_of("of two")), "test_two")]
+
+
+def test_failed_check_beside_a_failure_has_the_line_of_its_call(checks):
+    """The test's own failure is not shown a second time there."""
+    beside = checks.report("test_beside").sections["Captured effect errors call"]
+    assert beside.splitlines()[-1] == f"test_suite.py:{line_of('beside')}: CheckError"
+    assert "assert 1 == 2" not in beside
+
+
+def test_failed_check_of_a_module_has_the_line_of_its_call(checks):
+    assert re.search(r"test_module\.py:\d+: in <module>\n    step\(-1\)  # of module\nE   .*x became -1", checks.stdout)
+
+
+def test_failed_check_of_a_program_of_jax_has_its_own_line(checks):
+    """JAX does not say where its program was called."""
+    error = checks.report("test_of_jax").error
+    assert re.search(rf"x became -1 \(.*test_suite\.py:{line_of('of JAX')}, ", error)
 
 
 def test_several_errors_of_a_test_are_all_told(suite):

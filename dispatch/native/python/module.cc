@@ -120,6 +120,7 @@ NB_MODULE(_native, m) {
       .def_ro("calls", &Stream::calls)
       .def_ro("running", &Stream::running)
       .def_ro("unsettled", &Stream::unsettled)
+      .def_ro("stacks", &Stream::stacks)
       .def_ro("dispatching", &Stream::dispatching)
       .def("set_here", [](Stream &stream) { Stream::here() = &stream; })
       .def_ro("newest_calling", &Stream::newest_calling)
@@ -136,6 +137,7 @@ NB_MODULE(_native, m) {
       .def("call_plain", [](Stream &stream, Caller &caller, nb::handle plain, nb::tuple args, nb::dict kwargs) {
         return stream.call_plain(caller, plain, args, kwargs);
       });
+  m.def("keep_stacks", [](nb::object take) { Stream::take_stack() = take.release().ptr(); });
   m.def("forget_stream_here", [] { Stream::here() = nullptr; });
   m.def("is_nested", [] { return IsNestedThread(); });
   m.def("set_nested", [](bool value) { IsNestedThread() = value; });

@@ -58,6 +58,11 @@ Stream *&Stream::here() {
   return stream;
 }
 
+PyObject *&Stream::take_stack() {
+  static PyObject *take = nullptr;
+  return take;
+}
+
 bool &IsNestedThread() {
   static thread_local bool is_nested = false;
   return is_nested;
@@ -85,6 +90,7 @@ uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
   const nb::int_ key(number);
   dispatching.append(key);
   calls[key] = call;
+  if (take_stack() != nullptr) stacks[key] = nb::handle(take_stack())();
   return number;
 }
 

@@ -41,6 +41,7 @@ public:
   nb::dict calls;              // by epoch
   nb::dict running;            // by epoch
   nb::dict unsettled;          // by epoch
+  nb::dict stacks;             // by epoch: from where the program was called, where `take_stack` says it
   nb::list dispatching;        // the numbers of epochs whose calls have not returned, if it is one thread's
   int64_t newest_calling = -1; // the number of the newest epoch whose program calls back
 
@@ -65,6 +66,9 @@ public:
   // The stream of the calling thread, as Python has said; null if there is none, or it is not one thread's. Python
   // keeps it for as long as the thread lives.
   static Stream *&here();
+
+  // What returns the stack of the calling thread, at every call; null: none does.
+  static PyObject *&take_stack();
 
   // Whether a program of any stream's has called handlers that have not been looked at.
   static bool any_unsettled();
