@@ -107,7 +107,6 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}
     closes = bool(keys) and last_record_closes(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes), once=True)
-    runtime.start()
     names = tuple(sorted({effect.name for effect in summary.effects}))
     awaits, calls = summary.awaits_results, bool(summary.handlers)
     called = tuple(sorted(f"`{site.content.title}` at {site.where}" for site in summary.handlers))

@@ -18,7 +18,7 @@ from effects._model.record import Records
 from effects._model.site import Site
 from effects._model.wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.draining.answers import DirectCallsHost, answer_with, left_of
-from effects.dispatch.draining.background import uninterrupted
+from effects.dispatch.draining.background import in_main_thread, uninterrupted
 from effects.dispatch.draining.beside import Beside
 from effects.dispatch.draining.failures import Failures, ProgramKey
 from effects.dispatch.draining.left_out import LeftOut
@@ -80,7 +80,7 @@ class Drain:
         )
         self._direct = native.DirectCalls(host, _PATIENCE)
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
-        self.given_up: LeftOut | None = None  # since the user has interrupted the end of the process: what is left
+        self.given_up: LeftOut | None = None  # once the end of the process leaves effects out: which
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
         self._watch, self._other_devices = (
@@ -140,7 +140,7 @@ class Drain:
         return True
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Ends the threads after what was published has been replayed. Returns whether they have ended in time."""
+        """Ends the threads. Returns whether they have ended in time."""
         native.stop()
         deadline = None if timeout is None else monotonic() + timeout
         while threads := [thread for thread in self._threads if thread.is_alive()]:  # one may start another
@@ -175,10 +175,12 @@ class Drain:
             return True
         if self._writes == threading.get_ident():
             raise RuntimeError(MSG_OUTPUT_WAITS)
-        return native.wait(done, timeout, native.is_nested(), for_untracked)
+        return native.wait(lambda: done() or self.ended, timeout, native.is_nested(), for_untracked)
 
     def finish(self, done: Callable[[], bool]) -> None:
-        """After the threads have ended: replays what came since, in the calling thread."""
+        """After the threads have ended: replays what came since, in the thread of exit handlers. No other waits."""
+        if not in_main_thread():
+            return
         with self._streams.nested_here() as nested:
             while not done():
                 _, replayed, _ = self._step(self._settle(nested), nested.calls)
@@ -199,9 +201,9 @@ class Drain:
         self._watch.count_out_this_thread()
         leads = False
         while not leads and native.stand_by():
-            leads, replayed, stopped = True, False, False
-            while leads and (replayed or not stopped):
-                leads, replayed, stopped = self._step(settle, nested.calls)
+            leads, stopped = True, False
+            while leads and not stopped:
+                leads, _, stopped = self._step(settle, nested.calls)
         del self._nested[threading.get_ident()]
         if leads:
             native.leave()

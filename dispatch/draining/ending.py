@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from effects.dispatch.draining.background import finish_interrupted, uninterrupted
 from effects.dispatch.draining.drain import Drain
-from effects.dispatch.draining.left_out import shown_list
+from effects.dispatch.draining.left_out import LeftOut, shown_list
 from effects.dispatch.draining.waiting import Waiting
 
 MSG_WAITS = (
@@ -18,6 +18,11 @@ MSG_WAITS = (
 MSG_GIVEN_UP = (
     "Interrupted while the process ended: {total} effects were given up{where}{running}{unended}. A process that ends "
     "carries out all effects that were issued before, unless it is interrupted. Let it wait, if they matter."
+)
+
+MSG_LEFT_OUT = (
+    "Effects of other threads were left out while the process ended: {left_out}. The process waits for what was issued "
+    "before. End such threads first, if these effects matter."
 )
 
 _QUIET = 3.0
@@ -59,12 +64,14 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
         _wait(waiting)
         if said := uninterrupted(drain.beside.end_untracked):
             _tell(said)
-            _wait(waiting)
-        if not (drain.beside.wait(_QUIET) and drain.stop(_QUIET)):
-            functions = shown_list(drain.functions())
-            _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=functions or "what other threads' calls wait for"))
-            drain.beside.wait(None)
-            drain.stop()
+        _finish(drain, drain.beside.wait)
+        _wait(waiting)
+        waiting.for_thread(_QUIET)  # with order="process" our effects may come after a call that does not return
+        drain.given_up = LeftOut()  # of what comes now: other threads may go on forever
+        _finish(drain, drain.stop)
+        if drain.given_up:
+            _tell(MSG_LEFT_OUT.format(left_out=drain.given_up.by_line()))
+        drain.given_up = None  # what exit handlers issue is carried out
     except KeyboardInterrupt:
         try:
             left_out = drain.give_up(_PATIENCE)
@@ -91,6 +98,13 @@ def _wait(waiting: Waiting) -> None:
     if outstanding := waiting.for_all(_QUIET):
         _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=shown_list(outstanding)))
         waiting.for_all()
+
+
+def _finish(drain: Drain, wait: Callable[[float | None], bool]) -> None:
+    if not wait(_QUIET):
+        functions = shown_list(drain.functions())
+        _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=functions or "what other threads' calls wait for"))
+        wait(None)
 
 
 def _tell(text: str) -> None:

@@ -34,6 +34,7 @@ def f(n):
     def body(i, _):
         fx.callback(interrupt, None, i)
         fx.print("line {}", i)
+        fx.log("line", i=i)
     jax.lax.fori_loop(0, n, body, None)
 """
 
@@ -49,8 +50,8 @@ def test_interrupt_gives_up_what_is_queued():
     )
     assert done.returncode == 130, done.stderr
     assert done.stdout == ""
-    assert "99 effects were given up: " in done.stderr, done.stderr
-    assert "50 `print` at " in done.stderr and "49 `callback` at " in done.stderr
+    assert "149 effects were given up: " in done.stderr, done.stderr
+    assert all(f"{count} at " in done.stderr for count in ("50 `print`", "50 `log`", "49 `callback`"))
     assert "Traceback" not in done.stderr
 
 
@@ -61,7 +62,7 @@ def test_interrupt_does_not_wait_for_what_never_ends():
         timeout=60,
     )
     assert done.returncode == 130, done.stderr
-    assert "99 effects were given up: " in done.stderr, done.stderr
+    assert "149 effects were given up: " in done.stderr, done.stderr
     assert "this had not returned: " in done.stderr and "interrupt" in done.stderr
 
 
@@ -168,3 +169,45 @@ def test_what_was_never_done_is_shown_and_said():
     assert (
         "1 asynchronous operation of programs outside `fx.jit` was started and never done, the first at" in done.stderr
     )
+
+
+@pytest.mark.parametrize("order", ["thread", "process"])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_daemon_thread_that_goes_on_does_not_keep_the_process_from_ending(order, devices):
+    """What was issued before is shown; what the thread issues while the process ends is left out at some point, and
+    counted. An exit handler that comes later may join the thread, which waits for nothing any more."""
+    done = run_python(
+        "import atexit, faulthandler, itertools, threading\n"
+        "faulthandler.dump_traceback_later(80, exit=True)\n"
+        "over, progress = threading.Event(), threading.Semaphore(0)\n"
+        "def end():\n"
+        "    before = issued[-1]\n"
+        "    while issued[-1] < before + 2: progress.acquire()\n"
+        "    over.set(); thread.join()\n"
+        "atexit.register(end)\n"
+        "import effects as fx\n"
+        "in_program = fx.jit(lambda x: fx.print('program {}', x))\n"
+        "issued = []\n"
+        "def run():\n"
+        "    for i in itertools.count():\n"
+        "        fx.print('eager {}', i)\n"
+        "        if i % 10 == 0: in_program(i)\n"
+        "        if i % 100 == 0: fx.effects_barrier()\n"
+        "        issued.append(i); progress.release()\n"
+        "        if over.is_set(): break\n"
+        "in_program(-1)\n"
+        "thread = threading.Thread(target=run, daemon=True)\n"
+        "thread.start()\n"
+        "for _ in range(300): progress.acquire()\n"
+        "in_program(-2)\n",
+        env={"EFFECTS_ORDER": order, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
+        timeout=100,
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-3000:]
+    shown = [tuple(line.split()) for line in done.stdout.splitlines()]
+    eager, programs = ([int(number) for kind, number in shown if kind == which] for which in ("eager", "program"))
+    assert eager[:300] == [*range(300)] and eager == sorted(eager)
+    assert [number for number in programs if number < 0] == [-1, -2]
+    if order == "thread":  # else what the main thread waits for at its very end comes behind what the other has issued
+        assert eager == [*range(len(eager))]
+        assert "effects that were issued while the process ended are lost" in done.stderr

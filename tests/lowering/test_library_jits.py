@@ -97,7 +97,7 @@ def test_equinox_methods_donation_and_lowering(lines):
     model = Model(jnp.eye(2))
     assert lines(lambda: model(jnp.ones(2))) == ["called [1. 1.]"]
     x = jnp.ones(4)
-    donates = fx.filter_jit(lambda x: (fx.print("{}", x[0]), x + 1)[1], donate="all")
+    donates = fx.filter_jit(donate="all")(lambda x: (fx.print("{}", x[0]), x + 1)[1])
     assert lines(donates, x) == ["1.0"] and x.is_deleted()
     compiled = fx.filter_jit(lambda x, s: (fx.print("{} {s}", x, s=s), x)[1]).lower(jnp.float32(1), "a").compile()
     assert lines(compiled, jnp.float32(3), "a") == ["3.0 a"]

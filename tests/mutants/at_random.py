@@ -24,6 +24,9 @@ TESTS = {  # by folder of the product: the files of tests that are to notice sli
         *("tests/effects/callback/test_*.py", "tests/dispatch/**/test_*.py"),
     ),
     "dispatch/draining": ("tests/dispatch/**/test_*.py", "tests/effects/**/test_*.py"),
+    "dispatch/calling": (
+        *("tests/dispatch/**/test_*.py", "tests/lowering/custom_call/test_*.py", "tests/lowering/test_library_jits.py"),
+    ),
     "dispatch": ("tests/dispatch/**/test_*.py",),
     "effects": ("tests/effects/**/test_*.py",),
 }

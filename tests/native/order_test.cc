@@ -275,6 +275,7 @@ TEST(test_replicated_unordered_records_leave_once) {
     play.open(1, 0);
     for (const int32_t device : {first, 0, 1, 2}) CHECK(play.unordered_of_all(1, 0, device));
     CHECK_SEEN(play.take(), {"u1.0.0.0", "u1.0.0.0"}); // the first one's two
+    CHECK_EQ(play.order.take_discarded(), uint64_t{2});
   }
 }
 

@@ -25,16 +25,17 @@ uint64_t Untaken() {
   return publisher().count_published().records - stats.released.load() - stats.dropped.load() - stats.discarded.load();
 }
 
-// Says how many of those exit handlers have issued since the drain ended. Returns whether there are any.
+// Says how many were issued since the drain ended. Returns whether any may be an exit handler's: calls of ours wait for
+// their effects there, so they are of a program that JAX dispatched.
 bool TellLost() {
   if (publisher().refuses()) return false; // a forked child, in which another thread may have had a lock
   const auto lost = static_cast<int64_t>(Untaken() - untaken_before.load());
   if (lost <= 0) return false;
   std::fprintf(stderr,
                "%" PRId64 " effects that were issued while the process ended are lost: nothing replays them any more. "
-               "Call `fx.effects_barrier()` in the exit handler that issues them.\n",
+               "Call `fx.effects_barrier()` in the exit handler that issues them, or end the thread that does.\n",
                lost);
-  return true;
+  return publisher().untracked_published.load() != progress().untracked_released();
 }
 
 void End(int status) {

@@ -28,7 +28,7 @@ SLIPS = (
     Slip(
         "kernels.number_of_programs",
         GRID,
-        'return [consts[rank + eqn.params["axis"]]]',
+        'return [consts[self.rank + eqn.params["axis"]]]',
         'return [consts[eqn.params["axis"]]]',
         "`pl.num_programs` is `pl.program_id`.",
         _in("simulated", "dynamic_grid"),
@@ -116,7 +116,7 @@ SLIPS = (
     Slip(
         "kernels.count_behind_a_branch",
         LOG_PASS,
-        "        state[:] = extra.state\n",
+        "    now[:] = extra.state\n",
         "        state[:] = [*state]\n",
         "Effects behind a branch or a loop are written over those in it.",
         _in("logs", "a_log_gives_what_the_simulation_gives"),
