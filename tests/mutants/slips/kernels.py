@@ -115,9 +115,9 @@ SLIPS = (
     ),
     Slip(
         "kernels.count_behind_a_branch",
-        LOG_PASS,
+        "lowering/passes.py",
         "    now[:] = extra.state\n",
-        "        state[:] = [*state]\n",
+        "    now[:] = [*now]\n",
         "Effects behind a branch or a loop are written over those in it.",
         _in("logs", "a_log_gives_what_the_simulation_gives"),
     ),
