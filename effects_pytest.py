@@ -79,7 +79,7 @@ class _LogOfPrograms(pytest.LogCaptureFixture):  # type: ignore[misc]  # pytest 
 
 def _wait(config: pytest.Config) -> None:
     """Waits for the effects of the test's thread. What they raise, the end of the phase reports."""
-    runtime = getattr(sys.modules.get("effects.dispatch.draining.runtime"), "runtime", None)
+    runtime = getattr(sys.modules.get("effects.dispatch.runtime.runtime"), "runtime", None)
     if runtime is not None:
         runtime.waiting.for_thread(config.stash[_timeout])
 

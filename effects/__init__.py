@@ -41,12 +41,12 @@ from effects._model.registry import Effect as Effect
 from effects._model.registry import register_effect as register_effect
 from effects._model.registry import registered_effects as registered_effects
 from effects.dispatch.calling.jit import jit as jit
-from effects.dispatch.draining.barrier import effects_barrier as effects_barrier
-from effects.dispatch.draining.cells import follow_cells as _follow_cells
-from effects.dispatch.draining.observe import add_handler as add_handler
-from effects.dispatch.draining.observe import capture as capture
-from effects.dispatch.draining.observe import remove_handler as remove_handler
-from effects.dispatch.draining.stats import stats as stats
+from effects.dispatch.runtime.barrier import effects_barrier as effects_barrier
+from effects.dispatch.runtime.cells import follow_cells as _follow_cells
+from effects.dispatch.runtime.observe import add_handler as add_handler
+from effects.dispatch.runtime.observe import capture as capture
+from effects.dispatch.runtime.observe import remove_handler as remove_handler
+from effects.dispatch.runtime.runtime import stats as stats
 
 if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects import asynchronous as asynchronous

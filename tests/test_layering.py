@@ -15,8 +15,7 @@ PACKAGES = ["effects", "lowering", "dispatch", "extensions"]
 LAYERS = [
     "effects",
     "effects.lowering",
-    "effects.dispatch.streams",
-    "effects.dispatch.draining",
+    "effects.dispatch.runtime",
     "effects.dispatch.calling",
     "effects.dispatch",
     "effects.extensions",

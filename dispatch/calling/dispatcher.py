@@ -26,11 +26,11 @@ from effects._jax import (
 )
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.programs import ELSEWHERE
-from effects.dispatch.draining.barrier import effects_barrier
-from effects.dispatch.draining.logs import outgrown
-from effects.dispatch.draining.output_tokens import failure_in, failures_of
-from effects.dispatch.draining.runtime import runtime
-from effects.dispatch.streams.stream import Stream, several_devices
+from effects.dispatch.runtime.barrier import effects_barrier
+from effects.dispatch.runtime.output_tokens import failure_in, failures_of
+from effects.dispatch.runtime.parts import outgrown
+from effects.dispatch.runtime.runtime import runtime
+from effects.dispatch.runtime.streams import Stream, several_devices
 from effects.lowering.native_module import native
 from effects.lowering.others import others
 from effects.lowering.record import TOKEN_NAME

@@ -6,21 +6,19 @@ import copy
 import functools
 import types
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 
+from effects import _jax
 from effects._jax import api_boundary, patches
-from effects.dispatch.calling.compiled_by_libraries import with_program_of_ours
+from effects._model.wire import ProgramTraits
 from effects.dispatch.calling.dispatcher import Dispatcher
-from effects.dispatch.calling.options import JitOptions
-from effects.dispatch.calling.programs import programs_of
-from effects.dispatch.calling.threaded import runtime_token_for, trace
+from effects.dispatch.calling.programs import JitOptions, programs_of, runtime_token_for, trace, with_program_of_ours
+from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.others import others
-
-if TYPE_CHECKING:
-    from effects.dispatch.calling.stages import Lowered, Traced
+from effects.lowering.summary import summarize
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -107,7 +105,6 @@ class JitFunction(Dispatcher[P, R]):
     @api_boundary
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """As `jax.jit(f).lower`: the program for these arguments, tokens included, not yet compiled."""
-        from effects.dispatch.calling.stages import Lowered
 
         token = runtime_token_for(args, kwargs)
         return Lowered(self, self._threaded.trace(token, *args, **kwargs).lower())
@@ -115,7 +112,6 @@ class JitFunction(Dispatcher[P, R]):
     @api_boundary
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         """As `jax.jit(f).trace`: the function's jaxpr for these arguments, as the user wrote it."""
-        from effects.dispatch.calling.stages import Traced
 
         return Traced(self, trace(self._without_tokens, args, kwargs), args, kwargs)
 
@@ -173,3 +169,170 @@ def _eval_shape_as_of_jit(eval_shape: Any) -> Any:
 
     of_jitted.__module__ = __name__
     return of_jitted
+
+
+# Compiled programs. They are JAX's own objects, around an executable of ours.
+#
+# JAX describes and calls a compiled function by its executable, and `jax.experimental.serialize_executable` takes it
+# apart and puts it together in another process. An `Executable` is that of the user's function: it supplies the runtime
+# token, here and there.
+
+
+class Executable:
+    """JAX's executable of a threaded function, as that of the function without tokens."""
+
+    def __init__(
+        self, threaded: Any, traits: Sequence[ProgramTraits], name: str, num_constants: int, whole: Any = None
+    ):
+        """`num_constants`: how many constants of the program come ahead of the token. `whole`: JAX's compiled function
+        with the token, which alone can take values of JAX's experimental "hijax" types, if it has such."""
+        self._threaded = threaded
+        self._made_with = traits, name, num_constants
+        self._whole = whole
+
+    def create_cpp_call(self, params: Any) -> Dispatcher[..., Any]:
+        """What JAX calls with the user's arguments."""
+        traits, name, _ = self._made_with
+        whole = self._whole or _jax.compiled_with_token(self._threaded, params, dict.fromkeys(traits, 0))
+        return _Call(name, whole, any(of_program.awaits_results for of_program in traits), params)
+
+    @property
+    def _unloaded_executable(self) -> Unloaded | None:
+        unloaded = getattr(self._threaded, "_unloaded_executable", None)
+        return None if unloaded is None else Unloaded(unloaded, *self._made_with)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._threaded, name)
+        traits, _, token = self._made_with  # it is the argument of this number
+        kept = self._threaded._kept_var_idx
+        if name in _INPUTS:
+            return [*value[:token], *value[token + (token in kept) :]]
+        if name in _OUTPUTS:
+            return value[: len(value) - len(traits)]
+        if name == "_all_args_info" and value is not None:
+            return value._replace(in_avals=[*value.in_avals[:token], *value.in_avals[token + 1 :]])
+        if name == "_kept_var_idx":
+            return {i - (i > token) for i in kept if i != token}
+        return value
+
+
+_INPUTS = ("in_avals", "_in_shardings", "_xla_in_layouts", "_dispatch_in_layouts")
+"""What an executable says of those of its inputs that it uses."""
+
+_OUTPUTS = ("out_avals", "_out_shardings", "_xla_out_layouts")
+
+
+class _Call(Dispatcher[..., Any]):
+    """The call of a compiled program."""
+
+    def __init__(self, name: str, compiled: Any, awaits_results: bool, params: Any):
+        super().__init__(name, self._call_elsewhere, compiled, lambda args, kwargs: awaits_results)
+        self._params = params._replace(executable=self)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError:
+            if jax.tree.structure((args, kwargs)) == self._params.in_tree:
+                raise
+        return self._call_elsewhere(*args, **kwargs)  # JAX says what differs, and does not count the token
+
+    def _call_elsewhere(self, /, *args: Any, **kwargs: Any) -> Any:
+        """In a trace, or without jit: JAX refuses tracers, and else calls `call`."""
+        return jax.stages.Compiled.call(self._params, *args, **kwargs)[0]
+
+    def call(self, *flat: Any) -> list[Any]:
+        args, kwargs = jax.tree.unflatten(self._params.in_tree, flat[len(self._params.const_args) :])
+        with _jax.outside_of_traces():
+            return jax.tree.leaves(self(*args, **kwargs))
+
+
+class Unloaded:
+    """What is pickled of an `Executable`."""
+
+    def __init__(self, threaded: Any, traits: Sequence[ProgramTraits], name: str, num_constants: int):
+        self._threaded = threaded
+        self._made_with = traits, name, num_constants
+
+    @property
+    def mut(self) -> Any:
+        return self._threaded.mut
+
+    def load(self) -> Executable:
+        runtime.start()
+        return Executable(self._threaded.load(), *self._made_with)
+
+
+# Stages of compilation: what `trace`, `lower` and `compile` of a jitted function return.
+
+MSG_JAX_EXPORT = (
+    "`jax.export` was given `{program}`, which `fx.jit` compiled. It knows nothing of the tokens that such a function "
+    "takes and returns. Write `fx.export` in place of `jax.export.export`."
+)
+
+
+class _Stage:
+    """A stage of compilation: JAX's own object, with what differs."""
+
+    def __init__(self, function: Dispatcher[..., Any], stage: Any):
+        self._function = function
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+
+class Traced(_Stage):
+    """What `fx.jit(f).trace` returns."""
+
+    def __init__(self, function: Dispatcher[..., Any], stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        super().__init__(function, stage)
+        self._arguments = args, kwargs
+
+    def lower(self, **options: Any) -> Lowered:
+        if "_private_parameters" in options:  # of `jax.export`, which would take the tokens for arguments
+            if not summarize(self._stage.jaxpr).effects:
+                return self._stage.lower(**options)
+            raise NotImplementedError(MSG_JAX_EXPORT.format(program=self._function._name))
+        args, kwargs = self._arguments
+        threaded = self._function._threaded.trace(runtime_token_for(args, kwargs), *args, **kwargs)
+        return Lowered(self._function, threaded.lower(**options))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._stage(*args, **kwargs)
+
+
+class _ThreadedStage(_Stage):
+    """A stage of the threaded function, without the tokens among what it says of inputs and outputs."""
+
+    _INPUTS = ("args_info", "in_avals", "input_shardings", "input_formats")
+    _OUTPUTS = ("out_info", "output_shardings", "output_formats")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "in_tree":
+            return _jax.without_first_argument(self._stage.in_tree)
+        if name == "out_tree":
+            return self._stage.out_tree.children()[0]
+        value = getattr(self._stage, name)
+        if name in self._INPUTS:
+            (_, *args), kwargs = value
+            return tuple(args), kwargs
+        if name in self._OUTPUTS:
+            return value[0]
+        if name == "donate_argnums":
+            return tuple(n - 1 for n in value)
+        return value
+
+
+class Lowered(_ThreadedStage):
+    """What `fx.jit(f).lower` returns."""
+
+    def compile(self, *args: Any, **options: Any) -> jax.stages.Compiled:
+        """As `jax.stages.Lowered.compile`: JAX's own object, which is called with the arguments."""
+        compiled = self._stage.compile(*args, **options)
+        constants = compiled._params.const_args
+        _, output_tokens = compiled.out_tree.children()
+        traits = tuple(output_tokens.node_data()[1])
+        whole = compiled if compiled._params.is_high else None
+        executable = Executable(compiled._executable, traits, self._function._name, len(constants), whole)
+        return jax.stages.Compiled(executable, constants, self.args_info, self.out_tree, compiled._no_kwargs)  # type: ignore

@@ -6,20 +6,303 @@ and returns `ELSEWHERE` where the other is to be called. Neither then has a fast
 
 from __future__ import annotations
 
+import copy
 import functools
+import inspect
+import sys
+import warnings
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypedDict
 
 import jax
+import numpy as np
 
 from effects import _jax
-from effects.dispatch.calling.compiled_by_libraries import call_and_warn
-from effects.dispatch.calling.options import jit_with_tokens, signature_of
-from effects.dispatch.calling.threaded import checked_jaxpr, make_threaded, trace
-from effects.dispatch.draining.runtime import runtime
+from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
+from effects._model.wire import TOKEN_LENGTH, ProgramTraits, domain_number
+from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.others import others
+from effects.lowering.record import TOKEN_NAME, Edges, close_p, gate_p, record_p
 from effects.lowering.summary import Summary, summarize
+from effects.lowering.thread import last_record_closes, passes_of, thread_tokens
+from effects.lowering.tokens import token_key, token_keys
+
+# `jax.jit` with a runtime token ahead of the arguments and output tokens behind the results.
+
+
+class JitOptions(TypedDict, total=False):
+    """The options of `jax.jit`, for type checkers."""
+
+    in_shardings: Any
+    out_shardings: Any
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Iterable[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Iterable[str] | None
+    keep_unused: bool
+    device: Any
+    backend: str | None
+    inline: Any
+    compiler_options: dict[str, Any] | None
+
+
+def jit_with_tokens(
+    threaded: Callable[..., Any], jitted: Any, options: dict[str, Any], jit: Callable[..., Any] = jax.jit
+) -> Any:
+    """Jits a function of (runtime token, *args) that returns (results, output tokens).
+
+    Args:
+        threaded: The function.
+        jitted: What `jax.jit` has made of the function without tokens, from these options.
+        options: The options.
+        jit: What jits it, with the options for the function with tokens.
+    """
+    shifted = {**options, **(arguments := arguments_of_jit(jitted))}
+    for name in ("static_argnums", "donate_argnums"):
+        shifted[name] = tuple(n + 1 if n >= 0 else n for n in arguments[name])
+    if options.get("out_shardings") is not None:
+        shifted["out_shardings"] = (options["out_shardings"], None)
+    given = options.get("in_shardings")
+    if given is None:
+        return jit(threaded, **shifted)
+    if isinstance(given, (tuple, list)):
+        return jit(threaded, **{**shifted, "in_shardings": (None, *given)})
+    return _OneSharding(threaded, frozenset(arguments["static_argnums"]), given, shifted, jit)
+
+
+def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
+    """A function's signature, if Python knows one."""
+    try:
+        return inspect.signature(fun)
+    except (ValueError, TypeError):
+        return None
+
+
+class _OneSharding:
+    """The jitted function where one sharding is given for all arguments, however many a call has.
+
+    `jax.jit` takes it as a prefix of the arguments. With a token ahead there is no such prefix, so that each number of
+    arguments has a jitted function of its own.
+    """
+
+    def __init__(
+        self,
+        threaded: Callable[..., Any],
+        static: frozenset[int],
+        sharding: Any,
+        shifted: dict[str, Any],
+        jit: Callable[..., Any],
+    ):
+        """`static`: the positions of static arguments; negative ones count from the end of a call's arguments."""
+        self._threaded = threaded
+        self._sharding = sharding
+        self._shifted = shifted
+        self._jit = jit
+        self._static = static
+        self._jitted: dict[int, Any] = {}  # by the number of positional arguments that are not static
+
+    def __call__(self, token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._for(args)(token, *args, **kwargs)
+
+    def lower(self, token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._for(args).lower(token, *args, **kwargs)
+
+    def trace(self, token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._for(args).trace(token, *args, **kwargs)
+
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return self._for(args[1:]).takes(args, kwargs)
+
+    def clear_cache(self) -> None:
+        for jitted in self._jitted.values():
+            jitted.clear_cache()
+
+    def _cache_miss(self, token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._for(args)._cache_miss(token, *args, **kwargs)
+
+    def _cache_size(self) -> int:
+        return sum(map(count_fast_paths, list(self._jitted.values())))
+
+    def _clear_cache(self) -> None:
+        for jitted in self._jitted.values():
+            forget_fast_paths(jitted)
+
+    def _for(self, args: tuple[Any, ...]) -> Any:
+        count = sum(self._static.isdisjoint((n, n - len(args))) for n in range(len(args)))
+        if count not in self._jitted:
+            shardings = (None, *[self._sharding] * count)
+            self._jitted[count] = self._jit(self._threaded, **{**self._shifted, "in_shardings": shardings})
+        return self._jitted[count]
+
+
+# The threaded function: the user's, with a runtime token ahead of its arguments and output tokens behind its results.
+#
+# It is traced as `jax.jit` would trace it, and its jaxpr is threaded with tokens. What comes out is an ordinary
+# function, without effects that JAX knows of, so it takes JAX's fast dispatch path.
+
+RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
+
+
+def runtime_token_for(args: Any, kwargs: Any) -> jax.ShapeDtypeStruct:
+    """The runtime token of a call with these arguments, on their devices."""
+    if (sharding := _jax.sharding_of_call(args, kwargs)) is None:
+        return RUNTIME_TOKEN
+    return RUNTIME_TOKEN.update(sharding=_jax.replicated(sharding))
+
+
+def make_threaded(traceable: Any, jitted: Any) -> Any:
+    """The function of (runtime token, *args) that returns (results, {ProgramTraits: output token}).
+
+    `jitted`: what `jax.jit` has made of the user's function, `traceable`.
+    """
+
+    @functools.wraps(traceable, updated=())
+    def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
+        by_hand = not isinstance(token, _jax.Tracer)
+        runtime.streams.begin_trace(by_hand)
+        if by_hand:  # JAX does that to find where a NaN came from: effects happen as they do without jit
+            return traceable.find_fun()(*args, **kwargs), {}
+        traced = trace(jitted, args, kwargs)
+        return run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
+
+    _hide_token(traceable, threaded)
+    return threaded
+
+
+def trace(traceable: Any, args: Any, kwargs: Any) -> Any:
+    """What JAX traces of a jitted function, with JAX's own callbacks as effects of ours."""
+    with others().tracing():
+        return traceable.trace(*args, **kwargs)
+
+
+def checked_jaxpr(traced: Any) -> Any:
+    """The jaxpr of what was traced. Its effects are all ours, and futures and references are used as they may be."""
+    jaxpr = others().take_over(_jax.closed_jaxpr(traced.jaxpr))
+    for passes in passes_of(summarize(jaxpr).effects):
+        passes.check(jaxpr, traced.jaxpr)
+    return jaxpr
+
+
+def run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[Any]], tuple[list[Any], Any]]) -> Any:
+    """The results of `run(jaxpr, flat arguments)`, the first of them as the traced function returns it."""
+    # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
+    flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
+    flat = [*_jax.tracers_closed_over(traced), *flat]
+    outs, rest = run(checked_jaxpr(traced), flat)
+    return jax.tree.unflatten(traced.out_tree, outs), rest
+
+
+def jit_with_all_tokens(fun: Callable[..., Any], options: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    """The jitted function of (tokens, *args) that returns (results, tokens): a program that others can be part of.
+
+    It does not close. There is one token under each key.
+    """
+    traceable = jax.jit(fun, **options)
+
+    @functools.wraps(fun, updated=())
+    def threaded(tokens: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
+        def run(jaxpr: Any, flat: list[Any]) -> Any:
+            after, outs = thread_tokens(jaxpr, dict(zip(keys, tokens, strict=True)), flat, once=True)
+            return outs, tuple(after[key] for key in keys)
+
+        return run_traced(trace(traceable, args, kwargs), args, kwargs, run)
+
+    _hide_token(fun, threaded)
+    return jit_with_tokens(threaded, traceable, options)
+
+
+def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any], dict[ProgramTraits, Any]]:
+    """Evaluates a whole program with tokens that begin at the runtime token."""
+    summary = summarize(jaxpr)
+    keys = token_keys(summary.effects)
+    _jax.need_devices([record_p, close_p])  # each process counts its own
+    # The domains of one program differ in the lowest bits of the stream, in the order of their keys.
+    tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
+    domains = {token_key(site.effect) for site in summary.sites if site.content.calls_handler and site.effect.ordered}
+    handlers = {key: domain_number(key) for key in keys if key in domains}
+    tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}
+    closes = bool(keys) and last_record_closes(jaxpr)
+    tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes), once=True)
+    names = tuple(sorted({effect.name for effect in summary.effects}))
+    awaits, calls = summary.awaits_results, bool(summary.handlers)
+    called = tuple(sorted(f"`{site.content.title}` at {site.where}" for site in summary.handlers))
+    traits = ProgramTraits(names, summary.has_callbacks, awaits, calls, tuple(handlers.values()), called)
+    if tokens:
+        return outs, {traits: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
+    return outs, {traits: close_p.bind(token)} if calls else {}
+
+
+def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
+    """Gives the threaded function the name and signature of the user's, with the token ahead."""
+    del threaded.__wrapped__
+    inner = fun
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+        threaded.__name__ = getattr(inner, "__name__", threaded.__name__)
+    if (signature := signature_of(fun)) is not None:
+        token = inspect.Parameter(TOKEN_NAME, inspect.Parameter.POSITIONAL_ONLY)
+        threaded.__signature__ = signature.replace(parameters=[token, *signature.parameters.values()])
+
+
+# Functions that a library has compiled, with `eqx.filter_jit`, `nnx.jit` and their siblings.
+#
+# Such a function sorts its arguments, calls what `jax.jit` returned, and makes of that what the user gets. All of it
+# stays the library's: only what is called in between becomes a program of ours.
+
+MSG_OPTIONS = (
+    "`fx.jit` was given {fun}, which has been compiled already, and the options {names}. What a library has "
+    "compiled keeps the options that it has. Give them there, or pass the function itself."
+)
+MSG_LOST_UPDATES = (
+    "`{function}` changed an nnx module that it was given by value. As with `jax.jit`, it has a copy of its arguments, "
+    "and the module of the caller stays as it was. Use `fx.nnx_jit`, which keeps updates, or return the module."
+)
+
+_PROGRAMS = {"equinox": "_cached", "flax": "jitted_fn"}
+"""By library: the attribute of what it has compiled that `jax.jit` returned."""
+
+
+def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., Any]) -> Callable[..., Any] | None:
+    """The same as what was compiled elsewhere, with a program that `jit` makes; None if `fun` was not."""
+    library = type(fun).__module__.partition(".")[0]
+    program = getattr(fun, name, None) if (name := _PROGRAMS.get(library)) else fun
+    known = _jax.options_of_jit(program)
+    if known is None or (program is fun and (options or not known[1])):
+        return None  # what `jax.jit` has compiled is called as it is: with options of the outer jit, as JAX does
+    if options:
+        raise TypeError(MSG_OPTIONS.format(fun=fun, names=", ".join(f"`{name}`" for name in options)))
+    inner, options = known
+    if program is fun:
+        # Partition specs are of a mesh that `pjit` finds in the context of its call.
+        of_context = any(isinstance(x, jax.P) for x in jax.tree.leaves(options))
+        return None if of_context else jit(inner, **options)
+    made = copy.copy(fun)
+    if getattr(inner, "ctxtag", None) is fun:  # by which nnx knows the calls of one function
+        inner = copy.copy(inner)
+        inner.ctxtag = made
+    object.__setattr__(made, name, jit(inner, **options))
+    return made
+
+
+def call_and_warn(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a function that is traced, and warns if it changes an nnx module among its arguments in vain."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None or not (modules := _modules((args, kwargs), nnx.Module)):
+        return fun(*args, **kwargs)
+    before = jax.tree.leaves(modules)
+    results = fun(*args, **kwargs)
+    after = jax.tree.leaves(modules)
+    same = len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
+    if not same and not _modules(results, nnx.Module):
+        warnings.warn(MSG_LOST_UPDATES.format(function=getattr(fun, "__qualname__", fun)), stacklevel=3)
+    return results
+
+
+def _modules(tree: Any, kind: type) -> list[Any]:
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, kind))
+    return [leaf for leaf in leaves if isinstance(leaf, kind)]
+
 
 ELSEWHERE: Any = object()
 """What a call returns that has done nothing: a program of the other kind is to be called."""

@@ -24,12 +24,11 @@ from effects._model.callback import HostFunction, register_callback, take_result
 from effects._model.record import Record
 from effects._model.site import Where
 from effects._model.wire import EPOCH, STREAM, UNTRACKED_THREAD, thread_of
-from effects.dispatch.draining.background import MSG_NO_THREAD, Workers
-from effects.dispatch.draining.beside import Beside
-from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey
-from effects.dispatch.draining.runtime import runtime
-from effects.dispatch.streams.stream import Stream
-from effects.dispatch.streams.table import Streams
+from effects.dispatch.runtime.background import MSG_NO_THREAD, Workers
+from effects.dispatch.runtime.beside import Beside
+from effects.dispatch.runtime.failures import Failures, HostRunFailed, ProgramKey
+from effects.dispatch.runtime.runtime import runtime
+from effects.dispatch.runtime.streams import Stream, Streams
 from effects.extensions.asynchronous import host_start
 from effects.extensions.asynchronous.host_start import DONE_FUNCTION, UPDATE_FUNCTION
 from effects.lowering.native_module import native

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from effects import _errors as errors
-from effects.dispatch.draining.output_tokens import read_failures_with
+from effects.dispatch.runtime.output_tokens import read_failures_with
 from effects.lowering.native_module import native
 
 MSG_CUSTOM_CALL = (

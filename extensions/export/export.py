@@ -18,7 +18,7 @@ from effects._jax import patches
 from effects._model import wire as wire
 from effects._model.site import Site, nodes_unknown_elsewhere
 from effects.dispatch.calling.jit import JitFunction, jit
-from effects.dispatch.calling.threaded import RUNTIME_TOKEN, jit_with_all_tokens, trace
+from effects.dispatch.calling.programs import RUNTIME_TOKEN, jit_with_all_tokens, trace
 from effects.extensions.export.exported import Exported, deserialize, errors_count_users_arguments
 from effects.extensions.export.saved import is_saved
 from effects.lowering.others import others

@@ -18,8 +18,8 @@ from effects import _jax
 from effects._model.registry import Effect, describe_effect, jax_effects, register_effect, registered_effects
 from effects._model.site import Site, site_from
 from effects.dispatch.calling.jit import jit
-from effects.dispatch.calling.threaded import RUNTIME_TOKEN
-from effects.dispatch.draining.runtime import runtime
+from effects.dispatch.calling.programs import RUNTIME_TOKEN
+from effects.dispatch.runtime.runtime import runtime
 from effects.extensions.export.saved import pack, unpack
 from effects.lowering.host_path import replace_handlers
 from effects.lowering.native_calls import calls_handlers

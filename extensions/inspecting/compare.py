@@ -13,8 +13,8 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects.dispatch.calling.jit import JitFunction, jit
-from effects.dispatch.calling.threaded import run_traced, trace
-from effects.dispatch.draining.barrier import effects_barrier
+from effects.dispatch.calling.programs import run_traced, trace
+from effects.dispatch.runtime.barrier import effects_barrier
 from effects.extensions.inspecting.compiled_text import CompiledText, Copy
 from effects.extensions.inspecting.figures import (
     ExtraWork,

@@ -22,7 +22,7 @@ from effects._model.record import Record
 from effects._model.registry import PROGRAM, Effect, register_effect
 from effects._model.site import Site, Where, holds_tracer, is_array, take_arguments, where_called
 from effects._model.wire import EPOCH, PHASE, STREAM, UNTRACKED_THREAD, in_region, thread_of
-from effects.dispatch.streams.outputs import Output
+from effects.dispatch.runtime.outputs import Output
 from effects.extensions.progress.bars import bars
 
 MSG_NUMBER = "`{call}` at {where} was given {name}={value}. {rule}. Pass, say, `{example}`."

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from time import monotonic
 from typing import Any, Protocol
 
-from effects.dispatch.streams.outputs import beside_tqdm, is_notebook, show_beside_text, write_beside_tqdm
+from effects.dispatch.runtime.outputs import beside_tqdm, is_notebook, show_beside_text, write_beside_tqdm
 
 # Bars where there is no terminal: a line now and then.
 

@@ -70,7 +70,7 @@ def test_what_is_waited_for_at_exit_is_said():
     """After a while of waiting, what is waited for is on stderr."""
     done = run_python(
         "import effects as fx\n"
-        "from effects.dispatch.draining import ending\n"
+        "from effects.dispatch.runtime import runtime as ending\n"
         "ending._QUIET = 0.05\n"
         "import threading\n"
         "said, tell = threading.Event(), ending._tell\n"

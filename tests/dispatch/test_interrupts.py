@@ -67,7 +67,7 @@ def call(k):
 def is_about(frame):
     name = frame.f_code.co_filename
     if ACT == "call":  # what it waits with is that of a barrier
-        return "/dispatch/calling/" in name or "/dispatch/streams/" in name
+        return "/dispatch/calling/" in name or name.endswith("/dispatch/runtime/streams.py")
     return name.endswith(("threading.py", "contextlib.py")) or "/dispatch/" in name
 
 def behind(error):
@@ -117,8 +117,8 @@ def test_interrupt_at_every_step(act):
 WHILE_TAKEN = """
 import signal, threading
 import effects as fx
-from effects.dispatch.draining import background
-from effects.dispatch.draining.runtime import runtime
+from effects.dispatch.runtime import background
+from effects.dispatch.runtime.runtime import runtime
 
 class Taken(list):
     def extend(self, failures):
@@ -238,7 +238,7 @@ SECOND = """
 import jax
 from jax._src import core
 import effects as fx
-from effects._jax import tracebacks
+from effects._jax import traces as tracebacks
 
 def interrupted():
     tracebacks.leave_traces = leave

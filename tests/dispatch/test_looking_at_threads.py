@@ -11,7 +11,7 @@ from tests.helpers import run_python
 LOOKS_AMID_GARBAGE = """
 import faulthandler, gc, threading, time
 faulthandler.dump_traceback_later(200, exit=True)
-from tests.internals import watchdog
+from tests.internals import supervisor
 
 class Node:
     pass
@@ -42,7 +42,7 @@ for i in range(4000):
     make_garbage()
     kept = [[] for _ in range(i % 4)]  # so that some collection begins in the midst of a look
     gc.enable()
-    assert threading.get_ident() in watchdog.frames()
+    assert threading.get_ident() in supervisor.frames()
 assert gc.isenabled()
 ended.set()
 for thread in threads:

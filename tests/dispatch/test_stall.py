@@ -1,4 +1,4 @@
-"""Programs of `fx.jit` and of `jax.jit` that wait for each other's places in the order: see `draining/stall.py`."""
+"""Programs of `fx.jit` and of `jax.jit` that wait for each other's places in the order."""
 
 import logging
 import threading
@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import effects as fx
-from tests.internals import stall
+from tests.internals import supervisor
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 def test_a_program_that_takes_what_another_thread_has_asked_for(monkeypatch, caplog, lines, gates):
     """The callback of one comes when the other has been called, which waits for its result."""
-    monkeypatch.setattr(stall, "_PATIENCE", 0.3)
+    monkeypatch.setattr(supervisor, "_PATIENCE_AT_STALL", 0.3)
 
     @fx.jit
     def consume(x):
@@ -44,7 +44,7 @@ def test_a_program_that_takes_what_another_thread_has_asked_for(monkeypatch, cap
 
 def test_a_program_that_runs_is_waited_for(monkeypatch):
     """Nothing is computed while a function runs, and it keeps its place."""
-    monkeypatch.setattr(stall, "_PATIENCE", 0.1)
+    monkeypatch.setattr(supervisor, "_PATIENCE_AT_STALL", 0.1)
     seen, later = [], threading.Event()
 
     def slow(x):

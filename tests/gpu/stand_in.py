@@ -54,7 +54,7 @@ def take_the_place_of_cpus() -> None:
         from effects import _native as native
         from effects._model.device import PLATFORMS
         from effects._model.wire import FIRST_GPU
-        from effects.lowering.native_module import _register_custom_call_handler
+        from effects.extensions.custom_calls.xla import _register_custom_call_handler
 
         _register_custom_call_handler("cuda")
     finally:

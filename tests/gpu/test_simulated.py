@@ -101,9 +101,9 @@ ENDS_AT_A_WARNING = """
 import logging, os, sys, threading
 import jax, jax.numpy as jnp, numpy as np
 import effects as fx
-from effects.dispatch.draining import watchdog
+from effects.dispatch.runtime import supervisor
 
-watchdog._GPU_PATIENCE = 1.0
+supervisor._GPU_PATIENCE = 1.0
 
 class End(logging.Handler):
     def emit(self, record):

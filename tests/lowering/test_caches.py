@@ -175,9 +175,9 @@ def _seen():
 
 
 PROGRAMS: dict[str, Callable[[], Any]] = {
-    "dispatch.streams.outputs._without_reader": _output_without_reader,
+    "dispatch.runtime.outputs._without_reader": _output_without_reader,
     "extensions.jax_callbacks.taking_over._functions": _jaxs_callback,
-    "dispatch.draining.replay._TEXTS._plans": _seen,
+    "dispatch.runtime.replay._TEXTS._plans": _seen,
     "dispatch.calling.programs._known": _in_vmap,
     "extensions.asynchronous.ties._changes": _asynchronous,
     "extensions.kernels.bounds._unchecked": _in_a_checked_kernel,

@@ -17,13 +17,13 @@ from tests.mutants.places import files_in, places
 from tests.mutants.slip import Slip
 from tests.native_program import NAMES
 
-DEFAULT = ("lowering", "dispatch/calling", "dispatch/draining", "dispatch/native/order")
+DEFAULT = ("lowering", "dispatch/calling", "dispatch/runtime", "dispatch/native/order")
 TESTS = {  # by folder of the product: the files of tests that are to notice slips in there
     "lowering": (
         *("tests/lowering/**/test_*.py", "tests/transformations/test_*.py", "tests/effects/test_async_references.py"),
         *("tests/effects/callback/test_*.py", "tests/dispatch/**/test_*.py"),
     ),
-    "dispatch/draining": ("tests/dispatch/**/test_*.py", "tests/effects/**/test_*.py"),
+    "dispatch/runtime": ("tests/dispatch/**/test_*.py", "tests/effects/**/test_*.py"),
     "dispatch/calling": (
         *("tests/dispatch/**/test_*.py", "tests/lowering/custom_call/test_*.py", "tests/lowering/test_library_jits.py"),
     ),

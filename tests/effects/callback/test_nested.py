@@ -13,7 +13,7 @@ import pytest
 import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier
-from tests.internals import watchdog
+from tests.internals import supervisor
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 pytestmark = pytest.mark.usefixtures("path")
@@ -135,7 +135,7 @@ class _SlowOutput(io.StringIO):
 @pytest.mark.parametrize("through", ["callbacks", "output"])
 def test_many_that_are_slow_together_are_not_passed(through, monkeypatch):
     """Each has its own time in which it may wait for nothing of JAX's."""
-    monkeypatch.setattr(watchdog, "_HELD_LONG", 0.25)
+    monkeypatch.setattr(supervisor, "_HELD_LONG", 0.25)
     seen, later = [], threading.Event()
 
     def slow(i):
@@ -253,9 +253,9 @@ def test_callback_calls_its_own_function(call):
 
 STARVING = """
 import jax, jax.numpy as jnp, numpy as np, effects as fx
-from tests.internals import watchdog
+from tests.internals import supervisor
 
-watchdog._IDLE_PATIENCE = 2.0
+supervisor._IDLE_PATIENCE = 2.0
 F32 = jax.ShapeDtypeStruct((), "float32")
 
 def level(n):

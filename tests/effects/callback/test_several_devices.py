@@ -14,14 +14,14 @@ import pytest
 import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier, run_python
-from tests.internals import watchdog
+from tests.internals import supervisor
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch):
-    monkeypatch.setattr(watchdog, "_PATIENCE", 0.3)
+    monkeypatch.setattr(supervisor, "_PATIENCE", 0.3)
 
 
 _matmul = jax.jit(lambda a: (a @ a).sum())
@@ -205,8 +205,8 @@ _WAYS = {
 @pytest.mark.parametrize("way", _WAYS)
 def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
     """It cannot go on, so its program ends with an error that says why; the next one runs."""
-    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 0.5)
-    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 0.7)  # with few processors, the dispatch itself may wait
+    monkeypatch.setattr(supervisor, "_ARRAY_PATIENCE", 0.5)
+    monkeypatch.setattr(supervisor, "_IDLE_PATIENCE", 0.7)  # with few processors, the dispatch itself may wait
     x = _sharded()
 
     def called(y):
@@ -224,8 +224,8 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
 @pytest.mark.parametrize("way", ["numpy", "function", "effects", "callback"])
 def test_callback_of_a_region_that_waits_for_the_devices(way, monkeypatch):
     """The same where each device has its own: those that have their answers wait for the others."""
-    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 0.5)
-    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 0.7)
+    monkeypatch.setattr(supervisor, "_ARRAY_PATIENCE", 0.5)
+    monkeypatch.setattr(supervisor, "_IDLE_PATIENCE", 0.7)
     x = _sharded()
 
     def called(y):
@@ -254,7 +254,7 @@ _FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 _OVER_FOUR_DEVICES = (
     "import faulthandler; faulthandler.dump_traceback_later(100, exit=True)\n"
     "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
-    "from tests.internals import watchdog\n"
+    "from tests.internals import supervisor\n"
     "mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))\n"
     "x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P('x')))\n"
 )
@@ -264,9 +264,9 @@ def test_callback_that_only_starts_a_computation_over_several_devices():
     """It need not wait for it, and may take its time; the computation begins when the program has ended."""
     code = _OVER_FOUR_DEVICES + (
         "import threading\n"
-        "looks, look, started = threading.Semaphore(0), watchdog._wait, []\n"
-        "watchdog._PATIENCE = watchdog._IDLE_PATIENCE = 0.0\n"
-        "watchdog._wait = lambda *args: (looks.release(), look(*args))[1]\n"
+        "looks, look, started = threading.Semaphore(0), supervisor._wait, []\n"
+        "supervisor._PATIENCE = supervisor._IDLE_PATIENCE = 0.0\n"
+        "supervisor._wait = lambda *args: (looks.release(), look(*args))[1]\n"
         "double = jax.jit(lambda x: x * 2)\n"
         "def called(y):\n"
         "    started.append(double(x))\n"
@@ -283,7 +283,7 @@ def test_callback_that_only_starts_a_computation_over_several_devices():
 
 
 _STARVED = _OVER_FOUR_DEVICES + (
-    "watchdog._IDLE_PATIENCE = {patience}\n"
+    "supervisor._IDLE_PATIENCE = {patience}\n"
     "a, matmul = jnp.ones((512, 512)), jax.jit(lambda a: a @ a)\n"
     "def called(y):\n"
     "    {wait}\n"

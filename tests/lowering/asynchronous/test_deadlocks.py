@@ -14,7 +14,7 @@ import pytest
 import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier
-from tests.internals import runtime, watchdog
+from tests.internals import runtime, supervisor
 
 P = jax.P
 F32 = jax.ShapeDtypeStruct((), np.float32)
@@ -24,9 +24,9 @@ FREED = "over several devices|does not begin"
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch):
-    monkeypatch.setattr(watchdog, "_PATIENCE", 0.3)
-    monkeypatch.setattr(watchdog, "_ARRAY_PATIENCE", 0.5)
-    monkeypatch.setattr(watchdog, "_IDLE_PATIENCE", 0.7)  # with few processors, the dispatch itself may wait
+    monkeypatch.setattr(supervisor, "_PATIENCE", 0.3)
+    monkeypatch.setattr(supervisor, "_ARRAY_PATIENCE", 0.5)
+    monkeypatch.setattr(supervisor, "_IDLE_PATIENCE", 0.7)  # with few processors, the dispatch itself may wait
 
 
 def _settle():
@@ -103,9 +103,9 @@ def test_generator_that_waits_before_it_yields():
 _OWN_RESULT = """
 import faulthandler; faulthandler.dump_traceback_later(100, exit=True)
 import threading, jax, numpy as np, jax.numpy as jnp, effects as fx
-from tests.internals import watchdog
+from tests.internals import supervisor
 
-watchdog._IDLE_PATIENCE = 0.7
+supervisor._IDLE_PATIENCE = 0.7
 F32, returned = jax.ShapeDtypeStruct((), np.float32), threading.Event()
 
 def stuck(y):

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import effects as fx
-from effects.dispatch.draining.runtime import runtime
+from effects.dispatch.runtime.runtime import runtime
 from tests.helpers import build_gate
 from tests.lowering.custom_call.common import STEP, mesh_of_four
 

@@ -157,8 +157,8 @@ LEFT_BEHIND = """
 import logging, os, sys
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import jax, jax.numpy as jnp, effects as fx
-from effects.dispatch.draining import other_devices
-other_devices._PATIENCE = 0.2
+from effects.dispatch.runtime import supervisor
+supervisor._PATIENCE_OF_DEVICES = 0.2
 mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 
 class End(logging.Handler):

@@ -11,7 +11,7 @@ PARTIAL = "tests/lowering/asynchronous/test_partial_results.py"
 SLIPS = (
     Slip(
         "asynchronous.no_gate",
-        "dispatch/calling/threaded.py",
+        "dispatch/calling/programs.py",
         "    tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}\n",
         "",
         "Handlers of a program on another device do not wait for those of the program before.",
@@ -27,7 +27,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.barrier_does_not_settle",
-        "dispatch/draining/waiting.py",
+        "dispatch/runtime/waiting.py",
         "            if unsettled := self._settle(which, names, deadline):\n",
         "            if unsettled := list[str]():\n",
         "The barrier does not wait for handlers that come after the end that their program has published.",
@@ -35,7 +35,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.failure_is_settled_twice",
-        "dispatch/streams/stream.py",
+        "dispatch/runtime/streams.py",
         "return self.unsettled.pop(number, None)",
         "return self.unsettled.get(number)",
         "Programs that have been looked at are kept, and their output tokens with them.",
@@ -132,7 +132,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.barrier_waits_for_what_is_never_done",
-        "dispatch/draining/waiting.py",
+        "dispatch/runtime/waiting.py",
         "            if stream.held_for == UNTRACKED_THREAD and stream not in own:\n",
         "            if False:\n",
         "A barrier waits for what an asynchronous callback has shown that is never done.",
@@ -140,7 +140,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.never_done_is_not_said",
-        "dispatch/draining/ending.py",
+        "dispatch/runtime/runtime.py",
         "        if said := uninterrupted(drain.beside.end_untracked):\n",
         '        if said := "":\n',
         "The end of the process keeps back what an asynchronous callback has shown that was never done.",

@@ -38,7 +38,7 @@ SLIPS = (
     ),
     Slip(
         "calls.negative_static",
-        "dispatch/calling/options.py",
+        "dispatch/calling/programs.py",
         "self._static.isdisjoint((n, n - len(args)))",
         "n not in self._static",
         "A negative number in `static_argnums` is no argument's where one sharding is given for all.",
@@ -46,7 +46,7 @@ SLIPS = (
     ),
     Slip(
         "calls.negative_shifted",
-        "dispatch/calling/options.py",
+        "dispatch/calling/programs.py",
         "n + 1 if n >= 0 else n",
         "n + 1",
         "A negative number in `static_argnums` is that of the argument behind.",

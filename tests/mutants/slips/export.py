@@ -25,7 +25,7 @@ SLIPS = (
     ),
     Slip(
         "export.keys",
-        "dispatch/calling/threaded.py",
+        "dispatch/calling/programs.py",
         "return outs, tuple(after[key] for key in keys)",
         "return outs, tuple(after[key] for key in keys[::-1])",
         "An exported program gives its tokens back as each other's.",

@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-FILE = "dispatch/draining/failures.py"
+FILE = "dispatch/runtime/failures.py"
 EARLIER = "tests/dispatch/test_earlier_failures.py"
 INTERRUPTS = "tests/dispatch/test_interrupts.py"
 ERRORS = "tests/effects/test_errors.py"
@@ -74,7 +74,7 @@ SLIPS = (
     ),
     Slip(
         "failures.left_by_interrupt",
-        "dispatch/draining/barrier.py",
+        "dispatch/runtime/barrier.py",
         "    finish_interrupted()\n",
         "",
         "A barrier returns while a failure is taken for one that was interrupted.",
@@ -98,7 +98,7 @@ SLIPS = (
     ),
     Slip(
         "failures.ends_of_children",
-        "dispatch/draining/ending.py",
+        "dispatch/runtime/runtime.py",
         "    if processes is None or processes.parent_process() is None:",
         "    if processes is None or True:",
         "A child of `multiprocessing` ends without its effects.",
@@ -138,7 +138,7 @@ SLIPS = (
     ),
     Slip(
         "failures.lost_device",
-        "dispatch/draining/other_devices.py",
+        "dispatch/runtime/supervisor.py",
         "                native.lose(*program, device)\n",
         "                pass\n",
         "Devices wait for the place of one that has failed.",
@@ -146,7 +146,7 @@ SLIPS = (
     ),
     Slip(
         "failures.later_exchanges",
-        "dispatch/draining/other_devices.py",
+        "dispatch/runtime/supervisor.py",
         "            self._fail(program)\n            if not",
         "            if not",
         "Exchanges that devices begin after another has failed wait for it.",
@@ -154,7 +154,7 @@ SLIPS = (
     ),
     Slip(
         "failures.left_behind",
-        "dispatch/draining/other_devices.py",
+        "dispatch/runtime/supervisor.py",
         "                self._log(failed)\n",
         "",
         "XLA ends the process with no word of what has failed on one of its devices.",
@@ -170,7 +170,7 @@ SLIPS = (
     ),
     Slip(
         "failures.groups",
-        "dispatch/draining/kept.py",
+        "dispatch/runtime/failures.py",
         ', *getattr(one, "exceptions", ())',
         "",
         "The members of a group keep the operands of the functions that raised them.",

@@ -195,7 +195,7 @@ SLIPS = (
     ),
     Slip(
         "kernels.order_of_the_programs",
-        "dispatch/draining/logs.py",
+        "dispatch/runtime/parts.py",
         "in log.content.parts(log, logged):\n",
         "in reversed([*log.content.parts(log, logged)]):\n",
         "The effects of a log come in the reverse order.",
@@ -203,7 +203,7 @@ SLIPS = (
     ),
     Slip(
         "kernels.calls_in_their_places",
-        "dispatch/draining/logs.py",
+        "dispatch/runtime/parts.py",
         "            data, count = bytearray(), 0\n        yield",
         "        yield",
         "The lines of a log ahead of a callback come behind it once more.",

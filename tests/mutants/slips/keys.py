@@ -45,7 +45,7 @@ SLIPS = (
     ),
     Slip(
         "keys.failures",
-        "dispatch/draining/failure_log.py",
+        "dispatch/runtime/failures.py",
         "return of.where, of.function, type(failure)",
         "return of.where, of.function, BaseException",
         "A failed check stands for a callback that raised at the same line.",

@@ -15,7 +15,7 @@ STALL = "tests/dispatch/test_stall.py"
 SLIPS = (
     Slip(
         "plain.stalls",
-        "dispatch/draining/stall.py",
+        "dispatch/runtime/supervisor.py",
         "            native.let_untracked_pass()\n",
         "",
         "Programs of `fx.jit` and `jax.jit` wait for each other for good.",
@@ -23,7 +23,7 @@ SLIPS = (
     ),
     Slip(
         "plain.passes_a_function",
-        "dispatch/draining/stall.py",
+        "dispatch/runtime/supervisor.py",
         "if running or not native.is_untracked_held_up()",
         "if not native.is_untracked_held_up()",
         "A record passes a program whose function runs.",
@@ -31,7 +31,7 @@ SLIPS = (
     ),
     Slip(
         "plain.passes_many_slow_ones",
-        "dispatch/draining/watchdog.py",
+        "dispatch/runtime/supervisor.py",
         "max(self._held_since, function.since)",
         "self._held_since",
         "A callback passes many that are slow together.",
@@ -39,7 +39,7 @@ SLIPS = (
     ),
     Slip(
         "plain.passes_a_slow_output",
-        "dispatch/draining/watchdog.py",
+        "dispatch/runtime/supervisor.py",
         "max(self._held_since, self._observers.shown_at)",
         "self._held_since",
         "A callback passes lines that are being written to a slow output.",

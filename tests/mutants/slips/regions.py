@@ -176,7 +176,7 @@ SLIPS = (
     ),
     Slip(
         "regions.others_go_on",
-        "dispatch/draining/failures.py",
+        "dispatch/runtime/failures.py",
         "            native.end_together(*key)\n",
         "            pass\n",
         "A device goes on, to where XLA gathers from one whose callback has raised.",
@@ -248,7 +248,7 @@ SLIPS = (
     ),
     Slip(
         "regions.goes_on_where_another_is_wrong",
-        "dispatch/draining/replay.py",
+        "dispatch/runtime/replay.py",
         "raise _EndedElsewhere(call.without_lanes(site.where))",
         "pass",
         "Devices that have nothing wrong go on, and wait in a collective for one that has ended.",
@@ -256,7 +256,7 @@ SLIPS = (
     ),
     Slip(
         "regions.elsewhere_is_the_cause",
-        "dispatch/draining/failures.py",
+        "dispatch/runtime/failures.py",
         "if program.awaited is not None and (elsewhere or not program.elsewhere):",
         "if program.awaited is not None:",
         "A program ends with what a device says that has nothing wrong, and not with what is wrong.",
@@ -264,7 +264,7 @@ SLIPS = (
     ),
     Slip(
         "regions.elsewhere_stops",
-        "dispatch/draining/failures.py",
+        "dispatch/runtime/failures.py",
         "            if not elsewhere:\n                self._note_failed(key, program, failure)",
         "            self._note_failed(key, program, failure)",
         "A device that has nothing wrong stops the effects of one that has not come to its failure.",

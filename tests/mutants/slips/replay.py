@@ -4,7 +4,7 @@ from tests.mutants.slip import Slip
 
 BUILDER = "dispatch/native/drain/batch_builder.cc"
 REPLIES = "dispatch/native/drain/replies.cc"
-REPLAY = "dispatch/draining/replay.py"
+REPLAY = "dispatch/runtime/replay.py"
 EXITS = "tests/effects/callback/test_exits.py"
 CAPTURE = "tests/effects/log/test_capture.py"
 
@@ -35,7 +35,7 @@ SLIPS = (
     ),
     Slip(
         "replay.torn_prints",
-        "dispatch/draining/whole_prints.py",
+        "dispatch/runtime/runtime.py",
         "        builtins.print = _at_once\n",
         "        pass\n",
         "Lines of effects come in between the parts of a `print` of Python's.",
@@ -131,7 +131,7 @@ SLIPS = (
     ),
     Slip(
         "replay.resumes_before_it_ends",
-        "dispatch/draining/drain.py",
+        "dispatch/runtime/drain.py",
         "        suspended = self.runs.pop(id(items), None) is not None\n",
         "        suspended = self.runs.pop(id(items), None) is not None\n        native.resume(run, untracked)\n",
         "A program may end before the one ahead of it, whose callback has run.",

@@ -23,7 +23,7 @@ SLIPS = (
     ),
     Slip(
         "text.options_of_the_call",
-        "dispatch/streams/stream.py",
+        "dispatch/runtime/streams.py",
         "options = print_options(np.get_printoptions())",
         'options = print_options(np.get_printoptions() | {"precision": 8, "linewidth": 75})',
         "Arrays are shown under NumPy's own print options.",
@@ -63,7 +63,7 @@ SLIPS = (
     ),
     Slip(
         "text.writer_that_may_wait",
-        "dispatch/draining/replay.py",
+        "dispatch/runtime/replay.py",
         "if may_wait(self._call[1]) or (lines",
         "if (lines",
         "An output of the user's, which calls programs, gets several lines at a time.",

@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-TABLE = "dispatch/streams/table.py"
+TABLE = "dispatch/runtime/streams.py"
 NUMBERS = "tests/dispatch/test_numbers_of_threads.py"
 
 SLIPS = (
@@ -32,7 +32,7 @@ SLIPS = (
     ),
     Slip(
         "threads.handler_waits",
-        "dispatch/draining/background.py",
+        "dispatch/runtime/background.py",
         "self._unfinished.release()  # a signal's handler may wait for it too",
         "pass",
         "A barrier hangs once the handler of a signal has waited for what it waits for.",

@@ -50,7 +50,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.domain_number",
-        "dispatch/calling/threaded.py",
+        "dispatch/calling/programs.py",
         "token + np.array([i, 0, 0, 0], np.uint32)",
         "token + np.array([1, 0, 0, 0], np.uint32)",
         "All domains of a program but the first count in one sequence.",

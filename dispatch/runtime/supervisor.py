@@ -12,11 +12,13 @@ import dis
 import functools
 import gc
 import inspect
+import logging
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
 from types import CodeType, FrameType
@@ -25,13 +27,65 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from effects import _errors as errors
+from effects._api.log import LOGGER
 from effects._jax import PjitFunction, array_of, devices_of, is_compiling
+from effects._model.device import device_place
 from effects._model.site import Site, Where
-from effects.dispatch.draining.beside import FunctionBeside
-from effects.dispatch.draining.failures import ProgramKey
-from effects.dispatch.draining.observers import Observers
-from effects.dispatch.draining.stall import Stall
-from effects.dispatch.streams.stream import Stream
+from effects._model.wire import PHASE, in_region
+from effects.dispatch.runtime.beside import Beside, FunctionBeside
+from effects.dispatch.runtime.failures import Failures, ProgramKey, log_failure
+from effects.dispatch.runtime.observers import Observers
+from effects.dispatch.runtime.output_tokens import FailedOnSome, failed_on_some_devices
+from effects.dispatch.runtime.replay import answer_with
+from effects.dispatch.runtime.streams import Stream, Streams
+from effects.lowering.native_module import native
+
+# Programs of `fx.jit` and those that JAX dispatches by itself, where they wait for each other's places in the order.
+#
+# A record of a program that JAX dispatched comes after the programs of `fx.jit` that were dispatched before it was
+# published, since it is not known when its own was. If one of these waits for that very program, neither goes on: say
+# it takes what another thread has asked for, and that waits for a callback. Which waits for which cannot be known. So
+# when nothing has been computed for a while, such records pass.
+
+MSG_PASSED = (
+    "Effects of a program of `jax.jit` come ahead of programs of `fx.jit` that were called before: nothing had been "
+    "computed for {seconds:g} seconds, and they waited for each other. The order of `jax.jit` beside `fx.jit` is that "
+    "in which programs run, and a program that waits for a callback of another thread's runs late. Write `fx.jit` in "
+    "both places, or wait for the one program before you call the other."
+)
+
+_PATIENCE_AT_STALL = 8.0
+"""Seconds for which nothing must have been computed. XLA aborts the process after 40."""
+
+_IDLE_AT_STALL = 0.1
+"""The share of a processor's time below which nothing is computed."""
+
+
+class Stall:
+    """What was seen of records that are held up. The leader of the drain looks now and then."""
+
+    def __init__(self, computed: Callable[[], float]) -> None:
+        self._computed = computed
+        self._since: tuple[float, float] | None = None  # when it was first seen, and what had been computed by then
+        self._told = False
+
+    def look(self, running: Mapping[int, Any]) -> None:
+        """Lets records pass that are held up for good. `running`: functions of the user's."""
+        if running or not native.is_untracked_held_up() or jax.default_backend() != "cpu":
+            self._since = None
+            return
+        now, computed = monotonic(), self._computed()
+        since, before = self._since or (now, computed)
+        if computed - before > _IDLE_AT_STALL * (now - since) + 0.01:
+            since, before = now, computed
+        self._since = since, before
+        if now - since >= _PATIENCE_AT_STALL and jax.process_count() == 1:
+            self._since = None
+            native.let_untracked_pass()
+            LOGGER.log(logging.DEBUG if self._told else logging.WARNING, MSG_PASSED.format(seconds=_PATIENCE_AT_STALL))
+            self._told = True
+
 
 MSG_STUCK = (
     "The callback `{name}` at {where} waits for a computation over several devices, and its own program keeps these "
@@ -380,3 +434,113 @@ def _names(code: CodeType, at: int, line: int) -> frozenset[str]:
         and instruction.positions is not None
         and instruction.positions.lineno == line
     )
+
+
+# What is done about programs that cannot end by themselves.
+
+
+def rescue(
+    watch: Watch,
+    functions: Mapping[int, Running],
+    running: dict[int, Any],
+    suspended: Collection[int],
+    failures: Failures,
+    beside: Beside,
+) -> None:
+    """Looks whether functions wait for what cannot come.
+
+    Args:
+        watch: What was seen of them before.
+        functions: Those that run, by the identity of their threads.
+        running: The same, as `Drain.running`.
+        suspended: The numbers of the threads whose streams are suspended for functions.
+        failures: What has failed so far.
+        beside: Functions that run beside their programs.
+    """
+    _free_stuck(running, watch.find_stuck(functions), failures, beside)
+    for message in watch.find_waiting_for_gpus(functions):
+        LOGGER.warning(message)
+    _let_asked_pass(watch, functions, suspended)
+    watch.stall.look(functions)
+
+
+def _free_stuck(
+    running: dict[int, Any], stuck: Iterable[tuple[int, Running, str]], failures: Failures, beside: Beside
+) -> None:
+    """Fails programs that wait for a function which waits for what cannot come before they end. `stuck`: those that the
+    watchdog has found, and why."""
+    for thread, function, message in stuck:
+        now = running.get(thread)
+        if now is None or now[:4] != (function.site, function.key, function.token, function.reply):
+            continue  # it has just ended
+        failure = errors.EffectError(message.format(name=function.name, where=function.where))
+        running[thread] = (*now[:3], 0, *now[4:])
+        failures.end_program(function.key, failure, function.token)
+        beside.fail(function.key)
+        answer_with(function.reply, failure)
+        if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
+            native.end_program(*function.key)
+
+
+def _let_asked_pass(watch: Watch, functions: Mapping[int, Running], suspended: Collection[int]) -> None:
+    """Lets the callbacks of programs that JAX has dispatched pass functions that wait for these programs."""
+    for thread in watch.find_waiting(functions, suspended, bool(suspended) and native.is_asked_held_up()):
+        native.let_asked_pass(thread)
+
+
+# Programs that have failed on some of their devices and are not over on the others.
+
+MSG_NOT_OVER = (
+    "{failure} That was on {failed}, and the program has not ended on {others} since. A device that waits in a "
+    "collective for one that has failed does not go on, and on CPUs XLA ends the process after a while. Fail on all "
+    "devices, or return a value that says so."
+)
+
+_PATIENCE_OF_DEVICES = 5.0
+"""Seconds for which a program must have failed on some devices, and not be over on others, before that is logged."""
+
+
+class OtherDevices:
+    """What is known of these programs. The leader of the drain looks for them now and then."""
+
+    def __init__(self, streams: Streams, failures: Failures, fail: Callable[[ProgramKey], None]) -> None:
+        self._streams = streams
+        self._failures = failures
+        self._fail = fail
+        self._since: dict[ProgramKey, float] = {}  # when each was first seen; infinite once it is logged
+
+    def look(self) -> None:
+        """The others wait for what the devices that have failed would have done. In the order of effects these are left
+        out, and exchanges fail, also those that were started since. If a callback has ended the program that is enough:
+        the others' callbacks have their places, and are answered and counted there."""
+        before, self._since = self._since, {}
+        for failed in failed_on_some_devices(self._streams, native.any_operations()):
+            program = failed.program
+            for device in failed.devices:
+                native.lose(*program, device)
+            self._fail(program)
+            if not self._failures.has_ended(program):
+                native.end_program(*program)
+            now = time.monotonic()
+            since = before.get(program, now)
+            if now - since >= _PATIENCE_OF_DEVICES:
+                since = math.inf
+                self._log(failed)
+            self._since[program] = since
+
+    def _log(self, failed: FailedOnSome) -> None:
+        """XLA may end the process, so that no caller hears of the failure."""
+        failure = self._failures.ending_of(failed.program) or failed.failure
+        shown = failure if isinstance(failure, errors.EffectError) else errors.shown(failure)
+        logged = errors.EffectError(
+            MSG_NOT_OVER.format(failure=shown, failed=_named(failed.devices), others=_named(failed.others))
+        )
+        if isinstance(failure, errors.EffectError):
+            vars(logged).update(vars(failure))
+        logged.__cause__ = failure.__cause__
+        log_failure(logged)
+
+
+def _named(devices: list[int]) -> str:
+    places = ", ".join(map(str, sorted(map(device_place, devices))))
+    return f"device {places}" if len(devices) == 1 else f"devices {places}"

@@ -15,8 +15,8 @@ from effects._api.log import LOG
 from effects._model.callback import function_name
 from effects._model.record import Record, Records
 from effects._model.site import Site
-from effects.dispatch.draining.kept import traceback_from_user
-from effects.dispatch.streams.outputs import may_wait, share
+from effects.dispatch.runtime.failures import traceback_from_user
+from effects.dispatch.runtime.outputs import may_wait, share
 from effects.lowering.native_module import native
 
 MSG_HANDLER_FAILED = (

@@ -17,23 +17,25 @@ from effects import _errors as errors
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._model.wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
-from effects.dispatch.draining.answers import DirectCallsHost, answer_with, left_of
-from effects.dispatch.draining.background import in_main_thread, uninterrupted
-from effects.dispatch.draining.beside import Beside
-from effects.dispatch.draining.failures import Failures, ProgramKey
-from effects.dispatch.draining.left_out import LeftOut
-from effects.dispatch.draining.logs import outgrown, parts_of
-from effects.dispatch.draining.observers import Observers
-from effects.dispatch.draining.other_devices import OtherDevices
-from effects.dispatch.draining.replay import Replay, Settle, outside_epochs
-from effects.dispatch.draining.rescue import rescue
-from effects.dispatch.draining.runs import Runs
-from effects.dispatch.draining.settling import Settling
-from effects.dispatch.draining.texts import replay_text
-from effects.dispatch.draining.watchdog import Running, Watch
-from effects.dispatch.streams.outputs import shown_beside_text
-from effects.dispatch.streams.stream import Stream
-from effects.dispatch.streams.table import Streams
+from effects.dispatch.runtime.background import in_main_thread, uninterrupted
+from effects.dispatch.runtime.beside import Beside
+from effects.dispatch.runtime.failures import Failures, LeftOut, ProgramKey
+from effects.dispatch.runtime.observers import Observers
+from effects.dispatch.runtime.output_tokens import Settling
+from effects.dispatch.runtime.outputs import shown_beside_text
+from effects.dispatch.runtime.parts import outgrown, parts_of
+from effects.dispatch.runtime.replay import (
+    DirectCallsHost,
+    Replay,
+    Runs,
+    Settle,
+    answer_with,
+    left_of,
+    outside_epochs,
+    replay_text,
+)
+from effects.dispatch.runtime.streams import Stream, Streams
+from effects.dispatch.runtime.supervisor import OtherDevices, Running, Watch, rescue
 from effects.lowering.native_module import native
 from effects.lowering.sites import KnownSites
 

@@ -4,22 +4,300 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import logging
+import os
+import re
+import sys
 import threading
+import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 from types import FrameType
+from typing import Any
+
+import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
+from effects._api.log import LOGGER
 from effects._config import config
+from effects._model.record import Records, count_lanes
 from effects._model.site import Site
-from effects._model.wire import INDEX, PHASE, UNTRACKED_THREAD, in_region
-from effects.dispatch.draining.background import in_main_thread, uninterrupted
-from effects.dispatch.draining.failed_program import FailedProgram
-from effects.dispatch.draining.failure_log import SourceLine, first_of_each_line, line_of, log_failure, log_warnings
-from effects.dispatch.draining.kept import clear_callers, clear_frames, held_bytes
-from effects.dispatch.streams.table import Streams, UserThread
+from effects._model.wire import (
+    INDEX,
+    PHASE,
+    TEXT_RUN,
+    UNTRACKED_THREAD,
+    CallbackRecord,
+    Item,
+    ItemKind,
+    RecordsBetween,
+    in_region,
+    read_header,
+)
+from effects.dispatch.runtime.background import in_main_thread, uninterrupted
+from effects.dispatch.runtime.parts import parts_of
+from effects.dispatch.runtime.streams import Streams, UserThread
 from effects.lowering.native_module import native
+
+# Reporting failures without raising them, and many at one line as one. A program may go on for long before a call or a
+# barrier raises its failure, so the failure is logged meanwhile.
+
+SourceLine = tuple[str, str, type]
+"""The line of a failure in the user's source, the jitted function, and its type."""
+
+
+_numbers = itertools.count()
+
+
+def log_failure(failure: BaseException) -> None:
+    """Logs what an effect failed with at the user's line, with its cause. Raises nothing.
+
+    The record has the attributes of `EffectError`, as far as they are known.
+    """
+    of = failure if isinstance(failure, errors.EffectError) else errors.EffectError()
+    file, line = re.fullmatch(r"(.*?)(?:(?::|, line )(\d+))?", of.where).groups()  # type: ignore[union-attr]
+    known = {name: getattr(of, name) for name in ("where", "function", "effect", "device", "lane", "token")}
+    cause = failure.__cause__
+    caused = (type(cause), cause, cause.__traceback__) if cause is not None and not is_one_line(failure) else None
+    try:
+        if LOGGER.isEnabledFor(logging.ERROR):
+            made = LOGGER.makeRecord(
+                LOGGER.name, logging.ERROR, file, int(line or 0), str(failure), (), caused, known["function"], known
+            )
+            LOGGER.handle(made)
+    except BaseException as error:  # a handler's: whoever is given the failure shall know
+        failure.add_note(f"It could not be logged: {errors.shown(error)}.")
+
+
+def log_warnings(texts: Iterable[str]) -> None:
+    """Logs what fails no program."""
+    for text in texts:
+        LOGGER.warning(text)
+
+
+def is_one_line(failure: BaseException) -> bool:
+    """Whether its text says all of it: the reader of a pipe has gone away."""
+    cause = failure.__cause__
+    return isinstance(cause, BrokenPipeError) and cause.__traceback__ is None
+
+
+def line_of(failure: BaseException) -> SourceLine:
+    """The line of a failure."""
+    of = failure if isinstance(failure, errors.EffectError) else errors.EffectError()
+    return of.where, of.function, type(failure)
+
+
+def first_of_each_line(failures: Iterable[BaseException]) -> list[BaseException]:
+    """The first of those that effects at one line failed with, which stands for the others there and has their notes,
+    each once."""
+    lines: dict[SourceLine | int, list[BaseException]] = {}
+    for failure in failures:
+        if isinstance(failure, errors.EffectError):
+            failure._number = next(_numbers)
+        line = line_of(failure)
+        lines.setdefault(line if line[0] else id(failure), []).append(failure)
+    for first, *others in lines.values():
+        if isinstance(first, errors.EffectError):
+            first._others = tuple(failure for failure in others if isinstance(failure, errors.EffectError))
+        notes = [note for failure in (first, *others) for note in getattr(failure, "__notes__", ())]
+        for note in dict.fromkeys(notes[len(getattr(first, "__notes__", ())) :]):
+            first.add_note(note)
+    return [first for first, *_ in lines.values()]
+
+
+# What a failure keeps alive until a barrier raises it: as little as possible, and of a known size.
+#
+# A traceback has frames, and these have the operands of the function that raised, and of ours that called it: a frame
+# keeps the one that it was called from. So frames are cleared as soon as they do not run any more. What an exception
+# has in its arguments it keeps, up to a limit for all failures together.
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception, its causes and contexts, and those of a group."""
+    seen: set[int] = set()
+    queue: list[BaseException | None] = [error]
+    while queue:
+        one = queue.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            queue += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def clear_frames(error: BaseException) -> list[FrameType]:
+    """Has the frames of its tracebacks forget their variables. Returns the outermost, whose callers may still run."""
+    tracebacks = [one.__traceback__ for one in chain(error) if one.__traceback__ is not None]
+    for each in tracebacks:
+        traceback.clear_frames(each)
+    return [each.tb_frame for each in tracebacks]
+
+
+def clear_callers(frame: FrameType | None) -> None:
+    """Has a frame and those that called it forget their variables, up to the first that runs."""
+    while frame is not None:
+        try:
+            frame.clear()
+        except RuntimeError:
+            return
+        frame = frame.f_back
+
+
+def held_bytes(error: BaseException) -> int:
+    """How much an exception holds in its arguments and attributes, about."""
+    return sum(_size(value) for one in chain(error) for value in (*one.args, *getattr(one, "__dict__", {}).values()))
+
+
+def _size(value: Any, depth: int = 3) -> int:
+    if isinstance(size := getattr(value, "nbytes", None), int):
+        return size
+    if depth and isinstance(value, dict):
+        return sum(_size(inner, depth - 1) for inner in value.values())
+    if depth and isinstance(value, (list, tuple, set, frozenset)):
+        return sum(_size(inner, depth - 1) for inner in value)
+    return sys.getsizeof(value, 0)
+
+
+_OURS = str(Path(errors.__file__).parent) + os.sep
+"""Where our own code lies."""
+
+
+def traceback_from_user(error: BaseException) -> Any:
+    """The traceback without our own frames at its beginning."""
+    left = error.__traceback__
+    while left is not None and left.tb_frame.f_code.co_filename.startswith(_OURS):
+        left = left.tb_next
+    return left
+
+
+# Effects that were recorded and not carried out: how many of which, and where.
+
+
+class LeftOut:
+    """A count of them, by effect and by the user's line, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def add(self, site: Site, count: int) -> None:
+        """Counts effects of one site; a lane counts as one."""
+        if count:
+            key = site.effect.name, str(site.where)
+            with self._lock:
+                self._counts[key] = self._counts.get(key, 0) + count
+
+    def add_item(self, item: Item, find_site: Callable[[int], Site]) -> None:
+        """Counts what is left of an item of the drain's. It takes the callbacks that it counts out of the item, as the
+        thread does that replays them, so that two threads may have the item."""
+        if item.has_callbacks:
+            while item.data:
+                part = item.data.pop()
+                if len(part) == len(RecordsBetween._fields):
+                    self._add_records(Records(*part, find_site))
+                else:
+                    record = CallbackRecord._make(part)
+                    site, payload = find_site(record.site), record.payload
+                    if site.content.has_parts:
+                        item.data.extend(reversed([*parts_of(site, record.token, record.device, payload, record.time)]))
+                    else:
+                        self.add(site, count_lanes(site.of_record(payload), payload))
+        elif item.kind == ItemKind.TEXT:
+            for site, _, _, count in np.frombuffer(item.block, TEXT_RUN).tolist():
+                self.add(find_site(site), count)
+        elif item.kind == ItemKind.RECORDS:
+            self._add_records(Records(item.data, item.count, find_site))
+        else:
+            header = read_header(item.data)
+            self._add_records(Records.of_one(find_site(header.site), header, item.block))
+
+    def _add_records(self, records: Records) -> None:
+        for site, _, _, payload, _ in records.parts():
+            self.add(site, count_lanes(site, payload))
+
+    def total(self) -> int:
+        return sum(self._counts.values())
+
+    def by_effect(self) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for (effect, _), count in self._counts.items():
+            counts[effect] += count
+        return counts
+
+    def __str__(self) -> str:
+        """How many of which effect, and where the first of them is."""
+        counts = [f"{count} `{effect}`" for effect, count in self.by_effect().items()]
+        first = next(iter(self._counts))[1]
+        return (
+            f"{counts[0]} effect, at {first}"
+            if self.total() == 1
+            else f"{' and '.join(counts)} effects, from {first} on"
+        )
+
+    def by_line(self, most: int = 8) -> str:
+        """How many of which effect, for each line."""
+        lines = [f"{count} `{effect}` at {where}" for (effect, where), count in self._counts.items()]
+        return shown_list(lines, most)
+
+
+def shown_list(things: Iterable[Any], most: int = 8) -> str:
+    """The first few of them, and how many there are more."""
+    shown = [str(thing) for thing in things]
+    more = [f"{len(shown) - most} more"] if len(shown) > most else []
+    return ", ".join([*shown[:most], *more])
+
+
+# What effects of one program raised on the host, and what became of the others.
+
+
+@dataclasses.dataclass
+class FailedProgram:
+    """Its failures that no caller has been given yet."""
+
+    kept: list[BaseException] = dataclasses.field(default_factory=list)
+    # Of each line in `kept`: how many failures more were only counted, and what the newest of them said.
+    lines: dict[SourceLine, tuple[int, str]] = dataclasses.field(default_factory=dict)
+    awaited: BaseException | None = None  # what ended the program; not among `kept`
+    elsewhere: bool = False  # whether that was on another device, which may be one of another process
+    before: int | None = None  # effects of the program before that, if it is known
+    first: BaseException | None = None  # of all of them; it says what became of the effects after it
+    stopped: bool = False  # whether these are not carried out
+    left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
+    after: int = 0  # records that were replayed after `awaited` all the same
+    cancelled: int = 0  # callbacks after it that were asked for and did not run
+    bytes: int = 0  # held by the exceptions in `kept`
+    logged: bool = False  # whether its first failure was
+    thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
+    stack: Any = None  # from where it was called, if that is kept
+
+    def finish(self, failure: BaseException, ended: bool) -> None:
+        """Has a failure say what became of the effects around it. `ended`: whether it has ended the program."""
+        notes, counts = [], {}
+        if ended and self.before:
+            counts["before"] = self.before
+            notes.append(errors.NOTE_BEFORE.format(before=errors.counted(self.before, "effect")))
+        if failure is self.first and self.left_out:
+            counts["not_carried_out"] = total = self.left_out.total()
+            notes.append(errors.NOTE_LEFT_OUT.format(left_out=self.left_out, were=errors.were(total)))
+            if isinstance(failure, errors.EffectError):
+                # A nested program's failure has stopped that of the callback too.
+                failure.not_carried_out = {**Counter(failure.not_carried_out) + self.left_out.by_effect()}
+        if ended and not self.stopped and self.after:
+            counts["replayed"] = self.after
+            replayed = {"replayed": errors.counted(self.after, "effect"), "were": errors.were(self.after)}
+            notes.append(errors.NOTE_REPLAYED.format(**replayed))
+        if ended and not self.stopped and self.cancelled:
+            counts["cancelled"] = self.cancelled
+            notes.append(errors.NOTE_CANCELLED.format(cancelled=errors.counted(self.cancelled, "callback")))
+        if isinstance(failure, errors.EffectError):
+            failure.counts = {**Counter(failure.counts) + Counter(counts)}
+            failure._say(*notes)
+
 
 Owner = tuple[int, UserThread | None]
 """Whose failures: the thread of a stream, or who stands for the thread where streams are not one thread's."""

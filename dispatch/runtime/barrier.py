@@ -12,8 +12,8 @@ from effects import _errors as errors
 from effects._jax import for_users, is_being_traced, patches
 from effects._model.registry import effect_names
 from effects._model.wire import UNTRACKED_THREAD
-from effects.dispatch.draining.background import finish_interrupted, uninterrupted
-from effects.dispatch.draining.runtime import runtime
+from effects.dispatch.runtime.background import finish_interrupted, uninterrupted
+from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.native_module import native
 
 MSG_TIMEOUT_VALUE = (

@@ -22,12 +22,19 @@ from effects._model.device import device_place
 from effects._model.record import Part, Record, Records, count_lanes, records_of
 from effects._model.site import Site
 from effects._model.text import NativeRows, plan_of_text
-from effects._model.wire import UNTRACKED_THREAD
-from effects.dispatch.draining.failures import Failures, HostRunFailed, ProgramKey, stops_after_error
-from effects.dispatch.draining.kept import traceback_from_user
-from effects.dispatch.draining.observers import Capture, Observers, captures
-from effects.dispatch.streams.outputs import Output, may_wait
+from effects._model.wire import TEXT_RUN, UNTRACKED_THREAD, CallbackRecord, Item, ItemKind
+from effects.dispatch.runtime.failures import (
+    Failures,
+    HostRunFailed,
+    ProgramKey,
+    stops_after_error,
+    traceback_from_user,
+)
+from effects.dispatch.runtime.observers import Capture, Observers, captures
+from effects.dispatch.runtime.outputs import Output, may_wait
+from effects.dispatch.runtime.streams import Stream, Streams
 from effects.lowering.native_module import native
+from effects.lowering.sites import KnownSites, to_bytes
 
 MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
@@ -393,3 +400,150 @@ class Replay:
         self.fail(error, lines[0][0])
         for at, (site, count) in enumerate(lines):
             self._failures.leave_out(self._key, site, count - (at == 0))
+
+
+# Text that native code has formatted: written at once, and record by record where one of its programs has failed.
+
+
+def replay_text(
+    item: Item, replay_of: Callable[[int], Replay], find_site: Callable[[int], Site], has_failed: bool
+) -> None:
+    """Writes an item's text.
+
+    Args:
+        item: Text of consecutive records of one thread's programs.
+        replay_of: Replays what came from the program of an epoch of that thread.
+        find_site: The site that has a number.
+        has_failed: Whether some program has failed, and the text may be of it.
+    """
+    first, error = replay_of(item.epoch), None
+    if not has_failed and (error := first.write(item.data)) is None:
+        return
+    parts = [(epoch, find_site(site), lines) for epoch, site, lines in _parts(item)]
+    if error is not None and (item.count == 1 or isinstance(error, OSError)):
+        # It may have been written in part, and nothing is written twice.
+        first.lose(error, [(site, len(lines)) for _, site, lines in parts])
+        return
+    # Whatever else is raised, say since a character cannot be encoded, is raised before anything is written. So the
+    # lines before the one that cannot be written are written now.
+    written = [replay_of(epoch).lines(site, lines) for epoch, site, lines in parts]
+    if error is not None and all(written):
+        first.fail(error, parts[0][1])
+
+
+def _parts(item: Item) -> list[tuple[int, int, list[str]]]:
+    """The text taken apart: epoch, site, and what each record of it became."""
+    data, start, parts = item.data.encode(), 0, []
+    for site, end, epoch, count in np.frombuffer(item.block, TEXT_RUN).tolist():
+        lines = [f"{line}\n" for line in data[start:end].decode().split("\n")[:-1]]
+        each = len(lines) // count  # a format may have several lines
+        parts.append((epoch, site, ["".join(lines[at : at + each]) for at in range(0, len(lines), each)]))
+        start = end
+    return parts
+
+
+# Runs of functions of the user's that are under way.
+
+
+class Runs(dict[int, tuple[int, int, Any]]):
+    """By the identity of its work, each run: the number of the thread whose stream is suspended, how many untracked
+    records are part of it, and what is left of it, see `left_of`. Drain threads add and take out; any thread reads."""
+
+    @property
+    def suspended(self) -> list[int]:
+        """The threads whose streams are suspended."""
+        return [thread for thread, *_ in self.copy().values()]
+
+    @property
+    def untracked(self) -> int:
+        """How many untracked records are part of runs."""
+        return sum(untracked for _, untracked, _ in self.copy().values())
+
+
+# Answers of callbacks for which a program waits, and what native code's short path to them leaves to Python.
+#
+# A program that waits in each step of a loop goes as fast as that path is short:
+# `dispatch/native/python/direct_calls.h` says what takes it. `Replay` has the general path.
+
+
+def answer_with(reply: int, result: Any) -> None:
+    """Tells a device what a callback returned, or why it did not."""
+    if result is None or isinstance(result, list):
+        native.answer(reply, [to_bytes(x) for x in result or ()])
+    else:
+        native.answer_error(reply, _shown(result))
+
+
+def _shown(failure: Any) -> str:
+    return str(failure).encode("utf-8", "replace").decode()
+
+
+def left_of(run: list[Any] | tuple[Any, ...]) -> list[Item]:
+    """What is left of a run that is under way: of the items of a batch, or of a call on the short path."""
+    if isinstance(run, list):
+        return [Item._make(item) for item in run if item]
+    (thread, epoch), site, token, device, reply, payload = run
+    record = CallbackRecord(site.id, token, device, reply, False, payload)
+    return [Item(ItemKind.RECORDS, thread, epoch, 1, [record], None, True, False, reply)]
+
+
+class DirectCallsHost:
+    """What the short path looks at, and what it leaves to Python. Drain threads use it.
+
+    Args:
+        streams: Who called what.
+        failures: What has failed so far.
+        observers: Who sees records.
+        sites: What records are of.
+        runs: The drain's, of functions that are under way.
+        running: The drain's, of functions by their thread.
+        start_thread: Called when no thread of the drain stands by.
+        look: Called now and then, for what comes by no batch.
+        fail_program: Called with a program that has failed on one of its devices.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        failures: Failures,
+        observers: Observers,
+        sites: KnownSites,
+        runs: Runs,
+        running: dict[int, Any],
+        start_thread: Callable[[], object],
+        look: Callable[[], None],
+        fail_program: Callable[[ProgramKey], None],
+    ) -> None:
+        self.stream_of: Callable[[int], Stream | None] = streams.get
+        self.site_of: Callable[[int], Site | None] = sites.get
+        self.failures: Failures = failures
+        self.clear_frames: Callable[[], None] = failures.clear_frames
+        self.observers: Observers = observers
+        self.note_output: Callable[[], None] = observers.note_output
+        self.runs: Runs = runs
+        self.running: dict[int, Any] = running
+        self.start_thread: Callable[[], object] = start_thread
+        self.look: Callable[[], None] = look
+        self.array_types: tuple[type, ...] = (np.ndarray, np.generic, _jax.Array)
+        self._fail_program = fail_program
+
+    def take_results(self, site: Site, returned: Any) -> list[Any]:
+        """What a function returned, as bytes."""
+        content: Any = site.content  # a `HostCall`
+        return [to_bytes(x) for x in take_results(content, returned, content.results or ())]
+
+    def fail(
+        self,
+        error: BaseException,
+        call: Any,
+        key: ProgramKey,
+        settle: Settle,
+        site: Site,
+        token: tuple[int, ...],
+        device: int,
+    ) -> str:
+        """A function raised this, or returned what was not asked for: ends its program. `call`: what was in force when
+        that was called. Returns what it gets to hear."""
+        failure = Replay(self.failures, self.observers, call, key, settle).end(error, site, token, device)
+        self._fail_program(key)
+        return _shown(failure)

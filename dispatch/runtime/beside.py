@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from effects._model.site import Where
-from effects.dispatch.draining.failures import ProgramKey
+from effects.dispatch.runtime.failures import ProgramKey
 
 
 class FunctionBeside(Protocol):

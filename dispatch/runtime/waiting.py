@@ -8,11 +8,10 @@ from time import monotonic
 from effects import _jax
 from effects._model.registry import OF_JAX, Order
 from effects._model.wire import UNTRACKED_THREAD, ProgramTraits
-from effects.dispatch.draining.background import Background
-from effects.dispatch.draining.drain import Drain
-from effects.dispatch.draining.settling import Settling
-from effects.dispatch.streams.stream import Stream
-from effects.dispatch.streams.table import Streams
+from effects.dispatch.runtime.background import Background
+from effects.dispatch.runtime.drain import Drain
+from effects.dispatch.runtime.output_tokens import Settling
+from effects.dispatch.runtime.streams import Stream, Streams
 from effects.lowering.native_module import native
 
 _MOMENT = 0.05

@@ -1,1 +1,0 @@
-"""Draining: what programs published is replayed in order, and threads wait for it."""
