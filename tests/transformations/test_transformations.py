@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 
 import jax
@@ -15,20 +16,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 import effects as fx
 from tests.helpers import ROOT
 from tests.transformations.constructs import CONSTRUCTS
-from tests.transformations.language import TRANSFORMATIONS
+from tests.transformations.language import TRANSFORMATIONS, TWO
 from tests.transformations.programs import PROGRAMS
 from tests.transformations.table import table
 
-CELLS = [
-    pytest.param(construct, transformation, expected, id=f"{construct.name}-{transformation.name}".replace("`", ""))
-    for construct in CONSTRUCTS
-    for transformation in TRANSFORMATIONS
-    if (expected := transformation.expected(construct)) is not None
-]
 
-
-def _only(*names):
-    return [cell for cell in CELLS if cell.values[1].name in names]
+def _cells(construct, *names):
+    """The transformations of a construct, of these names or all, with what it must show under each."""
+    found = [(each, each.expected(construct)) for each in TRANSFORMATIONS if not names or each.name in names]
+    return [(each, expected) for each, expected in found if expected is not None]
 
 
 def _while(x):
@@ -111,49 +107,84 @@ def _program(construct, transformation, show):
     return transformation.apply(lambda x: construct.program(show, x))
 
 
-@pytest.mark.parametrize(("construct", "transformation", "expected"), CELLS)
-def test_cell(construct, transformation, expected):
-    """Every construct under every transformation: the effects of the program, in its order."""
+END = "end0"
+
+
+def _shown_by(jit, functions, kind):
+    """What each of some functions shows, and what they return: [(function, argument)], all in one program, which
+    compiles sooner than as many. An effect at the end of each says where it is."""
+
+    def program(arguments):
+        outs = []
+        for (function, _), x in zip(functions, arguments, strict=True):
+            outs.append(function(x))
+            kind.show("end", jnp.float32(0))
+        return outs
+
+    seen, outs = _run(jit, program, [argument for _, argument in functions], kind)
+    assert seen.pop() == END
+    return [shown.strip() for shown in " ".join(seen).split(END)], outs
+
+
+def _check(construct, jit, cells):
     kind = Printed()
-    shown, _ = _run(fx.jit, _program(construct, transformation, kind.show), transformation.argument, kind)
-    assert " ".join(shown) == expected
+    functions = [(_program(construct, each, kind.show), each.argument) for each, _ in cells]
+    shown, _ = _shown_by(jit, functions, kind)
+    names = [each.name for each, _ in cells]
+    assert dict(zip(names, shown, strict=True)) == dict(zip(names, [expected for _, expected in cells], strict=True))
+
+
+@pytest.mark.parametrize("construct", CONSTRUCTS, ids=lambda construct: construct.name.replace("`", ""))
+def test_construct(construct):
+    """Every construct under every transformation: the effects of the program, in its order."""
+    _check(construct, fx.jit, _cells(construct))
+
+
+@pytest.mark.parametrize("construct", CONSTRUCTS, ids=lambda construct: construct.name.replace("`", ""))
+def test_construct_through_jax_jit(construct):
+    """The same under `jax.jit`."""
+    is_offloaded = "offload" in construct.name  # JAX cannot lower its derivative with any ordered effect
+    _check(construct, jax.jit, _cells(construct, "`jit`", "`vmap`", *["`vmap` of `grad`"] * (not is_offloaded)))
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize(
-    ("construct", "transformation", "expected"), [cell for cell in _only("`vmap`") if not cell.values[0].only]
-)
-def test_cell_of_every_kind(construct, transformation, expected, name):
+def test_every_kind(name):
     """The same for every kind of effect; and what depends on a callback is what it would be without."""
     kind = KINDS[name]()
-    shown, out = _run(fx.jit, _program(construct, transformation, kind.show), transformation.argument, kind)
+    constructs = [construct for construct in CONSTRUCTS if not construct.only]
+    cells = [(construct, *_cells(construct, "`vmap`")[0]) for construct in constructs]
+    functions = [(_program(construct, each, kind.show), each.argument) for construct, each, _ in cells]
+    expected = [text for _, _, text in cells]
     if name == "unordered":
-        assert sorted(shown) == sorted(expected.split())
-    else:
-        assert " ".join(shown) == expected
-    if name == "callback with results" and construct.name != "`run_state`":  # JAX has no `vmap` of that
-        silent = transformation.apply(lambda x: construct.program(lambda _, x: x, x))
-        np.testing.assert_allclose(out, jax.jit(silent)(transformation.argument), rtol=1e-6)
+        seen, _ = _run(
+            fx.jit, lambda xs: [f(x) for (f, _), x in zip(functions, xs, strict=True)], [TWO] * len(cells), kind
+        )
+        assert sorted(seen) == sorted(" ".join(expected).split())
+        return
+    shown, outs = _shown_by(fx.jit, functions, kind)
+    names = [construct.name for construct in constructs]
+    assert dict(zip(names, shown, strict=True)) == dict(zip(names, expected, strict=True))
+    if name == "callback with results":
+        mapped = [name != "`run_state`" for name in names]  # JAX has no `vmap` of that
+        silent = [_program(construct, each, lambda _, x: x) for construct, each, _ in itertools.compress(cells, mapped)]
+        plain = jax.jit(lambda x: [f(x) for f in silent])(TWO)
+        for out, expected in zip(itertools.compress(outs, mapped), plain, strict=True):
+            np.testing.assert_allclose(out, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("construct", "transformation", "expected"), _only("`jit`", "`vmap`", "`vmap` of `grad`"))
-def test_cell_through_jax_jit(construct, transformation, expected):
-    """The same under `jax.jit`."""
-    if "offload" in construct.name and transformation.passes == "both":
-        pytest.skip("JAX cannot lower it with any ordered effect")
-    kind = Printed()
-    shown, _ = _run(jax.jit, _program(construct, transformation, kind.show), transformation.argument, kind)
-    assert " ".join(shown) == expected
-
-
-@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program(name, jit):
+def test_program(name):
     """Programs that have a row of their own."""
     function, argument, expected = PROGRAMS[name]
-    shown, out = _run(jit, function, argument, Printed())
+    shown, out = _run(fx.jit, function, argument, Printed())
     assert " ".join(shown) == expected
     assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(out))
+
+
+def test_programs_through_jax_jit():
+    """They show the same under `jax.jit`."""
+    shown, _ = _shown_by(jax.jit, [(function, argument) for function, argument, _ in PROGRAMS.values()], Printed())
+    assert dict(zip(PROGRAMS, shown, strict=True)) == {name: expected for name, (_, _, expected) in PROGRAMS.items()}
 
 
 def _mesh():
@@ -283,8 +314,7 @@ def test_many_lanes_are_one_record(lines, program):
 
 def test_table_has_cells_enough():
     """No fewer than the promise."""
-    assert len(CELLS) > 300
-    assert len({cell.id for cell in CELLS}) == len(CELLS)
+    assert sum(len(_cells(construct)) for construct in CONSTRUCTS) > 300
 
 
 def test_documentation_has_the_tables():

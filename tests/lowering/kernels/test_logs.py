@@ -43,11 +43,6 @@ def logged(f, *args):
         return seen(f, *args)
 
 
-@pytest.fixture(params=[fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
-def jit(request):
-    return request.param
-
-
 def k_straight(x_ref, o_ref):
     fx.print("{} of {grid}: {}", pl.program_id(0), x_ref[...])
     fx.log("point", first=x_ref[0], kind="static")
@@ -141,7 +136,9 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel, jit", [*((kernel, fx.jit) for kernel in KERNELS), (k_straight, jax.jit), (k_jaxs, jax.jit)]
+)
 def test_a_log_gives_what_the_simulation_gives(kernel, jit):
     """Every construct: the same text, places, lines and values."""
 
@@ -156,8 +153,8 @@ def test_a_log_gives_what_the_simulation_gives(kernel, jit):
     assert logged(jit(f), X) == direct
 
 
-@pytest.mark.parametrize("kernel", [k_straight, k_branches, k_lanes, k_condition])
-def test_lanes_of_a_vmap(kernel, jit):
+@pytest.mark.parametrize("kernel", [k_branches, k_lanes])
+def test_lanes_of_a_vmap(kernel):
     """A lane is ahead of the index, whether it is an axis of the grid or masked out of it."""
 
     def f(x):
@@ -167,57 +164,59 @@ def test_lanes_of_a_vmap(kernel, jit):
         return jax.lax.cond(x[0] > 1, f, lambda x: x, x)
 
     stacked = jnp.stack([X, X + 10])
-    assert logged(jit(jax.vmap(f)), stacked) == seen(jit(jax.vmap(f)), stacked)
-    assert logged(jit(jax.vmap(jax.vmap(f))), stacked[None]) == seen(jit(jax.vmap(jax.vmap(f))), stacked[None])
-    direct = seen(jit(jax.vmap(masked)), stacked)
+    assert logged(fx.jit(jax.vmap(jax.vmap(f))), stacked[None]) == seen(fx.jit(jax.vmap(jax.vmap(f))), stacked[None])
+    direct = seen(fx.jit(jax.vmap(masked)), stacked)
     assert {grid[0] for _, grid, *_ in direct[1]} == {1}
-    assert logged(jit(jax.vmap(masked)), stacked) == direct
+    assert logged(fx.jit(jax.vmap(masked)), stacked) == direct
 
 
-def test_grids_of_every_rank(jit):
+@pytest.mark.parametrize("grid", [(), (2, 1, 3)])
+def test_grids_of_every_rank(grid):
     """A kernel without a grid, and one of rank three in which the last axis is innermost."""
 
     def kernel(o_ref):
         fx.print("{grid}")
         o_ref[...] = jnp.zeros((2,), jnp.int32)
 
-    for grid in ((), (3,), (2, 1, 3)):
-
-        def f(grid=grid):
-            return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((2,), jnp.int32), grid=grid, interpret=True)()
-
-        direct = seen(jit(f))
-        assert [index for _, index, *_ in direct[1]] == list(np.ndindex(*grid))
-        assert logged(jit(f)) == direct
+    f = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((2,), jnp.int32), grid=grid, interpret=True)
+    direct = seen(fx.jit(f))
+    assert [index for _, index, *_ in direct[1]] == list(np.ndindex(*grid))
+    assert logged(fx.jit(f)) == direct
 
 
-TYPES = ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "bfloat16", "float32", "complex64"]
+TYPES = [
+    "bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "bfloat16", "float32", "complex64",
+    "int4", "float8_e4m3fn",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [*TYPES, "int4", "float8_e4m3fn", "int64", "uint64", "float64", "complex128"])
-def test_types(dtype):
+@pytest.mark.parametrize("x64, types", [(False, TYPES), (True, ["int64", "uint64", "float64", "complex128"])])
+def test_types(x64, types):
     """A value comes back bit for bit, scalars and arrays, extreme ones too."""
-    with jax.enable_x64(dtype.endswith(("64", "128")) and dtype != "complex64"):
+
+    def extreme(dtype):
         values = jnp.array([0, 1, 2, 3, 5, 7], "float32").astype(dtype)
         if jnp.issubdtype(values.dtype, jnp.integer):
-            values = values.at[0].set(jnp.iinfo(dtype).min).at[1].set(jnp.iinfo(dtype).max)
-        elif jnp.issubdtype(values.dtype, jnp.floating) and dtype != "float8_e4m3fn":
-            values = values.at[0].set(jnp.finfo(dtype).min).at[1].set(jnp.nan).at[2].set(-0.0)
-        elif dtype.startswith("complex"):
-            values = values.at[0].set(1 - 2.5j)
+            return values.at[0].set(jnp.iinfo(dtype).min).at[1].set(jnp.iinfo(dtype).max)
+        if jnp.issubdtype(values.dtype, jnp.floating) and dtype != "float8_e4m3fn":
+            return values.at[0].set(jnp.finfo(dtype).min).at[1].set(jnp.nan).at[2].set(-0.0)
+        return values.at[0].set(1 - 2.5j) if dtype.startswith("complex") else values
 
-        def run(x):
-            def kernel(x_ref, o_ref):
-                v = x_ref[...]
-                fx.print("{}", v[0])
-                fx.print("{} {}", v[1], v.reshape(2, 3))
-                o_ref[...] = jnp.zeros((2,), jnp.int32)
+    def kernel(*refs):
+        for ref in refs[:-1]:
+            v = ref[...]
+            fx.print("{}", v[0])
+            fx.print("{} {}", v[1], v.reshape(2, 3))
+        refs[-1][...] = jnp.zeros((2,), jnp.int32)
 
-            return call(kernel, x, out=jax.ShapeDtypeStruct((2,), jnp.int32))
+    def run(*args):
+        return call(kernel, *args, out=jax.ShapeDtypeStruct((2,), jnp.int32))
 
-        direct = seen(fx.jit(run), values)
-        assert len(direct[1]) == 2
-        assert logged(fx.jit(run), values) == direct
+    with jax.enable_x64(x64):
+        values = [extreme(dtype) for dtype in types]
+        direct = seen(fx.jit(run), *values)
+        assert len(direct[1]) == 2 * len(types)
+        assert logged(fx.jit(run), *values) == direct
 
 
 def test_callbacks_without_results_are_called():

@@ -61,7 +61,7 @@ SLIPS = (
         "if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):",
         "if False:",
         "What is primal happens once for each tangent that jacfwd maps over.",
-        (f"{TRANSFORMATIONS}::test_program[`jacfwd`, two tangents-fx.jit]",),
+        (f"{TRANSFORMATIONS}::test_program[`jacfwd`, two tangents]",),
     ),
     Slip(
         "differentiation.condition",

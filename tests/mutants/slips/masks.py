@@ -8,7 +8,7 @@ TRANSFORMATIONS = "tests/transformations/test_transformations.py"
 
 
 def _program(name: str) -> str:
-    return f"{TRANSFORMATIONS}::test_program[{name}-fx.jit]"
+    return f"{TRANSFORMATIONS}::test_program[{name}]"
 
 
 SLIPS = (
@@ -44,7 +44,7 @@ SLIPS = (
         "No lane is asked for the first time whether it goes on.",
         (
             _program("`checkify` of `vmap` of `while_loop`"),
-            f"{TRANSFORMATIONS}::test_cell[while_loop, lanes differ-vmap]",
+            f"{TRANSFORMATIONS}::test_construct[while_loop, lanes differ]",
         ),
     ),
     Slip(
@@ -61,7 +61,7 @@ SLIPS = (
         "active = index == i\n",
         "active = index >= i\n",
         "A lane has the effects of all branches up to its own.",
-        (f"{TRANSFORMATIONS}::test_cell[switch, lanes differ-vmap]",),
+        (f"{TRANSFORMATIONS}::test_construct[switch, lanes differ]",),
     ),
     Slip(
         "masks.not_a_number",
@@ -93,7 +93,7 @@ SLIPS = (
         "return lambda active, _, *args: _mask_function(forward, active, args)",
         "return lambda active, _, *args: _mask_function(forward, active | True, args)",
         "The forward rule of a custom_vjp shows its effects in lanes that are not there.",
-        (f"{TRANSFORMATIONS}::test_cell[custom_vjp in cond, lanes differ-grad of vmap]",),
+        (f"{TRANSFORMATIONS}::test_construct[custom_vjp in cond, lanes differ]",),
     ),
     Slip(
         "masks.gradients",
