@@ -73,25 +73,20 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_command_lists_what_differs(folder, capsys):
-    """Tests that pass plainly and not with `fx.jit` are listed with their error, also where one ends its process."""
-    assert main(["--jax-tests", str(folder), "--all"]) == 1
-    out = capsys.readouterr().out.partition("same_test.py: ")[0]
+def test_command_lists_what_differs_and_goes_on_where_it_was(folder, capsys):
+    """Tests that pass plainly and not with `fx.jit` are listed with their error, also where one ends its process. Kept
+    outcomes are not run again, a test that was interrupted is, and what differed where that is asked for."""
+    command = ["--jax-tests", str(folder), "differs_test.py", "--results", str(folder / "results")]
+    assert main([*command, "--stop-after", "0"]) == 1
+    assert "1 files have tests to come" in capsys.readouterr().out
+    assert main(command) == 1
+    out = capsys.readouterr().out
     assert "3 of 6 tests that pass with `jax.jit` pass with `fx.jit` (50.00 %)" in out
     assert "differs_test.py::test_fails_with_ours: failed: AssertionError: that is ours" in out
     assert "differs_test.py::test_ends_with_ours: ended its process" in out
     assert "differs_test.py::test_effects_belong_to_the_test: failed: " in out and "from an effect" in out
     assert "differs_test.py::test_fails_plainly: passes with `fx.jit` only" in out
-    assert "test_after" not in out
-
-
-def test_command_goes_on_where_it_was(folder, capsys):
-    """Kept outcomes are not run again, a test that was interrupted is, and what differed where that is asked for."""
-    command = ["--jax-tests", str(folder), "differs_test.py", "--results", str(folder / "results")]
-    assert main([*command, "--stop-after", "0"]) == 1
-    assert "1 files have tests to come" in capsys.readouterr().out
-    assert main(command) == 1
-    assert "3 without a reason in docs/jax-tests.md" in capsys.readouterr().out
+    assert "3 without a reason in docs/jax-tests.md" in out and "test_after" not in out
     (kept,) = (folder / "results").glob("*/differs_test.fx.jsonl")
     outcomes.write(kept, "differs_test.py::test_fails_with_ours", "passed")  # worse counts: it has failed
     (folder / "differs_test.py").write_text("def test_fails_with_ours(): pass\ndef test_passes(): assert False")
@@ -105,34 +100,39 @@ def test_command_goes_on_where_it_was(folder, capsys):
 
 
 def test_command_succeeds_where_nothing_differs(folder, capsys):
-    """What fails or is skipped plainly does not count, and `--of-each` leaves others out of both runs. `--table` has a
-    column for each version in the folder of results, and a row for each file."""
+    """What fails or is skipped plainly does not count, and `--of-each` leaves others out of both runs. JAX's tests take
+    warnings for errors: not those of the Pallas functions that a newer version deprecates. `--table` has a column for
+    each version in the folder of results, and a row for each file."""
     results = folder / "results"
     other = results / "jax-0.1"
     other.mkdir(parents=True)
     for how, outcome in (("jax", "passed"), ("fx", "failed")):
         outcomes.write(other / f"older_test.{how}.jsonl", "older_test.py::test_it", outcome)
+    (folder / "differs_test.py").unlink()
+    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     with (folder / "same_test.py").open("a") as file:
-        file.write("\nimport pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_n(n): pass\n")
-    command = ["--jax-tests", str(folder), "same_test.py", "--results", str(results)]
+        file.write(MORE_THAT_IS_THE_SAME)
+    command = ["--jax-tests", str(folder), "--all", "--results", str(results)]
     assert main([*command, "--of-each", "2", "--table"]) == 0
     first, *_, header, line, older, same, every = capsys.readouterr().out.splitlines()
-    assert first == "same_test.py: 3 of 3 tests that pass with `jax.jit` pass with `fx.jit` (100.00 %)"
+    assert first == "same_test.py: 4 of 4 tests that pass with `jax.jit` pass with `fx.jit` (100.00 %)"
     assert [header, line, older, same, every] == [
         f"| File | JAX 0.1 | JAX {jax.__version__} |",
         "| --- | --- | --- |",
         "| `older_test.py` | 0 of 1 (in part) |  |",
-        "| `same_test.py` |  | 3 of 3 |",
-        "| **all** | **0 of 1 (in part), 0.00 %** | **3 of 3, 100.00 %** |",
+        "| `same_test.py` |  | 4 of 4 |",
+        "| **all** | **0 of 1 (in part), 0.00 %** | **4 of 4, 100.00 %** |",
     ]
 
 
-def test_what_a_newer_version_deprecates_is_no_error(tmp_path, capsys):
-    """JAX's tests take warnings for errors: not those of the Pallas functions that the installed version deprecates."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    (tmp_path / "older_test.py").write_text(
-        """
+MORE_THAT_IS_THE_SAME = """
 import warnings
+
+import pytest
+
+@pytest.mark.parametrize("n", range(5))
+def test_n(n):
+    pass
 
 def test_deprecated():
     warnings.warn("jax.experimental.pallas.core_map is deprecated, use another.", DeprecationWarning)
@@ -141,9 +141,6 @@ def test_deprecated():
 def test_other():
     warnings.warn("jax.experimental.other is deprecated.", DeprecationWarning)
 """
-    )
-    assert main(["--jax-tests", str(tmp_path), "older_test.py"]) == 0
-    assert "older_test.py: 1 of 1 tests" in capsys.readouterr().out
 
 
 def test_kernels_are_compiled_if_that_is_asked_for(tmp_path, capsys):
@@ -167,8 +164,6 @@ def test_kernel():
     assert main([*command, "--kernels"]) == 1
     out = capsys.readouterr().out
     assert "0 of 1 tests" in out and "AssertionError: <class 'effects." in out
-    assert main(command) == 0
-    assert "1 of 1 tests" in capsys.readouterr().out
 
 
 def test_some_of_each():
