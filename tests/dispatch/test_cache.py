@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.helpers import run_python
 
 CODE = """
@@ -33,8 +31,9 @@ def program(x):
 def anonymous(x):
     fx.callback(lambda x: print("anonymous of", PROCESS, float(x)), None, x)
 
-x = np.float32(2)
-for function in (program, anonymous):
+mesh = jax.sharding.Mesh(np.array(jax.devices()), ("d",))
+on_all = jax.device_put(np.float32(2), jax.sharding.NamedSharding(mesh, jax.P()))
+for function, x in ((program, on_all), (anonymous, np.float32(2))):
     events.clear()
     fx.jit(function)(x)
     fx.effects_barrier()
@@ -99,8 +98,7 @@ def _shown_by_closure(k):
     ]
 
 
-@pytest.mark.parametrize("order", [1, -1], ids=["same order", "another order"])
-def test_functions_without_a_name_are_found_in_their_process(tmp_path, order):
+def test_functions_without_a_name_are_found_in_their_process(tmp_path):
     """A second process finds programs with functions that are not registered, of ours and of JAX's, and calls its own.
 
     Two closures of one code stay two, in whatever order their programs are compiled.
@@ -110,33 +108,24 @@ def test_functions_without_a_name_are_found_in_their_process(tmp_path, order):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    for order_here, compiles in ((1, True), (order, False)):
-        done = run_python(CLOSURES.replace("ORDER", str(order_here)), env=env)
+    for order, compiles in ((1, True), (-1, False)):
+        done = run_python(CLOSURES.replace("ORDER", str(order)), env=env)
         assert done.returncode == 0, done.stderr
         expected = []
-        for k in (1, 2)[::order_here] * 2:
+        for k in (1, 2)[::order] * 2:
             expected += [*_shown_by_closure(k), str(2.0 + k + 2 * k)]
         assert done.stdout.splitlines() == [*expected, *_shown_by_closure(3), f"compiled {compiles}"]
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["one device", "four devices"])
-def test_second_process_hits_the_cache_and_prints(tmp_path, sharded):
+def test_second_process_hits_the_cache_and_prints(tmp_path):
     """A program from the cache prints, logs and calls functions of the process that runs it, registered or not."""
     env = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    code = CODE
-    if sharded:
-        env["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
-        code = code.replace(
-            "x = np.float32(2)",
-            "mesh = jax.sharding.Mesh(np.array(jax.devices()), ('d',))\n"
-            "x = jax.device_put(np.float32(2), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))",
-        )
     for process, found in ((1, "cache_misses"), (2, "cache_hits")):
-        done = run_python(code.replace("PROCESS", str(process)), env=env)
+        done = run_python(CODE.replace("PROCESS", str(process)), env=env)
         assert done.returncode == 0, done.stderr
         y = 2.0 + process
         assert done.stdout.splitlines() == [

@@ -24,26 +24,26 @@ DTYPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [1, [0, 1, 1], [[1, 0], [0, 1]], np.zeros((0, 3))], ids=["0d", "1d", "2d", "empty"])
+VALUES = 1, [0, 1, 1], [[1, 0], [0, 1]], np.zeros((0, 3))
+
+
 @pytest.mark.parametrize("name", DTYPES)
-def test_print_shows_every_dtype_as_numpy_does(lines, name, value):
-    """An array of any type and shape is shown as the NumPy array of its values."""
-    wide = name in ("int64", "uint64", "float64", "complex128")
-    with jax.enable_x64(wide):
-        x = jnp.asarray(np.asarray(value)).astype(getattr(jnp, name))
-        shown = lines(fx.jit(lambda x: fx.print("{} {x!r} {x!s}", x, x=x)), x)
-    expected = np.asarray(x)
-    assert shown == f"{expected} {expected!r} {expected!s}".splitlines()
+def test_print_shows_every_dtype_as_numpy_does(lines, name):
+    """An array of any type and shape is shown as the NumPy array of its values, and numbers keep to specifications."""
+    specs = (".1f", ".0f", ".3e", ".2g", "6.2f") if "float" in name else ()
 
+    def program(xs, number):
+        for x in xs:
+            fx.print("{} {x!r} {x!s}", x, x=x)
+        for spec in specs:
+            fx.print(f"{{:{spec}}}", number)
 
-@pytest.mark.parametrize("name", [name for name in DTYPES if "float" in name])
-def test_print_keeps_to_a_specification_in_every_type(lines, name):
-    with jax.enable_x64(name == "float64"):
-        x = jnp.asarray(0.3, getattr(jnp, name))
-        shown = []
-        for spec in (".1f", ".0f", ".3e", ".2g", "6.2f"):
-            shown += lines(fx.jit(lambda x, spec=spec: fx.print(f"{{:{spec}}}", x)), x)
-    assert shown == [format(np.asarray(x)[()], spec) for spec in (".1f", ".0f", ".3e", ".2g", "6.2f")]
+    with jax.enable_x64(name in ("int64", "uint64", "float64", "complex128")):
+        xs = [jnp.asarray(np.asarray(value)).astype(getattr(jnp, name)) for value in VALUES]
+        number = jnp.asarray(0.3, getattr(jnp, name))
+        shown = lines(fx.jit(program), xs, number)
+    text = "\n".join(f"{x} {x!r} {x!s}" for x in map(np.asarray, xs))
+    assert shown == [*text.splitlines(), *(format(np.asarray(number)[()], spec) for spec in specs)]
 
 
 @pytest.mark.parametrize("number", [3, True, 2.5, 1j])

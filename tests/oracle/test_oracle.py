@@ -29,7 +29,7 @@ def test_jit_random_programs_keep_program_order() -> None:
     """Whatever is nested in whatever, effects appear in the order of a single-threaded Python program."""
 
     @settings(
-        max_examples=50,
+        max_examples=25,
         deadline=None,
         derandomize=True,
         database=None,
@@ -132,7 +132,7 @@ def test_check_reports_error_of_the_library() -> None:
 def test_check_agrees_with_ordered_effects_of_jax() -> None:
     """The oracle's reading of a program is JAX's reading of it, without our library in between."""
     runner = plain_jax()
-    for number in range(20):
+    for number in range(8):
         check(case_number(0, number, runner.features), runner)
 
 
