@@ -19,8 +19,8 @@ OPTIONS = {
         {"static_argnums": (0, -1), "static_argnames": "scale"},
         {"static_argnames": ("n", "scale")},
     ],
-    "donated": [{"donate_argnums": 0}, {"donate_argnums": -2}, {"donate_argnames": "x"}],
-    "in": [{"in_shardings": CUT}, {"in_shardings": (CUT,)}, {"in_shardings": (CUT, None)}],
+    "donated": [{"donate_argnums": -2}, {"donate_argnames": "x"}],
+    "in": [{"in_shardings": CUT}, {"in_shardings": (CUT, None)}],
     "out": [{"out_shardings": WHOLE}],
     "rest": [{"keep_unused": True, "inline": True}],
 }

@@ -16,10 +16,8 @@ import threading
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import effects as fx
-from tests.environment import xla_flags
 from tests.helpers import run_python
 from tests.internals import runtime
 
@@ -194,10 +192,9 @@ def _jitted(function):
     return fx.jit(lambda *args: function(*args))
 
 
-@pytest.mark.parametrize("devices", [1, 4])
-def test_what_is_new_at_a_later_call(devices):
+def test_what_is_new_at_a_later_call():
     """In a process of its own: what others have done before would already be known there."""
     code = "from tests.dispatch.test_second_call import main; main()"
-    done = run_python(code, env={"XLA_FLAGS": xla_flags(devices)})
+    done = run_python(code)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {}

@@ -49,7 +49,8 @@ def _some_lanes(raises, shape):
     return fx.jit(jax.vmap(one)), jnp.arange(4.0)
 
 
-PROGRAMS = [_one, _loop, _lanes, _some_lanes]
+CASES = [*((_one, exit) for exit in EXITS), *((program, KeyboardInterrupt) for program in (_loop, _lanes, _some_lanes))]
+each = pytest.mark.parametrize("program, exit", CASES)
 
 
 def _check(failure, exit):
@@ -58,8 +59,7 @@ def _check(failure, exit):
     assert "`_raises.<locals>.raises`" in str(failure) and f"{__file__}:" in str(failure)
 
 
-@pytest.mark.parametrize("exit", EXITS)
-@pytest.mark.parametrize("program", PROGRAMS)
+@each
 def test_exit_of_a_callback_with_results_is_raised_by_the_call(program, exit):
     """The call raises it, once, with the line and the function; the drain's threads go on."""
     f, x = program(_raises(exit), F32)
@@ -72,8 +72,7 @@ def test_exit_of_a_callback_with_results_is_raised_by_the_call(program, exit):
     good_program_runs()
 
 
-@pytest.mark.parametrize("exit", EXITS)
-@pytest.mark.parametrize("program", PROGRAMS)
+@each
 def test_exit_of_a_queued_callback_is_raised_by_the_barrier(program, exit):
     """The barrier raises it, once."""
     f, x = program(_raises(exit), None)

@@ -296,8 +296,15 @@ _STARVED = _OVER_FOUR_DEVICES + (
 )
 
 
-@pytest.mark.parametrize("wait", ["np.asarray(matmul(a))", "float(matmul(a)[0, 0])", "matmul(a).block_until_ready()"])
-@pytest.mark.parametrize(("threads", "patience", "said"), [(1, 0.7, "PJRT_NPROC"), (8, 8.0, "fine")])
+@pytest.mark.parametrize(
+    ("wait", "threads", "patience", "said"),
+    [
+        ("np.asarray(matmul(a))", 1, 0.7, "PJRT_NPROC"),
+        ("float(matmul(a)[0, 0])", 1, 0.7, "PJRT_NPROC"),
+        ("matmul(a).block_until_ready()", 1, 0.7, "PJRT_NPROC"),
+        ("np.asarray(matmul(a))", 8, 8.0, "fine"),
+    ],
+)
 def test_callback_that_computes_while_programs_have_all_threads(wait, threads, patience, said):
     """A program takes one of XLA's threads for each device. If none is left, it ends with an error that says so."""
     done = run_forked(_STARVED.format(wait=wait, patience=patience), env={**_FOUR_DEVICES, "PJRT_NPROC": str(threads)})

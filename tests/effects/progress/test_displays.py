@@ -40,23 +40,18 @@ def bars(lines):
 
 
 def test_prints_stand_above_the_bar():
-    """Each line is there, whole and in order; the bar is drawn once, below."""
-    lines = screen_of(PRINTS + "went_on.set()\nfx.effects_barrier(timeout=60)\nprint('end')")
-    assert lines[:6] == [f"step {i}" for i in range(6)]
-    assert FULL in lines[6] and bars(lines) == [("train", "6/6")]
-    assert lines[7:] == ["end"]
-
-
-def test_pythons_own_print_stands_above_the_bar():
-    """A line that Python prints while a bar is shown is not torn."""
-    lines = screen_of(PRINTS + "waits.wait(60)\nprint('from python')\nwent_on.set()\nfx.effects_barrier(timeout=60)")
-    assert "from python" in lines
-    assert [line for line in lines if line.startswith("step")] == [f"step {i}" for i in range(6)]
-    assert bars(lines) == [("train", "6/6")]
+    """Each line is there, whole and in order, also one that Python prints meanwhile; the bar is drawn once, below."""
+    code = "waits.wait(60)\nprint('from python')\nwent_on.set()\nfx.effects_barrier(timeout=60)\nprint('end')"
+    lines = screen_of(PRINTS + code)
+    assert [line for line in lines[:7] if line.startswith("step")] == [f"step {i}" for i in range(6)]
+    assert "from python" in lines[:7]
+    assert FULL in lines[7] and bars(lines) == [("train", "6/6")]
+    assert lines[8:] == ["end"]
 
 
 def test_several_bars_and_one_that_begins_anew():
-    """Those of nested loops stand below each other, and each stays once when the program is over."""
+    """Those of nested loops stand below each other, and each stays once when the program is over. One without a total
+    counts."""
     lines = screen_of("""
 import effects as fx, jax
 
@@ -68,17 +63,11 @@ def nested(x):
     return fx.fori_loop_with_progress(0, 3, outer, x, description="outer")
 
 nested(0)
-""")
-    assert lines[:3] == [f"outer {i}" for i in range(3)]
-    assert sorted(bars(lines)) == [("inner", "4/4"), ("outer", "3/3")] and len(lines) == 5
-
-
-def test_bar_without_total_counts():
-    lines = screen_of("""
-import effects as fx
+fx.effects_barrier()
 fx.jit(lambda x: fx.while_loop_with_progress(lambda x: x < 5, lambda x: x + 1, x, description="[red]while"))(0)
 """)
-    assert bars(lines) == [("[red]while", "5/?")]
+    assert lines[:3] == [f"outer {i}" for i in range(3)]
+    assert sorted(bars(lines)) == [("[red]while", "5/?"), ("inner", "4/4"), ("outer", "3/3")] and len(lines) == 6
 
 
 def test_terminal_without_a_cursor_gets_lines():

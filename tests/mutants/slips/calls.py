@@ -3,7 +3,7 @@
 from tests.mutants.slip import Slip
 
 DISPATCHER = "dispatch/calling/dispatcher.py"
-SECOND = ("tests/dispatch/test_second_call.py::test_what_is_new_at_a_later_call[1]",)
+SECOND = ("tests/dispatch/test_second_call.py::test_what_is_new_at_a_later_call",)
 STATIC = ("tests/dispatch/test_option_pairs.py::test_pairs_of_options[static-in-_any_number]",)
 
 
