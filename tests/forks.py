@@ -49,7 +49,7 @@ def start(target: Callable[..., None], *args: Any) -> BaseProcess:
 
 
 def run_forked(
-    code: str, *, env: Mapping[str, str] | None = None, timeout: float = 240
+    code: str, *, file: str = "<string>", env: Mapping[str, str] | None = None, timeout: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """Runs code as `run_python` does, in a process that has imported JAX and this library already.
 
@@ -58,7 +58,7 @@ def run_forked(
     """
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, name) for name in ("stdout", "stderr")]
-        process = start(run_code, code, {**os.environ, **(env or {})}, *map(str, outputs))
+        process = start(run_code, code, file, {**os.environ, **(env or {})}, *map(str, outputs))
         process.join(timeout)
         if process.exitcode is None:
             process.kill()
@@ -67,18 +67,18 @@ def run_forked(
         return subprocess.CompletedProcess(code, process.exitcode, *(path.read_text() for path in outputs))
 
 
-def run_code(code: str, env: dict[str, str], *outputs: str) -> None:
+def run_code(code: str, file: str, env: dict[str, str], *outputs: str) -> None:
     """Runs code in this process and ends it. Standard output and error are added to these files."""
     for number, name in zip((1, 2), outputs, strict=True):
-        with open(name, "ab") as file:
-            os.dup2(file.fileno(), number)
+        with open(name, "ab") as output:
+            os.dup2(output.fileno(), number)
     faulthandler.enable()
     os.environ.clear()
     os.environ.update(env)
     os.chdir(ROOT)
     sys.argv = ["-c"]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
-    status = _status_of(code, main)
+    status = _status_of(code, file, main)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -87,14 +87,16 @@ def run_code(code: str, env: dict[str, str], *outputs: str) -> None:
     os._exit(status)
 
 
-def _status_of(code: str, main: types.ModuleType) -> int:
+def _status_of(code: str, file: str, main: types.ModuleType) -> int:
     try:
-        exec(compile(code, "<string>", "exec"), vars(main))
+        exec(compile(code, file, "exec"), vars(main))
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        assert error.__traceback__ is not None
+        error = error.with_traceback(error.__traceback__.tb_next)  # this frame is none of the program's
+        sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0

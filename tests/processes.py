@@ -42,7 +42,9 @@ def run_processes(code: str, count: int, *, devices: int = 1, timeout: float = 2
             for process, (report, output) in enumerate(zip(reports, outputs, strict=True)):
                 start = _PROCESS.format(port=port, count=count, process=process, report=str(report))
                 env = {**os.environ, "XLA_FLAGS": xla_flags(devices)}
-                started.append(forks.start(forks.run_code, f"{start}{code}\nwrite_report()\n", env, *2 * [str(output)]))
+                started.append(
+                    forks.start(forks.run_code, f"{start}{code}\nwrite_report()\n", "<string>", env, *2 * [str(output)])
+                )
             deadline = time.monotonic() + timeout
             for each in started:
                 each.join(max(0.1, deadline - time.monotonic()))  # if it has not ended, its output says how far it got

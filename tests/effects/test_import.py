@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 import effects as fx
-from tests.helpers import ROOT, run_python
+from tests.helpers import ROOT, run_each_after_jax, run_python
 
 LEFT_OUT = [
     *("jax._src.pallas.core", "jax._src.checkify", "jax.extend", "rich", "csv", "importlib.metadata"),
@@ -75,8 +75,7 @@ assert fx.ListHandler is there and "ListHandler" in vars(fx)
 assert fx.testing.check_grid_races.__name__ == "check_grid_races"
 assert fx.handlers.ListHandler is there
 """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
+    assert run_each_after_jax({"": code}) == {"": (0, "")}
 
 
 def test_name_that_is_not_there():
@@ -151,12 +150,10 @@ assert spec.name == "jax._src.pallas.pallas_call" and spec.loader.get_source(spe
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_kernels_whenever_pallas_is_imported(order):
+def test_kernels_whenever_pallas_is_imported():
     """What the library changes of Pallas is in force, whenever and by whomever Pallas is imported."""
-    done = run_python(f"import jax\n{ORDERS[order]}")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "program 0\nprogram 1\nTrue\n"
+    expected = 0, "program 0\nprogram 1\nTrue\n"
+    assert run_each_after_jax(ORDERS) == dict.fromkeys(ORDERS, expected)
 
 
 def test_description_of_a_kernels_log_is_read_anywhere():
@@ -170,8 +167,7 @@ description = {"kernel_log": "add", "sites": [], "grid": [2, 3], "index": [0, 1]
 log = content_from(description, None)
 assert (log.title, log.grid, log.capacity) == ("add", (2, 3), 4)
 """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
+    assert run_each_after_jax({"": code}) == {"": (0, "")}
 
 
 def test_imported_module_names_its_own_loader():
@@ -186,31 +182,30 @@ for name in ("jax._src.checkify", "jax._src.pallas.pallas_call", "jax._src.palla
     assert module.__spec__.loader is module.__loader__
     assert inspect.getsource(module)
 """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
+    assert run_each_after_jax({"": code}) == {"": (0, "")}
 
 
-@pytest.mark.parametrize("first", ["effects", "jax.experimental.checkify"])
-def test_checkify_whenever_it_is_imported(first):
-    """A loop whose condition has effects asks it once in each iteration."""
-    code = f"""
-import jax, jax.numpy as jnp
-import {first}
+CHECKIFY = """
+import jax.numpy as jnp
+import FIRST
 import effects as fx
 from jax.experimental import checkify
 
 def loop(x):
     def goes_on(x):
-        fx.print("x = {{}}", x)
+        fx.print("x = {}", x)
         return x < 2
     return jax.lax.while_loop(goes_on, lambda x: x + 1, x)
 
 fx.jit(checkify.checkify(loop, errors=checkify.all_checks))(0)
 fx.effects_barrier()
 """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "x = 0\nx = 1\nx = 2\n"
+
+
+def test_checkify_whenever_it_is_imported():
+    """A loop whose condition has effects asks it once in each iteration."""
+    codes = {first: CHECKIFY.replace("FIRST", first) for first in ("effects", "jax.experimental.checkify")}
+    assert run_each_after_jax(codes) == dict.fromkeys(codes, (0, "x = 0\nx = 1\nx = 2\n"))
 
 
 def test_failed_import_is_made_good_by_the_next(tmp_path):
@@ -235,5 +230,4 @@ assert done == ["another text"]
 when_imported("wanted_late", lambda: done.append("at once"))
 assert done == ["another text", "at once"]
 """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
+    assert run_each_after_jax({"": code}) == {"": (0, "")}

@@ -8,16 +8,13 @@ last one that a traceback names.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import jax
 import pytest
 
 from tests.environment import xla_flags
-from tests.helpers import ROOT
+from tests.forks import run_forked
 
 BY_JAX = (
     "--------------------\n"
@@ -380,15 +377,10 @@ def test_mistake(mistake, tmp_path):
     """The whole text on the terminal, without the marks below lines that only some versions of Python show."""
     script, expected = (text.replace("\n        ", "\n") for text in MISTAKES[mistake])
     imports = "import functools, os, warnings\nimport jax, jax.numpy as jnp, numpy as np, effects as fx"
-    (tmp_path / "program.py").write_text(f"{imports}\n{script}")
-    done = subprocess.run(
-        [sys.executable, tmp_path / "program.py"],
-        env={**os.environ, "XLA_FLAGS": xla_flags(8 if "8 devices" in mistake else 1), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    file = tmp_path / "program.py"
+    file.write_text(f"{imports}\n{script}")
+    flags = xla_flags(8 if "8 devices" in mistake else 1)
+    done = run_forked(file.read_text(), file=str(file), env={"XLA_FLAGS": flags})
     said = re.sub(r"^[IWE]\d{4} .*\n", "", done.stderr, flags=re.MULTILINE)  # XLA's own log
     assert len(said.splitlines()) <= 12
     said = re.sub(r"^ [ |]* *[~^]+\n", "", said, flags=re.MULTILINE)

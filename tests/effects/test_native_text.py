@@ -127,11 +127,12 @@ def test_specifications_of_elements(array, digits, form, options):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_all_numbers_of_16_bits(dtype):
+def test_numbers_of_16_bits(dtype):
     """Alone in an array, where nothing aligns them, and without dimensions."""
     numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype)
-    assert [text_of(numbers[i : i + 1]) for i in range(1 << 16)] == [str(numbers[i : i + 1]) for i in range(1 << 16)]
-    some = [numbers[i, ...] for i in range(0, 1 << 16, 7)]
+    some = [numbers[i : i + 1] for i in range(0, 1 << 16, 3)]
+    assert [*map(text_of, some)] == [*map(str, some)]
+    some = [numbers[i, ...] for i in range(0, 1 << 16, 13)]
     assert [*map(text_of, some)] == [f"{number}" for number in some]
     assert [text_of(number, style="STRING") for number in some] == [*map(str, some)]
 

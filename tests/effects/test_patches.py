@@ -13,7 +13,7 @@ import rich.console
 
 import effects as fx
 from effects._jax import patches
-from tests.helpers import ROOT, run_python
+from tests.helpers import ROOT, run_each_after_jax, run_python
 
 SNAPSHOT = """
 import contextlib, gc, json, sys, types
@@ -238,13 +238,11 @@ assert list(map(id, standing())) == list(map(id, first))
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "first", ["effects", *(f"effects.{name}" for name in ("lowering", "dispatch", "_jax", "lowering.batching"))]
-)
-def test_applied_whatever_is_imported_first(first):
+def test_applied_whatever_is_imported_first():
     """All rows are in force, whichever of the packages and modules is imported first."""
-    done = run_python(f"import {first}\nfrom effects._jax import patches\nassert patches._originals")
-    assert done.returncode == 0, done.stderr
+    modules = ["effects", *(f"effects.{name}" for name in ("lowering", "dispatch", "_jax", "lowering.batching"))]
+    codes = {each: f"import {each}\nfrom effects._jax import patches\nassert patches._originals" for each in modules}
+    assert run_each_after_jax(codes) == dict.fromkeys(modules, (0, ""))
 
 
 def test_rows_and_implementations_match(monkeypatch):

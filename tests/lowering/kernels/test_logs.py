@@ -190,7 +190,9 @@ TYPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("x64, types", [(False, TYPES), (True, ["int64", "uint64", "float64", "complex128"])])
+@pytest.mark.parametrize(
+    "x64, types", [(False, TYPES), (True, ["int64", "uint64", "float64", "complex128"])], ids=["32 bits", "64 bits"]
+)
 def test_types(x64, types):
     """A value comes back bit for bit, scalars and arrays, extreme ones too."""
 

@@ -135,7 +135,7 @@ SLIPS = (
         "return [x.astype(jnp.int32), (x >> 32).astype(jnp.int32)]",
         "return [(x >> 32).astype(jnp.int32), x.astype(jnp.int32)]",
         "The halves of numbers of 64 bits are exchanged in a log.",
-        _in("logs", "types[int64]"),
+        _in("logs", "types[64 bits]"),
     ),
     Slip(
         "kernels.number_of_the_program",
