@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-TAKE_LONGEST = ("tests/native", "tests/test_native.py", "tests/oracle")  # beginnings of paths
+TAKE_LONGEST = ("tests/test_native.py", "tests/gpu", "tests/oracle")  # beginnings of paths
 
 
 def pytest_collection_modifyitems(items):
