@@ -148,17 +148,6 @@ def test_effects_come_in_program_order(lines, name):
     np.testing.assert_allclose(out[0], silent[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_same_order_through_jax_jit(lines, name):
-    """Under `jax.jit` the order is the same, where JAX has ordered effects at all."""
-    program, expected = PROGRAMS[name]
-
-    def call():
-        jax.block_until_ready(jax.jit(program)(1.0))
-
-    assert lines(call) == expected
-
-
 STABLEHLO = {  # name -> what carries the token, as text
     "while": r"stablehlo\.while\(.*\) : .*tensor<4xui32>",
     "while with effects in its condition": r"stablehlo\.while\(.*\) : tensor<4xui32>, tensor<i1>",

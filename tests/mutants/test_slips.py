@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.helpers import ROOT
 from tests.mutants import copy as copy_of_tree
 from tests.mutants.__main__ import main
-from tests.mutants.command import chosen, run
-from tests.mutants.copy import Copy, NotFound, Verdict
+from tests.mutants.command import chosen
+from tests.mutants.copy import Copy, NotFound
 from tests.mutants.slip import Slip, is_native_test, native_name
 from tests.mutants.slips import PARTS, SLIPS
 from tests.native_program import NAMES
@@ -52,55 +49,6 @@ def test_tests_of_slips_exist() -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *others]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-
-
-class _Fake:
-    """A copy in which tests pass, but for what `failing` says of a slip; None: with no slip."""
-
-    def __init__(self, failing: dict[str | None, Verdict]) -> None:
-        self._failing = failing
-        self._slip: str | None = None
-
-    @contextlib.contextmanager
-    def with_slip(self, slip: Slip) -> Iterator[None]:
-        if "lost" in slip.name:
-            raise NotFound("its old text is 0 times in the file")
-        self._slip = slip.name
-        yield
-        self._slip = None
-
-    def check(self, tests: Sequence[str], changed: Slip | None = None) -> Verdict:
-        assert self._slip == (changed and changed.name)
-        return self._failing.get(self._slip, Verdict(False, ""))
-
-
-CAUGHT, SURVIVES, LOST = (Slip(f"part.{name}", "f", "a", "b", "All goes wrong.", ("t",)) for name in ("x", "y", "lost"))
-
-
-@pytest.mark.parametrize(
-    ("slips", "code", "said"),
-    [
-        ((CAUGHT,), 0, "1 slips: 1 caught, 0 survived, 0 not tried"),
-        ((CAUGHT, SURVIVES), 1, "part.y survived, in f: All goes wrong.\n  not seen by t"),
-        ((CAUGHT, SURVIVES, LOST), 2, "3 slips: 1 caught, 1 survived, 1 not tried"),
-    ],
-)
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_command_says_what_survives(slips: Any, code: int, said: str, jobs: int) -> None:
-    """Its exit code is that of the worst."""
-    texts: list[str] = []
-    failing = {CAUGHT.name: Verdict(True, "t failed")}
-    make_copy: Any = lambda folder: _Fake(failing)  # noqa: E731
-    assert run(slips, jobs, make_copy, texts.append) == code
-    assert said in "\n".join(texts)
-
-
-def test_tests_that_fail_without_a_slip_notice_none() -> None:
-    """What fails in any case says nothing."""
-    texts: list[str] = []
-    make_copy: Any = lambda folder: _Fake({None: Verdict(True, "t failed")})  # noqa: E731
-    assert run([CAUGHT], 1, make_copy, texts.append) == 2
-    assert texts == ["The tests fail without any slip: t failed"]
 
 
 def test_chosen_by_name_and_by_part(capsys: pytest.CaptureFixture[str]) -> None:
