@@ -1,7 +1,7 @@
 """Native functions in programs: `python examples/custom_call/custom_call.py` compiles their handlers and calls them.
 
 With CMake, CMakeLists.txt builds a library of them: `python examples/custom_call/custom_call.py handlers.so` calls its
-handlers. The output is asserted in tests/lowering/custom_call/test_elsewhere.py.
+handlers. The output is asserted in tests/extensions/custom_calls/test_elsewhere.py.
 """
 
 import logging

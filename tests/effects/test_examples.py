@@ -9,9 +9,9 @@ import textwrap
 import pytest
 
 from tests.environment import xla_flags
+from tests.extensions.custom_calls.test_elsewhere import EXAMPLE
 from tests.forks import run_forked
 from tests.helpers import ROOT
-from tests.lowering.custom_call.test_elsewhere import EXAMPLE
 
 HELPERS = {"on_the_host", "repeat"}
 _ORDERED = ast.get_docstring(ast.parse((ROOT / "examples" / "ordered_printing.py").read_text())) or ""

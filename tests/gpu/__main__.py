@@ -21,7 +21,7 @@ BUILD = ROOT / "build" / "gpu"
 PACKAGES = ("nanobind", "cmake", "ninja", "pytest", "hypothesis")
 """What is needed beside JAX."""
 BENCHMARKS = ("dispatch", "pure", "loop", "arrays", "queued", "sync", "log", "overlap")
-TESTS = ("tests/gpu/test_on_gpu.py", "tests/lowering/kernels/test_on_gpu.py")
+TESTS = ("tests/gpu/test_on_gpu.py", "tests/extensions/kernels/test_on_gpu.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

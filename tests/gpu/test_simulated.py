@@ -10,10 +10,10 @@ from tests.gpu.simulated.environment import NoPlugin, environment
 from tests.gpu.suites import assert_passes
 from tests.helpers import run_python
 
-ASYNCHRONOUS = "tests/lowering/asynchronous"
+ASYNCHRONOUS = "tests/extensions/asynchronous"
 PROGRAMS = "tests/gpu/test_on_gpu.py"
 SUITES = {
-    "one": ["tests/gpu/graphs.py", "tests/lowering/kernels/test_on_gpu.py", PROGRAMS],
+    "one": ["tests/gpu/graphs.py", "tests/extensions/kernels/test_on_gpu.py", PROGRAMS],
     "programs": [PROGRAMS],
     "regions": ["tests/lowering/regions/test_regions.py", "tests/lowering/test_whole_values.py"],
     "asynchronous": [

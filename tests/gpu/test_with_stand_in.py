@@ -10,8 +10,11 @@ from tests.helpers import run_python
 SUITES = {  # by how the host learns of records
     "kernel": ["tests/gpu/programs.py", "tests/gpu/operations.py"],
     "host_function": [
-        *("tests/lowering/custom_call/test_custom_call.py", "tests/lowering/custom_call/test_calls_return_early.py"),
-        "tests/lowering/custom_call/test_errors.py",
+        *(
+            "tests/extensions/custom_calls/test_custom_call.py",
+            "tests/extensions/custom_calls/test_calls_return_early.py",
+        ),
+        "tests/extensions/custom_calls/test_errors.py",
         "-k=not for_which_others_wait",
     ],
 }

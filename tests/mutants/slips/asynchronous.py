@@ -2,11 +2,11 @@
 
 from tests.mutants.slip import Slip
 
-EARLY = "tests/lowering/custom_call/test_calls_return_early.py"
-STARTED = "tests/lowering/custom_call/test_started.py"
+EARLY = "tests/extensions/custom_calls/test_calls_return_early.py"
+STARTED = "tests/extensions/custom_calls/test_started.py"
 STARTED_CALL = "tests/native/started_call_test.cc"
-DEVICES = "tests/lowering/asynchronous/test_several_devices.py"
-PARTIAL = "tests/lowering/asynchronous/test_partial_results.py"
+DEVICES = "tests/extensions/asynchronous/test_several_devices.py"
+PARTIAL = "tests/extensions/asynchronous/test_partial_results.py"
 
 SLIPS = (
     Slip(
@@ -112,7 +112,7 @@ SLIPS = (
         "int(ticket[2]))",
         "0)",
         "What loops take apart of the lanes of a callback is the first lane's.",
-        ("tests/lowering/asynchronous/test_lanes_and_turns.py::test_started_and_done_in_lanes_and_turns",),
+        ("tests/extensions/asynchronous/test_lanes_and_turns.py::test_started_and_done_in_lanes_and_turns",),
     ),
     Slip(
         "asynchronous.region_of_a_future",
@@ -120,7 +120,7 @@ SLIPS = (
         "if future.region == self._region or (kept and not future.region):",
         "if True:",
         "A future that leaves its region is not refused.",
-        ("tests/lowering/asynchronous/test_checker.py::test_started_in_a_region_and_done_outside",),
+        ("tests/extensions/asynchronous/test_checker.py::test_started_in_a_region_and_done_outside",),
     ),
     Slip(
         "asynchronous.memory_of_a_result",
@@ -128,7 +128,7 @@ SLIPS = (
         "    if placement.memory is not None:\n",
         "    if False:\n",
         "What was copied to the host's memory is in the device's.",
-        ("tests/lowering/asynchronous/test_placement.py::test_copies_between_memories",),
+        ("tests/extensions/asynchronous/test_placement.py::test_copies_between_memories",),
     ),
     Slip(
         "asynchronous.barrier_waits_for_what_is_never_done",
@@ -136,7 +136,7 @@ SLIPS = (
         "            if stream.held_for == UNTRACKED_THREAD and stream not in own:\n",
         "            if False:\n",
         "A barrier waits for what an asynchronous callback has shown that is never done.",
-        ("tests/lowering/asynchronous/test_callbacks.py::test_what_is_never_done_holds_up_no_barrier",),
+        ("tests/extensions/asynchronous/test_callbacks.py::test_what_is_never_done_holds_up_no_barrier",),
     ),
     Slip(
         "asynchronous.never_done_is_not_said",

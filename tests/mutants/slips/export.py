@@ -3,8 +3,8 @@
 from tests.mutants.slip import Slip
 
 FILE = "extensions/export/exported.py"
-DOMAINS = "tests/dispatch/export/test_domains.py"
-TEST = "tests/dispatch/export/test_export.py"
+DOMAINS = "tests/extensions/export/test_domains.py"
+TEST = "tests/extensions/export/test_export.py"
 
 SLIPS = (
     Slip(
@@ -61,6 +61,6 @@ SLIPS = (
         "size if size >= 0 else sizes[-1 - size]",
         "size if size >= 0 else sizes[size]",
         "Records of a program for several symbolic sizes are read with each other's sizes.",
-        ("tests/dispatch/export/test_symbolic_shapes.py::test_symbolic_dimensions_are_found_in_the_records",),
+        ("tests/extensions/export/test_symbolic_shapes.py::test_symbolic_dimensions_are_found_in_the_records",),
     ),
 )

@@ -4,7 +4,7 @@ from tests.mutants.slip import Slip
 
 OPERATIONS = "tests/native/cuda_operations_test.cc"
 ARRIVALS = "tests/native/cuda_arrivals_test.cc"
-FOR_GPUS = "tests/lowering/asynchronous/test_for_gpus.py"
+FOR_GPUS = "tests/extensions/asynchronous/test_for_gpus.py"
 
 SLIPS = (
     Slip(

@@ -3,7 +3,7 @@
 from tests.mutants.slip import Slip
 
 ZIP = "extensions/handlers/npz.py"
-EACH_PAGE = "tests/effects/handlers/test_npz_killed.py::test_growing_zip_can_be_opened_after_each_page"
+EACH_PAGE = "tests/extensions/handlers/test_npz_killed.py::test_growing_zip_can_be_opened_after_each_page"
 
 SLIPS = (
     Slip(
@@ -28,6 +28,6 @@ SLIPS = (
         "return np.result_type(*dtypes)",
         "return dtypes[0]",
         "A joined array has the type of its first piece.",
-        ("tests/effects/handlers/test_npz.py::test_npz_joins_pieces_of_several_types",),
+        ("tests/extensions/handlers/test_npz.py::test_npz_joins_pieces_of_several_types",),
     ),
 )

@@ -9,7 +9,7 @@ GRID, BOUNDS, LOG_PASS = (
 )
 RULES, LOG_RULES, LOG = "extensions/kernels/rules.py", "extensions/kernels/log_rules.py", "extensions/kernels/log.py"
 CHECK = "effects/_api/check.py"
-TESTS = "tests/lowering/kernels"
+TESTS = "tests/extensions/kernels"
 
 
 def _in(file: str, *names: str) -> tuple[str, ...]:

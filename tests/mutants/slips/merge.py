@@ -4,7 +4,7 @@ from tests.mutants.slip import Slip
 
 FILE = "extensions/handlers/merge.py"
 READING = "extensions/handlers/merge.py"
-TEST = "tests/dispatch/test_merge.py"
+TEST = "tests/extensions/handlers/test_merge.py"
 SPLIT = f"{TEST}::test_a_log_that_was_split_comes_together"
 
 SLIPS = (

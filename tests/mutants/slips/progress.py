@@ -2,8 +2,8 @@
 
 from tests.mutants.slip import Slip
 
-LOOPS = "tests/effects/progress/test_loops.py"
-PROGRESS = "tests/effects/progress/test_progress.py"
+LOOPS = "tests/extensions/progress/test_loops.py"
+PROGRESS = "tests/extensions/progress/test_progress.py"
 
 SLIPS = (
     Slip(
@@ -36,7 +36,7 @@ SLIPS = (
         "else {**self.lanes, **lanes}",
         "else {**lanes}",
         "A bar is full when the first of its lanes is.",
-        ("tests/effects/progress/test_bars.py::test_lane_that_is_set_back_begins_the_bar_anew",),
+        ("tests/extensions/progress/test_bars.py::test_lane_that_is_set_back_begins_the_bar_anew",),
     ),
     Slip(
         "progress.waits_for_the_one_that_draws",

@@ -59,7 +59,7 @@ SLIPS = (
         "return not any(spec and conversion for",
         "return not any(False for",
         "What is padded behind a conversion is not padded.",
-        ("tests/effects/handlers/test_native_rows.py::test_texts_in_json",),
+        ("tests/extensions/handlers/test_native_rows.py::test_texts_in_json",),
     ),
     Slip(
         "text.writer_that_may_wait",

@@ -54,7 +54,7 @@ SLIPS = (
         "token + np.array([i, 0, 0, 0], np.uint32)",
         "token + np.array([1, 0, 0, 0], np.uint32)",
         "All domains of a program but the first count in one sequence.",
-        ("tests/dispatch/export/test_domains.py",),
+        ("tests/extensions/export/test_domains.py",),
     ),
     Slip(
         "token_pass.one_function",

@@ -1,0 +1,90 @@
+"""Exported programs with asynchronous operations, in this process and in another."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import effects as fx
+from tests.extensions.export.common import again, run_with
+
+MESH = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+F32 = jax.ShapeDtypeStruct((), "float32")
+
+
+@fx.register_callback("tests.in_two_steps")
+def in_two_steps(x, *, record=None):
+    yield {"so far": x}
+    yield {"so far": 2 * x}
+
+
+def values(x):
+    """Started, updated, and carried by a loop."""
+    fx.print("begin {}", x)
+    future = fx.async_start(lambda x: (x * x, x), x)
+    future, (so_far, _) = fx.async_update(future, partial=True)
+    turn = lambda i, future: fx.async_start(lambda x, y: (x + 1, y), *fx.async_done(future))  # noqa: E731
+    y, x = fx.async_done(jax.lax.fori_loop(0, 3, turn, future))
+    fx.print("end {} {} {}", x, y, so_far)
+    return y
+
+
+def function(x):
+    """Of a callback, which another process knows by its name."""
+    future = fx.async_callback(in_two_steps, {"so far": F32}, x)
+    fx.print("between {}", x)
+    y = fx.async_done(future)["so far"]
+    fx.print("end {}", y)
+    return y
+
+
+def ring(x):
+    """Between devices."""
+
+    def body(x):
+        future = fx.ppermute_start(x, "i", [(i, (i + 1) % 4) for i in range(4)])
+        fx.print("between {}", x)
+        return fx.async_done(future)
+
+    return jax.shard_map(body, mesh=MESH, in_specs=jax.P("i"), out_specs=jax.P("i"))(x)
+
+
+ELSEWHERE = """
+import os, sys
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+import jax, jax.numpy as jnp, effects as fx
+
+@fx.register_callback("tests.in_two_steps")
+def in_two_steps(x):
+    yield {"so far": x}
+    yield {"so far": 2 * x}
+
+program = fx.deserialize(open(sys.argv[1], "rb").read())
+x = jnp.float32(3)
+if program.nr_devices > 1:
+    x = jax.device_put(jnp.arange(4.0), jax.NamedSharding(jax.make_mesh((4,), ("i",)), jax.P("i")))
+y = fx.jit(program.call)(x)
+fx.effects_barrier()
+print(y)
+"""
+
+
+@pytest.mark.parametrize("program", [values, function, ring], ids=lambda program: program.__name__)
+def test_exported_program_runs_here_and_elsewhere(program, lines):
+    x = jnp.float32(3)
+    if program is ring:
+        x = jax.device_put(jnp.arange(4.0), jax.NamedSharding(MESH, jax.P("i")))
+    results = []
+    expected = lines(lambda: results.append(fx.jit(program)(x)))
+    exported = fx.export(fx.jit(program))(x)
+    assert lines(lambda: results.append(fx.jit(again(exported).call)(x))) == expected
+    assert results[0].tolist() == results[1].tolist()
+    done = run_with(ELSEWHERE, exported.serialize())
+    assert done.stdout.splitlines() == [*expected, str(results[0])], done.stderr
+
+
+@pytest.mark.parametrize("program", [values, function])
+def test_programs_are_refused_where_there_are_no_handlers(program):
+    """With a message, and not by XLA, which knows no such target there."""
+    exported = fx.export(fx.jit(program))(jnp.float32(2))
+    with fx.config.override(native=False), pytest.raises(NotImplementedError, match="there are no native handlers"):
+        exported.call(jnp.float32(2))

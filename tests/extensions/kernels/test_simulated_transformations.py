@@ -1,0 +1,262 @@
+"""Simulated kernels with effects, transformed, and among other parts of a program."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import effects as fx
+from tests.extensions.kernels.simulation import (
+    INT,
+    X,
+    blocks,
+    copy_kernel,
+    copying,
+    dynamic,
+    prefetching,
+    seen_of,
+)
+
+INTEGER = jax.ShapeDtypeStruct((), jnp.int32)
+
+
+def test_unused_results():
+    assert seen_of(fx.jit(lambda x: (copying(x), x)[1]), X)[1] == [("0", (), ())]
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jax.jit", "eager"])
+def test_outside_of_fx_jit(jit):
+    program = jit(lambda x: pl.pallas_call(copy_kernel, out_shape=INT, interpret=True, **blocks(4))(x))
+    assert seen_of(program, X)[1] == [("0", (0,), ()), ("4", (1,), ())]
+
+
+def test_between_other_effects():
+    def f(x):
+        fx.print("before")
+        x = copying(x)
+        fx.print("between")
+        x, _ = jax.lax.scan(lambda x, _: (copying(x) + 1, None), x, None, length=2)
+        x = jax.lax.while_loop(lambda x: x[0] < 4, lambda x: copying(x) + 1, x)
+        x = jax.lax.cond(x[0] > 3, copying, lambda x: x, x)
+        return jax.jit(copying)(x)
+
+    assert [text for text, _, _ in seen_of(fx.jit(f), X)[1]] == ["before", "0", "between", "0", "1", "2", "3", "4", "4"]
+
+
+def test_vmap():
+    """The lane is the first axis of the grid, for one lane as for several."""
+    call = functools.partial(pl.pallas_call(copy_kernel, out_shape=INT, interpret=True, **blocks(4)))
+    for lanes in (1, 2):
+        _, seen = seen_of(fx.jit(jax.vmap(call)), jnp.stack([X + 10 * lane for lane in range(lanes)]))
+        assert seen == [(str(10 * lane + 4 * i), (lane, i), ()) for lane in range(lanes) for i in range(2)]
+
+
+def test_vmap_of_what_does_not_differ():
+    """A kernel none of whose operands has lanes runs in each of them, as other effects do."""
+    result, seen = seen_of(fx.jit(jax.vmap(lambda y: copying(X)[0] + y)), jnp.arange(3))
+    assert result.tolist() == [0, 1, 2] and seen == [("0", (lane,), ()) for lane in range(3)]
+
+
+def test_result_that_does_not_differ():
+    """So it may leave `vmap` without lanes, as the result of a kernel without effects may."""
+    program = fx.jit(jax.vmap(copying, in_axes=None, out_axes=None, axis_size=2))
+    result, seen = seen_of(program, X)
+    assert result.tolist() == X.tolist() and seen == [("0", (lane,), ()) for lane in range(2)]
+
+
+def test_vmap_of_vmap():
+    program = fx.jit(jax.vmap(jax.vmap(copying)))
+    assert seen_of(program, jnp.arange(16).reshape(2, 2, 4))[1] == [
+        (str(8 * i + 4 * j), (i, j), ()) for i in range(2) for j in range(2)
+    ]
+
+
+def test_vmap_inside():
+    """Lanes of a `vmap` within the kernel are lanes of its records."""
+
+    def kernel(x_ref, o_ref):
+        jax.vmap(lambda x: fx.print("{}", x))(x_ref[:2])
+        o_ref[...] = x_ref[...]
+
+    _, seen = seen_of(fx.jit(jax.vmap(lambda x: copying(x, kernel))), jnp.stack([X, X + 5]))
+    assert seen == [("0", (0,), (0,)), ("1", (0,), (1,)), ("5", (1,), (0,)), ("6", (1,), (1,))]
+
+
+@pytest.mark.parametrize(
+    ("f", "args", "expected"),
+    [
+        (prefetching, ([[1, 0], [0, 1]], [X, X + 1]), [(0, 0), (0, 1), (1, 0), (1, 1)]),
+        (dynamic, ([3, 1], [X, X]), [(0, 0), (0, 2), (1, 0)]),
+    ],
+    ids=["scalar prefetch", "dynamic grid"],
+)
+def test_vmap_as_a_loop(f, args, expected):
+    """Where JAX makes a loop over the lanes instead of an axis of the grid, records say the same."""
+    _, seen = seen_of(fx.jit(jax.vmap(f)), *map(jnp.array, args))
+    assert [grid for _, grid, _ in seen] == expected
+
+
+SIZES, STARTS = jnp.array([[3, 1], [1, 5]]), jnp.array([[[1, 0], [0, 1]], [[0, 0], [1, 1]]])
+
+
+@pytest.mark.parametrize(
+    ("f", "given", "jit"),
+    [(dynamic, SIZES, fx.jit), (prefetching, STARTS, lambda f: f)],
+    ids=["dynamic grid", "prefetch"],
+)
+def test_two_vmaps_as_loops(f, given, jit):
+    """The lanes of the outer `vmap` come first, whichever of the two gives lanes to what the grid depends on."""
+    xs = jnp.arange(32).reshape(2, 2, 8)
+    both = jit(jax.vmap(jax.vmap(f)))
+    inner = jit(jax.vmap(jax.vmap(f), (None, 0)))
+    outer = jit(jax.vmap(jax.vmap(f, (None, 0))))
+    neither = jit(jax.vmap(lambda _: jax.vmap(lambda _: f(given[0, 0], X))(X[:2])))
+    once = fx.jit(f)
+    for program, args, of_lane in (
+        (both, (given, xs), lambda i, j: (given[i, j], xs[i, j])),
+        (inner, (given[0], xs), lambda i, j: (given[0, j], xs[i, j])),
+        (outer, (given[:, 0], xs), lambda i, j: (given[i, 0], xs[i, j])),
+        (neither, (X[:2],), lambda i, j: (given[0, 0], X)),
+    ):
+        result, seen = seen_of(program, *args)
+        expected = []
+        for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            alone, records = seen_of(once, *of_lane(i, j))
+            expected += [(text.split()[0], (i, j, *grid)) for text, grid, _ in records]
+            assert result[i, j].tolist() == alone.tolist()
+        # In lanes JAX's `pl.num_programs` is wrong for a size that only data says and that does not differ.
+        assert [(text.split()[0], grid) for text, grid, _ in seen] == expected
+
+
+def test_lanes_of_a_loop_that_are_not_there():
+    """Under a predicate that differs, the lanes that are there make their grids, the outer ones first."""
+
+    def f(size, x):
+        return jax.lax.cond(x[0] % 16 == 8, lambda: dynamic(size, x), lambda: x)
+
+    _, seen = seen_of(fx.jit(jax.vmap(jax.vmap(f))), SIZES, jnp.arange(32).reshape(2, 2, 8))
+    assert [grid for _, grid, _ in seen] == [(0, 1, 0), (1, 1, 0), (1, 1, 2), (1, 1, 4)]
+
+
+def test_predicate_that_differs_between_lanes():
+    """The lanes that choose the branch have its effects, callbacks with results too; the others' programs have none."""
+
+    def kernel(x_ref, o_ref):
+        doubled = fx.callback(lambda x: x * 2, INTEGER, x_ref[0])
+        jax.lax.fori_loop(0, 2, lambda i, _: fx.print("{} {}", i, doubled), None)
+        o_ref[...] = x_ref[...]
+
+    def f(y):
+        return jax.lax.cond(y % 2 == 1, lambda y: copying(X + y, kernel), lambda _: X, y)
+
+    result, seen = seen_of(fx.jit(jax.vmap(f)), jnp.arange(4))
+    assert [(text, grid) for text, grid, _ in seen if "(" not in text] == [
+        (f"{i} {2 * lane}", (lane,)) for lane in (1, 3) for i in range(2)
+    ]
+    assert result[:, 0].tolist() == [0, 1, 0, 3]
+
+
+def test_asynchronous_callback_under_a_predicate_that_differs():
+    """A function that runs while the kernel goes on runs for lanes that are there, also where it is updated."""
+    called = []
+
+    def halves(x):
+        called.append(int(x))
+        yield np.int32(x // 2)
+        return np.int32(x)
+
+    def kernel(x_ref, o_ref):
+        future = fx.async_callback(halves, INTEGER, x_ref[0])
+        o_ref[...] = x_ref[...]
+        future, half = fx.async_update(future, partial=True)
+        o_ref[0] = half + fx.async_done(future)
+
+    def f(y):
+        return jax.lax.cond(y % 2 == 1, lambda y: copying(X + 10 * y, kernel), lambda _: X, y)
+
+    result = fx.jit(jax.vmap(f))(jnp.arange(4))
+    fx.effects_barrier()
+    assert sorted(called) == [10, 30]
+    assert result[:, 0].tolist() == [0, 15, 0, 45]
+
+
+def test_loop_whose_iterations_differ_between_lanes():
+    def f(n):
+        return jax.lax.fori_loop(0, n, lambda i, x: copying(x) + 1, X)
+
+    _, seen = seen_of(fx.jit(jax.vmap(f)), jnp.array([2, 0, 1]))
+    assert sorted(seen) == [("0", (0,), ()), ("0", (2,), ()), ("1", (0,), ())]
+
+
+def test_derivatives():
+    """The kernel has the effects once, whatever of its inputs is differentiated, and under `vmap` in each lane."""
+
+    def kernel(x_ref, y_ref, o_ref):
+        fx.print("{}", x_ref[0])
+        o_ref[...] = x_ref[...] * y_ref[...]
+
+    def f(x, y):
+        return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((2,), jnp.float32), interpret=True)(x, y)
+
+    x = jnp.array([2.0, 3.0])
+    (value, tangent), seen = seen_of(fx.jit(lambda x: jax.jvp(lambda x: f(x, x + 1), (x,), (x,))), x)
+    assert value.tolist() == [6, 12] and tangent.tolist() == [10, 21] and seen == [("2.0", (), ())]
+    (_, tangent), seen = seen_of(fx.jit(lambda x: jax.jvp(lambda y: f(x, y), (x,), (x,))), x)
+    assert tangent.tolist() == [4, 9] and seen == [("2.0", (), ())]
+    xs = jnp.stack([x, x + 1])
+    for g in (
+        lambda xs: jax.jvp(jax.vmap(lambda x: f(x, x)), (xs,), (xs,)),
+        jax.vmap(lambda x: jax.jvp(lambda x: f(x, x), (x,), (x,))),
+    ):
+        (_, tangent), seen = seen_of(fx.jit(g), xs)
+        assert tangent.tolist() == [[8, 18], [18, 32]] and seen == [("2.0", (0,), ()), ("3.0", (1,), ())]
+
+
+def test_custom_vjp():
+    @jax.custom_vjp
+    def f(x):
+        return copying(x)
+
+    f.defvjp(lambda x: (copying(x), ()), lambda _, g: (copying(g * 3),))
+    result, seen = seen_of(fx.jit(jax.grad(lambda x: f(x).sum())), jnp.array([2.0, 4.0]))
+    assert result.tolist() == [3, 3] and [text for text, _, _ in seen] == ["2.0", "3.0"]
+
+
+def test_export_and_ahead_of_time():
+    f = fx.jit(lambda x: pl.pallas_call(copy_kernel, out_shape=INT, interpret=True, **blocks(4))(x))
+    expected = [("0", (0,), ()), ("4", (1,), ())]
+    assert seen_of(f.lower(X).compile(), X)[1] == expected
+    assert seen_of(fx.deserialize(fx.export(f)(X).serialize()).call, X)[1] == expected
+
+
+def test_interpreter_for_tpus():
+    """Under JAX's interpreter of kernels for TPUs the effects come in order, and what it calls itself is not shown."""
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2
+        jax.lax.fori_loop(0, 2, lambda i, _: fx.print("{} {} {}", pl.program_id(0), i, o_ref[0, i]), None)
+
+    spec = pl.BlockSpec((8, 64), lambda i: (0, i))
+    shape = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    options = {"grid": (2,), "in_specs": [spec], "out_specs": spec, "interpret": pltpu.InterpretParams()}
+    x = jnp.arange(1024, dtype=jnp.float32).reshape(8, 128)
+
+    def f(x):
+        fx.print("before")
+        x = pl.pallas_call(kernel, out_shape=shape, **options)(x)
+        fx.print("after")
+        return x
+
+    for jit in (fx.jit, jax.jit):
+        _, seen = seen_of(jit(f), x)
+        assert seen == [
+            ("before", None, ()),
+            *[(f"{i} {j} {128.0 * i + 2 * j}", (i,), ()) for i in range(2) for j in range(2)],
+            ("after", None, ()),
+        ]

@@ -1,0 +1,144 @@
+"""Bars on a terminal and in a notebook, with what else is written there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.effects.notebook import execute
+from tests.extensions.progress.terminal import screen_of
+
+FULL = "━" * 40
+
+PRINTS = """
+import effects as fx, jax, threading
+waits, went_on = threading.Event(), threading.Event()
+
+def wait(i):
+    if i == 3:
+        waits.set()
+        assert went_on.wait(60)
+
+@fx.jit
+def train(x):
+    bar = fx.progress(6, "train")
+    def step(i, x):
+        fx.print("step {}", i)
+        fx.callback(wait, None, i)
+        bar.update(i + 1)
+        return x + 1
+    return jax.lax.fori_loop(0, 6, step, x)
+
+train(0)
+"""
+
+
+def bars(lines):
+    """The lines with bars: description, and how many steps."""
+    return [(line.split()[0], re.search(r"(\d+/[\d?]+)", line)[1]) for line in lines if "━" in line]
+
+
+def test_prints_stand_above_the_bar():
+    """Each line is there, whole and in order, also one that Python prints meanwhile; the bar is drawn once, below."""
+    code = "waits.wait(60)\nprint('from python')\nwent_on.set()\nfx.effects_barrier(timeout=60)\nprint('end')"
+    lines = screen_of(PRINTS + code)
+    assert [line for line in lines[:7] if line.startswith("step")] == [f"step {i}" for i in range(6)]
+    assert "from python" in lines[:7]
+    assert FULL in lines[7] and bars(lines) == [("train", "6/6")]
+    assert lines[8:] == ["end"]
+
+
+def test_several_bars_and_one_that_begins_anew():
+    """Those of nested loops stand below each other, and each stays once when the program is over. One without a total
+    counts."""
+    lines = screen_of("""
+import effects as fx, jax
+
+@fx.jit
+def nested(x):
+    def outer(i, x):
+        fx.print("outer {}", i)
+        return fx.fori_loop_with_progress(0, 4, lambda _, x: x + 1, x, description="inner")
+    return fx.fori_loop_with_progress(0, 3, outer, x, description="outer")
+
+nested(0)
+fx.effects_barrier()
+fx.jit(lambda x: fx.while_loop_with_progress(lambda x: x < 5, lambda x: x + 1, x, description="[red]while"))(0)
+""")
+    assert lines[:3] == [f"outer {i}" for i in range(3)]
+    assert sorted(bars(lines)) == [("[red]while", "5/?"), ("inner", "4/4"), ("outer", "3/3")] and len(lines) == 6
+
+
+def test_terminal_without_a_cursor_gets_lines():
+    """A shell inside of an editor, say."""
+    lines = screen_of(
+        """
+import effects as fx
+fx.jit(lambda x: fx.fori_loop_with_progress(0, 3, lambda i, x: x, x, description="bar"))(0)
+""",
+        "dumb",
+    )
+    assert lines[-1].startswith("bar: 100% 3/3 in ")
+
+
+def test_failing_program_leaves_its_bar_where_it_was():
+    """The bar stays as it is, and what comes after stands below it."""
+    lines = screen_of("""
+import effects as fx, jax, logging
+logging.disable()
+
+def fail(i):
+    if i == 2:
+        raise ValueError("third")
+
+@fx.jit
+def fails(x):
+    bar = fx.progress(5, "fails")
+    def step(i, x):
+        fx.callback(fail, None, i)
+        bar.update(i + 1)
+        return x
+    return jax.lax.fori_loop(0, 5, step, x)
+
+fails(0)
+try:
+    fx.effects_barrier(timeout=60)
+except fx.EffectError as error:
+    print(type(error.__cause__).__name__)
+""")
+    assert bars(lines) == [("fails", "2/5")]
+    assert lines[-1] == "ValueError"
+
+
+CELL = """
+import effects as fx
+
+def body(i, x):
+    fx.print("step {}", i)
+    return x + 1
+
+fx.jit(lambda x: fx.fori_loop_with_progress(0, 3, body, x, description="bar"))(0)
+fx.effects_barrier(timeout=60)
+"""
+
+
+def shown_in_notebook(first):
+    """What the cell prints, and what it displays."""
+    _, outputs = execute(first, CELL)
+    printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+    assert printed.splitlines() == [f"step {i}" for i in range(3)]
+    return [output.data for output in outputs if output.output_type == "display_data"]
+
+
+def test_notebook_shows_a_line_that_changes():
+    """Where there are no widgets: one display, with the newest text."""
+    [shown] = shown_in_notebook("import sys; sys.modules['ipywidgets'] = None")
+    assert shown["text/plain"].startswith("bar: 100% 3/3")
+
+
+def test_notebook_shows_a_widget():
+    """Where tqdm and ipywidgets are installed."""
+    pytest.importorskip("ipywidgets")
+    [shown] = shown_in_notebook("")
+    assert "application/vnd.jupyter.widget-view+json" in shown and "/3 [" in shown["text/plain"]
