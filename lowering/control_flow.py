@@ -31,7 +31,7 @@ from effects.lowering.masks import (
     register_mask_rule,
 )
 from effects.lowering.record import skip_p
-from effects.lowering.regions import asks, counts_in, ends_program, in_branch, in_region, inside
+from effects.lowering.regions import asks, ends_program, in_branch, in_region, inside, static_effect_counts
 from effects.lowering.summary import effects_of
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
@@ -75,7 +75,7 @@ def _skipping(
     ctx: TokenContext, tokens: Tokens, index: Any, operands: Sequence[Any], branches: Sequence[Any], params: Any
 ) -> tuple[Tokens, Sequence[Any]]:
     """Branches that count equally many effects under each key."""
-    counts = [counts_in(branch) for branch in branches]
+    counts = [static_effect_counts(branch) for branch in branches]
     assert None not in counts, "it is known of the whole region"
     most = [max(count.get(key, 0) for count in counts) for key in tokens]
     missing = [tuple(n - count.get(key, 0) for key, n in zip(tokens, most, strict=True)) for count in counts]
@@ -124,7 +124,7 @@ def _while_token_rule(
         args = (*args[:cond_nconsts], *args)
         params["body_nconsts"] += cond_nconsts
     region = in_region()
-    with inside(region._replace(turns_agree=False) if region.turns_agree else in_branch()):
+    with inside(region._replace(trip_counts_agree=False) if region.trip_counts_agree else in_branch()):
         return ctx.carry(
             ctx, tokens, *args, cond_jaxpr=cond_jaxpr, body_jaxpr=body_jaxpr, cond_nconsts=cond_nconsts, **params
         )

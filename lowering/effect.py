@@ -19,7 +19,7 @@ from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.native_calls import calls_handlers, have_handlers, lower_as_jax, refuse_several_devices
 from effects.lowering.record import close_p, record_p
 from effects.lowering.regions import OUTSIDE, in_region
-from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, rejoin_p
+from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, merge_replicas_p
 from effects.lowering.shards import checking_sharding
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
 
@@ -34,18 +34,18 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
     key = token_key(site.effect)
     # Ordered calls differ in their tokens. Unordered ones may be the same in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
-    around = () if ctx.around is None else (ctx.around,)
+    outer_tokens = () if ctx.outer_token is None else (ctx.outer_token,)
     token = tokens[key] if site.origin is None else checking_sharding(tokens[key], site)
     *results, token = _jax.stage(
         record_p,
         token,
-        *around,
+        *outer_tokens,
         *size_operands(site),
         *operands,
         site=site,
         call=call,
         edges=ctx.edges,
-        region=OUTSIDE if site.results is None or site.content.comes_without_lanes else in_region(),
+        region=OUTSIDE if site.results is None or site.content.runs_with_empty_mask else in_region(),
     )
     return {key: token}, results
 
@@ -98,4 +98,4 @@ _jax.mlir.register_lowering(effect_p, _lower_effect, cacheable=False)
 for _primitive in _native.LOWERINGS:
     _jax.mlir.register_lowering(_primitive, _lower(_primitive), cacheable=_primitive is not close_p)
 _jax.mlir.register_lowering(check_mesh_p, lower_check_mesh)
-_jax.mlir.register_lowering(rejoin_p, _jax.mlir.lower_fun(_rejoin))
+_jax.mlir.register_lowering(merge_replicas_p, _jax.mlir.lower_fun(_rejoin))

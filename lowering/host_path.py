@@ -27,7 +27,7 @@ from effects._model.wire import (
     RecordTrait,
 )
 from effects.lowering.native_calls import refuse_missing_platform, refused_per_shard, register_site
-from effects.lowering.record import Edges, close_p, gate_p, skip_p
+from effects.lowering.record import BoundaryMarkers, close_p, gate_p, skip_p
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
 from effects.lowering.sites import known_sites, publish_end, publish_in_program, publish_untracked
 
@@ -38,7 +38,7 @@ MSG_EXPORTED_OPERATION = (
 )
 
 
-def record_lowering(ctx: Any, *args: Any, site: Site, edges: Edges, **_: Any) -> Any:
+def record_lowering(ctx: Any, *args: Any, site: Site, edges: BoundaryMarkers, **_: Any) -> Any:
     if site.per_shard and _jax.automatic_devices(ctx):
         raise refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
     refuse_missing_platform(ctx, site)

@@ -45,7 +45,7 @@ from effects._model.wire import (
     step_numbers,
 )
 from effects.lowering.native_module import has_usable_driver
-from effects.lowering.record import NO_EDGES, Edges, close_p, gate_p, skip_p
+from effects.lowering.record import NO_MARKERS, BoundaryMarkers, close_p, gate_p, skip_p
 from effects.lowering.shard_map import enter_p, leave_p
 from effects.lowering.shards import call_shards, call_whole
 from effects.lowering.sites import known_sites
@@ -84,7 +84,7 @@ def is_counted(ctx: Any) -> bool:
     return any(row is not None and row.records == "native" and not row.tokens_on_host for row in rows)
 
 
-def steps_of_record(ordered: bool, edges: Edges, ahead: int = 0) -> list[TokenStep]:
+def steps_of_record(ordered: bool, edges: BoundaryMarkers, ahead: int = 0) -> list[TokenStep]:
     """What a record makes of its token, or the last one of a region of the token around."""
     if edges.leaves or edges.enters:
         inside = [LEAVE_STEP] if edges.leaves else [ENTER_STEP, *[COUNT_STEP] * ordered]
@@ -102,7 +102,7 @@ def take_ahead(token: Any, length: int) -> tuple[Any, int]:
         token, ahead = before, ahead + int(added[INDEX])
 
 
-def place_of_token(edges: Edges) -> int:
+def place_of_token(edges: BoundaryMarkers) -> int:
     """Which operand of a record's call the token is that it gives back."""
     return int(edges.leaves and not edges.enters)
 
@@ -193,14 +193,14 @@ def site_attributes(
     devices: int = 0,
     replicated: bool = False,
     call: int = 0,
-    edges: Edges = NO_EDGES,
+    edges: BoundaryMarkers = NO_MARKERS,
     shards: bool = False,
     counted: bool = False,
 ) -> dict[str, Any]:
     """What a handler must know of a site, as attributes of its call."""
     has = {
         RecordTrait.ORDERED: site.effect.ordered,
-        RecordTrait.CALLBACK: site.content.comes_alone,
+        RecordTrait.CALLBACK: site.content.delivered_individually,
         RecordTrait.REPLICATED: replicated,
         RecordTrait.HAS_SHARDS: shards,
         RecordTrait.CLOSES: edges.closes,
@@ -234,7 +234,9 @@ def emit_call(
     return outs
 
 
-def record_lowering(ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: Edges, region: Any) -> Any:
+def record_lowering(
+    ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: BoundaryMarkers, region: Any
+) -> Any:
     devices, replicas = _jax.automatic_devices(ctx), _jax.replicas_per_group(ctx)
     if site.per_shard and devices:
         return shards_lowering(ctx, token, operands, site, devices, call, edges)
@@ -279,7 +281,7 @@ def _may_be_cut(ctx: Any, site: Site) -> bool:
 
 
 def shards_lowering(
-    ctx: Any, token: Any, operands: Sequence[Any], site: Site, devices: int, call: int, edges: Edges
+    ctx: Any, token: Any, operands: Sequence[Any], site: Site, devices: int, call: int, edges: BoundaryMarkers
 ) -> Any:
     if site.symbols:
         raise refused_per_shard(site, "in a program for symbolic shapes", "export it for shapes that are known")

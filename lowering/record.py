@@ -13,7 +13,7 @@ TOKEN_NAME = "_runtime_token"
 """What JAX is told a threaded function's first argument is called."""
 
 
-class Edges(NamedTuple):
+class BoundaryMarkers(NamedTuple):
     """What a record publishes besides itself, being the first or the last in a region or the last in its program."""
 
     enters: bool = False  # it takes the token around the region
@@ -23,7 +23,7 @@ class Edges(NamedTuple):
     may_diverge: bool = False  # as for `enter_p`
 
 
-NO_EDGES = Edges()
+NO_MARKERS = BoundaryMarkers()
 
 record_p: _jax.Primitive = _jax.Primitive("record")
 record_p.multiple_results = True
@@ -44,7 +44,9 @@ gate_p: _jax.Primitive = _jax.Primitive("gate")
 
 
 @record_p.def_abstract_eval
-def _record_abstract_eval(token: Any, *operands: Any, site: Site, call: int, edges: Edges, region: Any) -> list[Any]:
+def _record_abstract_eval(
+    token: Any, *operands: Any, site: Site, call: int, edges: BoundaryMarkers, region: Any
+) -> list[Any]:
     if edges.enters and not edges.leaves:
         return [*result_avals(site), _jax.per_device(token)]
     return [*result_avals(site), operands[0] if edges.leaves and not edges.enters else token]

@@ -43,7 +43,7 @@ class InRegion(NamedTuple):
     all_come: bool = False  # all devices come here, and equally often
     counts_agree: bool = False  # wherever all devices come, all have had as many effects
     branches_skip: bool = False  # since branches skip what other branches have
-    turns_agree: bool = False  # the next loop makes as many turns on all devices
+    trip_counts_agree: bool = False  # the next loop makes as many turns on all devices
     has_collectives: bool = False  # a device that fails may be waited for
 
     @property
@@ -116,15 +116,15 @@ SINGLE = {effect_p}
 """Primitives that count once, if they do."""
 
 
-def counts_in(jaxpr: Any) -> Mapping[str, int] | None:
+def static_effect_counts(jaxpr: Any) -> Mapping[str, int] | None:
     """How many effects a device counts in a jaxpr under each key; None if that is not known. Where branches differ it
     is the most of them: see `lowering/control_flow.py`. An `fx.error_if` counts for nothing, since what goes on has
     passed it."""
-    return _counts_in(_jax.closed_jaxpr(jaxpr))
+    return _static_effect_counts(_jax.closed_jaxpr(jaxpr))
 
 
 @_jax.weakref_lru_cache
-def _counts_in(jaxpr: Any) -> Mapping[str, int] | None:
+def _static_effect_counts(jaxpr: Any) -> Mapping[str, int] | None:
     total = Counter[str]()
     for eqn in jaxpr.jaxpr.eqns:
         keys = {key for effect in effects_of(eqn.effects) if counts(key := token_key(effect))}
@@ -133,7 +133,7 @@ def _counts_in(jaxpr: Any) -> Mapping[str, int] | None:
         if eqn.primitive in SINGLE:
             total.update(keys)
             continue
-        inner = [counts_in(each) for each in _jax.jaxprs_in(eqn.params)]
+        inner = [static_effect_counts(each) for each in _jax.jaxprs_in(eqn.params)]
         if any(count is None for count in inner):
             return None
         if eqn.primitive is _jax.cond_p and "branches_platforms" not in eqn.params:

@@ -26,8 +26,8 @@ from effects._model.after import after
 from effects._model.wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.others import others
-from effects.lowering.record import Edges, close_p
-from effects.lowering.regions import InRegion, counts_in, ends_program, in_region, inside
+from effects.lowering.record import BoundaryMarkers, close_p
+from effects.lowering.regions import InRegion, ends_program, in_region, inside, static_effect_counts
 from effects.lowering.summary import begins_with_record, effects_of, ends_with_record, summarize
 from effects.lowering.tokens import ON_DEVICE, TokenContext, Tokens, register_token_rule
 from effects.lowering.tokens import counts as counts_effects
@@ -75,8 +75,8 @@ leave_p.multiple_results = True
 """(*tokens, *tokens at the entry) -> the tokens with which all devices go on."""
 
 
-rejoin_p: _jax.Primitive = _jax.Primitive("rejoin")
-rejoin_p.multiple_results = True
+merge_replicas_p: _jax.Primitive = _jax.Primitive("rejoin")
+merge_replicas_p.multiple_results = True
 """(*tokens, *tokens around) -> the tokens with which replicas go on that have had effects of their own."""
 
 
@@ -98,7 +98,7 @@ def lower_check_mesh(ctx: Any, token: Any, *, mesh: Any, names: str, where: str)
     return [token]
 
 
-@rejoin_p.def_abstract_eval
+@merge_replicas_p.def_abstract_eval
 def _rejoin_abstract_eval(*tokens: Any) -> Any:
     return tokens[len(tokens) // 2 :]
 
@@ -156,7 +156,7 @@ def _shard_map_token_rule(
     else:
         # If branches skip, it must be of use: to a call that waits for its place among the effects of all devices.
         diverge = mesh.size > 1 and _may_diverge(jaxpr, check_vma=False, asks_all=True)
-        branches_skip = diverge and _awaits(jaxpr) and counts_in(jaxpr) is not None
+        branches_skip = diverge and _awaits(jaxpr) and static_effect_counts(jaxpr) is not None
         known = known._replace(counts_agree=branches_skip or not diverge, branches_skip=branches_skip)
     # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
     may_diverge = _may_diverge(jaxpr, check_vma, known.asks_all) and any(map(_waits, _jax.eqns_in(jaxpr)))
@@ -166,7 +166,7 @@ def _shard_map_token_rule(
     edges = ctx.edges
     if counts and not replica_axes and ordered == len(keys) == 1:
         begins, ends = begins_with_record(jaxpr), ends_with_record(jaxpr)
-        edges = Edges(begins, ends, ctx.edges.closes, mesh.size, may_deadlock)
+        edges = BoundaryMarkers(begins, ends, ctx.edges.closes, mesh.size, may_deadlock)
 
     def enter(tokens: Sequence[Any]) -> Sequence[Any]:
         devices = mesh.size if skips else math.prod(own_axes.values())
@@ -198,7 +198,7 @@ def _shard_map_token_rule(
         if counts and not edges.leaves:
             tokens = leave_p.bind(*tokens, *around, ordered=ordered)
         if goes_on:
-            tokens = rejoin_p.bind(*tokens, *around)
+            tokens = merge_replicas_p.bind(*tokens, *around)
         return (*tokens, *(after(tokens, outs) if may_diverge else outs))  # XLA may gather them
 
     everywhere = (PartitionSpec(),) * len(keys)

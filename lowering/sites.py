@@ -129,7 +129,7 @@ def publish(
         token,
         _jax.host_device() if device is None else device,
         [to_bytes(np.asarray(x)) for x in operands],
-        site.content.comes_alone,
+        site.content.delivered_individually,
         0 if reply is None else reply.number,
     )
 

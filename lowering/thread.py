@@ -19,7 +19,7 @@ from effects._model.after import after
 from effects._model.registry import Effect, registered_effects
 from effects.lowering.holders import Extra, find_holder
 from effects.lowering.others import others
-from effects.lowering.record import NO_EDGES, Edges
+from effects.lowering.record import NO_MARKERS, BoundaryMarkers
 from effects.lowering.regions import InRegion, asks, communicates, in_region, inside
 from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
 from effects.lowering.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
@@ -96,7 +96,12 @@ def last_record_closes(jaxpr: Any) -> bool:
 
 
 def thread_tokens(
-    jaxpr: Any, tokens: Tokens, args: Sequence[Any], edges: Edges = NO_EDGES, around: Any = None, once: bool = False
+    jaxpr: Any,
+    tokens: Tokens,
+    args: Sequence[Any],
+    edges: BoundaryMarkers = NO_MARKERS,
+    outer_token: Any = None,
+    once: bool = False,
 ) -> tuple[Tokens, list[Any]]:
     """Evaluates a jaxpr with constants, with tokens through its effects.
 
@@ -105,7 +110,7 @@ def thread_tokens(
         tokens: A token under every key of the jaxpr's effects; others are passed through.
         args: The jaxpr's arguments.
         edges: What the first and the last equation with effects, which are records, publish besides themselves.
-        around: The token around the region, if the last is to leave it.
+        outer_token: The token around the region, if the last is to leave it.
         once: Whether the jaxpr is evaluated once in the trace that is current. Then it is no work to keep equations.
 
     Returns:
@@ -117,7 +122,7 @@ def thread_tokens(
     for passes in passes_of(summarize(jaxpr).effects):
         jaxpr, between = passes.schedule(jaxpr)
     summary = summarize(jaxpr)
-    first, last = (summary.first, summary.last) if edges != NO_EDGES else (None, None)
+    first, last = (summary.first, summary.last) if edges != NO_MARKERS else (None, None)
     calls = itertools.count()
     after_effects = in_region().collectives_after_effects
 
@@ -143,8 +148,8 @@ def thread_tokens(
             return _jax.bind(eqn, operands)
         taken = {key: tokens[key] for key in token_keys(effects)}
         own = edges if first is last is eqn else _edges_of(edges, eqn is first, eqn is last)
-        own_around = around if own.leaves and not own.enters else None
-        ctx = TokenContext(eqn, effects, len(eqn.outvars), call, own, own_around, _thread, _threaded, _carry)
+        own_outer_token = outer_token if own.leaves and not own.enters else None
+        ctx = TokenContext(eqn, effects, len(eqn.outvars), call, own, own_outer_token, _thread, _threaded, _carry)
         returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
             # Unordered effects all take the token that came in: nothing orders them. But two calls of one function must
@@ -165,10 +170,10 @@ def thread_tokens(
     return tokens, outs
 
 
-def _edges_of(edges: Edges, is_first: bool, is_last: bool) -> Edges:
+def _edges_of(edges: BoundaryMarkers, is_first: bool, is_last: bool) -> BoundaryMarkers:
     """What one equation publishes besides itself of what its jaxpr does."""
     if not is_first and not is_last:
-        return NO_EDGES
+        return NO_MARKERS
     return edges._replace(
         enters=edges.enters and is_first, leaves=edges.leaves and is_last, closes=edges.closes and is_last
     )
@@ -192,9 +197,9 @@ def threaded_jaxpr(
 
 
 def _thread(
-    jaxpr: Any, tokens: Tokens, args: Sequence[Any], edges: Edges = NO_EDGES, around: Any = None
+    jaxpr: Any, tokens: Tokens, args: Sequence[Any], edges: BoundaryMarkers = NO_MARKERS, outer_token: Any = None
 ) -> tuple[Tokens, list[Any]]:
-    return thread_tokens(_jax.closed_jaxpr(jaxpr), tokens, args, edges, around)
+    return thread_tokens(_jax.closed_jaxpr(jaxpr), tokens, args, edges, outer_token)
 
 
 def _threaded(jaxpr: Any, tokens: Tokens, after: int = 0) -> Any:

@@ -47,7 +47,7 @@ class TokenContext(NamedTuple):
         outs: How many results the equation has.
         call: A number that no other equation of the same jaxpr has.
         edges: What the record that the equation becomes publishes besides itself.
-        around: The token around the region that ends with the equation, if its record takes one.
+        outer_token: The token around the region that ends with the equation, if its record takes one.
         thread: `thread(jaxpr, tokens, args) -> (tokens, outs)` evaluates a jaxpr in place of the equation, with tokens
             through it.
         threaded: `threaded(jaxpr, tokens, after=0)` is the jaxpr with tokens, in the order of `tokens`, ahead of its
@@ -61,7 +61,7 @@ class TokenContext(NamedTuple):
     outs: int
     call: int
     edges: Any
-    around: Any
+    outer_token: Any
     thread: Callable[..., tuple[Tokens, list[Any]]]
     threaded: Callable[..., Any]
     carry: TokenRule

@@ -25,10 +25,10 @@ from effects._jax import (
     with_kernel_options,
 )
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
-from effects.dispatch.calling.programs import ELSEWHERE
+from effects.dispatch.calling.programs import WRONG_PROGRAM_KIND
 from effects.dispatch.runtime.barrier import effects_barrier
 from effects.dispatch.runtime.output_tokens import failure_in, failures_of
-from effects.dispatch.runtime.parts import outgrown
+from effects.dispatch.runtime.parts import log_capacity_needed
 from effects.dispatch.runtime.runtime import runtime
 from effects.dispatch.runtime.streams import Stream, several_devices
 from effects.lowering.native_module import native
@@ -84,16 +84,16 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                 if stream.unsettled or runtime.failures.programs:
                     _raise_earlier(streams.current(), self._name)
                 plain = self._plain if not stream.is_nested else self._plain_for_nested()
-                if (outs := stream.call_plain(self._plain_caller, plain, args, kwargs)) is not ELSEWHERE:
+                if (outs := stream.call_plain(self._plain_caller, plain, args, kwargs)) is not WRONG_PROGRAM_KIND:
                     return outs
                 self._set_plain(False)
-            if outgrown and (words := outgrown.get(self._caller, 0)) != kernel_options().grown_to:
+            if log_capacity_needed and (words := log_capacity_needed.get(self._caller, 0)) != kernel_options().grown_to:
                 with with_kernel_options(grown_to=words):  # traced again, with more room in the logs of its kernels
                     return self(*args, **kwargs)
             if jax_tokens.current_tokens:
                 runtime.waiting.for_untracked_programs()
             if len(streams.orders) > 1:
-                runtime.waiting.settle_order()
+                runtime.waiting.drain_former_order()
             stream = streams.current()
             if stream.unsettled or runtime.failures.programs:
                 _raise_earlier(stream, self._name)
@@ -124,7 +124,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                 self._await(stream, number, awaited)
             except BaseException as error:
                 native.abandon(stream.thread, dispatching, depth)  # here, where no second interrupt comes before it
-                self._raise_what_it_is(error, stream, number)
+                self._raise_root_cause(error, stream, number)
                 raise
             finally:
                 if awaits:
@@ -147,7 +147,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             self._await(stream, number, awaited)
         except BaseException as error:
             native.abandon(stream.thread, stream.dispatching, 0)
-            self._raise_what_it_is(error, stream, number)
+            self._raise_root_cause(error, stream, number)
             raise
         return self._end(stream, number, outs, args, kwargs)
 
@@ -165,7 +165,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             stream.settle(number)
             _wait_for_answers(stream, number, awaited, self._name)
 
-    def _raise_what_it_is(self, error: BaseException, stream: Stream, number: int) -> None:
+    def _raise_root_cause(self, error: BaseException, stream: Stream, number: int) -> None:
         """The call of a program has raised this, which may stand for another error: raises that."""
         if isinstance(error, Exception):
             # JAX may have waited for the program, and says only that it failed.
@@ -175,7 +175,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             _count_without_token(error)
 
     def _end(self, stream: Stream, number: int, outs: Any, args: Any, kwargs: Any) -> Any:
-        if outs is ELSEWHERE:
+        if outs is WRONG_PROGRAM_KIND:
             return self._call_plain_first(stream, number, args, kwargs)
         if config.sync and not stream.dispatching:
             effects_barrier()
@@ -204,14 +204,14 @@ def _configure() -> None:
     whether there is anything."""
     native.configure_quick_calls(
         {
-            "elsewhere": ELSEWHERE,
+            "elsewhere": WRONG_PROGRAM_KIND,
             "state_of_calls": STATE_OF_CALLS,
             "several": several_devices(),
             "orders": runtime.streams.orders,
             "settings": config,
             "jax_tokens": jax_tokens,
             "failures": runtime.failures.programs,
-            "outgrown": outgrown,
+            "log_capacity_needed": log_capacity_needed,
             "clear_up": _clear_up,
         }
     )

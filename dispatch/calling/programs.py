@@ -1,7 +1,7 @@
 """The programs of a function: with tokens for arguments with which it has effects, and JAX's own for all others.
 
 Which arguments these are is known when the function has been traced for them. Either kind is called with any arguments,
-and returns `ELSEWHERE` where the other is to be called. Neither then has a fast path for them.
+and returns `WRONG_PROGRAM_KIND` where the other is to be called. Neither then has a fast path for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits, domain_number
 from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.others import others
-from effects.lowering.record import TOKEN_NAME, Edges, close_p, gate_p, record_p
+from effects.lowering.record import TOKEN_NAME, BoundaryMarkers, close_p, gate_p, record_p
 from effects.lowering.summary import Summary, summarize
 from effects.lowering.thread import last_record_closes, passes_of, thread_tokens
 from effects.lowering.tokens import token_key, token_keys
@@ -223,7 +223,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     handlers = {key: domain_number(key) for key in keys if key in domains}
     tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}
     closes = bool(keys) and last_record_closes(jaxpr)
-    tokens, outs = thread_tokens(jaxpr, tokens, args, Edges(closes=closes), once=True)
+    tokens, outs = thread_tokens(jaxpr, tokens, args, BoundaryMarkers(closes=closes), once=True)
     names = tuple(sorted({effect.name for effect in summary.effects}))
     awaits, calls = summary.awaits_results, bool(summary.handlers)
     called = tuple(sorted(f"`{site.content.title}` at {site.where}" for site in summary.handlers))
@@ -304,7 +304,7 @@ def _modules(tree: Any, kind: type) -> list[Any]:
     return [leaf for leaf in leaves if isinstance(leaf, kind)]
 
 
-ELSEWHERE: Any = object()
+WRONG_PROGRAM_KIND: Any = object()
 """What a call returns that has done nothing: a program of the other kind is to be called."""
 
 
@@ -346,15 +346,19 @@ class Programs:
         self.traced: Any = jax.jit(traceable, **options)
         threaded = make_threaded(traceable, self.traced)
         self.threaded: Any = jit_with_tokens(threaded, self.traced, options, self._jit_threaded)
-        self.plain: Any = _jax.jit_where(
-            self.traced, lambda *_, **__: ELSEWHERE, self._is_plain, ELSEWHERE, lambda: others().tracing()
+        self.plain: Any = _jax.guarded_jit(
+            self.traced,
+            lambda *_, **__: WRONG_PROGRAM_KIND,
+            self._is_plain,
+            WRONG_PROGRAM_KIND,
+            lambda: others().tracing(),
         )
 
     def _jit_threaded(self, threaded: Callable[..., Any], **options: Any) -> Any:
         def takes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
             return self._has_effects(args[1:], kwargs)
 
-        return _jax.jit_where(jax.jit(threaded, **options), threaded, takes, (ELSEWHERE, {}))
+        return _jax.guarded_jit(jax.jit(threaded, **options), threaded, takes, (WRONG_PROGRAM_KIND, {}))
 
     def _is_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return _jax.runs_now() and not self._has_effects(args, kwargs)

@@ -92,7 +92,7 @@ def effects_barrier(
     _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), UNTRACKED_THREAD})
 
 
-class Meeting(Protocol):
+class GlobalBarrier(Protocol):
     """A barrier of all processes."""
 
     def wait(self, timeout: float | None, deadline: float | None) -> None:
@@ -102,12 +102,12 @@ class Meeting(Protocol):
         """This process does not come: its own effects have not ended in time."""
 
 
-def _next_meeting() -> Meeting | None:
+def _next_meeting() -> GlobalBarrier | None:
     """The calling thread's next barrier of all processes; None if this is the only process."""
     return None
 
 
-def meet_with(next_meeting: Callable[[], Meeting | None]) -> None:
+def meet_with(next_meeting: Callable[[], GlobalBarrier | None]) -> None:
     """Asks there, from now on, for the calling thread's next barrier of all processes."""
     global _next_meeting
     _next_meeting = next_meeting

@@ -23,7 +23,7 @@ from effects.dispatch.runtime.failures import Failures, LeftOut, ProgramKey
 from effects.dispatch.runtime.observers import Observers
 from effects.dispatch.runtime.output_tokens import Settling
 from effects.dispatch.runtime.outputs import shown_beside_text
-from effects.dispatch.runtime.parts import outgrown, parts_of
+from effects.dispatch.runtime.parts import log_capacity_needed, parts_of
 from effects.dispatch.runtime.replay import (
     DirectCallsHost,
     Replay,
@@ -359,10 +359,10 @@ class Drain:
             site_id, token, device, reply, several, payload, time = part
             site = find(site_id)
             if site.content.has_parts:
-                if (said := site.content.complaint(site, payload)) is not None:
+                if (said := site.content.warning(site, payload)) is not None:
                     replay.warn(said)
                     if call is not None:
-                        outgrown[call[0]] = site.content.room_needed
+                        log_capacity_needed[call[0]] = site.content.room_needed
                 parts.extend(reversed([*parts_of(site, token, device, payload, time)]))
                 continue
             stopped = (failures.unended or failures.given_up) and replay.stopped

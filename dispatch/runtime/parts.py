@@ -8,7 +8,7 @@ from typing import Any
 from effects._model.site import Site
 from effects._model.wire import CallbackRecord, RecordsBetween, write_header
 
-outgrown: dict[Any, int] = {}
+log_capacity_needed: dict[Any, int] = {}
 """By a jitted function a log of whose kernels has had too little room: the words that logs had needed by then. Drain
 threads write it, and calls of the function read it."""
 
@@ -17,7 +17,7 @@ def parts_of(log: Site, token: tuple[int, ...], device: int, logged: Any, time: 
     """The parts of an item that a record of this site stands for, in order."""
     data, count = bytearray(), 0
     for site, payload in log.content.parts(log, logged):
-        if not site.content.comes_alone:
+        if not site.content.delivered_individually:
             data += write_header(site.id, token, device, len(payload), time) + payload
             count += 1
             continue

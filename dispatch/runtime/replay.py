@@ -205,7 +205,7 @@ class Replay:
         fn = call.function.fn
         if fn is None:
             raise RuntimeError(MSG_FOREIGN_CALLBACK.format(name=call.function.name))
-        if call.comes_without_lanes and (active := site.active(payload)) is not None and not active.any():
+        if call.runs_with_empty_mask and (active := site.active(payload)) is not None and not active.any():
             raise _EndedElsewhere(call.without_lanes(site.where))
         observed = self._observers.handlers or self._observers.captures
         values = site.read(payload)

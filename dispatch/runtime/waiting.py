@@ -48,7 +48,7 @@ class Waiting:
         """How many programs have been called and have not ended."""
         return sum(len(stream.calls) for stream in self._streams.all())
 
-    def settle_order(self) -> None:
+    def drain_former_order(self) -> None:
         """Before a program is called: what the calling thread called under another `order` becomes visible first. Calls
         of others that have not returned are not waited for."""
         *former, _ = self._streams.own()

@@ -197,7 +197,7 @@ class End(HostCall):
         return cls(**known, message=message, all_end=description.get("all_end", False))
 
     @property
-    def comes_without_lanes(self) -> bool:
+    def runs_with_empty_mask(self) -> bool:
         return self.all_end
 
     def without_lanes(self, where: Where) -> errors.CheckError:

@@ -63,6 +63,7 @@ from effects._jax.dispatch import debug_callback_p as debug_callback_p
 from effects._jax.dispatch import debug_print_p as debug_print_p
 from effects._jax.dispatch import devices_of as devices_of
 from effects._jax.dispatch import forget_failed_tokens as forget_failed_tokens
+from effects._jax.dispatch import guarded_jit as guarded_jit
 from effects._jax.dispatch import has_callbacks_of_jax as has_callbacks_of_jax
 from effects._jax.dispatch import hold_weakly_in_caches as hold_weakly_in_caches
 from effects._jax.dispatch import infer_types_each_time as infer_types_each_time
@@ -72,7 +73,6 @@ from effects._jax.dispatch import is_left_to_jax as is_left_to_jax
 from effects._jax.dispatch import is_ordered as is_ordered
 from effects._jax.dispatch import is_token_ready as is_token_ready
 from effects._jax.dispatch import jax_tokens as jax_tokens
-from effects._jax.dispatch import jit_where as jit_where
 from effects._jax.dispatch import left_to_jax as left_to_jax
 from effects._jax.dispatch import log_callback as log_callback
 from effects._jax.dispatch import logs_failures as logs_failures

@@ -53,7 +53,7 @@ def arguments_of_jit(jitted: Any) -> dict[str, tuple[Any, ...]]:
     return {name: getattr(jitted._jit_info, name) for name in _ARGUMENTS}
 
 
-def jit_where(
+def guarded_jit(
     jitted: Any,
     key: Callable[..., Any],
     takes: Callable[[tuple[Any, ...], dict[str, Any]], bool],

@@ -62,7 +62,7 @@ class Content(Protocol):
         return False
 
     @property
-    def comes_alone(self) -> bool:
+    def delivered_individually(self) -> bool:
         """Whether each of its records is handed over by itself, since a function of the user's may be called."""
         return self.call is not None
 
@@ -77,7 +77,7 @@ class Content(Protocol):
         return False
 
     @property
-    def comes_without_lanes(self) -> bool:
+    def runs_with_empty_mask(self) -> bool:
         """Whether a device comes to it even if no lane has it there. Its content then says what this means."""
         return False
 
@@ -135,7 +135,7 @@ class Content(Protocol):
         """Site and payload of each record that a record consists of."""
         return ((site, payload),)
 
-    def complaint(self, site: Site, payload: Any) -> str | None:
+    def warning(self, site: Site, payload: Any) -> str | None:
         """What the user is warned of when a record that consists of others is replayed."""
         return None
 

@@ -76,9 +76,9 @@ class HostRuns(Beside):
         """`settle` waits until the effects of a stream have come, on behalf of a program if there is one."""
         self._streams, self._failures, self._settle = streams, failures, settle
         self._workers = Workers("effects-async")
-        self._runs: dict[_Key, HostRun] = {}
-        self._unended: dict[int, HostRun] = {}  # by identity, those whose function has not returned
-        self._awaited: dict[int, HostRun] = {}  # by the identity of a drain thread, the one for which it waits
+        self._runs: dict[_Key, RunningHostCall] = {}
+        self._unended: dict[int, RunningHostCall] = {}  # by identity, those whose function has not returned
+        self._awaited: dict[int, RunningHostCall] = {}  # by the identity of a drain thread, the one for which it waits
         # By program and device, the numbers of the newest that have begun, of whatever has become of them.
         self._begun: dict[tuple[int, ...], collections.deque[int]] = {}
         self._lock = threading.Lock()
@@ -95,14 +95,14 @@ class HostRuns(Beside):
         #   1. This thread makes the first lane known, and the number of the start.
         #   2. The done of the second lane comes, in another thread. It finds the number, and no such lane.
         #   3. It takes the lane for one that was done before, and the program fails.
-        runs: dict[_Key, HostRun] = {}
+        runs: dict[_Key, RunningHostCall] = {}
         try:
             for record in records:
                 args, number = record.args
                 site = record._site
                 lane = np.ravel_multi_index(record.lane, site.lanes) if record.lane else 0
                 key = _key(record, int(number), int(lane))
-                runs[key] = HostRun(function, site.content.title, site.where, args, key.thread)
+                runs[key] = RunningHostCall(function, site.content.title, site.where, args, key.thread)
         finally:
             with self._came:
                 self._runs |= runs
@@ -117,14 +117,14 @@ class HostRuns(Beside):
                     run.error = RuntimeError(MSG_NO_THREAD)
                     self._run(run)
 
-    def _run(self, run: HostRun) -> None:
+    def _run(self, run: RunningHostCall) -> None:
         with self._streams.nested_here() as stream:
             stream.hold(run.caller)
             run.begin(stream)
             run.run()
             del self._unended[id(run)]
 
-    def unended(self) -> list[HostRun]:
+    def unended(self) -> list[RunningHostCall]:
         """Those whose function has not returned."""
         return [run for run in self._unended.copy().values() if not run.ended]
 
@@ -138,12 +138,12 @@ class HostRuns(Beside):
                 return False
         return True
 
-    def awaited_by(self, drain_thread: int) -> HostRun | None:
+    def awaited_by(self, drain_thread: int) -> RunningHostCall | None:
         """The one that this thread waits for."""
         return self._awaited.get(drain_thread)
 
     @contextlib.contextmanager
-    def _awaiting(self, run: HostRun) -> Iterator[None]:
+    def _awaiting(self, run: RunningHostCall) -> Iterator[None]:
         me = threading.get_ident()
         self._awaited[me] = run
         try:
@@ -151,7 +151,7 @@ class HostRuns(Beside):
         finally:
             del self._awaited[me]
 
-    def _find(self, record: Record, ticket: Any, take: bool) -> HostRun:
+    def _find(self, record: Record, ticket: Any, take: bool) -> RunningHostCall:
         number = int(ticket[0]) << 12 | int(ticket[1])
         key = _key(record, number, int(ticket[2]))
         # The start comes from the thread of one device, and the done perhaps from that of a faster one: then the start
@@ -235,7 +235,7 @@ class HostRuns(Beside):
             run.wait_for_stream().let_go()
         return _never_done(len(left), "programs outside `fx.jit`", left) if left else ""
 
-    def _forget(self, run: HostRun) -> None:
+    def _forget(self, run: RunningHostCall) -> None:
         """Waits for a function that was given up, and for what it called."""
         run.wait_for_end()
         thread = run.wait_for_stream().thread
@@ -250,14 +250,14 @@ def _key(record: Record, number: int, lane: int) -> _Key:
     return _Key(thread, epoch, record.device, number, lane)
 
 
-def _never_done(count: int, program: str, runs: Sequence[HostRun]) -> str:
+def _never_done(count: int, program: str, runs: Sequence[RunningHostCall]) -> str:
     """What to say of so many operations of a program, of which these run functions."""
     where = f", the first at {runs[0].where}" if runs else ""
     operations = errors.counted(count, "asynchronous operation")
     return MSG_NEVER_DONE.format(count=operations, function=program, were=errors.were(count), where=where)
 
 
-class HostRun:
+class RunningHostCall:
     """One call of a function. Its own thread writes, and the one that it is done in waits.
 
     `stream` is that of what the function dispatches, and `thread` the identity of the thread that runs it: None before

@@ -230,7 +230,7 @@ class Exchanged(Operation):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class HostRun(Operation):
+class HostStartOp(Operation):
     """A function of the user's that runs on the host while the program goes on: its start.
 
     Attributes:
@@ -251,7 +251,7 @@ class HostRun(Operation):
     def end(self) -> HostEnd:
         return self.ends
 
-    def started_in_lanes(self, size: int, differs: Sequence[bool]) -> HostRun:
+    def started_in_lanes(self, size: int, differs: Sequence[bool]) -> HostStartOp:
         # The number of the operation, which is the same in all lanes, is the last operand.
         site = self.site.with_lanes(size, [*differs, False])
         return dataclasses.replace(self, lanes=(size, *self.lanes), site=site)

@@ -22,10 +22,10 @@ from effects._model.site import Site, stored_dtype
 from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
 from effects.extensions.asynchronous.flights import check_references
 from effects.extensions.asynchronous.futures import check_futures
-from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostRun, Operation
+from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostStartOp, Operation
 from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
-from effects.extensions.asynchronous.ties import Between, with_staying_operations
+from effects.extensions.asynchronous.ties import ScheduleTies, with_staying_operations
 from effects.lowering.effect import bind_record
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.native_calls import calls_handlers, emit_call, is_counted, register_site, site_attributes
@@ -178,7 +178,7 @@ def _start_token_rule(
 
 
 def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
-    if isinstance(operation, HostRun):
+    if isinstance(operation, HostStartOp):
         return _call(token, operands, [operation.ticket], operation, BEGIN_TARGET, operation.site)
     if isinstance(operation, Exchanged) and operation.is_received:
         return _keep_received(token, operands, operation)
@@ -291,7 +291,7 @@ def _mask_operation(
     ctx: MaskContext, active: Any, *operands: Any, operation: Operation, **params: Any
 ) -> Sequence[Any]:
     """What is handed on harms no lane that is not there; a function of the host's must not run for it."""
-    if not isinstance(operation, (HostRun, HostAwait)):
+    if not isinstance(operation, (HostStartOp, HostAwait)):
         return ctx.primitive.bind(*operands, operation=operation, **params)
     if operation.site.mask is None:
         operation = dataclasses.replace(operation, site=operation.site.with_mask())
@@ -318,7 +318,7 @@ def _schedule(jaxpr: Any) -> Any:
     for fuse in _fusions:
         jaxpr = fuse(jaxpr)
     jaxpr = with_staying_operations(jaxpr)
-    return jaxpr, Between(jaxpr)
+    return jaxpr, ScheduleTies(jaxpr)
 
 
 ON_DEVICE.add(ASYNC.domain)

@@ -14,14 +14,14 @@ from typing import Any
 from effects import _jax
 from effects._model.after import after
 from effects._model.registry import Effect
-from effects.extensions.asynchronous.operation import HostRun
+from effects.extensions.asynchronous.operation import HostStartOp
 from effects.extensions.asynchronous.primitives import ASYNC, async_done_p, async_start_p, async_update_p
 from effects.lowering.tokens import Tokens, token_key
 
 _KEY = token_key(ASYNC)
 
 
-class Between:
+class ScheduleTies:
     """Ties the equations of one jaxpr, which are shown to it one after the other."""
 
     def __init__(self, jaxpr: Any) -> None:
@@ -135,7 +135,7 @@ def with_staying_operations(jaxpr: Any) -> Any:
 
     eqns = list(inner.eqns)
     for at, eqn in enumerate(inner.eqns):
-        if eqn.primitive is async_start_p and not isinstance(eqn.params["operation"], HostRun):
+        if eqn.primitive is async_start_p and not isinstance(eqn.params["operation"], HostStartOp):
             of_operation = list(chain(at))
             for each in of_operation if -1 not in of_operation else ():
                 operation = dataclasses.replace(eqns[each].params["operation"], stays=True)

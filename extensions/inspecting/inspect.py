@@ -13,7 +13,7 @@ from effects._model.site import Where
 from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.extensions.asynchronous.flights import Flight, Flights, Path, Place, Step, exclude
-from effects.extensions.asynchronous.operation import HostRun, Operation
+from effects.extensions.asynchronous.operation import HostStartOp, Operation
 from effects.extensions.asynchronous.primitives import async_done_p, async_start_p, async_update_p
 from effects.extensions.inspecting.compare import Comparison, comparing
 from effects.extensions.inspecting.compiled_text import CompiledText, Copy, Instruction, copy_of
@@ -322,7 +322,7 @@ def _intervals_of(flights: Flights, schedule: Schedule) -> dict[Place, list[Inte
 
 
 def _starts_again(flight: Flight, step: Step) -> bool:
-    return step.eqn.params["partial"] and not isinstance(flight.operation, HostRun)
+    return step.eqn.params["partial"] and not isinstance(flight.operation, HostStartOp)
 
 
 def _operation(

@@ -36,7 +36,7 @@ class Silent(Content):
         return self.of
 
     @property
-    def comes_alone(self) -> bool:
+    def delivered_individually(self) -> bool:
         return True
 
     def describe(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from effects import _jax
 from effects._jax import pallas
 from effects._model.primitive import effect_p
 from effects._model.site import Site
-from effects.extensions.asynchronous.operation import HostAwait, HostRun
+from effects.extensions.asynchronous.operation import HostAwait, HostStartOp
 from effects.lowering.passes import send
 from effects.lowering.summary import summarize
 
@@ -80,7 +80,7 @@ class _Grid:
             return [consts[self.rank + eqn.params["axis"]]]
         if eqn.primitive is effect_p and len(consts) > 2 * self.rank:
             return _bind_effect(eqn, operands, consts[-1])
-        if isinstance(eqn.params.get("operation"), (HostRun, HostAwait)):
+        if isinstance(eqn.params.get("operation"), (HostStartOp, HostAwait)):
             return _bind_host_operation(eqn, operands)
         return None
 
@@ -106,7 +106,7 @@ def _bind_effect(eqn: Any, operands: Sequence[Any], index: Any) -> Sequence[Any]
 
 def _bind_host_operation(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
     """Binds the start, an update or the done of a function of the host's."""
-    operation: HostRun | HostAwait = eqn.params["operation"]
+    operation: HostStartOp | HostAwait = eqn.params["operation"]
     if operation.site.mask is None or operation.site.lanes:
         return _jax.bind(eqn, operands)
     active = operands[0]

@@ -72,7 +72,7 @@ class KernelLog(Content):
         return self.kernel
 
     @property
-    def comes_alone(self) -> bool:
+    def delivered_individually(self) -> bool:
         return True
 
     @property
@@ -137,7 +137,7 @@ class KernelLog(Content):
         """What it has in common with the log of the same kernel in another program."""
         return self.kernel, self.sites
 
-    def complaint(self, site: Site, payload: Any) -> str | None:
+    def warning(self, site: Site, payload: Any) -> str | None:
         rows = site.read(payload)[0]
         if (need := int(rows[:, 0].max())) <= self.capacity:
             return None

@@ -213,7 +213,7 @@ def _thread_simulated(
     """A simulated kernel is a loop over its grid, which is the same on all devices of a region."""
     kernel = pallas.simulated_kernel(params, tuple(map(_jax.typeof, args)))
     has_one_loop = sum(eqn.primitive is _jax.while_p for eqn in kernel.eqns) == 1
-    with inside(in_region()._replace(turns_agree=has_one_loop)):
+    with inside(in_region()._replace(trip_counts_agree=has_one_loop)):
         return ctx.thread(kernel, tokens, args)
 
 

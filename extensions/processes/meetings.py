@@ -32,7 +32,7 @@ _GRACE = 5.0
 """Seconds that the service may take, after the time is up, to say who has come."""
 
 
-class Meeting:
+class GlobalBarrier:
     """One barrier of a thread's with the same thread of all other processes.
 
     Threads have the same numbers in all processes, so those that call barriers at the same time each meet their own. A
@@ -112,14 +112,14 @@ class Meeting:
 _WAITS, _HERE = "waits", "here"
 
 
-class Meetings:
+class GlobalBarriers:
     """The barriers over all processes that threads of this one have called."""
 
     def __init__(self) -> None:
         self._counts: collections.Counter[str] = collections.Counter()  # how many each thread has called
         self._lock = threading.Lock()
 
-    def next(self) -> Meeting | None:
+    def next(self) -> GlobalBarrier | None:
         """The calling thread's next one; None if there is but one process."""
         service = _jax.coordination_service()
         if service is None:
@@ -128,7 +128,7 @@ class Meetings:
         with self._lock:  # counted whatever becomes of it, so that the next one is the same in all processes
             self._counts[key] += 1
             number = self._counts[key]
-        return Meeting(service, key, number)
+        return GlobalBarrier(service, key, number)
 
     def _name_of_thread(self) -> str:
         """The same in all processes."""
@@ -138,4 +138,4 @@ class Meetings:
         return str(runtime.streams.current().thread)
 
 
-meet_with(Meetings().next)
+meet_with(GlobalBarriers().next)

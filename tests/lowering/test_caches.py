@@ -181,7 +181,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "dispatch.calling.programs._known": _in_vmap,
     "extensions.asynchronous.ties._changes": _asynchronous,
     "extensions.kernels.bounds._unchecked": _in_a_checked_kernel,
-    "lowering.regions._counts_in": _in_branches_of_a_region,
+    "lowering.regions._static_effect_counts": _in_branches_of_a_region,
     "lowering.derivatives._anchored_jaxpr": _grad_of_a_loop,
     "lowering.derivatives._silent_jaxpr": _while_loop_linearized,
     "extensions.jax_callbacks.taking_over._given_back": _jaxs_own_given_back,

@@ -44,20 +44,20 @@ nb::object CallSlowly(nb::handle self, nb::handle args, nb::handle kwargs) {
 
 } // namespace
 
-void QuickCalls::configure(nb::object asked) {
-  configured_ = !asked.is_none();
+void QuickCalls::configure(nb::object call_config) {
+  configured_ = !call_config.is_none();
   if (!configured_) return;
-  several_ = nb::cast<bool>(asked["several"]);
-  elsewhere_ = asked["elsewhere"];
+  several_ = nb::cast<bool>(call_config["several"]);
+  elsewhere_ = call_config["elsewhere"];
   state_of_calls_.clear();
-  for (const nb::handle each : asked["state_of_calls"])
+  for (const nb::handle each : call_config["state_of_calls"])
     state_of_calls_.emplace_back(nb::borrow(each[0]), nb::borrow(each[1]));
-  settings_ = asked["settings"];
-  jax_tokens_ = asked["jax_tokens"];
-  failures_ = asked["failures"];
-  outgrown_ = asked["outgrown"];
-  orders_ = asked["orders"];
-  clear_up_ = asked["clear_up"];
+  settings_ = call_config["settings"];
+  jax_tokens_ = call_config["jax_tokens"];
+  failures_ = call_config["failures"];
+  log_capacity_needed_ = call_config["log_capacity_needed"];
+  orders_ = call_config["orders"];
+  clear_up_ = call_config["clear_up"];
 }
 
 // Whether no trace is under way, and jit is not disabled.
@@ -77,7 +77,7 @@ bool QuickCalls::is_quiet() const {
 Stream *QuickCalls::stream_here() const {
   Stream *const stream = Stream::here();
   if (stream == nullptr || stream->is_nested() || NB_LIST_GET_SIZE(stream->dispatching.ptr()) != 0) return nullptr;
-  if (PyDict_Size(outgrown_.ptr()) != 0 || PySet_Size(orders_.ptr()) != 1) return nullptr;
+  if (PyDict_Size(log_capacity_needed_.ptr()) != 0 || PySet_Size(orders_.ptr()) != 1) return nullptr;
   if (!Get(settings_, names().sync).is(nb::handle(Py_False))) return nullptr;
   return PyDict_Size(Get(jax_tokens_, names().current_tokens).ptr()) == 0 ? stream : nullptr;
 }

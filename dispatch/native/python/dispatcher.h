@@ -18,7 +18,7 @@ class QuickCalls {
 public:
   // What is asked before each call, of Python objects; see `_configure` in dispatcher.py. Until then all calls are
   // `Dispatcher`'s. With None they are again.
-  void configure(nb::object asked);
+  void configure(nb::object call_config);
 
   // self(*args, **kwargs), of a `Dispatcher`; `kwargs` may be null.
   nb::object call(nb::handle self, nb::handle args, nb::handle kwargs);
@@ -38,7 +38,7 @@ private:
   std::vector<std::pair<nb::object, nb::object>> state_of_calls_;
   nb::object settings_;                     // of the user's
   nb::object jax_tokens_;                   // has those of programs that JAX dispatched
-  nb::object failures_, outgrown_, orders_; // as `Dispatcher` sees them; the first two are empty mostly
+  nb::object failures_, log_capacity_needed_, orders_; // as `Dispatcher` sees them; the first two are empty mostly
   nb::object clear_up_;                     // what is done after an error
 };
 

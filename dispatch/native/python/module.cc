@@ -143,8 +143,8 @@ NB_MODULE(_native, m) {
   m.def("set_nested", [](bool value) { IsNestedThread() = value; });
   m.attr("QuickCalls") = QuickCallsType();
   m.def(
-      "configure_quick_calls", [](nb::object asked) { quick_calls().configure(std::move(asked)); },
-      nb::arg("asked").none());
+      "configure_quick_calls", [](nb::object call_config) { quick_calls().configure(std::move(call_config)); },
+      nb::arg("call_config").none());
   // Whether tracing is forbidden to the calling thread; afterwards it is not.
   m.def("take_tracing_forbidden", &TracingForbidden::take);
   m.def("abandon", &AbandonCalls);

@@ -48,7 +48,7 @@ def ring(x):
     return jax.shard_map(body, mesh=MESH, in_specs=jax.P("i"), out_specs=jax.P("i"))(x)
 
 
-ELSEWHERE = """
+WRONG_PROGRAM_KIND = """
 import os, sys
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import jax, jax.numpy as jnp, effects as fx
@@ -78,7 +78,7 @@ def test_exported_program_runs_here_and_elsewhere(program, lines):
     exported = fx.export(fx.jit(program))(x)
     assert lines(lambda: results.append(fx.jit(again(exported).call)(x))) == expected
     assert results[0].tolist() == results[1].tolist()
-    done = run_with(ELSEWHERE, exported.serialize())
+    done = run_with(WRONG_PROGRAM_KIND, exported.serialize())
     assert done.stdout.splitlines() == [*expected, str(results[0])], done.stderr
 
 

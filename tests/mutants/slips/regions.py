@@ -225,7 +225,7 @@ SLIPS = (
     Slip(
         "regions.ends_by_itself",
         "lowering/effect.py",
-        "site.results is None or site.content.comes_without_lanes",
+        "site.results is None or site.content.runs_with_empty_mask",
         "site.results is None or site.content.raises_itself",
         "A device ends the program alone where lanes have left no branch of the `fx.error_if`.",
         (f"{REGIONS}/test_error_if.py::test_holders",),
@@ -233,7 +233,7 @@ SLIPS = (
     Slip(
         "regions.grid_is_a_branch",
         "lowering/control_flow.py",
-        "region._replace(turns_agree=False) if region.turns_agree else in_branch()",
+        "region._replace(trip_counts_agree=False) if region.trip_counts_agree else in_branch()",
         "in_branch()",
         "Devices do not go on together from a callback of a simulated kernel.",
         (f"{REGIONS}/test_together.py::test_devices_go_on_together_where_all_come",),
@@ -241,8 +241,8 @@ SLIPS = (
     Slip(
         "regions.loops_in_kernels_agree",
         "lowering/control_flow.py",
-        "region._replace(turns_agree=False) if region.turns_agree else in_branch()",
-        "region if region.turns_agree else in_branch()",
+        "region._replace(trip_counts_agree=False) if region.trip_counts_agree else in_branch()",
+        "region if region.trip_counts_agree else in_branch()",
         "Loops of a kernel are taken to make as many turns on all devices.",
         (f"{REGIONS}/test_error_if.py::test_devices_ask_each_other_whether_one_ends_the_program",),
     ),
