@@ -40,8 +40,8 @@ from effects._model.wire import (
     UNTRACKED_TARGET,
     RecordTrait,
     TokenStep,
+    advance,
     call_traits,
-    counts,
     step_numbers,
 )
 from effects.lowering.native_module import has_usable_driver
@@ -78,7 +78,7 @@ def have_handlers(ctx: Any) -> bool:
     return True
 
 
-def is_counted(ctx: Any) -> bool:
+def advances_token(ctx: Any) -> bool:
     """Whether the program counts by itself."""
     rows = (PLATFORMS.get(platform) for platform in _jax.platforms_of(ctx))
     return any(row is not None and row.records == "native" and not row.tokens_on_host for row in rows)
@@ -88,8 +88,8 @@ def steps_of_record(ordered: bool, edges: BoundaryMarkers, ahead: int = 0) -> li
     """What a record makes of its token, or the last one of a region of the token around."""
     if edges.leaves or edges.enters:
         inside = [LEAVE_STEP] if edges.leaves else [ENTER_STEP, *[COUNT_STEP] * ordered]
-        return [*[counts(ahead)] * (ahead > 0 and edges.enters), *inside]
-    return [counts(ahead + ordered)] if ahead or ordered else []
+        return [*[advance(ahead)] * (ahead > 0 and edges.enters), *inside]
+    return [advance(ahead + ordered)] if ahead or ordered else []
 
 
 def take_ahead(token: Any, length: int) -> tuple[Any, int]:
@@ -247,7 +247,7 @@ def record_lowering(
     site = of_processes(ctx, site, devices)
     register_site(ctx, site)
     target = RECORD_TARGET if site.results is None else CALL_TARGET
-    own, counted = own_devices(ctx, devices or replicas or edges.devices), is_counted(ctx)
+    own, counted = own_devices(ctx, devices or replicas or edges.devices), advances_token(ctx)
     attributes = site_attributes(site, own, devices != 0, call, edges, counted=counted)
     if region.go_on_together and (together := own_devices(ctx, _jax.devices_of_region(ctx))) > 1:
         attributes |= {TOGETHER_ATTRIBUTE: together}
@@ -288,7 +288,7 @@ def shards_lowering(
     register_site(ctx, site.in_shards)
     edges = edges._replace(enters=site.effect.ordered, leaves=site.effect.ordered)
     own = own_devices(ctx, devices)
-    counted = is_counted(ctx)
+    counted = advances_token(ctx)
     attributes = site_attributes(site.in_shards, own, False, call, edges, True, counted)
     steps = steps_of_record(site.effect.ordered, edges) if counted else None
     return call_shards(ctx, token, operands, site, devices, attributes, steps)
@@ -311,7 +311,7 @@ def of_processes(ctx: Any, site: Site, devices: int) -> Site:
 
 def close_lowering(ctx: Any, *tokens: Any) -> Any:
     devices = _jax.automatic_devices(ctx)
-    attributes, aliases = {"devices": own_devices(ctx, devices)}, {0: 0} if is_counted(ctx) else None
+    attributes, aliases = {"devices": own_devices(ctx, devices)}, {0: 0} if advances_token(ctx) else None
     return emit_call(ctx, CLOSE_TARGET, tokens, attributes, replicated=devices != 0, aliases=aliases)
 
 
@@ -334,7 +334,7 @@ def enter_lowering(
     announces_skips: bool,
     **_: Any,
 ) -> Any:
-    counted = is_counted(ctx)
+    counted = advances_token(ctx)
     attributes = {"ordered": ordered, "devices": own_devices(ctx, devices), "counted": counted}
     attributes |= {"apart": may_diverge, "parts": has_groups, "skips": announces_skips}  # as the handler has them
     if not counted:
@@ -372,7 +372,7 @@ def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any], announces_
 
 
 def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
-    replicated, counted = _jax.replicas_per_group(ctx) != 0, is_counted(ctx)
+    replicated, counted = _jax.replicas_per_group(ctx) != 0, advances_token(ctx)
     attributes = {"ordered": ordered, "counted": counted}
     if not counted:
         return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated)
@@ -384,10 +384,10 @@ def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
 
 
 def skip_lowering(ctx: Any, token: Any, *, count: int) -> Any:
-    replicated, counted = _jax.replicas_per_group(ctx) != 0, is_counted(ctx)
+    replicated, counted = _jax.replicas_per_group(ctx) != 0, advances_token(ctx)
     attributes, aliases = {"count": count, "counted": counted}, {0: 0} if counted else {}
     [token] = emit_call(ctx, SKIP_TARGET, (token,), attributes, replicated=replicated, aliases=aliases)
-    return [take_steps(ctx, token, [counts(count)] if counted else [], ctx.avals_out[0], replicated)]
+    return [take_steps(ctx, token, [advance(count)] if counted else [], ctx.avals_out[0], replicated)]
 
 
 def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:

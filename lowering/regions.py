@@ -33,7 +33,7 @@ from effects import _jax
 from effects._api.check import End
 from effects._model.primitive import effect_p
 from effects.lowering.summary import effects_of, is_collective, summarize
-from effects.lowering.tokens import counts, token_key
+from effects.lowering.tokens import is_numbered, token_key
 
 
 class InRegion(NamedTuple):
@@ -127,7 +127,7 @@ def static_effect_counts(jaxpr: Any) -> Mapping[str, int] | None:
 def _static_effect_counts(jaxpr: Any) -> Mapping[str, int] | None:
     total = Counter[str]()
     for eqn in jaxpr.jaxpr.eqns:
-        keys = {key for effect in effects_of(eqn.effects) if counts(key := token_key(effect))}
+        keys = {key for effect in effects_of(eqn.effects) if is_numbered(key := token_key(effect))}
         if not keys or ends_program(eqn):
             continue
         if eqn.primitive in SINGLE:

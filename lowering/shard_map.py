@@ -29,8 +29,7 @@ from effects.lowering.others import others
 from effects.lowering.record import BoundaryMarkers, close_p
 from effects.lowering.regions import InRegion, ends_program, in_region, inside, static_effect_counts
 from effects.lowering.summary import begins_with_record, effects_of, ends_with_record, summarize
-from effects.lowering.tokens import ON_DEVICE, TokenContext, Tokens, register_token_rule
-from effects.lowering.tokens import counts as counts_effects
+from effects.lowering.tokens import ON_DEVICE, TokenContext, Tokens, is_numbered, register_token_rule
 
 MSG_REGION_WITHOUT_NATIVE = (
     "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "
@@ -139,8 +138,8 @@ def _shard_map_token_rule(
     if _jax.is_abstract(mesh) and not mesh.manual_axes:
         first, (names, where) = next(iter(tokens)), _described(ctx, jaxpr)
         tokens = {**tokens, first: check_mesh_p.bind(tokens[first], mesh=mesh, names=names, where=where)}
-    keys = sorted(tokens, key=lambda key: not counts_effects(key))
-    ordered = sum(map(counts_effects, keys))
+    keys = sorted(tokens, key=lambda key: not is_numbered(key))
+    ordered = sum(map(is_numbered, keys))
     # In a region inside one that counts, each device goes on with its own count.
     goes_on = any(_jax.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
     counts = counts and not goes_on

@@ -26,7 +26,7 @@ def token_key(effect: Effect) -> str:
     return effect.domain if effect.ordered else UNORDERED
 
 
-def counts(key: str) -> bool:
+def is_numbered(key: str) -> bool:
     """Whether effects whose token is under this key take numbers."""
     return key != UNORDERED and key not in ON_DEVICE
 

@@ -81,7 +81,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             streams = runtime.streams
             if self._quick[0]:
                 stream = streams.for_plain()
-                if stream.unsettled or runtime.failures.programs:
+                if stream.unpolled or runtime.failures.programs:
                     _raise_earlier(streams.current(), self._name)
                 plain = self._plain if not stream.is_nested else self._plain_for_nested()
                 if (outs := stream.call_plain(self._plain_caller, plain, args, kwargs)) is not WRONG_PROGRAM_KIND:
@@ -95,7 +95,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             if len(streams.orders) > 1:
                 runtime.waiting.drain_former_order()
             stream = streams.current()
-            if stream.unsettled or runtime.failures.programs:
+            if stream.unpolled or runtime.failures.programs:
                 _raise_earlier(stream, self._name)
             caller = self._caller
             dispatching = stream.dispatching
@@ -109,7 +109,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                 with stream.dispatch_lock:
                     if goes_behind and _has_callbacks(stream):
                         _wait_for_callbacks(stream)
-                    if stream.unsettled and (traits is None or traits.domains_of_handlers):
+                    if stream.unpolled and (traits is None or traits.domains_of_handlers):
                         _wait_for_begun(stream, caller, args, kwargs)
                     number = stream.open(caller, dispatching)
                     if awaits:
@@ -161,8 +161,8 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
     def _await(self, stream: Stream, number: int, awaited: tuple[ProgramTraits, Any] | None) -> None:
         """Waits for the answers that a program wants, if its call is to."""
-        if awaited is not None and (awaited[0].awaits_results or _must_settle(stream, awaited[1])):
-            stream.settle(number)
+        if awaited is not None and (awaited[0].awaits_results or _must_poll(stream, awaited[1])):
+            stream.claim(number)
             _wait_for_answers(stream, number, awaited, self._name)
 
     def _raise_root_cause(self, error: BaseException, stream: Stream, number: int) -> None:
@@ -267,7 +267,7 @@ def _wait_for_callbacks(stream: Stream) -> None:
     runtime.drain.wait(lambda: newest not in stream.calls)
 
 
-def _must_settle(stream: Stream, output_token: Any) -> bool:
+def _must_poll(stream: Stream, output_token: Any) -> bool:
     """Whether a call is to raise what a handler of its program's fails with. Otherwise the next call does, or the
     barrier."""
     return stream.is_nested or bool(stream.dispatching) or output_token.is_ready()
@@ -276,8 +276,8 @@ def _must_settle(stream: Stream, output_token: Any) -> bool:
 def _raise_earlier(stream: Stream, name: str) -> None:
     """Before a program is called: raises what the first of this thread's programs failed with whose calls have
     returned."""
-    if stream.unsettled:
-        runtime.settling.settle_over(stream, runtime.drain.wait)
+    if stream.unpolled:
+        runtime.failure_poll.poll_over(stream, runtime.drain.wait)
     if config.errors == "next_call":
         try:
             runtime.failures.raise_first(stream.thread)
@@ -291,7 +291,7 @@ def _wait_for_begun(stream: Stream, caller: Any, args: Any, kwargs: Any) -> None
     thread of XLA's. On one device XLA begins with the next program when the one before is over."""
     if not several_devices():
         return
-    used = {device for _, _, token in [*stream.unsettled.values()] for device in token.sharding.device_set}
+    used = {device for _, _, token in [*stream.unpolled.values()] for device in token.sharding.device_set}
     if caller.several or used != devices_of_call(args, kwargs):
         native.wait_for_begun(stream.thread)
 

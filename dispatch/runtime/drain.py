@@ -21,14 +21,14 @@ from effects.dispatch.runtime.background import in_main_thread, uninterrupted
 from effects.dispatch.runtime.beside import Beside
 from effects.dispatch.runtime.failures import Failures, LeftOut, ProgramKey
 from effects.dispatch.runtime.observers import Observers
-from effects.dispatch.runtime.output_tokens import Settling
+from effects.dispatch.runtime.output_tokens import FailurePoll
 from effects.dispatch.runtime.outputs import shown_beside_text
 from effects.dispatch.runtime.parts import log_capacity_needed, parts_of
 from effects.dispatch.runtime.replay import (
     DirectCallsHost,
     Replay,
     Runs,
-    Settle,
+    WaitForNested,
     answer_with,
     left_of,
     outside_epochs,
@@ -63,13 +63,13 @@ class Drain:
     """The threads and what others may know of them. Drain threads write its fields, under the lock that is named."""
 
     def __init__(
-        self, streams: Streams, failures: Failures, observers: Observers, sites: KnownSites, settling: Settling
+        self, streams: Streams, failures: Failures, observers: Observers, sites: KnownSites, failure_poll: FailurePoll
     ) -> None:
         self._streams = streams
         self._failures = failures
         self._observers = observers
         self._sites = sites
-        self._settling = settling
+        self._failure_poll = failure_poll
         streams.is_named = lambda thread: failures.names(thread) or self.has_functions_of(thread)
         self.beside: Beside = Beside()
         self.runs: Runs = Runs()
@@ -82,7 +82,7 @@ class Drain:
         )
         self._direct = native.DirectCalls(host, _PATIENCE)
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
-        self.given_up: LeftOut | None = None  # once the end of the process leaves effects out: which
+        self.discarded_at_exit: LeftOut | None = None  # once the end of the process leaves effects out: which
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
         self._watch, self._other_devices = (
@@ -155,20 +155,20 @@ class Drain:
 
     def give_up(self, patience: float) -> LeftOut:
         """From now on nothing is replayed. Waits a moment for what runs. Returns what is left out."""
-        self.given_up = given_up = self.given_up or LeftOut()
+        self.discarded_at_exit = discarded = self.discarded_at_exit or LeftOut()
         self._direct.close()
         for _ in range(2):  # the second time, functions that do not return keep nothing back
             native.fail_replies(MSG_PROCESS_ENDS)
             self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
             for key, (run, untracked, items) in [*self.runs.items()]:
                 for item in left_of(items):
-                    given_up.add_item(item, self._sites.find)
+                    discarded.add_item(item, self._sites.find)
                 if self.runs.pop(key, None) is not None:
                     native.resume(run, untracked)
         self.stop(patience)
         native.fail_replies(MSG_PROCESS_ENDS)
         self.ended = True
-        return given_up
+        return discarded
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None, *, for_untracked: bool = False) -> bool:
         """Waits until `done()`, looked at when epochs end, or records without one. False if the time ran out."""
@@ -185,35 +185,35 @@ class Drain:
             return
         with self._streams.nested_here() as nested:
             while not done():
-                _, replayed, _ = self._step(self._settle(nested), nested.calls)
+                _, replayed, _ = self._step(self._waiting_for(nested), nested.calls)
                 if not replayed:
-                    self._settling.look()
+                    self._failure_poll.look()
 
-    def _settle(self, nested: Stream) -> Settle:
-        def settle(key: ProgramKey) -> None:
+    def _waiting_for(self, nested: Stream) -> WaitForNested:
+        def wait_for_nested(key: ProgramKey) -> None:
             # Nobody waits for itself: an output that was refused to wait has left a program in this thread's stream.
             if (nested.calls or self._failures.programs) and key[0] != nested.thread:
                 self.wait_for_nested(nested, key)
 
-        return settle
+        return wait_for_nested
 
     def _run(self) -> None:
         nested = self._nested[threading.get_ident()] = self._streams.nest_this_thread()
-        settle = self._settle(nested)
+        wait_for_nested = self._waiting_for(nested)
         self._watch.count_out_this_thread()
         leads = False
         while not leads and native.stand_by():
             leads, stopped = True, False
             while leads and not stopped:
-                leads, _, stopped = self._step(settle, nested.calls)
+                leads, _, stopped = self._step(wait_for_nested, nested.calls)
         del self._nested[threading.get_ident()]
         if leads:
             native.leave()
 
-    def _step(self, settle: Settle, nested: dict[int, Any]) -> tuple[bool, bool, bool]:
+    def _step(self, wait_for_nested: WaitForNested, nested: dict[int, Any]) -> tuple[bool, bool, bool]:
         """Replays a batch. Returns whether this thread still leads, whether there was anything in the batch, and
         whether the drain is to end. `nested`: the open calls of what this thread's functions dispatch."""
-        batch: Any = self._direct.next_batch(settle, nested)  # no `Batch` of `Item`s: to name them takes time
+        batch: Any = self._direct.next_batch(wait_for_nested, nested)  # no `Batch` of `Item`s: to name them takes time
         if batch is None:
             return False, True, False
         items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = batch
@@ -228,7 +228,7 @@ class Drain:
             self._end_epochs([each for each in finished if each[0] != run], untracked_released or 0)
             finished = [each for each in finished if each[0] == run]
         if run is not None:
-            leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, settle)
+            leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, wait_for_nested)
         elif forgotten:
             self._sites.forget(forgotten)
         self._batches += 1
@@ -240,7 +240,7 @@ class Drain:
         """Looks for what comes by no batch: programs that failed, functions that are stuck, threads that ended."""
         if native.has_host_failures():
             self._failures.take_from_host_functions()
-        self._settling.look()
+        self._failure_poll.look()
         self._other_devices.look()
         functions = self._functions(self.running.copy())
         rescue(self._watch, functions, self.running, self.runs.suspended, self._failures, self.beside)
@@ -274,7 +274,7 @@ class Drain:
         run: int,
         untracked: int,
         finished: list[tuple[int, int, int]],
-        settle: Settle,
+        wait_for_nested: WaitForNested,
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
         Returns whether we still lead."""
@@ -287,10 +287,10 @@ class Drain:
             program = item[_THREAD], item[_EPOCH]
             try:
                 if item[_HAS_CALLBACKS]:
-                    answer = self._call(item, *calls[at], settle)
+                    answer = self._call(item, *calls[at], wait_for_nested)
                 else:
                     self._show(Item._make(item), *calls[at])
-                    settle((item[_THREAD], item[_EPOCH]))
+                    wait_for_nested((item[_THREAD], item[_EPOCH]))
             except BaseException as error:  # ours: the others go on all the same
                 self._failures.add((item[_THREAD], item[_EPOCH]), error)
                 if item[_REPLY]:
@@ -314,12 +314,12 @@ class Drain:
 
     def _show(self, item: Item, call: Any, site: Site | None) -> None:
         """Replays an item without callbacks."""
-        if self.given_up is not None:
-            self.given_up.add_item(item, self._sites.find if site is None else lambda _: site)
+        if self.discarded_at_exit is not None:
+            self.discarded_at_exit.add_item(item, self._sites.find if site is None else lambda _: site)
             return
         if item.kind == ItemKind.TEXT:
             self._failures.count_after_end((item.thread, item.epoch), item.count)
-            has_failed = bool(self._failures.unended or self._failures.given_up)
+            has_failed = bool(self._failures.unended or self._failures.abandoned)
             replay_text(item, lambda epoch: self._replay(item.thread, epoch, call), self._sites.find, has_failed)
             return
         replay = self._replay(item.thread, item.epoch, call)
@@ -335,19 +335,19 @@ class Drain:
     def _replay(self, thread: int, epoch: int, call: Any) -> Replay:
         return Replay(self._failures, self._observers, call or outside_epochs(), (thread, epoch))
 
-    def _call(self, item: tuple[Any, ...], call: Any, eager_site: Site | None, settle: Settle) -> Any:
+    def _call(self, item: tuple[Any, ...], call: Any, eager_site: Site | None, wait_for_nested: WaitForNested) -> Any:
         """Runs the functions of an item, and replays what stands between them. Returns the number of the reply that a
         device waits for, always that of the last function; what to answer; and whether other devices have such calls.
         """
         _, thread, epoch, _, parts, _, _, failed, asked = item
         key, failures = (thread, epoch), self._failures
-        replay = Replay(failures, self._observers, call or outside_epochs(), key, settle)
+        replay = Replay(failures, self._observers, call or outside_epochs(), key, wait_for_nested)
         find = self._sites.find if eager_site is None else lambda _: eager_site
         answer, me = None, threading.get_ident()
         parts.reverse()
         while parts:
-            if self.given_up is not None:
-                self.given_up.add_item(Item._make(item), find)
+            if self.discarded_at_exit is not None:
+                self.discarded_at_exit.add_item(Item._make(item), find)
                 return (asked, MSG_PROCESS_ENDS, False) if asked else None
             part = parts.pop()  # it lives no longer than its run
             if len(part) == _BETWEEN:
@@ -365,11 +365,11 @@ class Drain:
                         log_capacity_needed[call[0]] = site.content.room_needed
                 parts.extend(reversed([*parts_of(site, token, device, payload, time)]))
                 continue
-            stopped = (failures.unended or failures.given_up) and replay.stopped
+            stopped = (failures.unended or failures.abandoned) and replay.stopped
             if stopped or (failed and reply != 0):
                 native.note_cancelled()
                 if stopped:
-                    replay.leave_out([(site.of_record(payload), token, device, payload, time)])
+                    replay.leave_out([(site.resolve_sizes(payload), token, device, payload, time)])
                 else:
                     failures.count_after_end(key, 0, 1)
                 if reply:

@@ -206,7 +206,7 @@ class LeftOut:
                     if site.content.has_parts:
                         item.data.extend(reversed([*parts_of(site, record.token, record.device, payload, record.time)]))
                     else:
-                        self.add(site, count_lanes(site.of_record(payload), payload))
+                        self.add(site, count_lanes(site.resolve_sizes(payload), payload))
         elif item.kind == ItemKind.TEXT:
             for site, _, _, count in np.frombuffer(item.block, TEXT_RUN).tolist():
                 self.add(find_site(site), count)
@@ -338,7 +338,7 @@ class Failures:
         # until then, so that what is handed out says all.
         self.unended: set[ProgramKey] = set()
         # Streams of functions that run for a program which has failed: what they do would have come later in it.
-        self.given_up: set[int] = set()
+        self.abandoned: set[int] = set()
         # Of those that are kept: how many, by whom they are for, and how many bytes they hold. And how many are not
         # kept, with how many effects that were left out after them.
         self._kept: Counter[Owner] = Counter()
@@ -471,12 +471,12 @@ class Failures:
 
     def names(self, thread: int) -> bool:
         """Whether anything is kept of the programs that this thread called."""
-        return thread in self.given_up or any(key[0] == thread for key in [*self.programs])
+        return thread in self.abandoned or any(key[0] == thread for key in [*self.programs])
 
     def has_stopped(self, key: ProgramKey) -> bool:
         """Whether effects of this program are not carried out any more."""
         if key not in self.unended:
-            return key[0] in self.given_up
+            return key[0] in self.abandoned
         return (program := self.programs.get(key)) is not None and program.stopped
 
     def leave_out(self, key: ProgramKey, site: Site, count: int) -> None:

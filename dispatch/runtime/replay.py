@@ -73,7 +73,7 @@ class Call(NamedTuple):
     context: contextvars.Context  # in which its effects are replayed
 
 
-Settle = Callable[[ProgramKey], None]
+WaitForNested = Callable[[ProgramKey], None]
 """Waits for the effects of what a function of the user's has called, on behalf of the program that called it."""
 
 _OUTSIDE = native.Caller("a program outside fx.jit")
@@ -105,19 +105,19 @@ class Replay:
         observers: Observers,
         call: tuple[native.Caller, TextIO | None, contextvars.Context],
         key: ProgramKey,
-        settle: Settle | None = None,
+        wait_for_nested: WaitForNested | None = None,
     ):
         self._failures = failures
         self._observers = observers
         self._call = call
         self._key = key
-        self._settle = settle
+        self._wait_for_nested = wait_for_nested
 
     @property
     def stopped(self) -> bool:
         """Whether an effect of the program has failed, so that those after it are not carried out."""
         failures = self._failures
-        return bool(failures.unended or failures.given_up) and failures.has_stopped(self._key)
+        return bool(failures.unended or failures.abandoned) and failures.has_stopped(self._key)
 
     def write(self, text: str) -> BaseException | None:
         """Writes text that native code has formatted. Returns what that raised."""
@@ -173,8 +173,8 @@ class Replay:
                 result = self.end(error, site, token, device)
             else:
                 self.fail(error, site)
-        if (self._failures.unended or self._failures.given_up) and self.stopped:
-            self.leave_out([(site.of_record(payload), token, device, payload, time)], self._lanes)
+        if (self._failures.unended or self._failures.abandoned) and self.stopped:
+            self.leave_out([(site.resolve_sizes(payload), token, device, payload, time)], self._lanes)
         return result
 
     def leave_out(self, parts: Iterable[Part], lanes: Iterable[tuple[int, ...]] | None = None) -> None:
@@ -182,7 +182,7 @@ class Replay:
         for such."""
         is_wanted = any(handler.after_error for handler in self._observers.handlers)
         for site, token, device, payload, time in parts:
-            if not site.content.is_counted:
+            if not site.content.counts_as_effect:
                 continue
             left = site.lanes_of(payload) if lanes is None else lanes
             count = 0
@@ -200,7 +200,7 @@ class Replay:
 
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any, time: float) -> list[np.ndarray]:
         if site.num_dynamic_sizes:
-            site = site.of_record(payload)
+            site = site.resolve_sizes(payload)
         call: Any = site.content  # a `HostCall`: the record says so
         fn = call.function.fn
         if fn is None:
@@ -246,9 +246,9 @@ class Replay:
                     for all_lanes, of_one in zip(results, taken, strict=True):
                         all_lanes[lane] = of_one
             finally:
-                if self._settle is not None:
-                    self._settle(self._key)
-            if (self._failures.unended or self._failures.given_up) and self.stopped:
+                if self._wait_for_nested is not None:
+                    self._wait_for_nested(self._key)
+            if (self._failures.unended or self._failures.abandoned) and self.stopped:
                 break
         return results
 
@@ -537,13 +537,13 @@ class DirectCallsHost:
         error: BaseException,
         call: Any,
         key: ProgramKey,
-        settle: Settle,
+        wait_for_nested: WaitForNested,
         site: Site,
         token: tuple[int, ...],
         device: int,
     ) -> str:
         """A function raised this, or returned what was not asked for: ends its program. `call`: what was in force when
         that was called. Returns what it gets to hear."""
-        failure = Replay(self.failures, self.observers, call, key, settle).end(error, site, token, device)
+        failure = Replay(self.failures, self.observers, call, key, wait_for_nested).end(error, site, token, device)
         self._fail_program(key)
         return _shown(failure)

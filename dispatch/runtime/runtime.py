@@ -16,7 +16,7 @@ from effects.dispatch.runtime.background import finish_interrupted, uninterrupte
 from effects.dispatch.runtime.drain import Drain
 from effects.dispatch.runtime.failures import Failures, LeftOut, first_of_each_line, is_one_line, shown_list
 from effects.dispatch.runtime.observers import Observers
-from effects.dispatch.runtime.output_tokens import Settling
+from effects.dispatch.runtime.output_tokens import FailurePoll
 from effects.dispatch.runtime.outputs import shown_beside_text
 from effects.dispatch.runtime.streams import Streams
 from effects.dispatch.runtime.waiting import Waiting
@@ -81,17 +81,17 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
         _finish(drain, drain.beside.wait)
         _wait(waiting)
         waiting.for_thread(_QUIET)  # with order="process" our effects may come after a call that does not return
-        drain.given_up = LeftOut()  # of what comes now: other threads may go on forever
+        drain.discarded_at_exit = LeftOut()  # of what comes now: other threads may go on forever
         _finish(drain, drain.stop)
-        if drain.given_up:
-            _tell(MSG_LEFT_OUT.format(left_out=drain.given_up.by_line()))
-        drain.given_up = None  # what exit handlers issue is carried out
+        if drain.discarded_at_exit:
+            _tell(MSG_LEFT_OUT.format(left_out=drain.discarded_at_exit.by_line()))
+        drain.discarded_at_exit = None  # what exit handlers issue is carried out
     except KeyboardInterrupt:
         try:
             left_out = drain.give_up(_PATIENCE)
         except KeyboardInterrupt:  # once more
-            left_out = drain.given_up
-        drain.ended, drain.given_up = True, None  # what exit handlers issue is carried out
+            left_out = drain.discarded_at_exit
+        drain.ended, drain.discarded_at_exit = True, None  # what exit handlers issue is carried out
         running = shown_list(drain.functions())
         unended = waiting.count_unended()
         waiting.forget_all()
@@ -177,10 +177,10 @@ class Runtime:
         self.streams: Streams = Streams()
         self.failures: Failures = Failures(self.streams)
         self.observers: Observers = Observers()
-        self.settling: Settling = Settling(self.streams, self.failures)
-        self.drain: Drain = Drain(self.streams, self.failures, self.observers, self.sites, self.settling)
+        self.failure_poll: FailurePoll = FailurePoll(self.streams, self.failures)
+        self.drain: Drain = Drain(self.streams, self.failures, self.observers, self.sites, self.failure_poll)
         self.drain.before_start = self._before_start
-        self.waiting: Waiting = Waiting(self.streams, self.drain, self.settling)
+        self.waiting: Waiting = Waiting(self.streams, self.drain, self.failure_poll)
         self.is_lost: bool = False  # in a forked child
         # A program that JAX dispatches says nothing when it is called, but it has been lowered.
         self.sites.listen(self.start)
@@ -206,7 +206,7 @@ class Runtime:
         native.refuse(MSG_FORKED)
         native.configure_quick_calls(None)
         lost: Any = _Lost()
-        self.streams = self.failures = self.observers = self.drain = self.settling = lost
+        self.streams = self.failures = self.observers = self.drain = self.failure_poll = lost
         self.waiting = lost
 
     def stop(self) -> None:

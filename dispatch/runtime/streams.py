@@ -135,7 +135,7 @@ class Stream:
     (`ProgramTraits`, output token); the token is ready when the program is over, and failed if it failed. Who
     dispatches adds after the call has returned; both it and drain threads remove.
 
-    `unsettled` is keyed by epoch number: programs that call handlers of the user's, each as (its name,
+    `unpolled` is keyed by epoch number: programs that call handlers of the user's, each as (its name,
     `ProgramTraits`, output token). Whether such a handler has failed has not been looked at. Who dispatches adds; who
     waits for the program, or calls the next one, removes.
 
@@ -171,7 +171,7 @@ class Stream:
         self.call_plain = self._native.call_plain
         self.calls: dict[int, Any] = self._native.calls
         self.running: dict[int, tuple[ProgramTraits, Any]] = self._native.running
-        self.unsettled: dict[int, tuple[str, ProgramTraits, Any]] = self._native.unsettled
+        self.unpolled: dict[int, tuple[str, ProgramTraits, Any]] = self._native.unpolled
         self.stacks: dict[int, Any] = self._native.stacks
         self.eager: dict[int, Site] = {}
         self.entering: dict[int, tuple[Any, int]] = {}
@@ -208,10 +208,10 @@ class Stream:
         """The program failed or never ran: nothing more will come from it."""
         native.fail(self.thread, number)
 
-    def settle(self, number: int) -> tuple[str, ProgramTraits, Any] | None:
+    def claim(self, number: int) -> tuple[str, ProgramTraits, Any] | None:
         """Whether a handler of this program has failed is about to be looked at, by the caller alone: returns what
-        `unsettled` has. None if another has taken it."""
-        return self.unsettled.pop(number, None)
+        `unpolled` has. None if another has taken it."""
+        return self.unpolled.pop(number, None)
 
     def drop(self, first: int, count: int) -> None:
         """These epochs have ended. A drain thread calls it."""
@@ -247,7 +247,7 @@ class SharedStream(Stream):
     def drop(self, first: int, count: int) -> None:
         super().drop(first, count)
         for number in range(first, first + count):
-            if (number & 0xFFFFFFFF) not in self.unsettled:  # else a failure may still have to know it
+            if (number & 0xFFFFFFFF) not in self.unpolled:  # else a failure may still have to know it
                 self._threads.pop(number & 0xFFFFFFFF, None)
 
     def thread_of(self, number: int) -> object:
@@ -537,7 +537,7 @@ class Streams:
         """
         for thread in [*self._ended]:
             stream = self._by_thread[thread]
-            if not stream.calls and not stream.unsettled and stream.held_for is None:
+            if not stream.calls and not stream.unpolled and stream.held_for is None:
                 native.forget(thread)
                 del self._by_thread[thread]
                 self._ended.remove(thread)  # last: until then it says that the thread has ended

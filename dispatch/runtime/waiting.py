@@ -10,7 +10,7 @@ from effects._model.registry import OF_JAX, Order
 from effects._model.wire import UNTRACKED_THREAD, ProgramTraits
 from effects.dispatch.runtime.background import Background
 from effects.dispatch.runtime.drain import Drain
-from effects.dispatch.runtime.output_tokens import Settling
+from effects.dispatch.runtime.output_tokens import FailurePoll
 from effects.dispatch.runtime.streams import Stream, Streams
 from effects.lowering.native_module import native
 
@@ -21,10 +21,10 @@ _MOMENT = 0.05
 class Waiting:
     """What threads wait for that want effects to be visible: those of their own programs, or of all."""
 
-    def __init__(self, streams: Streams, drain: Drain, settling: Settling) -> None:
+    def __init__(self, streams: Streams, drain: Drain, failure_poll: FailurePoll) -> None:
         self._streams = streams
         self._drain = drain
-        self._settling = settling
+        self._failure_poll = failure_poll
 
     def for_thread(self, timeout: float | None = None) -> None:
         """Waits for the effects of the calling thread and of those that have ended, and raises nothing."""
@@ -42,7 +42,7 @@ class Waiting:
         for stream in self._streams.all():
             stream.calls.clear()
             stream.running.clear()
-            stream.unsettled.clear()
+            stream.unpolled.clear()
 
     def count_unended(self) -> int:
         """How many programs have been called and have not ended."""
@@ -99,7 +99,7 @@ class Waiting:
 
         if self._drain.ended:
             self._drain.finish(done)
-            return self._settle(which, names, None)
+            return self._poll(which, names, None)
         self._drain.start()  # a program that failed while it was traced has an epoch too
 
         def is_done_in_time() -> bool:
@@ -107,8 +107,8 @@ class Waiting:
             return done() or self._drain.wait(done, left, for_untracked=for_untracked)
 
         if is_done_in_time():
-            if unsettled := self._settle(which, names, deadline):
-                return unsettled
+            if unpolled := self._poll(which, names, deadline):
+                return unpolled
             if not _jax.unordered_tokens() or (names is not None and not names & OF_JAX):
                 return []
             if not _wait_for_unordered(deadline):
@@ -127,16 +127,16 @@ class Waiting:
                     outstanding.append(_shown(stream, earlier, call[0].name, _traits_of(stream, earlier)))
         return outstanding or ["records that are not replayed yet"]
 
-    def _settle(self, which: list[Stream], names: frozenset[str] | None, deadline: float | None) -> list[str]:
+    def _poll(self, which: list[Stream], names: frozenset[str] | None, deadline: float | None) -> list[str]:
         """Waits for programs that call handlers, all of whose effects are visible. Returns what is outstanding when the
         time is up."""
         own = self._streams.own()
         for stream in which:
             waits = self._drain.has_functions_of if native.is_nested() else self._drain.is_suspended
-            if not stream.unsettled or (stream not in own and waits(stream.thread)):
+            if not stream.unpolled or (stream not in own and waits(stream.thread)):
                 continue
-            if (number := self._settling.settle_all(stream, names, deadline, self._drain.wait)) is not None:
-                name, traits, _ = stream.unsettled.get(number, ("", ProgramTraits((), False, False), None))
+            if (number := self._failure_poll.poll_all(stream, names, deadline, self._drain.wait)) is not None:
+                name, traits, _ = stream.unpolled.get(number, ("", ProgramTraits((), False, False), None))
                 return [_shown(stream, number, name, traits)]
         return []
 

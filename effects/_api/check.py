@@ -114,8 +114,8 @@ def check_at(where: Where, predicate: Any, fmt: Any, args: tuple[Any, ...], kwar
     """A check that stands at this line of the user's."""
     holds = truth_of(predicate, where, _all, "fx.check", "all of which must hold", "fx.check(x > 0, 'x = {}', x)")
     operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where, takes_objects=True)
-    fmt, leaves, of_record = check_format("fx.check", fmt, leaves, tree, where)
-    site = Site(CHECK, Check(fmt, of_record=of_record), leaves, tree, where)
+    fmt, leaves, record_fields = check_format("fx.check", fmt, leaves, tree, where)
+    site = Site(CHECK, Check(fmt, record_fields=record_fields), leaves, tree, where)
 
     def fail(*operands: Any) -> None:
         effect_p.bind(*operands, site=site)
@@ -269,9 +269,9 @@ def error_if(x: T, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> T:
             shown = errors.shown(leaf)
             raise TypeError(MSG_NOT_AN_ARRAY.format(where=where, value=shown, type=type(leaf).__name__))
     operands, arguments, tree = take_arguments(args, kwargs, "fx.error_if", where, takes_objects=True)
-    fmt, arguments, of_record = check_format("fx.error_if", fmt, arguments, tree, where)
+    fmt, arguments, record_fields = check_format("fx.error_if", fmt, arguments, tree, where)
     function, one = HostFunction.of(_end), jax.tree.structure(0)
-    content = End(function, (_NOTHING,), one, pass_record=True, message=Line(fmt, of_record=of_record))
+    content = End(function, (_NOTHING,), one, pass_record=True, message=Line(fmt, record_fields=record_fields))
     site = Site(CHECK, content, arguments, tree, where)
     if is_wrong is False:
         return x

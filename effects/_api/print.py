@@ -51,9 +51,9 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False
     """
     where = where_called()
     operands, leaves, tree = take_arguments(args, kwargs, "fx.print", where, takes_objects=True)
-    fmt, leaves, of_record = check_format("fx.print", fmt, leaves, tree, where, per_shard)
+    fmt, leaves, record_fields = check_format("fx.print", fmt, leaves, tree, where, per_shard)
     effect = PRINT if ordered else PRINT.unordered()
-    site = Site(effect, Line(fmt, of_record=of_record), leaves, tree, where, per_shard=bool(per_shard))
+    site = Site(effect, Line(fmt, record_fields=record_fields), leaves, tree, where, per_shard=bool(per_shard))
     effect_p.bind(*operands, site=site)
 
 

@@ -112,7 +112,7 @@ class Content(Protocol):
         """The site of one record, where the record itself says what it means."""
         return site
 
-    is_counted = True
+    counts_as_effect = True
     """Whether its records are effects by themselves where effects are counted. An attribute, as the next one."""
 
     has_parts = False

@@ -181,13 +181,13 @@ def check_format(
     given: dict[str, Any] = {"device": 0, "lane": ()} if call in _FILLED_BY_RECORDS else {}
     given |= {"grid": ()} if given and _jax.is_in_kernel() else {}
     given |= {"index": ""} if per_shard else {}
-    of_record = {name: value for name, value in given.items() if name not in kwargs}
+    record_fields = {name: value for name, value in given.items() if name not in kwargs}
     try:
-        fields.vformat(fmt, args, {**of_record, **kwargs})
+        fields.vformat(fmt, args, {**record_fields, **kwargs})
     except Exception as error:
         raise _cannot_fill(call, fmt, where, error) from None
-    fields.unused = [name for name in fields.unused if name not in of_record or name in kwargs]
-    of_record = {name: value for name, value in of_record.items() if name in fields.used}
+    fields.unused = [name for name in fields.unused if name not in record_fields or name in kwargs]
+    record_fields = {name: value for name, value in record_fields.items() if name in fields.used}
     if fields.unused:
         unused = [f"number {i + 1}" if isinstance(i, int) else f"`{i}`" for i in fields.unused]
         shown = ["{}" if isinstance(i, int) else f"{{{i}}}" for i in fields.unused]
@@ -207,7 +207,7 @@ def check_format(
     try:
         if not fields.computed_spec:  # else what a field's specification will be is known with the values
             with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
-                text = fill(fmt, args, {**of_record, **kwargs})
+                text = fill(fmt, args, {**record_fields, **kwargs})
         if has_objects:
             written = _Fields().written_out(fmt, (args, kwargs), _filled_in(tree, site_leaves, lambda _: _Known()))
     except Exception as error:
@@ -216,7 +216,7 @@ def check_format(
         text = errors.beginning(text)
         raise TypeError(MSG_TRACER_IN_OBJECT.format(call=call, where=where, fmt=fmt, text=text))
     leaves = tuple(leaf.as_text() if isinstance(leaf, Static) else leaf for leaf in site_leaves)
-    return written, leaves, tuple(of_record)
+    return written, leaves, tuple(record_fields)
 
 
 _FILLED_BY_RECORDS = ("fx.print", "fx.check", "fx.error_if")
@@ -291,7 +291,7 @@ class Line(Content):
 
     fmt: str
     options: tuple[tuple[str, Any], ...] | None = None  # NumPy's print options; None: those in force at the call
-    of_record: tuple[str, ...] = ()  # fields that are filled with what the record says: `device`, `grid`, `index`
+    record_fields: tuple[str, ...] = ()  # fields that are filled with what the record says: `device`, `grid`, `index`
 
     @property
     def title(self) -> str:
@@ -301,15 +301,15 @@ class Line(Content):
         described: dict[str, Any] = {"line": self.fmt}
         if self.options is not None:
             described["options"] = self.options
-        if self.of_record:
-            described["of_record"] = self.of_record
+        if self.record_fields:
+            described["record_fields"] = self.record_fields
         return described
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Self:
         options = description.get("options")
         options = options and tuple((name, value) for name, value in options)
-        return cls(description["line"], options, tuple(description.get("of_record", ())))
+        return cls(description["line"], options, tuple(description.get("record_fields", ())))
 
     @property
     def labels(self) -> Mapping[str, Any]:
@@ -327,10 +327,10 @@ class Line(Content):
         return None if self.options is None else self._options
 
     def text(self, record: Record) -> str:
-        if not self.of_record:
+        if not self.record_fields:
             text = self._fill(record.args, record.fields)
             return after_shard(record, text) if self.options is None else text  # JAX shows a shard by itself
-        own = {name: _OF_RECORD[name](record) for name in self.of_record}
+        own = {name: _OF_RECORD[name](record) for name in self.record_fields}
         return self._fill(record.args, {**record.fields, **own})
 
     def _fill(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

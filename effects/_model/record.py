@@ -239,7 +239,7 @@ class Records(Sequence[Record]):
     def of_one(cls, site: Site, header: Header, payload: Any) -> Records:
         """One record that travelled by itself."""
         records = cls(b"", 1, lambda _: site)
-        records._one = site.of_record(payload), header.token, header.device, payload, header.time
+        records._one = site.resolve_sizes(payload), header.token, header.device, payload, header.time
         return records
 
     @property
@@ -337,7 +337,7 @@ class Records(Sequence[Record]):
             start = at + HEADER.itemsize
             at = start + header.payload_size
             payload = self._data[start:at]
-            yield self._find_site(header.site).of_record(payload), header.token, header.device, payload, header.time
+            yield self._find_site(header.site).resolve_sizes(payload), header.token, header.device, payload, header.time
 
     def shown_parts(self) -> Iterator[tuple[int, Part]]:
         """Those of `parts()` that are shown, with their places there: all, or the newest of each device and of the same

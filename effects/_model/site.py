@@ -728,7 +728,7 @@ class Site:
             if any(part.stop < size for part, size in zip(count, operand.shape, strict=True))
         ]
 
-    def of_record(self, payload: Any) -> Site:
+    def resolve_sizes(self, payload: Any) -> Site:
         """The site with the sizes that a record has, and with what it says itself."""
         if not self.num_dynamic_sizes:
             return self

@@ -37,12 +37,12 @@ class TokenStep(NamedTuple):
     num_shared: int
 
 
-def counts(effects: int) -> TokenStep:
+def advance(effects: int) -> TokenStep:
     """So many effects."""
     return TokenStep(True, 0, effects, effects)
 
 
-COUNT_STEP = counts(1)
+COUNT_STEP = advance(1)
 """An effect."""
 ENTER_STEP = TokenStep(False, 1, 0, 0)
 """A device begins to count for itself."""

@@ -71,10 +71,10 @@ class HostRuns(Beside):
     """The functions that have begun and whose done has not come. Drain threads add and take, under `_lock`."""
 
     def __init__(
-        self, streams: Streams, failures: Failures, settle: Callable[[Stream, ProgramKey | None], None]
+        self, streams: Streams, failures: Failures, wait_for_nested: Callable[[Stream, ProgramKey | None], None]
     ) -> None:
-        """`settle` waits until the effects of a stream have come, on behalf of a program if there is one."""
-        self._streams, self._failures, self._settle = streams, failures, settle
+        """`wait_for_nested` waits until the effects of a stream have come, on behalf of a program if there is one."""
+        self._streams, self._failures, self._wait_for_nested = streams, failures, wait_for_nested
         self._workers = Workers("effects-async")
         self._runs: dict[_Key, RunningHostCall] = {}
         self._unended: dict[int, RunningHostCall] = {}  # by identity, those whose function has not returned
@@ -133,7 +133,7 @@ class HostRuns(Beside):
         deadline = None if timeout is None else monotonic() + timeout
         for run in self.unended():
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            given_up = run.stream is not None and run.stream.thread in self._failures.given_up
+            given_up = run.stream is not None and run.stream.thread in self._failures.abandoned
             if not given_up and not run.wait_for_end(left):
                 return False
         return True
@@ -176,7 +176,7 @@ class HostRuns(Beside):
         with self._awaiting(run):
             stream.let_go()
             run.wait_for_end()
-            self._settle(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
+            self._wait_for_nested(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
         call = record._site.content.call
         assert call is not None
         try:
@@ -220,7 +220,7 @@ class HostRuns(Beside):
         for run in left:
             stream = run.wait_for_stream()
             if has_failed:  # what it does would have come later in the program
-                self._failures.given_up.add(stream.thread)
+                self._failures.abandoned.add(stream.thread)
                 self._workers.run(lambda run=run: self._forget(run))
             stream.let_go()
         if not has_failed and (count := not_done + len(left)):
@@ -239,8 +239,8 @@ class HostRuns(Beside):
         """Waits for a function that was given up, and for what it called."""
         run.wait_for_end()
         thread = run.wait_for_stream().thread
-        self._settle(run.wait_for_stream(), None)
-        self._failures.given_up.discard(thread)
+        self._wait_for_nested(run.wait_for_stream(), None)
+        self._failures.abandoned.discard(thread)
 
 
 def _key(record: Record, number: int, lane: int) -> _Key:

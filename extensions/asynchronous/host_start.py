@@ -31,7 +31,7 @@ class HostStart(Content):
     function: HostFunction
     name: str
 
-    is_counted = False  # its done is
+    counts_as_effect = False  # its done is
 
     @property
     def title(self) -> str:

@@ -28,7 +28,7 @@ from effects.extensions.asynchronous.start_and_done import async_done_p, async_s
 from effects.extensions.asynchronous.ties import ScheduleTies, with_staying_operations
 from effects.lowering.effect import bind_record
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.native_calls import calls_handlers, emit_call, is_counted, register_site, site_attributes
+from effects.lowering.native_calls import advances_token, calls_handlers, emit_call, register_site, site_attributes
 from effects.lowering.regions import SINGLE
 from effects.lowering.summary import declare_sites
 from effects.lowering.thread import Passes, register_passes
@@ -67,7 +67,7 @@ def _lower_operation(
     site: Site | None,
     **_: Any,
 ) -> Any:
-    platforms, has_handlers, counted = set(_jax.platforms_of(ctx)), calls_handlers(ctx), is_counted(ctx)
+    platforms, has_handlers, counted = set(_jax.platforms_of(ctx)), calls_handlers(ctx), advances_token(ctx)
     everywhere = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
     exchanges = isinstance(operation, Exchanged) and target == POST_TARGET
     on_host = has_handlers and not counted

@@ -29,7 +29,7 @@ class Silent(Content):
     of: str  # the title of that other
 
     has_parts = True
-    is_counted = False
+    counts_as_effect = False
 
     @property
     def title(self) -> str:

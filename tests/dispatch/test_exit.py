@@ -44,7 +44,7 @@ def test_interrupt_gives_up_what_is_queued():
     done = run_python(
         f"{INTERRUPTS}\n"
         "def after_interrupt():\n"
-        "    while runtime.drain.given_up is None: os.sched_yield()\n"
+        "    while runtime.drain.discarded_at_exit is None: os.sched_yield()\n"
         "from tests.internals import runtime\n"
         "f(50)"
     )

@@ -118,14 +118,14 @@ DirectCalls::DirectCalls(nb::handle host, double patience_s)
       start_thread_(host.attr("start_thread")), look_(host.attr("look")), note_output_(host.attr("note_output")),
       take_results_(host.attr("take_results")), fail_(host.attr("fail")), clear_frames_(host.attr("clear_frames")),
       failures_(host.attr("failures")), observers_(host.attr("observers")), programs_(failures_.attr("programs")),
-      unended_(failures_.attr("unended")), given_up_(failures_.attr("given_up")), frames_(failures_.attr("frames")),
+      unended_(failures_.attr("unended")), abandoned_(failures_.attr("abandoned")), frames_(failures_.attr("frames")),
       runs_(nb::borrow<nb::dict>(host.attr("runs"))), running_(nb::borrow<nb::dict>(host.attr("running"))),
       array_type_(nb::module_::import_("numpy").attr("ndarray")), array_types_(host.attr("array_types")),
       untracked_ended_(Name("untracked_ended")), handlers_(Name("handlers")), captures_(Name("captures")),
       eager_(Name("eager")), calls_(Name("calls")), direct_call_(Name("direct_call")), dtype_(Name("dtype")),
       shape_(Name("shape")), copy_(Name("copy")), run_(Name("run")) {}
 
-nb::object DirectCalls::next_batch(nb::object settle, nb::dict nested) {
+nb::object DirectCalls::next_batch(nb::object wait_for_nested, nb::dict nested) {
   Batch batch;
   {
     nb::gil_scoped_release release;
@@ -136,7 +136,7 @@ nb::object DirectCalls::next_batch(nb::object settle, nb::dict nested) {
       until_look_ = kLook;
       look_();
     }
-    if (!answer(call, batch, settle, nested)) return nb::none();
+    if (!answer(call, batch, wait_for_nested, nested)) return nb::none();
   }
   return ToPython(batch);
 }
@@ -154,7 +154,7 @@ Batch DirectCalls::take() {
 
 // Whether no program has failed, and neither a handler nor a capture wants to see records.
 bool DirectCalls::is_clear() const {
-  return PyDict_Size(programs_.ptr()) == 0 && PySet_Size(unended_.ptr()) == 0 && PySet_Size(given_up_.ptr()) == 0 &&
+  return PyDict_Size(programs_.ptr()) == 0 && PySet_Size(unended_.ptr()) == 0 && PySet_Size(abandoned_.ptr()) == 0 &&
          !IsTrue(Get(failures_, untracked_ended_)) && !IsTrue(Get(observers_, handlers_)) &&
          !IsTrue(Get(observers_, captures_));
 }
@@ -191,7 +191,7 @@ bool DirectCalls::find(const Batch &batch, Call &call) const try {
 }
 
 // Calls the function and answers. Then `batch` is the leader's next. Returns false if another thread leads now.
-bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle settle, nb::handle nested) {
+bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nested, nb::handle nested) {
   const nb::object me = nb::steal(PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
   const nb::tuple asked = nb::make_tuple(call.key, call.site, call.token, call.device, call.reply, call.payload);
   const nb::object under_way = nb::steal(PyLong_FromVoidPtr(asked.ptr()));
@@ -201,9 +201,9 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle settle, nb::
     if (wake_up().offer() == 0) start_thread_();
     const nb::object since = nb::float_(Monotonic());
     Set(running_, me, nb::make_tuple(call.site, call.key, call.token, call.reply, false, since));
-    take_result(result, call, run(call, settle, nested));
+    take_result(result, call, run(call, wait_for_nested, nested));
   } catch (nb::python_error &error) {
-    result.fail(fail(call, error, settle));
+    result.fail(fail(call, error, wait_for_nested));
   }
   Pop(running_, me); // it is gone if the function waited after the threads had ended
   if (PyDict_Size(frames_.ptr()) != 0) clear_frames_();
@@ -218,7 +218,7 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle settle, nb::
 }
 
 // What the function returns. What it has called comes where it does, also if it raises.
-nb::object DirectCalls::run(const Call &call, nb::handle settle, nb::handle nested) {
+nb::object DirectCalls::run(const Call &call, nb::handle wait_for_nested, nb::handle nested) {
   PyObject *context = At(call.in_force, 2).ptr();
   const nb::object copied = nb::steal(PyObject_VectorcallMethod(copy_.ptr(), &context, 1, nullptr)); // its own
   if (!copied.is_valid()) throw nb::python_error();
@@ -232,16 +232,16 @@ nb::object DirectCalls::run(const Call &call, nb::handle settle, nb::handle nest
     arrays.push_back(Vectorcall(array_type_, array));
     args.push_back(arrays.back().ptr());
   }
-  const auto settle_now = [&] {
-    if (PyDict_Size(nested.ptr()) != 0 || PyDict_Size(programs_.ptr()) != 0) CallOne(settle, call.key);
+  const auto wait_now = [&] {
+    if (PyDict_Size(nested.ptr()) != 0 || PyDict_Size(programs_.ptr()) != 0) CallOne(wait_for_nested, call.key);
   };
   const nb::object returned = nb::steal(PyObject_VectorcallMethod(run_.ptr(), args.data(), args.size(), nullptr));
   if (!returned.is_valid()) {
     nb::python_error error; // takes what was raised
-    settle_now();
+    wait_now();
     throw error;
   }
-  settle_now();
+  wait_now();
   return returned;
 }
 
@@ -265,9 +265,9 @@ void DirectCalls::take_result(Result &result, const Call &call, nb::handle retur
 }
 
 // The function has raised this, or returned what was not asked for: ends its program. Returns what this gets to hear.
-std::string DirectCalls::fail(const Call &call, nb::python_error &error, nb::handle settle) try {
+std::string DirectCalls::fail(const Call &call, nb::python_error &error, nb::handle wait_for_nested) try {
   PyObject *args[] = {nullptr,      error.value().ptr(), call.in_force.ptr(), call.key.ptr(),
-                      settle.ptr(), call.site.ptr(),     call.token.ptr(),    call.device.ptr()};
+                      wait_for_nested.ptr(), call.site.ptr(),     call.token.ptr(),    call.device.ptr()};
   return nb::cast<std::string>(Vectorcall(fail_, args));
 } catch (const std::exception &ours) {
   return ours.what();

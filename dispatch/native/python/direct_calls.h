@@ -27,9 +27,9 @@ public:
   DirectCalls(const DirectCalls &) = delete;
 
   // The leader's next batch for the general path, a `Batch`, when the calls before it have been answered; None if
-  // another thread leads now. `settle` and `nested`: what waits for the programs that a function in this thread has
+  // another thread leads now. `wait_for_nested` and `nested`: what waits for the programs that a function in this thread has
   // called, and the calls that are open of these.
-  nb::object next_batch(nb::object settle, nb::dict nested);
+  nb::object next_batch(nb::object wait_for_nested, nb::dict nested);
 
   // From now on all take the general path.
   void close() { closed_ = true; }
@@ -41,17 +41,17 @@ private:
   Batch take();
   bool is_clear() const;
   bool find(const Batch &batch, Call &call) const;
-  bool answer(const Call &call, Batch &batch, nb::handle settle, nb::handle nested);
-  nb::object run(const Call &call, nb::handle settle, nb::handle nested);
+  bool answer(const Call &call, Batch &batch, nb::handle wait_for_nested, nb::handle nested);
+  nb::object run(const Call &call, nb::handle wait_for_nested, nb::handle nested);
   void take_result(Result &result, const Call &call, nb::handle returned);
-  std::string fail(const Call &call, nb::python_error &error, nb::handle settle);
+  std::string fail(const Call &call, nb::python_error &error, nb::handle wait_for_nested);
 
   const double patience_s_;
   bool closed_ = false;
   int until_look_;
   // Of the host.
   nb::object stream_of_, site_of_, start_thread_, look_, note_output_, take_results_, fail_, clear_frames_;
-  nb::object failures_, observers_, programs_, unended_, given_up_, frames_;
+  nb::object failures_, observers_, programs_, unended_, abandoned_, frames_;
   nb::dict runs_, running_;
   // Of NumPy, and all whose results are taken as they are.
   nb::object array_type_, array_types_;

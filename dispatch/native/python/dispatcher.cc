@@ -69,7 +69,7 @@ bool QuickCalls::runs_now() const {
 
 // Whether a call is made now, and no earlier failure has to be raised.
 bool QuickCalls::is_quiet() const {
-  return configured_ && !IsNestedThread() && PyDict_Size(failures_.ptr()) == 0 && !Stream::any_unsettled() &&
+  return configured_ && !IsNestedThread() && PyDict_Size(failures_.ptr()) == 0 && !Stream::any_unpolled() &&
          runs_now();
 }
 

@@ -119,7 +119,7 @@ NB_MODULE(_native, m) {
       .def_ro("thread", &Stream::thread)
       .def_ro("calls", &Stream::calls)
       .def_ro("running", &Stream::running)
-      .def_ro("unsettled", &Stream::unsettled)
+      .def_ro("unpolled", &Stream::unpolled)
       .def_ro("stacks", &Stream::stacks)
       .def_ro("dispatching", &Stream::dispatching)
       .def("set_here", [](Stream &stream) { Stream::here() = &stream; })

@@ -68,9 +68,9 @@ bool &IsNestedThread() {
   return is_nested;
 }
 
-bool Stream::any_unsettled() {
+bool Stream::any_unpolled() {
   return std::any_of(all().begin(), all().end(),
-                     [](const Stream *stream) { return PyDict_Size(stream->unsettled.ptr()) != 0; });
+                     [](const Stream *stream) { return PyDict_Size(stream->unpolled.ptr()) != 0; });
 }
 
 uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
@@ -172,7 +172,7 @@ nb::object Stream::keep(uint32_t number, Caller &caller, nb::handle traits, nb::
     unclosed_.push_back(number);
   }
   if (has_calls) {
-    unsettled[nb::int_(number)] = nb::make_tuple(caller.name, traits, output_token);
+    unpolled[nb::int_(number)] = nb::make_tuple(caller.name, traits, output_token);
     shut_gates(number, nb::handle(NB_TUPLE_GET_ITEM(traits.ptr(), static_cast<Py_ssize_t>(kDomainsOfHandlers))),
                output_token);
   }

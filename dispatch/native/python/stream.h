@@ -40,7 +40,7 @@ public:
   const uint32_t thread;
   nb::dict calls;              // by epoch
   nb::dict running;            // by epoch
-  nb::dict unsettled;          // by epoch
+  nb::dict unpolled;          // by epoch
   nb::dict stacks;             // by epoch: from where the program was called, where `take_stack` says it
   nb::list dispatching;        // the numbers of epochs whose calls have not returned, if it is one thread's
   int64_t newest_calling = -1; // the number of the newest epoch whose program calls back
@@ -71,7 +71,7 @@ public:
   static PyObject *&take_stack();
 
   // Whether a program of any stream's has called handlers that have not been looked at.
-  static bool any_unsettled();
+  static bool any_unpolled();
 
 private:
   static std::vector<Stream *> &all(); // those that there are

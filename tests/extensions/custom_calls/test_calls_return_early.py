@@ -106,7 +106,7 @@ def test_next_call_raises_and_is_not_made(gates, seen):
     gate.open()
     with pytest.raises(JAX_FAILED, match="The value is 2"):
         failed.block_until_ready()
-    for _, _, output_token in runtime.streams.current().unsettled.values():  # it may come a moment later
+    for _, _, output_token in runtime.streams.current().unpolled.values():  # it may come a moment later
         with pytest.raises(JAX_FAILED, match="The value is 2"):
             output_token.block_until_ready()
     with pytest.raises(fx.CustomCallError, match="The value is 2") as caught:
@@ -144,7 +144,7 @@ def test_what_was_settled_is_not_kept():
     for i in range(3):
         notes(jnp.int32(i))
     barrier()
-    assert runtime.streams.current().unsettled == {}
+    assert runtime.streams.current().unpolled == {}
 
 
 def test_sync_waits(gates, monkeypatch):

@@ -187,7 +187,7 @@ def test_lanes(dtype, differs, is_masked, tmp_path):
     """Under two `vmap`s, in which values are the same along some axes; with a mask, only some lanes have the effect."""
     random, sizes, inner = np.random.default_rng(3), (2, 3), [(), (2,)]
     rows = []
-    for effect, content in [(LOG, None), (PRINT, Line("{} {!r} {lane}", of_record=("lane",)))]:
+    for effect, content in [(LOG, None), (PRINT, Line("{} {!r} {lane}", record_fields=("lane",)))]:
         one = [np.zeros(shape, dtype) for shape in inner]
         values = ((), dict(zip("xy", one, strict=True))) if effect is LOG else (tuple(one), {})
         site = site_of(values, effect, content)

@@ -88,7 +88,7 @@ SLIPS = (
     Slip(
         "plain.earlier_failures",
         DISPATCHER,
-        "                if stream.unsettled or runtime.failures.programs:\n"
+        "                if stream.unpolled or runtime.failures.programs:\n"
         "                    _raise_earlier(streams.current(), self._name)\n",
         "",
         "A call without effects does not raise what failed before it.",
