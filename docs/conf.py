@@ -53,8 +53,9 @@ def setup(app):
 
 
 def _lead_to_index(app, page, source):
-    """The README is part of the page `index`, so links to it lead there."""
+    """READMEs are parts of pages, so links to them lead there."""
     source[0] = source[0].replace("(../README.md", "(index.md")
+    source[0] = re.sub(r"\(\.\./extensions/(\w+)/README\.md", r"(inside/\1.md", source[0])
 
 
 def _list_names(app, page, source):
