@@ -29,7 +29,7 @@ myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
 nitpicky = True
 # The documents of Python, NumPy and JAX are elsewhere. Of our names, those of the public face must be in the reference.
-nitpick_ignore_regex = [("py:.*", r"(?!effects\.).*|effects\.(_|dispatch\.|lowering\.\w+\.).*")]
+nitpick_ignore_regex = [("py:.*", r"(?!effects\.).*|effects\.(_|dispatch\.|extensions\.|lowering\.\w+\.).*")]
 
 # The reference. Docstrings have Google's sections, and code between single backticks.
 default_role = "code"
