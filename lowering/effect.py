@@ -16,7 +16,7 @@ from effects._model.wire import TOKEN_LENGTH
 from effects.lowering import host_path as _callbacks
 from effects.lowering import native_calls as _native
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.native_calls import calls_handlers, have_handlers, lower_as_jax, refuse_several_devices
+from effects.lowering.native_calls import calls_handlers, has_no_order, have_handlers
 from effects.lowering.record import close_p, record_p
 from effects.lowering.regions import OUTSIDE, in_region
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, merge_replicas_p
@@ -74,9 +74,8 @@ def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
 
 def _lower_effect(ctx: Any, *operands: Any, site: Site) -> Any:
     """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
-    if (outs := lower_as_jax(ctx, operands, site)) is not None:
-        return outs
-    refuse_several_devices(ctx, site)
+    if has_no_order(ctx, site):
+        return _callbacks.lower_without_order(ctx, operands, site)
     return _module(ctx).effect_lowering(ctx, *operands, site=site)
 
 

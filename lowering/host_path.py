@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import io_callback
 
 from effects import _errors as errors
 from effects import _jax
+from effects._api.log import LOGGER
 from effects._model.after import after_p
 from effects._model.registry import Order
-from effects._model.site import Site
+from effects._model.site import Site, Where
 from effects._model.wire import (
     AHEAD_ATTRIBUTE,
     BEGIN_TARGET,
@@ -30,6 +33,11 @@ from effects.lowering.native_calls import refuse_missing_platform, refused_per_s
 from effects.lowering.record import BoundaryMarkers, close_p, gate_p, skip_p
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
 from effects.lowering.sites import known_sites, publish_end, publish_in_program, publish_untracked
+
+MSG_WITHOUT_ORDER = (
+    "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. There JAX keeps no "
+    "order of effects, so lines come as they come. Put `fx.jit` around the program for order."
+)
 
 MSG_EXPORTED_OPERATION = (
     "An exported program with asynchronous operations is called where there are no native handlers. What is in flight "
@@ -106,6 +114,41 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
         return publish_untracked(site, [np.asarray(x) for x in args])
 
     return _jax.lower_as_callback(ctx, publish, operands, order)
+
+
+def lower_without_order(ctx: Any, operands: Sequence[Any], site: Site) -> Any:
+    """Lowers an effect of a program over several devices that JAX dispatches as JAX lowers its own callbacks: it comes
+    when it comes, from one device if the operands are of all, and from each device of a per-device region."""
+    if site.per_shard:
+        raise refused_per_shard(site, "in a program for several devices that `fx.jit` has not made", "write `fx.jit`")
+    if (origin := site.origin) is None:
+        _say_once(site)
+        register_site(ctx, site)
+        call = functools.partial(_call_without_order, site)
+    else:
+        call = functools.partial(origin.give_back, site)
+    return _jax.mlir.lower_fun(lambda *operands: call(operands))(ctx, *operands)
+
+
+def _call_without_order(site: Site, operands: Sequence[Any]) -> Sequence[Any]:
+    def publish(*args: Any) -> Any:
+        return publish_untracked(site, [np.asarray(x) for x in args])
+
+    if site.results is None:
+        jax.debug.callback(publish, *operands)
+        return []
+    shapes = [jax.ShapeDtypeStruct(result.shape, result.stored) for result in site.results]
+    return io_callback(publish, shapes, *operands)
+
+
+def _say_once(site: Site) -> None:
+    if site.effect.ordered and not _said:
+        _said.append(site.where)
+        LOGGER.warning(MSG_WITHOUT_ORDER.format(effect=site.effect, where=site.where))
+
+
+_said: list[Where] = []
+"""The first place in such a program."""
 
 
 LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {

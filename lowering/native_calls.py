@@ -152,16 +152,9 @@ def register_site(ctx: Any, site: Site) -> None:
         _jax.keep_with_program(ctx, claim)
 
 
-def lower_as_jax(ctx: Any, operands: Sequence[Any], site: Site) -> Sequence[Any] | None:
-    """Lowers what was a callback of JAX's own without `ordered=True` as JAX does, where there is no other way."""
-    if (origin := site.origin) is None or origin.ordered or not _is_refused(ctx, site):
-        return None
-    return _jax.mlir.lower_fun(lambda *operands: origin.give_back(site, operands))(ctx, *operands)
-
-
 def refuse_several_devices(ctx: Any, site: Site) -> None:
     """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
-    if _is_refused(ctx, site):
+    if has_no_order(ctx, site):
         raise _jax.Refused(MSG_UNTRACKED_SHARDED.format(effect=site.effect, where=site.where))
 
 
@@ -177,7 +170,8 @@ def refuse_missing_platform(ctx: Any, site: Site) -> None:
         raise _jax.Refused(MSG_NO_DEVICE.format(effect=site.effect, where=site.where, platform=platform))
 
 
-def _is_refused(ctx: Any, site: Site) -> bool:
+def has_no_order(ctx: Any, site: Site) -> bool:
+    """Whether neither JAX nor XLA's partitioner gives an effect a place, in a program that JAX dispatches."""
     return bool(_jax.automatic_devices(ctx)) or (site.effect.ordered and _jax.is_for_several_devices(ctx))
 
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 import effects as fx
 from tests.helpers import ROOT
@@ -189,26 +188,6 @@ def test_programs_through_jax_jit():
 
 def _mesh():
     return jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-
-
-REFUSED = {  # name -> program of an array that is sharded over four devices, the error under `jax.jit`
-    "print": (lambda x: fx.print("{}", x), r"`print`.*for several devices.*Write `fx.jit`"),
-    "print, unordered": (lambda x: fx.print("{}", x, ordered=False), r"`print \(unordered\)`.*Write `fx.jit`"),
-    "log": (lambda x: fx.log("event", x=x), r"`log`.*Write `fx.jit`"),
-    "callback": (lambda x: fx.callback(lambda x: None, None, x), r"`callback`.*Write `fx.jit`"),
-    "in a loop": (lambda x: jax.lax.fori_loop(0, 2, lambda i, _: fx.print("{}", x), None), "Write `fx.jit`"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_jax_jit_cannot_do_says_fx_jit(lines, name):
-    """Where JAX's own tokens do not go, the error names the effect, the line and `fx.jit`, which can."""
-    program, text = REFUSED[name]
-    x = jax.device_put(jnp.arange(4.0), NamedSharding(_mesh(), PartitionSpec("i")))
-    with pytest.raises(NotImplementedError, match=text) as caught:
-        jax.jit(program)(x)
-    assert f"{__file__}:" in str(caught.value)
-    lines(fx.jit(program), x)
 
 
 def test_transposed_operand_is_refused():
