@@ -72,7 +72,6 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.asynchronous import psum_start as psum_start
     from effects.dispatch.calling.library_jits import filter_jit as filter_jit
     from effects.dispatch.calling.library_jits import nnx_jit as nnx_jit
-    from effects.extensions.custom_calls.targets import register_custom_call as register_custom_call
     from effects.extensions.export.export import export as export
     from effects.extensions.export.exported import Exported as Exported
     from effects.extensions.export.exported import deserialize as deserialize
@@ -96,6 +95,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.native import cmake_dir as cmake_dir
     from effects.native import custom_call as custom_call
     from effects.native import include_dir as include_dir
+    from effects.native import register_custom_call as register_custom_call
     from effects.testing import assert_order as assert_order
 else:  # type checkers would take it to have every name
 

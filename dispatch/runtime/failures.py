@@ -565,8 +565,11 @@ class Failures:
         if not raising:
             return
         for failure in raising:
-            if isinstance(failure, errors.EffectError) and failure._stack is not None:
-                failure.__traceback__, failure._stack = _jax.traceback_of(failure._stack), None
+            if isinstance(failure, errors.EffectError):
+                if failure._stack is not None:
+                    failure.__traceback__ = _jax.traceback_of(failure._stack)
+                for each in failure.failures:
+                    each._stack = None
         first = raising[0].__traceback__
         error = raising[0] if len(raising) == 1 else errors.group_of(raising).with_traceback(first)
         try:

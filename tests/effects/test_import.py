@@ -17,7 +17,6 @@ LEFT_OUT = [
     *(
         "effects.extensions.inspecting.inspect",
         "effects.extensions.inspecting.compare",
-        "effects.dispatch.calling.jit",
     ),
     *(
         "effects.extensions.asynchronous.operation",

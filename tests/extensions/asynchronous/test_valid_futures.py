@@ -11,7 +11,7 @@ from jax.experimental import pallas
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
-from effects.extensions.asynchronous import futures
+from effects.extensions.asynchronous import futures, rules
 from effects.extensions.asynchronous.flights import check_references
 from effects.extensions.asynchronous.futures import check_futures
 from effects.extensions.jax_callbacks.taking_over import take_over
@@ -253,7 +253,7 @@ def test_run_state_in_a_region(check_vma):
 @pytest.mark.parametrize("kind", ["value", "host", "exchange"])
 def test_unknown_ticket_is_an_error(monkeypatch, kind):
     """And never a wait, whatever let the ticket through."""
-    monkeypatch.setattr(futures, "check_futures", lambda jaxpr: None)
+    monkeypatch.setattr(rules, "check_futures", lambda jaxpr: None)
     mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def begin(x):
