@@ -84,7 +84,7 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     ),
     "kernel_log_capacity": (256, _capacity, "a whole number of words, at least 1"),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
-    "whole_prints": (True, _flag, "true or false (in the environment 1 or 0)"),
+    "whole_prints": (False, _flag, "true or false (in the environment 1 or 0)"),
 }
 
 
@@ -122,9 +122,9 @@ class Config:
       afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
-    - `whole_prints` (`EFFECTS_WHOLE_PRINTS`): whether Python's own `print` writes the text of a call at once, from when
-      the first program with effects is compiled, so that lines of effects never come in between. Without, it is
-      Python's, which writes each argument by itself.
+    - `whole_prints` (`EFFECTS_WHOLE_PRINTS`): whether `builtins.print` is replaced, once a program with effects has
+      been compiled, by one that writes the text of a call at once, so that lines of effects never come in between.
+      Python's writes each argument by itself.
 
     Example:
         >>> import effects as fx

@@ -139,7 +139,7 @@ STATES = {
     "a callback": _in_a_callback,
     "a capture": _captured,
     "at once": _at_once,
-    "without whole prints": _setting(whole_prints=False),
+    "whole prints": _setting(whole_prints=True),
     "one order for all threads": _in_one_order,  # last: that there are two is known from then on
 }
 

@@ -28,6 +28,8 @@ PROGRAM = f"""
 import jax.numpy as jnp
 import effects as fx
 
+fx.config.whole_prints = True
+
 @fx.jit
 def show(x):
     fx.print("x = {{}}", x)
@@ -56,6 +58,7 @@ def test_lines_are_whole_in_a_notebook(tmp_path):
     notebook = Notebook(tmp_path)
     try:
         notebook.run(FIRST)
+        notebook.run("fx.config.whole_prints = True")
         _check(notebook.run(PRINTS)[0])
     finally:
         notebook.close()
@@ -75,12 +78,15 @@ def test_output_of_a_call_gathers_no_text(tmp_path):
 
 @pytest.fixture
 def both():
-    """Python's own `print`, and what stands in its place once a program with effects has been compiled."""
+    """Python's own `print`, and what stands in its place where that is wanted, once a program with effects has been
+    compiled."""
     with fx.capture(suppress=True):
         fx.jit(lambda x: fx.print("{}", x))(1)
         meet_barrier()
-    assert builtins.print is not whole_prints._pythons
-    return whole_prints._pythons, builtins.print
+    assert builtins.print is whole_prints._pythons
+    with fx.config.override(whole_prints=True):
+        assert builtins.print is not whole_prints._pythons
+        yield whole_prints._pythons, builtins.print
 
 
 def _outcome(function, args, options):
