@@ -20,7 +20,7 @@ SLIPS = (
     Slip(
         "asynchronous.call_is_made_all_the_same",
         "dispatch/calling/dispatcher.py",
-        "    if stream.unpolled:\n        runtime.settling.poll_over(stream, runtime.drain.wait)\n",
+        "    if stream.unpolled:\n        runtime.failure_poll.poll_over(stream, runtime.drain.wait)\n",
         "",
         "The next call does not raise what a handler of the program before failed with.",
         (f"{EARLY}::test_next_call_raises_and_is_not_made",),
@@ -28,7 +28,7 @@ SLIPS = (
     Slip(
         "asynchronous.barrier_does_not_settle",
         "dispatch/runtime/waiting.py",
-        "            if unpolled := self._settle(which, names, deadline):\n",
+        "            if unpolled := self._poll(which, names, deadline):\n",
         "            if unpolled := list[str]():\n",
         "The barrier does not wait for handlers that come after the end that their program has published.",
         (f"{EARLY}::test_barrier_waits_for_a_handler_without_an_effect",),
