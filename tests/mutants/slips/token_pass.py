@@ -115,8 +115,8 @@ SLIPS = (
     Slip(
         "token_pass.variables_twice",
         THREAD,
-        "outer_token: Any = None, once: bool = False",
-        "outer_token: Any = None, once: bool = True",
+        "    once: bool = False,\n",
+        "    once: bool = True,\n",
         "A body that is evaluated twice in one trace defines its variables twice.",
         ("tests/lowering/test_keeping.py::test_bodies_that_are_evaluated_twice_stay_apart",),
     ),
