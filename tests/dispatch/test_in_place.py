@@ -256,19 +256,15 @@ def test_pmap_inside_has_the_effects_of_each_device(lines, inner):
     assert results[1].tolist() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("fun", [_print, _call, lambda x: jax.vmap(_print)(x[None])])
-def test_pmap_outside_is_refused_with_the_remedy(fun):
-    """`jax.pmap` around `fx.jit` compiles a program of its own, and an error says to put `fx.jit` around.
+@pytest.mark.parametrize("ordered", [True, False])
+def test_pmap_outside_has_the_effects_of_each_device_without_an_order(lines, ordered):
+    """`jax.pmap` around `fx.jit` compiles a program of its own, where each device has its effects when it has them."""
 
-    Without effects it is as in JAX.
-    """
-    for call in (jax.pmap(fx.jit(fun)), jax.pmap(fx.jit(fun)).lower):
-        with pytest.raises(NotImplementedError, match=r"test_in_place.py.*`fx.jit`.* around `jax.pmap`"):
-            call(jnp.arange(4.0))
-    assert jax.pmap(fx.jit(lambda x: x + 1))(jnp.arange(4.0)).tolist() == [1, 2, 3, 4]
+    def f(x):
+        fx.print("x {}", x, ordered=ordered)
+        return _call(x)
 
-
-def test_pmap_outside_with_unordered_effects(lines):
-    """`jax.pmap` around `fx.jit` has effects without an order, of each device."""
-    f = jax.pmap(fx.jit(lambda x: fx.print("x {}", x, ordered=False)))
-    assert sorted(lines(f, jnp.arange(4.0))) == [f"x {x}" for x in jnp.arange(4.0)]
+    results = []
+    shown = lines(lambda x: results.append(jax.pmap(fx.jit(f))(x)), jnp.arange(4.0))
+    assert sorted(shown) == [f"x {x}" for x in jnp.arange(4.0)]
+    assert results[0].tolist() == [1, 2, 3, 4]

@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import AxisType
 
 import effects as fx
-from tests.dispatch.devices.meshes import by_device, mesh_over, rows_of, shown
+from tests.dispatch.devices.meshes import by_device, mesh_over, rows_of
 
 P = jax.P
 F32, I32 = jnp.float32, jnp.int32
@@ -178,12 +178,6 @@ def test_program_that_a_call_needs_for_its_arguments(lines):
     x = jax.device_put(jnp.zeros(2), jax.NamedSharding(mesh_over(0, 1), P("x")))
     assert lines(lambda: around(x, Static(int))) == ["around"]
     assert lines(lambda: around(x, Static(inside))) == ["around", "inside"]
-
-
-def test_plain_jit_is_refused_over_several_devices():
-    """JAX has no ordered effects there: the error says what to use instead."""
-    with pytest.raises(NotImplementedError, match=r"`print` at .*test_errors.py.*`effects.jit`|fx.jit"):
-        jax.jit(shown)(jax.device_put(X, rows_of()))
 
 
 # The runtime token is nobody's argument
