@@ -20,20 +20,14 @@ from tests.native_program import NAMES
 DEFAULT = ("lowering", "dispatch/calling", "dispatch/runtime", "dispatch/native/order")
 TESTS = {  # by folder of the product: the files of tests that are to notice slips in there
     "lowering": (
-        *(
-            "tests/lowering/**/test_*.py",
-            "tests/transformations/test_*.py",
-            "tests/extensions/asynchronous/test_async_references.py",
-        ),
-        *("tests/effects/callback/test_*.py", "tests/dispatch/**/test_*.py"),
+        *("tests/lowering/**/test_*.py", "tests/transformations/test_*.py", "tests/dispatch/**/test_*.py"),
+        *("tests/effects/callback/test_*.py", "tests/extensions/asynchronous/test_async_references.py"),
     ),
+    "extensions": ("tests/extensions/**/test_*.py",),
     "dispatch/runtime": ("tests/dispatch/**/test_*.py", "tests/effects/**/test_*.py"),
     "dispatch/calling": (
-        *(
-            "tests/dispatch/**/test_*.py",
-            "tests/extensions/custom_calls/test_*.py",
-            "tests/lowering/test_library_jits.py",
-        ),
+        *("tests/dispatch/**/test_*.py", "tests/extensions/custom_calls/test_*.py"),
+        "tests/lowering/test_library_jits.py",
     ),
     "dispatch": ("tests/dispatch/**/test_*.py",),
     "effects": ("tests/effects/**/test_*.py",),
