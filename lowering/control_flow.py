@@ -31,7 +31,7 @@ from effects.lowering.masks import (
     register_mask_rule,
 )
 from effects.lowering.record import skip_p
-from effects.lowering.regions import asks, ends_program, in_branch, in_region, inside, static_effect_counts
+from effects.lowering.regions import ends_program, in_branch, in_region, inside, joins_error_vote, static_effect_counts
 from effects.lowering.summary import effects_of
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
@@ -40,7 +40,7 @@ from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 def _cond_token_rule(
     ctx: TokenContext, tokens: Tokens, index: Any, *operands: Any, branches: Sequence[Any], **params: Any
 ) -> tuple[Tokens, Sequence[Any]]:
-    if asks(ctx.eqn):
+    if joins_error_vote(ctx.eqn):
         index, operands, branches = _taken_by_all(index, operands, branches)
     with inside(in_branch()):
         if in_region().branches_skip and not ends_program(ctx.eqn):

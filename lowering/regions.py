@@ -52,7 +52,7 @@ class InRegion(NamedTuple):
         return self.all_come and self.counts_agree
 
     @property
-    def asks_all(self) -> bool:
+    def joins_error_votes(self) -> bool:
         """Whether devices ask each other if one of them is to end the program."""
         return self.all_come and self.has_collectives
 
@@ -84,9 +84,9 @@ def in_branch() -> InRegion:
     return in_region()._replace(all_come=False)
 
 
-def asks(eqn: Any) -> bool:
+def joins_error_vote(eqn: Any) -> bool:
     """Whether devices ask each other ahead of this equation if one of them is to end the program."""
-    return in_region().asks_all and ends_program(eqn)
+    return in_region().joins_error_votes and ends_program(eqn)
 
 
 def ends_program(eqn: Any) -> bool:

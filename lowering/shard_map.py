@@ -141,8 +141,8 @@ def _shard_map_token_rule(
     keys = sorted(tokens, key=lambda key: not is_numbered(key))
     ordered = sum(map(is_numbered, keys))
     # In a region inside one that counts, each device goes on with its own count.
-    goes_on = any(_jax.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
-    counts = counts and not goes_on
+    is_nested_region = any(_jax.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
+    counts = counts and not is_nested_region
     skips = counts and bool(replica_axes) and bool(_regions_in(jaxpr))
 
     around, has_collectives = in_region(), summarize(jaxpr).has_collectives
@@ -154,11 +154,11 @@ def _shard_map_token_rule(
         known = known._replace(counts_agree=around.counts_agree, branches_skip=around.branches_skip)
     else:
         # If branches skip, it must be of use: to a call that waits for its place among the effects of all devices.
-        diverge = mesh.size > 1 and _may_diverge(jaxpr, check_vma=False, asks_all=True)
+        diverge = mesh.size > 1 and _may_diverge(jaxpr, check_vma=False, joins_error_votes=True)
         branches_skip = diverge and _awaits(jaxpr) and static_effect_counts(jaxpr) is not None
         known = known._replace(counts_agree=branches_skip or not diverge, branches_skip=branches_skip)
     # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
-    may_diverge = _may_diverge(jaxpr, check_vma, known.asks_all) and any(map(_waits, _jax.eqns_in(jaxpr)))
+    may_diverge = _may_diverge(jaxpr, check_vma, known.joins_error_votes) and any(map(_waits, _jax.eqns_in(jaxpr)))
     may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)
     may_deadlock = may_diverge and (skips or has_collectives)
     known = known._replace(collectives_after_effects=may_diverge)
@@ -189,14 +189,14 @@ def _shard_map_token_rule(
     def region(*flat: Any) -> tuple[Any, ...]:
         around, args = flat[: len(keys)], flat[len(keys) :]
         tokens = enter(around) if counts and not edges.enters else around
-        if goes_on:
+        if is_nested_region:
             tokens = [_jax.as_per_device(token[:TOKEN_LENGTH]) for token in around]
         with inside(known):
             after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args, edges, around[0])
         tokens = [after_all[key] for key in keys]
         if counts and not edges.leaves:
             tokens = leave_p.bind(*tokens, *around, ordered=ordered)
-        if goes_on:
+        if is_nested_region:
             tokens = merge_replicas_p.bind(*tokens, *around)
         return (*tokens, *(after(tokens, outs) if may_diverge else outs))  # XLA may gather them
 
@@ -290,13 +290,13 @@ def _awaits(jaxpr: Any) -> bool:
 
 
 @_jax.weakref_lru_cache
-def _may_diverge(jaxpr: Any, check_vma: bool, asks_all: bool) -> bool:
-    """Whether not all devices may come to some effect. `asks_all`: as `InRegion.asks_all`. An `fx.error_if` to which
-    all come is none of these effects then."""
+def _may_diverge(jaxpr: Any, check_vma: bool, joins_error_votes: bool) -> bool:
+    """Whether not all devices may come to some effect. `joins_error_votes`: as that of `InRegion`. An `fx.error_if` to
+    which all come is none of these effects then."""
     for eqn in jaxpr.eqns:
-        if not effects_of(eqn.effects) or (asks_all and ends_program(eqn)):
+        if not effects_of(eqn.effects) or (joins_error_votes and ends_program(eqn)):
             continue
-        asks = asks_all and eqn.primitive not in (_jax.cond_p, _jax.while_p)
+        asks = joins_error_votes and eqn.primitive not in (_jax.cond_p, _jax.while_p)
         if _may_diverge_at(eqn, check_vma):
             return True
         if any(_may_diverge(inner, check_vma, asks) for inner in _jax.jaxprs_in(eqn.params)):

@@ -20,7 +20,7 @@ from effects._model.registry import Effect, registered_effects
 from effects.lowering.holders import Extra, find_holder
 from effects.lowering.others import others
 from effects.lowering.record import NO_MARKERS, BoundaryMarkers
-from effects.lowering.regions import InRegion, asks, communicates, in_region, inside
+from effects.lowering.regions import InRegion, communicates, in_region, inside, joins_error_vote
 from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
 from effects.lowering.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
 
@@ -140,7 +140,7 @@ def thread_tokens(
         # Callbacks of JAX's own in a primitive without a rule, or hidden in one: JAX can lower them.
         is_jaxs = (rule is None or not effects) and others().are_all_of(list(_jax.jaxprs_in(eqn.params)))
         has_rule = bool(effects) and not is_jaxs
-        if after_effects and (is_collective(eqn) or asks(eqn) if has_rule else communicates(eqn)):
+        if after_effects and (is_collective(eqn) or joins_error_vote(eqn) if has_rule else communicates(eqn)):
             operands = after(tokens.values(), operands)
         if not has_rule:
             eqn = others().give_back(eqn) if is_jaxs else eqn

@@ -42,8 +42,8 @@ class Operation:
         of_derivative: Whether JAX starts it for a derivative, in which nothing need ask for what it comes to.
         same_along: For each result the axes of the region along which it is the same on all devices, where JAX checks
             that; none if empty.
-        stays: Whether it is started and done in one jaxpr, so that a program may keep its values itself. The token pass
-            says so.
+        is_local: Whether it is started and done in one jaxpr, so that a program may keep its values itself. The token
+            pass says so.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Operation:
     into_reference: bool = False
     of_derivative: bool = False
     same_along: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), kw_only=True)
-    stays: bool = dataclasses.field(default=False, kw_only=True)
+    is_local: bool = dataclasses.field(default=False, kw_only=True)
 
     kind = "operation"
     """What an operation whose start is not known is called."""

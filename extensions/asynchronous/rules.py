@@ -25,7 +25,7 @@ from effects.extensions.asynchronous.futures import check_futures
 from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostStartOp, Operation
 from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
-from effects.extensions.asynchronous.ties import ScheduleTies, with_staying_operations
+from effects.extensions.asynchronous.ties import ScheduleTies, with_local_operations
 from effects.lowering.effect import bind_record
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.native_calls import advances_token, calls_handlers, emit_call, register_site, site_attributes
@@ -74,7 +74,7 @@ def _lower_operation(
     if exchanges and (not on_host or everywhere or not _jax.is_within_processes(ctx, operation.axes)):
         return _jax.mlir.lower_fun(functools.partial(_exchange_and_keep, operation=operation))(ctx, *operands)
     # In a program for several platforms a start may be another thing on each of them.
-    if not has_handlers or (counted and operation.stays and len(platforms) == 1):
+    if not has_handlers or (counted and operation.is_local and len(platforms) == 1):
         if (outs := _lower_within_program(ctx, operands, target)) is not None:
             return outs
         shown = {"name": operation.name, "where": operation.where, "platform": " and ".join(sorted(platforms))}
@@ -317,7 +317,7 @@ def _check(jaxpr: Any, traced: Any) -> None:
 def _schedule(jaxpr: Any) -> Any:
     for fuse in _fusions:
         jaxpr = fuse(jaxpr)
-    jaxpr = with_staying_operations(jaxpr)
+    jaxpr = with_local_operations(jaxpr)
     return jaxpr, ScheduleTies(jaxpr)
 
 

@@ -115,7 +115,7 @@ def _under_way_at_first(jaxpr: Any) -> int:
 # Which asynchronous operations are started and done in one jaxpr, so that a program may keep their values itself.
 
 
-def with_staying_operations(jaxpr: Any) -> Any:
+def with_local_operations(jaxpr: Any) -> Any:
     """A jaxpr with constants, in which the equations of such operations say so."""
     inner = jaxpr.jaxpr
     uses: dict[int, list[int]] = {}  # by the identity of a variable, which equations take it; -1: it is returned
@@ -138,7 +138,7 @@ def with_staying_operations(jaxpr: Any) -> Any:
         if eqn.primitive is async_start_p and not isinstance(eqn.params["operation"], HostStartOp):
             of_operation = list(chain(at))
             for each in of_operation if -1 not in of_operation else ():
-                operation = dataclasses.replace(eqns[each].params["operation"], stays=True)
+                operation = dataclasses.replace(eqns[each].params["operation"], is_local=True)
                 eqns[each] = eqns[each].replace(params={**eqns[each].params, "operation": operation})
     return _jax.closed_jaxpr(inner.replace(eqns=eqns), jaxpr.consts)
 

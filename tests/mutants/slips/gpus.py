@@ -50,8 +50,8 @@ SLIPS = (
     Slip(
         "gpus.values_never_stay",
         "extensions/asynchronous/ties.py",
-        "stays=True)",
-        "stays=False)",
+        "is_local=True)",
+        "is_local=False)",
         "Values go to the host's memory and back though start and done stand in one function.",
         (f"{FOR_GPUS}::test_values_of_one_function_stay_in_the_program",),
     ),

@@ -145,8 +145,8 @@ SLIPS = (
     Slip(
         "regions.together_where_they_diverge",
         RULE,
-        "_may_diverge(jaxpr, check_vma=False, asks_all=True)",
-        "_may_diverge(jaxpr, check_vma, asks_all=True)",
+        "_may_diverge(jaxpr, check_vma=False, joins_error_votes=True)",
+        "_may_diverge(jaxpr, check_vma, joins_error_votes=True)",
         "A device waits for others whose effects come after its own next one: a deadlock.",
         (f"{REGIONS}/test_together.py::test_devices_of_different_counts",),
     ),
@@ -185,7 +185,7 @@ SLIPS = (
     Slip(
         "regions.ends_alone",
         "lowering/control_flow.py",
-        "if asks(ctx.eqn):",
+        "if joins_error_vote(ctx.eqn):",
         "if False:",
         "A device ends the program alone, and the others wait for it in a collective.",
         (f"{REGIONS}/test_error_if.py::test_devices_ask_each_other_whether_one_ends_the_program",),
