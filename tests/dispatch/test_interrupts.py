@@ -18,7 +18,8 @@ def interrupted_at(step, act):
     def trace(frame, event, _):
         nonlocal left
         frame.f_trace_opcodes = True
-        if event == "opcode" and is_about(frame) and bytes_of(frame.f_code)[frame.f_lasti] != dis.opmap["NOP"]:
+        is_step = event == "opcode" and frame.f_lineno is not None and is_about(frame)
+        if is_step and bytes_of(frame.f_code)[frame.f_lasti] != dis.opmap["NOP"]:
             left -= 1
             if left == 0:
                 raise KeyboardInterrupt
@@ -35,7 +36,9 @@ def interrupted_at(step, act):
     return None
 """
 """Interrupts what `act` does at one step of those frames that `is_about` picks. Returns the interrupt, if it came. No
-signal comes at a step that does nothing, for which compiled code has no `except` or `finally`."""
+signal comes at a step that does nothing, for which compiled code has no `except` or `finally`. Nor does one come at a
+step without a line, which ends an `except` or a `finally`: the interpreter looks for signals at calls and at jumps back
+only."""
 
 AT_EVERY_STEP = """
 import faulthandler, io, itertools, sys
