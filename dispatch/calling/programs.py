@@ -1,7 +1,8 @@
 """The programs of a function: with tokens for arguments with which it has effects, and JAX's own for all others.
 
 Which arguments these are is known when the function has been traced for them. Either kind is called with any arguments,
-and returns `WRONG_PROGRAM_KIND` where the other is to be called. Neither then has a fast path for them.
+and returns `WRONG_PROGRAM_KIND` where the call belongs to the other kind. JAX then keeps no fast path for these
+arguments in either.
 """
 
 from __future__ import annotations

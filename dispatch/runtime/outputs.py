@@ -30,8 +30,8 @@ def is_notebook(output: Any) -> bool:
 
 
 _LOSES_TEXT = sys.version_info < (3, 12, 4)
-"""Whether an `io.TextIOWrapper` loses text, and writes bytes that nobody gave it, when a thread writes while another
-has it write out what it has gathered: CPython's issue 119506."""
+"""Whether an `io.TextIOWrapper` loses text, and writes bytes that are no part of any text, when a thread writes while
+another has it flush its buffer: CPython's issue 119506."""
 
 
 def share(output: Any) -> None:
@@ -125,8 +125,8 @@ class Output:
         self.show(lambda stream: _shown.write(stream, text))
 
     def show(self, show: Callable[[Any], None]) -> None:
-        """Calls `show(stream)`, unless there is none, as in a process without a terminal. That nobody reads there any
-        more is raised once for each output."""
+        """Calls `show(stream)`, unless there is no stream, as in a process without a terminal. That its reader is gone,
+        which is a `BrokenPipeError`, is raised once for each output."""
         if (stream := self._stream) is not None:
             try:
                 show(stream)

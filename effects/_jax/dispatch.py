@@ -256,7 +256,7 @@ def unordered_tokens() -> list[Any]:
 
 
 def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
-    """Drops this thread's tokens of programs that have failed with an error that is told otherwise.
+    """Drops this thread's tokens of programs that have failed with an error that this library raises itself.
 
     JAX would raise it in the next program that takes the token, and again when the process ends.
     """
@@ -288,7 +288,7 @@ def is_compiling(frame: FrameType) -> bool:
     return frame.f_code is _COMPILES
 
 
-# What JAX's tables are told of things that are ours: types of effects, primitives, parameters, folders.
+# What is registered in JAX's tables for things that are ours: types of effects, primitives, parameters, folders.
 #
 # Nothing of JAX's own behaves differently because of these. What does is in `patches.py`.
 

@@ -275,7 +275,7 @@ def _rows_of_mesh_kernels() -> tuple[Patch, ...]:
 # What is done once a module has been imported that many programs do not need, such as those of Pallas.
 #
 # To import such modules ahead would take longer than the import of this library. What waits for a module runs ahead of
-# the next line of whoever imports it, so that nobody sees the module without it.
+# the next line of whoever imports it, so that no code sees the module without it.
 
 _waiting: dict[str, list[Callable[[], None]]] = {}
 

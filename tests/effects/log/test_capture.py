@@ -249,3 +249,13 @@ def test_callback_gets_the_time_of_its_publication():
     take = lambda record: times.append(record.time)  # noqa: E731
     ended = _ended_ahead_of(lambda x: fx.callback(take, pass_record=True))
     assert times[0] <= ended
+
+
+def test_capture_that_is_left_twice_stays_as_it_is(lines):
+    """To leave it once more changes nothing, and what comes later is shown and not captured."""
+    capture = fx.capture(suppress=True)
+    with capture as records:
+        fx.print("inside")
+    capture.__exit__(None, None, None)
+    assert lines(lambda: fx.print("behind")) == ["behind"]
+    assert [record.text for record in records] == ["inside"]

@@ -177,7 +177,7 @@ JAXS_SEMANTICS = {  # what JAX's transformations make of effects, where ours mak
 
 UNORDERED = {
     "unordered print": (lambda x: jax.debug.print("{} {!r}", x, x), ROW),
-    "unordered alike": (lambda x: [jax.debug.print("again {}", x) for _ in range(3)], X),
+    "unordered, three times the same": (lambda x: [jax.debug.print("again {}", x) for _ in range(3)], X),
     "unordered vmap": (jax.vmap(lambda x: jax.debug.print("{}", x)), ROW),
     "unordered loop": (_loop(lambda i, x: jax.debug.print("{} {}", i, x)), X),
     "unordered callback": (_loop(lambda i, x: jax.debug.callback(_say, i, x)), X),
