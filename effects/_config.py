@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,6 +56,24 @@ def _exit_code(value: Any) -> int:
     return number
 
 
+def _seconds(value: Any) -> float:
+    number = float(value)
+    if isinstance(value, bool) or not number >= 0.1:
+        raise ValueError(number)
+    return number
+
+
+def _signal(value: Any) -> int | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        value = signal.Signals(_whole(value)).name
+    number = signal.Signals["SIG" + value.upper().removeprefix("SIG")]
+    if number.name not in ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT", "SIGWINCH", "SIGTERM", "SIGALRM"):
+        raise ValueError(value)  # it has another meaning, or none may answer it
+    return number
+
+
 def _whole(value: Any) -> int:
     """A whole number of any type, or its text."""
     if isinstance(value, bool):
@@ -84,6 +103,9 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     ),
     "kernel_log_capacity": (256, _capacity, "a whole number of words, at least 1"),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
+    "stall_seconds": (10.0, _seconds, "a number of seconds, at least 0.1"),
+    "stall_fail_seconds": (30.0, _seconds, "a number of seconds, at least 0.1; `inf` for never"),
+    "dump_signal": (None, _signal, "None or the name of a signal, as 'SIGUSR1'"),
     "whole_prints": (False, _flag, "true or false (in the environment 1 or 0)"),
 }
 
@@ -122,6 +144,13 @@ class Config:
       afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
+    - `stall_seconds` (`EFFECTS_STALL_SECONDS`): how long nothing must have been published, replayed, answered or
+      computed, while something waits, before the log says what waits for what.
+    - `stall_fail_seconds` (`EFFECTS_STALL_FAIL_SECONDS`): how long, before the youngest program that waits for a
+      callback is ended, if all callbacks that run wait for what JAX computes on CPUs; `inf` for never. A callback that
+      takes long by itself is never ended.
+    - `dump_signal` (`EFFECTS_DUMP_SIGNAL`): the signal, as `"SIGUSR1"`, on which the process says on standard error
+      what waits for what; None for none.
     - `whole_prints` (`EFFECTS_WHOLE_PRINTS`): whether `builtins.print` is replaced, once a program with effects has
       been compiled, by one that writes the text of a call at once, so that lines of effects never come in between.
       Python's writes each argument by itself.
@@ -148,6 +177,9 @@ class Config:
     jax_effects: str
     kernel_log_capacity: int
     native: bool
+    stall_seconds: float
+    stall_fail_seconds: float
+    dump_signal: int | None
     whole_prints: bool
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):

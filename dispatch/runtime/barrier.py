@@ -30,7 +30,7 @@ MSG_WHILE_TRACING = (
 )
 MSG_BARRIER_TIMEOUT = (
     "The barrier waited {timeout:g} s and these have not ended: {outstanding}. A barrier returns when all that was "
-    "issued before it is visible on the host. Wait longer, or look at what keeps the device busy."
+    "issued before it is visible on the host. Wait longer, or look at what keeps them. {waits}"
 )
 
 
@@ -86,7 +86,8 @@ def effects_barrier(
     if outstanding:
         if meeting is not None:
             meeting.give_up()
-        raise errors.BarrierTimeout(MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding="; ".join(outstanding)))
+        shown, waits = "; ".join(outstanding), runtime.drain.supervisor.waits()
+        raise errors.BarrierTimeout(MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding=shown, waits=waits))
     if meeting is not None:
         meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
     _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), UNTRACKED_THREAD})

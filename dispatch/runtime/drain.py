@@ -35,7 +35,7 @@ from effects.dispatch.runtime.replay import (
     replay_text,
 )
 from effects.dispatch.runtime.streams import Stream, Streams
-from effects.dispatch.runtime.supervisor import OtherDevices, Running, Watch, rescue
+from effects.dispatch.runtime.supervisor import Running, Supervisor, let_others_go_on
 from effects.lowering.native_module import native
 from effects.lowering.sites import KnownSites
 
@@ -85,10 +85,7 @@ class Drain:
         self.discarded_at_exit: LeftOut | None = None  # once the end of the process leaves effects out: which
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
-        self._watch, self._other_devices = (
-            Watch(observers),
-            OtherDevices(streams, failures, lambda program: self.beside.fail(program)),
-        )  # leader's
+        self.supervisor: Supervisor = Supervisor(streams, failures, self)
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
         self.before_start: Callable[[], None] = lambda: None  # what is called before the first thread starts
@@ -104,14 +101,19 @@ class Drain:
 
     def functions(self) -> list[str]:
         """What messages call the functions that run."""
-        running = self._functions(self.running.copy()).values()
+        running = self.running_functions().values()
         return [*(str(function) for function in running if function.run is None), *map(str, self.beside.unended())]
 
-    def _functions(self, running: dict[int, Any]) -> dict[int, Running]:
-        """By the identities of their drain threads."""
+    def running_functions(self) -> dict[int, Running]:
+        """The functions that run, by the identities of their drain threads."""
+        running = self.running.copy()
         runs = {thread: self.beside.awaited_by(thread) for thread in running}
         own = {thread: run.stream if run else self._nested.get(thread) for thread, run in runs.items()}
         return {thread: Running(*function, own[thread], runs[thread]) for thread, function in running.items()}
+
+    def threads(self) -> list[int]:
+        """The identities of the threads."""
+        return [thread.ident for thread in self._threads if thread.ident is not None]
 
     @property
     def has_started(self) -> bool:
@@ -128,6 +130,7 @@ class Drain:
                 self.before_start()
                 if self._start_thread():
                     self._start_thread()
+                    self.supervisor.start()
                 else:
                     self.ended = True
 
@@ -150,6 +153,7 @@ class Drain:
                 return False
             threads[0].join(None if deadline is None else max(0.0, deadline - monotonic()))
         native.fail_replies(MSG_PROCESS_ENDS)
+        self.supervisor.stop()
         self.ended = True
         return True
 
@@ -200,7 +204,6 @@ class Drain:
     def _run(self) -> None:
         nested = self._nested[threading.get_ident()] = self._streams.nest_this_thread()
         wait_for_nested = self._waiting_for(nested)
-        self._watch.count_out_this_thread()
         leads = False
         while not leads and native.stand_by():
             leads, stopped = True, False
@@ -237,13 +240,11 @@ class Drain:
         return leads, bool(items or finished), stopped
 
     def _look(self) -> None:
-        """Looks for what comes by no batch: programs that failed, functions that are stuck, threads that ended."""
+        """Looks for what comes by no batch: programs that failed, threads that ended."""
         if native.has_host_failures():
             self._failures.take_from_host_functions()
         self._failure_poll.look()
-        self._other_devices.look()
-        functions = self._functions(self.running.copy())
-        rescue(self._watch, functions, self.running, self.runs.suspended, self._failures, self.beside)
+        let_others_go_on(self._streams, self._failures, self.beside.fail)
         self._streams.forget_ended()
 
     def _show_texts(self, items: list[Any], calls: list[tuple[Any, Site | None]]) -> int:

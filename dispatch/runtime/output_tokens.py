@@ -66,6 +66,13 @@ def close_failed(streams: Streams) -> None:
             stream.fail(number)
 
 
+def unready_devices(output_token: Any) -> list[int]:
+    """The numbers of those devices on which a program is not over."""
+    if output_token.is_deleted() or output_token.is_ready():
+        return []
+    return [device_number(part.device) for part in _parts(output_token) if not part.is_ready()]
+
+
 class FailedOnSome(NamedTuple):
     """A program that has failed on some of its devices and is not over on others, by their numbers."""
 

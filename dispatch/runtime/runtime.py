@@ -27,7 +27,7 @@ from effects.lowering.sites import KnownSites, known_sites
 
 MSG_WAITS = (
     "The process is about to end and has waited {seconds:g} s for effects: {outstanding}. It ends when all of them "
-    "have been carried out. Wait, or press Ctrl-C to give them up."
+    "have been carried out. Wait, or press Ctrl-C to give them up. {waits}"
 )
 MSG_GIVEN_UP = (
     "Interrupted while the process ended: {total} effects were given up{where}{running}{unended}. A process that ends "
@@ -75,11 +75,11 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
     """Shows all effects and ends the drain. Returns whether the user has interrupted that."""
     try:
         finish_interrupted()
-        _wait(waiting)
+        _wait(waiting, drain)
         if said := uninterrupted(drain.beside.end_untracked):
             _tell(said)
         _finish(drain, drain.beside.wait)
-        _wait(waiting)
+        _wait(waiting, drain)
         waiting.for_thread(_QUIET)  # with order="process" our effects may come after a call that does not return
         drain.discarded_at_exit = LeftOut()  # of what comes now: other threads may go on forever
         _finish(drain, drain.stop)
@@ -108,17 +108,20 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
     return False
 
 
-def _wait(waiting: Waiting) -> None:
+def _wait(waiting: Waiting, drain: Drain) -> None:
     if outstanding := waiting.for_all(_QUIET):
-        _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=shown_list(outstanding)))
+        _tell_waits(drain, shown_list(outstanding))
         waiting.for_all()
 
 
 def _finish(drain: Drain, wait: Callable[[float | None], bool]) -> None:
     if not wait(_QUIET):
-        functions = shown_list(drain.functions())
-        _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=functions or "what other threads' calls wait for"))
+        _tell_waits(drain, shown_list(drain.functions()) or "what other threads' calls wait for")
         wait(None)
+
+
+def _tell_waits(drain: Drain, outstanding: str) -> None:
+    _tell(MSG_WAITS.format(seconds=_QUIET, outstanding=outstanding, waits=drain.supervisor.waits()))
 
 
 def _tell(text: str) -> None:

@@ -12,6 +12,7 @@ from effects.dispatch.runtime.background import Background
 from effects.dispatch.runtime.drain import Drain
 from effects.dispatch.runtime.output_tokens import FailurePoll
 from effects.dispatch.runtime.streams import Stream, Streams
+from effects.dispatch.runtime.supervisor import shown_program, traits_of
 from effects.lowering.native_module import native
 
 _MOMENT = 0.05
@@ -80,7 +81,7 @@ class Waiting:
             ignored = stream.unreturned() if all_unreturned else stream.dispatching if stream in own else []
             numbers = _before(numbers, ignored)
             for number in reversed(numbers):
-                traits = _traits_of(stream, number)
+                traits = traits_of(stream, number)
                 if names is None or traits is None or names & {*traits.effects}:
                     last.append((stream, number))
                     break
@@ -124,7 +125,7 @@ class Waiting:
         for stream, number in last:
             for earlier in list(stream.calls):
                 if number in stream.calls and (call := stream.calls.get(earlier)) is not None:
-                    outstanding.append(_shown(stream, earlier, call[0].name, _traits_of(stream, earlier)))
+                    outstanding.append(shown_program(stream, earlier, call[0].name, traits_of(stream, earlier)))
         return outstanding or ["records that are not replayed yet"]
 
     def _poll(self, which: list[Stream], names: frozenset[str] | None, deadline: float | None) -> list[str]:
@@ -137,7 +138,7 @@ class Waiting:
                 continue
             if (number := self._failure_poll.poll_all(stream, names, deadline, self._drain.wait)) is not None:
                 name, traits, _ = stream.unpolled.get(number, ("", ProgramTraits((), False, False), None))
-                return [_shown(stream, number, name, traits)]
+                return [shown_program(stream, number, name, traits)]
         return []
 
     def for_untracked_programs(self, deadline: float | None = None) -> bool:
@@ -162,23 +163,6 @@ class Waiting:
 def _before(numbers: list[int], others: list[int]) -> list[int]:
     """The numbers before the first that is one of the others."""
     return list(itertools.takewhile(lambda number: number not in others, numbers)) if others else numbers
-
-
-def _shown(stream: Stream, number: int, name: str, traits: ProgramTraits | None) -> str:
-    """A program that has not ended: its effects, and the custom calls whose handlers may not have answered."""
-    effects, handlers = (traits.effects, traits.handlers) if traits is not None else ((), ())
-    calls = f", custom calls: {', '.join(handlers)}" if handlers else ""
-    return f"{', '.join(effects) or 'effects'} of `{name}` (thread {stream.thread}, dispatch {number}{calls})"
-
-
-def _traits_of(stream: Stream, number: int) -> ProgramTraits | None:
-    """What is known of an epoch that has not ended."""
-    if (running := stream.running.get(number)) is not None:
-        return running[0]
-    if (site := stream.eager.get(number)) is not None:
-        return ProgramTraits((site.effect.name,), False, False)
-    call = stream.calls.get(number)
-    return call[0].traits if call is not None else None
 
 
 def _wait_for_unordered(deadline: float | None) -> bool:

@@ -253,9 +253,8 @@ def test_callback_calls_its_own_function(call):
 
 STARVING = """
 import jax, jax.numpy as jnp, numpy as np, effects as fx
-from tests.internals import supervisor
 
-supervisor._IDLE_PATIENCE = 2.0
+fx.config.stall_seconds = fx.config.stall_fail_seconds = 2.0
 F32 = jax.ShapeDtypeStruct((), "float32")
 
 def level(n):

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import logging
 import operator
 import threading
 
@@ -14,14 +15,15 @@ import pytest
 import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier, run_python
-from tests.internals import supervisor
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
+LOGGER = logging.getLogger("effects")
 
 
 @pytest.fixture(autouse=True)
-def _little_patience(monkeypatch):
-    monkeypatch.setattr(supervisor, "_PATIENCE", 0.3)
+def _little_patience():
+    with fx.config.override(stall_seconds=0.3, stall_fail_seconds=0.6):
+        yield
 
 
 _matmul = jax.jit(lambda a: (a @ a).sum())
@@ -160,12 +162,6 @@ _double = jax.jit(lambda y: y * 2)
 _double_and_print = fx.jit(lambda y: (fx.print("{}", y), y * 2)[1])
 
 
-def _poll(x):
-    y = _double(x)
-    while not y.is_ready():
-        threading.Event().wait(0.01)
-
-
 def _fill_the_queue(x):
     for _ in range(100):
         x = _double(x)
@@ -192,7 +188,6 @@ _WAYS = {
     "operator": lambda x: (x + 1).block_until_ready(),
     "print": lambda x: str(x + 1),
     "compiled": lambda x: _double.lower(x).compile()(x).block_until_ready(),
-    "poll": _poll,
     "queue": _fill_the_queue,
     "effects": _double_and_print,
     "callback": fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x)),
@@ -203,10 +198,8 @@ _WAYS = {
 
 
 @pytest.mark.parametrize("way", _WAYS)
-def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
+def test_callback_that_waits_for_the_devices_that_wait_for_it(way):
     """It cannot go on, so its program ends with an error that says why; the next one runs."""
-    monkeypatch.setattr(supervisor, "_ARRAY_PATIENCE", 0.5)
-    monkeypatch.setattr(supervisor, "_IDLE_PATIENCE", 0.7)  # with few processors, the dispatch itself may wait
     x = _sharded()
 
     def called(y):
@@ -214,18 +207,37 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way, monkeypatch):
         return y
 
     f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))
-    with pytest.raises(fx.EffectError, match="over several devices|does not begin"):
+    with pytest.raises(fx.EffectError, match="waits for what JAX computes"):
         f(x)
     _settle()
     g = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
     assert g(x)[0] == 1
 
 
+def test_callback_that_polls_is_let_be(caplog):
+    """Whether it waits for JAX does not show. The log says where it stands, as of one that takes long by itself."""
+    x, said = _sharded(), threading.Event()
+    LOGGER.addFilter(lambda record: said.set() or True)
+
+    def called(y):
+        z = _double(x)
+        while not (z.is_ready() or said.is_set()):
+            threading.Event().wait(0.01)
+        return y
+
+    f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))
+    try:
+        assert f(x)[1] == 1
+    finally:
+        LOGGER.filters.pop()
+    [message] = {record.getMessage() for record in caplog.records}
+    assert "waits for the callback `test_callback_that_polls_is_let_be.<locals>.called`" in message
+    assert "threading.Event().wait(0.01)" in message and "If one only takes long, let it." in message
+
+
 @pytest.mark.parametrize("way", ["numpy", "function", "effects", "callback"])
-def test_callback_of_a_region_that_waits_for_the_devices(way, monkeypatch):
+def test_callback_of_a_region_that_waits_for_the_devices(way):
     """The same where each device has its own: those that have their answers wait for the others."""
-    monkeypatch.setattr(supervisor, "_ARRAY_PATIENCE", 0.5)
-    monkeypatch.setattr(supervisor, "_IDLE_PATIENCE", 0.7)
     x = _sharded()
 
     def called(y):
@@ -236,7 +248,7 @@ def test_callback_of_a_region_that_waits_for_the_devices(way, monkeypatch):
         body = lambda y: fx.callback(fn, jax.ShapeDtypeStruct(y.shape, y.dtype), y)  # noqa: E731
         return fx.jit(jax.shard_map(body, mesh=x.sharding.mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))
 
-    with pytest.raises(fx.EffectError, match="over several devices|does not begin"):
+    with pytest.raises(fx.EffectError, match="waits for what JAX computes"):
         by_device(called)(x)
     _settle()
     assert by_device(lambda y: y + 1)(x)[0] == 1
@@ -254,7 +266,6 @@ _FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 _OVER_FOUR_DEVICES = (
     "import faulthandler; faulthandler.dump_traceback_later(100, exit=True)\n"
     "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
-    "from tests.internals import supervisor\n"
     "mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))\n"
     "x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P('x')))\n"
 )
@@ -264,14 +275,14 @@ def test_callback_that_only_starts_a_computation_over_several_devices():
     """It need not wait for it, and may take its time; the computation begins when the program has ended."""
     code = _OVER_FOUR_DEVICES + (
         "import threading\n"
-        "looks, look, started = threading.Semaphore(0), supervisor._wait, []\n"
-        "supervisor._PATIENCE = supervisor._IDLE_PATIENCE = 0.0\n"
-        "supervisor._wait = lambda *args: (looks.release(), look(*args))[1]\n"
+        "import logging\n"
+        "said, started = threading.Event(), []\n"
+        "fx.config.stall_seconds = fx.config.stall_fail_seconds = 0.1\n"
+        "logging.getLogger('effects').addFilter(lambda record: said.set())\n"
         "double = jax.jit(lambda x: x * 2)\n"
         "def called(y):\n"
         "    started.append(double(x))\n"
-        "    for _ in range(3):\n"
-        "        looks.acquire()\n"
+        "    assert said.wait(60)\n"
         "    return y\n"
         "f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))\n"
         "for _ in range(2): assert f(x)[1] == 1\n"
@@ -283,7 +294,7 @@ def test_callback_that_only_starts_a_computation_over_several_devices():
 
 
 _STARVED = _OVER_FOUR_DEVICES + (
-    "supervisor._IDLE_PATIENCE = {patience}\n"
+    "fx.config.stall_seconds = fx.config.stall_fail_seconds = {patience}\n"
     "a, matmul = jnp.ones((512, 512)), jax.jit(lambda a: a @ a)\n"
     "def called(y):\n"
     "    {wait}\n"

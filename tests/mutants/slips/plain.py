@@ -10,41 +10,8 @@ def _in(*names: str) -> tuple[str, ...]:
 
 
 NESTED = "tests/effects/callback/test_nested.py"
-STALL = "tests/dispatch/test_stall.py"
 
 SLIPS = (
-    Slip(
-        "plain.stalls",
-        "dispatch/runtime/supervisor.py",
-        "            native.let_untracked_pass()\n",
-        "",
-        "Programs of `fx.jit` and `jax.jit` wait for each other for good.",
-        (f"{STALL}::test_a_program_that_takes_what_another_thread_has_asked_for",),
-    ),
-    Slip(
-        "plain.passes_a_function",
-        "dispatch/runtime/supervisor.py",
-        "if running or not native.is_untracked_held_up()",
-        "if not native.is_untracked_held_up()",
-        "A record passes a program whose function runs.",
-        (f"{STALL}::test_a_program_that_runs_is_waited_for",),
-    ),
-    Slip(
-        "plain.passes_many_slow_ones",
-        "dispatch/runtime/supervisor.py",
-        "max(self._held_since, function.since)",
-        "self._held_since",
-        "A callback passes many that are slow together.",
-        (f"{NESTED}::test_many_that_are_slow_together_are_not_passed",),
-    ),
-    Slip(
-        "plain.passes_a_slow_output",
-        "dispatch/runtime/supervisor.py",
-        "max(self._held_since, self._observers.shown_at)",
-        "self._held_since",
-        "A callback passes lines that are being written to a slow output.",
-        (f"{NESTED}::test_many_that_are_slow_together_are_not_passed",),
-    ),
     Slip(
         "plain.trace_waits_for_itself",
         "dispatch/calling/eager.py",

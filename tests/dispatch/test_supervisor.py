@@ -1,0 +1,186 @@
+"""What is said when nothing moves, and which programs are ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import effects as fx
+from tests.forks import run_forked
+from tests.helpers import meet_barrier, run_python
+
+F32 = jax.ShapeDtypeStruct((), jnp.float32)
+LOGGER = logging.getLogger("effects")
+
+
+@pytest.fixture
+def said(caplog):
+    """An event that is set when something is logged."""
+    event = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            event.set()
+
+    listener = Listener()
+    LOGGER.addHandler(listener)
+    yield event
+    LOGGER.removeHandler(listener)
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
+def test_callback_that_takes_long_by_itself_is_never_ended(jit, said, caplog):
+    """It is named once, with where it stands, and its program gets its result."""
+
+    def slow(x):
+        assert said.wait(60)
+        threading.Event().wait(0.5)  # beyond the time after which circles are broken
+        return x + 1
+
+    with fx.config.override(stall_seconds=0.1, stall_fail_seconds=0.1):
+        assert jit(lambda x: fx.callback(slow, F32, x))(jnp.float32(1)) == 2
+    meet_barrier()
+    [message] = [record.getMessage() for record in caplog.records]
+    assert message.startswith("Nothing has moved for 0.") and "slow` at " in message and "said.wait(60)" in message
+
+
+def test_a_circle_behind_a_slow_callback_waits_for_that(said, caplog):
+    """A callback waits in a barrier for another's, which takes long: neither program is ended."""
+    begun, asked = threading.Event(), threading.Event()
+
+    def slow(x):
+        begun.set()
+        assert asked.wait(60) and said.wait(60)
+        threading.Event().wait(0.5)
+        return x
+
+    def waits(x):
+        asked.set()
+        fx.effects_barrier(all_threads=True)
+        return x
+
+    def run():
+        slowly(jnp.float32(0))
+
+    slowly, f = fx.jit(lambda x: fx.callback(slow, F32, x)), fx.jit(lambda x: fx.callback(waits, F32, x))
+    with fx.config.override(stall_seconds=0.1, stall_fail_seconds=0.1):
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert begun.wait(60)
+        assert f(jnp.float32(1)) == 1
+        thread.join()
+    meet_barrier()
+    assert all("was ended" not in record.getMessage() for record in caplog.records)
+
+
+def test_handler_that_does_not_return_is_named(said, caplog):
+    """Nothing is replayed meanwhile, not even what would say so in other threads' effects."""
+
+    def handle(record):
+        assert said.wait(60)
+
+    token = fx.add_handler(handle)
+    try:
+        with fx.config.override(stall_seconds=0.1):
+            fx.print("x")
+            fx.effects_barrier()
+    finally:
+        fx.remove_handler(token)
+    [message] = [record.getMessage() for record in caplog.records]
+    assert "a handler or an output" in message and "in handle" in message and "Mend that" in message
+
+
+def test_barrier_whose_time_runs_out_says_what_waits():
+    """With the stack of the function that runs."""
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        assert goes_on.wait(60)
+
+    fx.jit(lambda: fx.callback(slow, None))()
+    assert begun.wait(60)
+    with pytest.raises(fx.BarrierTimeout, match="slow` at .* has run for") as caught:
+        fx.effects_barrier(timeout=0.1)
+    goes_on.set()
+    assert "assert goes_on.wait(60)" in str(caught.value)
+    meet_barrier()
+
+
+DUMPS = """
+import os, signal, sys, threading, jax, effects as fx
+fx.config.dump_signal = "usr1"
+begun, goes_on = threading.Event(), threading.Event()
+
+def slow(x):
+    begun.set()
+    goes_on.wait(60)
+    return x
+
+f = fx.jit(lambda x: fx.callback(slow, jax.ShapeDtypeStruct((), "float32"), x))
+
+class Stderr:
+    def write(self, text):
+        sys.__stdout__.write(text)
+        if "slow" in text:
+            goes_on.set()
+    def flush(self):
+        sys.__stdout__.flush()
+
+sys.stderr = Stderr()
+threading.Thread(target=lambda: (begun.wait(60), os.kill(os.getpid(), signal.SIGUSR1))).start()
+f(1.0)  # the main thread waits in native code
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the system has no such signal")
+def test_signal_shows_what_waits():
+    """Also while the main thread waits in native code, where it runs no handlers of Python's."""
+    done = run_python(DUMPS)
+    assert done.returncode == 0, done.stderr
+    assert "This waits, and has not ended:" in done.stdout and "goes_on.wait(60)" in done.stdout
+
+
+SAYS_AT_THE_END = """
+import threading, effects as fx
+
+class Stderr:
+    def write(self, text):
+        sys.__stdout__.write(text)
+        if "is about to end" in text:
+            goes_on.set()
+    def flush(self):
+        sys.__stdout__.flush()
+
+import sys
+sys.stderr, goes_on = Stderr(), threading.Event()
+fx.jit(lambda: fx.callback(lambda: goes_on.wait(60) and None, None))()
+"""
+
+
+def test_end_of_a_process_that_waits_says_what_for():
+    """With the stack of the function that it waits for."""
+    done = run_forked(SAYS_AT_THE_END)
+    assert "The process is about to end and has waited" in done.stdout and "has run for" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("value", ["soon", 0.05, -1, float("nan"), None, True])
+@pytest.mark.parametrize("name", ["stall_seconds", "stall_fail_seconds"])
+def test_stall_takes_seconds(name, value):
+    """A number that is at least a tenth."""
+    with pytest.raises(ValueError, match=f"`fx.config.{name}` was given .* at least 0.1"):
+        setattr(fx.config, name, value)
+
+
+@pytest.mark.parametrize("value", ["SIGKILL", "SEGV", "no such", 9, 0, 1.5])
+def test_dump_signal_takes_signals_that_mean_nothing_else(value):
+    """Those that end a process, and what is none, are refused."""
+    with pytest.raises(ValueError, match="`fx.config.dump_signal` was given .* the name of a signal"):
+        fx.config.dump_signal = value
+    assert os.environ.get("EFFECTS_DUMP_SIGNAL") is None and fx.config.dump_signal is None
