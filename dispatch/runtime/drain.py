@@ -204,6 +204,7 @@ class Drain:
     def _run(self) -> None:
         nested = self._nested[threading.get_ident()] = self._streams.nest_this_thread()
         wait_for_nested = self._waiting_for(nested)
+        self.supervisor.add_clock()
         leads = False
         while not leads and native.stand_by():
             leads, stopped = True, False

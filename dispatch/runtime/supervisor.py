@@ -150,13 +150,14 @@ class Supervisor:
         self._has_stopped = False
         self._seen: Any = None  # what changes when something moves
         self._since = self._looked = 0.0  # since when nothing has moved; when that was looked at
-        self._computed = 0.0  # what the process had computed by then
+        self._computed: dict[int, float] = {}  # what the process (0) and the drain's threads had computed by then
+        self._clocks: dict[int, int] = {}  # by the identities of these
         self._is_said = False
+        config.listen(lambda _: self._wake.set())
+        config.listen(_answer_signals_with(self.waits))
 
     def start(self) -> None:
         """Called once the drain runs."""
-        config.listen(_answer_signals_with(self.waits))
-        config.listen(lambda _: self._wake.set())
         threading.Thread(target=self._run, name="effects-supervisor", daemon=True).start()
 
     def stop(self) -> None:
@@ -169,11 +170,33 @@ class Supervisor:
             self._wake.wait(min(config.stall_seconds / 4, 2.5))
             self._wake.clear()
 
+    def add_clock(self) -> None:
+        """The calling thread is one of the drain's."""
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clocks[threading.get_ident()] = time.pthread_getcpuclockid(threading.get_ident())
+
+    def _compute_since(self) -> float:
+        """The seconds for which the process has computed since the last look. To wait takes some time too, and where
+        many threads wait more than a little: that of the drain's threads which do does not count."""
+        before, self._computed = self._computed, {0: time.process_time()}
+        for thread, clock in [*self._clocks.items()]:
+            try:
+                self._computed[thread] = time.clock_gettime(clock)
+            except OSError:  # the thread has ended
+                self._clocks.pop(thread, None)
+        stacks = frames()
+        waiting = [each for each in self._computed if each in stacks and _is_ours(stacks[each])]
+        spent = {thread: seconds - before.get(thread, 0.0) for thread, seconds in self._computed.items()}
+        return spent[0] - sum(spent[thread] for thread in waiting)
+
     def _look(self) -> None:
-        now, computed, seen = monotonic(), time.process_time(), self._what_moves()
-        is_busy = computed - self._computed > _BUSY * (now - self._looked)
-        self._looked, self._computed = now, computed
-        if seen is None or seen != self._seen or is_busy:
+        now, seen = monotonic(), self._what_moves()
+        if seen is None:
+            self._seen = None
+            return
+        is_busy = self._compute_since() > _BUSY * (now - self._looked)
+        self._looked = now
+        if seen != self._seen or is_busy:
             self._seen, self._since, self._is_said = seen, now, False
             return
         seconds = now - self._since
@@ -339,11 +362,15 @@ def _waits_for_jax(innermost: FrameType | None) -> bool:
     arrays: there the line alone tells."""
     if innermost is None:
         return False
-    if innermost.f_code.co_filename.startswith((*_OURS, _JAX)):
+    if _is_ours(innermost) or innermost.f_code.co_filename.startswith(_JAX):
         return True
     names = _names_of_line(innermost)
     values = (innermost.f_locals.get(name, innermost.f_globals.get(name)) for name in names)
     return bool(names & _READERS) or any(isinstance(value, PjitFunction) for value in values)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_OURS)
 
 
 def _names_of_line(frame: FrameType) -> set[str]:
