@@ -14,6 +14,7 @@ import pytest
 import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier, run_python
+from tests.storm.__main__ import main
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 LOGGER = logging.getLogger("effects")
@@ -77,6 +78,11 @@ def test_a_circle_behind_a_slow_callback_waits_for_that(said, caplog):
         thread.join()
     meet_barrier()
     assert all("was ended" not in record.getMessage() for record in caplog.records)
+
+
+def test_nothing_is_said_of_healthy_programs():
+    """Their callbacks sleep, compute, save and call programs."""
+    assert main(["--healthy", "200"]) == 0
 
 
 def test_handler_that_does_not_return_is_named(said, caplog):

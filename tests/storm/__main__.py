@@ -21,10 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.storm", description="Ctrl-C at random moments.")
     parser.add_argument("--interrupts", type=int, default=2000, help="how many, at least")
     parser.add_argument("--asynchronous", type=int, default=0, help="so many runs of random mixtures, and no Ctrl-C")
+    parser.add_argument("--healthy", type=int, default=0, help="so many programs that hang nowhere, and no Ctrl-C")
     parser.add_argument("--devices", type=int, default=1, help="over how many CPU devices programs run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--run", choices=["effects", "control", "asynchronous"], help=argparse.SUPPRESS
+        "--run", choices=["effects", "control", "asynchronous", "healthy"], help=argparse.SUPPRESS
     )  # of a process of the storm
     options = parser.parse_args(arguments)
     if options.run == "asynchronous":
@@ -32,11 +33,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         asynchronous.run(options.asynchronous, options.seed)
         return 0
+    if options.run == "healthy":
+        from tests.storm import healthy
+
+        healthy.run(options.healthy, options.seed)
+        return 0
     if options.run is not None:
         run(options.run == "control", options.devices, options.interrupts, options.seed)
         return 0
     if options.asynchronous:
         return 0 if _mixtures(options) else 1
+    if options.healthy:
+        far = {"programs": 0}
+        code, seconds = _run_process("healthy", options, DEVICES, far)
+        fared = "nothing was ended or said" if code == 0 else f"broke (exit code {code})"
+        print(f"healthy programs: {far['programs']}, {fared}, {seconds:.0f} s", flush=True)
+        return code
     passed = _storm("effects", options)
     if options.devices == 1:
         return 0 if passed else 1
@@ -77,7 +89,7 @@ def _run_process(kind: str, options: argparse.Namespace, devices: int, far: dict
     """Runs a process of a storm, and follows in `far` how far it is. Returns its exit code and the seconds it took."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.storm", "--run", kind]
-    for name in ("interrupts", "asynchronous", "devices", "seed"):
+    for name in ("interrupts", "asynchronous", "healthy", "devices", "seed"):
         command += [f"--{name}", str(getattr(options, name))]
     began = time.monotonic()
     environment = {**os.environ, "XLA_FLAGS": flags}
