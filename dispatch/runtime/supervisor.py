@@ -43,41 +43,37 @@ from effects.dispatch.runtime.replay import answer_with
 from effects.dispatch.runtime.streams import Stream, Streams
 from effects.lowering.native_module import native
 
-MSG_STALLED = (
-    "Nothing has moved for {seconds:.3g} s: nothing was published, replayed, answered or computed, while this waits:\n"
-    "{waits}\n{remedy}"
-)
-MSG_WAITS = "This waits, and has not ended:\n{waits}"
+MSG_STALLED = "Nothing has moved for {seconds:.3g} s, while this waits:\n{waits}"
+MSG_WAITS = "This waits:\n{waits}"
 MSG_NOTHING_WAITS = "Nothing waits: all effects that were issued are visible."
 MSG_CIRCLE = (
-    "The callback `{name}` at {where} waits for what JAX computes, and its program waits for the callback. Nothing has "
-    "moved for {seconds:.3g} s, so the program was ended:\n{waits}\nPrograms that wait for callbacks keep their "
-    "devices, and on CPUs the threads on which XLA computes. Compute in the callback with NumPy or on another device, "
-    "ask for no results, or set the environment variable `PJRT_NPROC` to a number of threads above that of devices."
+    "A deadlock: the callback `{name}` at {where} waits for what JAX computes, and its program waits for the callback. "
+    "Nothing has moved for {seconds:.3g} s, so this call of the program was ended, and the process goes on:\n{waits}"
 )
 
 REMEDY_FAILED = (
-    "A device that waits in a collective for one that has failed does not go on, and on CPUs XLA ends the process "
-    "after 40 s. Fail on all devices, or return a value that says so."
+    "The other devices probably wait in a collective for the one that has failed: on CPUs XLA ends the process after "
+    "40 s of that. Fail on all devices, or return a value that says so."
 )
 REMEDY_FUNCTION = (
-    "If a callback waits for what JAX computes while its own program waits for the callback, compute in it with NumPy, "
-    "on another device or ahead of time, or ask for no results. If callbacks wait for each other's locks, take these "
-    "in one order. If one only takes long, let it."
+    "Programs that wait for callbacks keep their devices, and on CPUs the threads on which XLA computes. If a callback "
+    "waits for what JAX computes while its own program waits for it, compute with NumPy, on another device or ahead of "
+    "time, ask for no results, or set the environment variable `PJRT_NPROC` to a number of threads above that of "
+    "devices; such a program is ended after {fail:g} s (`fx.config.stall_fail_seconds`). If callbacks wait for each "
+    "other's locks, take these in one order. If one only takes long, let it: nothing is ended then."
+)
+REMEDY_GPU = (
+    "A program that waits for a callback keeps its GPUs: while the callback compiles or launches there, XLA may wait "
+    "for the program, and a GPU in a collective for the one whose callback it is. Compute with NumPy, on another "
+    "device or ahead of time, or set `XLA_FLAGS=--xla_gpu_autotune_level=0`. If it only takes long, let it: nothing is ended."
 )
 REMEDY_HANDLER = (
-    "All effects wait for a handler or an output that does not return: its disk may be full, or who reads it may not "
-    "read. Mend that, and the effects come."
+    "All effects wait for a handler or an output that does not return, and none is lost: its disk may be full, or who "
+    "reads it may not read. Mend that, and the effects come."
 )
 REMEDY_PROGRAM = (
-    "No callback and no handler runs: the programs wait for their inputs or for other devices, or have not begun. See "
-    "what they wait for in the stacks of all threads: `kill -ABRT` shows them after `faulthandler.enable()`."
-)
-
-REMEDY_GPU = (
-    "A callback whose program waits for it keeps a GPU: while one compiles or launches there, XLA may wait for the "
-    "program, and a GPU in a collective for the one whose callback it is. Compute in it with NumPy, on another device "
-    "or ahead of time, or set `XLA_FLAGS=--xla_gpu_autotune_level=0`. If it only takes long, let it."
+    "No callback and no handler runs: the programs wait for their inputs or for other devices, or have not begun. "
+    "Nothing is ended. See where all threads stand: `kill -ABRT` shows them after `faulthandler.enable()`."
 )
 
 _BUSY = 0.1
@@ -202,7 +198,7 @@ class Supervisor:
         seconds = now - self._since
         if seconds >= config.stall_seconds and not self._is_said:
             self._is_said = True
-            LOGGER.warning(MSG_STALLED.format(seconds=seconds, waits=self._waits(), remedy=self._remedy()))
+            LOGGER.warning(MSG_STALLED.format(seconds=seconds, waits=self._waits()))
         if seconds >= config.stall_fail_seconds and (youngest := self._find_circle()) is not None:
             self._end_program_of(*youngest, seconds)
 
@@ -226,15 +222,16 @@ class Supervisor:
         functions, stacks = self._drain.running_functions(), frames()
         lines = [*self._shown_programs(functions)]
         for thread, function in functions.items():
-            lines.append(f"- the callback `{function.name}` at {function.where} has run for {_age(function)}")
+            age = f"{monotonic() - function.since:.0f} s"
+            lines.append(f"- the callback `{function.name}` at {function.where}, which has run for {age} and is at:")
             lines += _shown_stack(stacks.get(function.stack or thread))
         for run in self._drain.beside.unended():
             if all(function.run is not run for function in functions.values()):
                 lines += [f"- {run}", *_shown_stack(stacks.get(run.thread or 0))]
         for thread in self._drain.threads():
             if thread not in functions and (stack := _shown_stack(stacks.get(thread))):
-                lines += ["- a handler or an output, to which the drain gives an effect, has not returned", *stack]
-        return "\n".join(lines)
+                lines += ["- a handler or an output, which has been given an effect and is at:", *stack]
+        return "\n".join([*lines, self._remedy()] if lines else [])
 
     def _shown_programs(self, functions: dict[int, Running]) -> Iterator[str]:
         failed = {each.program: each for each in failed_on_some_devices(self._streams, native.any_operations())}
@@ -243,30 +240,32 @@ class Supervisor:
                 if (call := stream.calls.get(number)) is None:
                     continue
                 key, traits = (stream.thread, number), traits_of(stream, number)
-                text = f"- {shown_program(stream, number, call[0].name, traits)}, which "
                 _, output_token = stream.running.get(number, (None, None))
                 if output_token is not None and (devices := unready_devices(output_token)):
-                    text += f"runs on {_named(devices)}"
+                    says = [f"runs on {_named(devices)}"]
+                elif number in stream.unreturned():
+                    says = ["its call has not returned"]
                 else:
-                    text += "is being called" if number in stream.unreturned() else "has effects that are not replayed"
+                    says = ["its effects are not visible yet"]
                 for function in functions.values():
                     if function.key == key:
-                        what = "waits for" if function.reply else "has called"
-                        text += f", and {what} the callback `{function.name}`"
+                        says.append(f"{'waits for' if function.reply else 'has called'} its callback `{function.name}`")
                     if function.own is stream:
-                        text += f", and was called by the callback `{function.name}`"
+                        says.append(f"was called by the callback `{function.name}`")
                 if (some := failed.get(key)) is not None:
                     failure = self._failures.ending_of(key) or some.failure
                     shown = failure if isinstance(failure, errors.EffectError) else errors.shown(failure)
-                    text += f", and has failed on {_named(some.devices)}: {shown}"
-                behind = f"- and {len(numbers) - 1} programs of thread {stream.thread} behind it"
-                yield f"{text}\n{behind}" if len(numbers) > 1 else text
+                    says.append(f"has failed on {_named(some.devices)}: {shown}")
+                yield f"- the program {shown_program(stream, number, call[0].name, traits)}: {'; '.join(says)}"
+            if len(numbers) > 1:
+                yield f"- and {len(numbers) - 1} programs of thread {stream.thread} behind it"
 
     def _remedy(self) -> str:
         if any(True for _ in failed_on_some_devices(self._streams, native.any_operations())):
             return REMEDY_FAILED
         if self._drain.running or self._drain.beside.unended():
-            return REMEDY_FUNCTION if jax.default_backend() == "cpu" else REMEDY_GPU
+            fail = config.stall_fail_seconds
+            return REMEDY_FUNCTION.format(fail=fail) if jax.default_backend() == "cpu" else REMEDY_GPU
         stacks = frames()
         handlers = any(_shown_stack(stacks.get(thread)) for thread in self._drain.threads())
         return REMEDY_HANDLER if handlers else REMEDY_PROGRAM
@@ -303,10 +302,6 @@ class Supervisor:
 _REPLY, _SINCE = map(Running._fields.index, ("reply", "since"))
 
 
-def _age(function: Running) -> str:
-    return f"{monotonic() - function.since:.0f} s"
-
-
 def _named(devices: list[int]) -> str:
     places = ", ".join(map(str, sorted(map(device_place, devices))))
     return f"device {places}" if len(devices) == 1 else f"devices {places}"
@@ -316,7 +311,7 @@ def shown_program(stream: Stream, number: int, name: str, traits: ProgramTraits 
     """A program that has not ended: its effects, and the custom calls whose handlers may not have answered."""
     effects, handlers = (traits.effects, traits.handlers) if traits is not None else ((), ())
     calls = f", custom calls: {', '.join(handlers)}" if handlers else ""
-    return f"{', '.join(effects) or 'effects'} of `{name}` (thread {stream.thread}, dispatch {number}{calls})"
+    return f"`{name}` (thread {stream.thread}, dispatch {number}, effects: {', '.join(effects) or 'unknown'}{calls})"
 
 
 def traits_of(stream: Stream, number: int) -> ProgramTraits | None:

@@ -1,4 +1,4 @@
-"""Healthy programs, whose callbacks sleep, compute, save and call programs: the supervisor ends none and says nothing."""
+"""Healthy programs, whose callbacks sleep, compute, save and call programs: none is ended, and nothing is said."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _program(act: Callable[[], Any], *, asks: bool, asynchronous: bool) -> Any:
 
 
 def run(count: int, seed: int) -> None:
-    """Calls so many programs. Writes, as one line of JSON now and then, how far it is, and raises if anything was said."""
+    """Calls so many programs. Writes, as one line of JSON now and then, how far it is. Fails if anything was said."""
     said: list[str] = []
     listener = logging.Handler()
     listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

@@ -231,8 +231,8 @@ def test_callback_that_polls_is_let_be(caplog):
     finally:
         LOGGER.filters.pop()
     [message] = {record.getMessage() for record in caplog.records}
-    assert "waits for the callback `test_callback_that_polls_is_let_be.<locals>.called`" in message
-    assert "threading.Event().wait(0.01)" in message and "If one only takes long, let it." in message
+    assert "waits for its callback `test_callback_that_polls_is_let_be.<locals>.called`" in message
+    assert "threading.Event().wait(0.01)" in message and "If one only takes long, let it" in message
 
 
 @pytest.mark.parametrize("way", ["numpy", "function", "effects", "callback"])
@@ -348,7 +348,7 @@ def test_barrier_that_gives_up_names_the_callback_that_runs():
     f(1)
     with pytest.raises(fx.BarrierTimeout) as info:
         fx.effects_barrier(timeout=0.2)
-    assert "slow" in str(info.value) and "callback, print of" in str(info.value) and __file__ in str(info.value)
+    assert "slow" in str(info.value) and "effects: callback, print" in str(info.value) and __file__ in str(info.value)
     fx.effects_barrier(timeout=0.2, effects="log")  # none are outstanding
     gate.set()
     meet_barrier()
