@@ -65,7 +65,8 @@ REMEDY_FUNCTION = (
 REMEDY_GPU = (
     "A program that waits for a callback keeps its GPUs: while the callback compiles or launches there, XLA may wait "
     "for the program, and a GPU in a collective for the one whose callback it is. Compute with NumPy, on another "
-    "device or ahead of time, or set `XLA_FLAGS=--xla_gpu_autotune_level=0`. If it only takes long, let it: nothing is ended."
+    "device or ahead of time, or set `XLA_FLAGS=--xla_gpu_autotune_level=0`. If it only takes long, let it: nothing is "
+    "ended."
 )
 REMEDY_HANDLER = (
     "All effects wait for a handler or an output that does not return, and none is lost: its disk may be full, or who "
